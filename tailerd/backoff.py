@@ -1,0 +1,25 @@
+"""How long to wait before the next try: exponential, with full jitter, bounded."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """A pure schedule of waits; `attempt` counts from 0."""
+
+    first_seconds: float = 0.2
+    factor: float = 2.0
+    max_seconds: float = 30.0
+
+    def ceiling_seconds(self, attempt: int) -> float:
+        """Return the longest wait before retry number `attempt`."""
+        # The exponent is capped so that a week of retries cannot overflow a float.
+        return min(self.max_seconds, self.first_seconds * self.factor ** min(attempt, 64))
+
+    def wait_seconds(self, attempt: int, source: random.Random) -> float:
+        """Return the wait before retry `attempt`: between half the ceiling and the ceiling."""
+        ceiling = self.ceiling_seconds(attempt)
+        return ceiling / 2 + source.random() * ceiling / 2

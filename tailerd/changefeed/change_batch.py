@@ -1,0 +1,79 @@
+"""Change rows as Arrow: what reading produces, encoders encode and sinks deliver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tailerd.changefeed.change_task import ChangeSourceKind, ChangeType
+from tailerd.changefeed.offset import Version
+
+CHANGE_TYPE = "_change_type"
+COMMIT_VERSION = "_commit_version"
+COMMIT_TIMESTAMP = "_commit_timestamp"
+CHANGE_COLUMNS = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP)
+
+VARIANT_FIELD = {b"tailerd.type": b"variant"}
+"""Metadata of an Arrow field struct<metadata: binary, value: binary> that is a Delta variant."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeBatch:
+    """Rows of one commit (or snapshot) under one schema.
+
+    Attributes:
+        rows: The table's columns by their logical names, in schema order. Timestamps are
+            `timestamp[us, UTC]` or `timestamp[us]`; a variant is a struct marked by
+            `VARIANT_FIELD`. No change columns: they are constants, kept apart.
+        change_type: One change for all rows, or a string array of the same length.
+        version, timestamp_us: Commit version and timestamp (microseconds since the epoch, UTC).
+        change_source: How the rows were found.
+    """
+
+    rows: pa.RecordBatch
+    change_type: ChangeType | pa.Array
+    version: Version
+    timestamp_us: int
+    change_source: ChangeSourceKind
+
+    @property
+    def num_rows(self) -> int:
+        """Number of change rows."""
+        return int(self.rows.num_rows)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of Arrow memory the rows refer to."""
+        return int(self.rows.get_total_buffer_size())
+
+    def change_types(self) -> pa.Array:
+        """Return `_change_type` of each row as a string array."""
+        if isinstance(self.change_type, ChangeType):
+            return pa.repeat(pa.scalar(self.change_type.value, pa.string()), self.num_rows)
+        return self.change_type
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """Return the rows with `_change_type`, `_commit_version`, `_commit_timestamp` appended."""
+        count = self.num_rows
+        timestamp = pa.scalar(self.timestamp_us, pa.timestamp("us", tz="UTC"))
+        arrays = [
+            *self.rows.columns,
+            self.change_types(),
+            pa.repeat(pa.scalar(self.version, pa.int64()), count),
+            pa.repeat(timestamp, count),
+        ]
+        schema = with_change_columns(self.rows.schema)
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def with_change_columns(schema: pa.Schema) -> pa.Schema:
+    """Return `schema` followed by the three change columns."""
+    return pa.schema(
+        [
+            *schema,
+            pa.field(CHANGE_TYPE, pa.string(), nullable=False),
+            pa.field(COMMIT_VERSION, pa.int64(), nullable=False),
+            pa.field(COMMIT_TIMESTAMP, pa.timestamp("us", tz="UTC"), nullable=False),
+        ]
+    )

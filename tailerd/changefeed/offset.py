@@ -1,0 +1,112 @@
+"""Where a reader stands in a table: everything before an offset is delivered, nothing after."""
+
+from __future__ import annotations
+
+import enum
+import json
+from dataclasses import dataclass, replace
+from typing import NewType, Self
+
+from tailerd.errors import OffsetError
+
+Version = NewType("Version", int)
+"""A version of a table, counted from 0."""
+
+FORMAT = 1
+
+
+class Phase(enum.StrEnum):
+    """Which part of the journey an offset belongs to."""
+
+    SNAPSHOT = "snapshot"
+    FOLLOW = "follow"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offset:
+    """The first thing not yet delivered. Be careful of off-by-one errors: it points *at* work.
+
+    Attributes:
+        table_id: Identity of the table (`metaData.id`); offsets of two tables never compare.
+        version: The version whose rows come next.
+        phase: `snapshot` while the rows of `version` itself are given as inserts; `follow` once
+            commits are. The snapshot of V is before the commit V + 1.
+        position: In `follow`, the first change task of the commit not yet delivered, counted
+            among all its tasks before any filter; 0 at a commit's start. In `snapshot`, the
+            smallest file key (unsigned 64 bit) not yet delivered: snapshot files are delivered in
+            the order of their keys, which does not depend on how the log is laid out.
+    """
+
+    table_id: str
+    version: Version
+    phase: Phase = Phase.FOLLOW
+    position: int = 0
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """Sort key within one table."""
+        return (self.version, 0 if self.phase is Phase.SNAPSHOT else 1, self.position)
+
+    def is_before(self, other: Offset) -> bool:
+        """Tell whether this offset comes before `other`.
+
+        Raises:
+            OffsetError: The two belong to different tables.
+        """
+        if self.table_id != other.table_id:
+            raise OffsetError(
+                f"Offsets of table {self.table_id} and of table {other.table_id} cannot be compared,"
+                " because they count different logs."
+            )
+        return self.order < other.order
+
+    def at(self, position: int) -> Self:
+        """Return this offset at another position of the same version and phase."""
+        return replace(self, position=position)
+
+    def after_version(self) -> Offset:
+        """Return the start of the next version's commit."""
+        return Offset(table_id=self.table_id, version=Version(self.version + 1))
+
+    def to_json(self) -> str:
+        """Return the stable text form, one line."""
+        return json.dumps(
+            {
+                "format": FORMAT,
+                "table_id": self.table_id,
+                "version": self.version,
+                "phase": self.phase.value,
+                "position": self.position,
+            },
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Offset:
+        """Read what `to_json` wrote.
+
+        Raises:
+            OffsetError: The text is no offset, or a newer release wrote it.
+        """
+        try:
+            fields = json.loads(text)
+            if fields["format"] != FORMAT:
+                raise OffsetError(
+                    f"The offset has format {fields['format']!r}, this release reads format"
+                    f" {FORMAT}, because a newer tailerd wrote it.",
+                    hint="Run the newer release, or reset the pipeline with `tailerd offsets reset`.",
+                )
+            offset = cls(
+                table_id=str(fields["table_id"]),
+                version=Version(int(fields["version"])),
+                phase=Phase(fields["phase"]),
+                position=int(fields["position"]),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise OffsetError(
+                f"The offset {text[:120]!r} cannot be read: {error!r}.",
+                hint="Reset the pipeline with `tailerd offsets reset`.",
+            ) from error
+        if offset.version < 0 or offset.position < 0:
+            raise OffsetError(f"The offset {text[:120]!r} counts below zero.")
+        return offset

@@ -1,0 +1,39 @@
+"""Time as an argument: the shell asks a `Clock`, the core is given `now`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What the shell needs of time; tests and simulations bring their own."""
+
+    def now_ms(self) -> int:
+        """Return wall-clock milliseconds since the Unix epoch; may jump either way."""
+        ...
+
+    def monotonic(self) -> float:
+        """Return seconds that never go backward, for durations and deadlines."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait; cancellable."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now_ms(self) -> int:
+        """Return wall-clock milliseconds since the Unix epoch."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        """Return seconds since some fixed point."""
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait without blocking the loop."""
+        await asyncio.sleep(seconds)

@@ -1,0 +1,1 @@
+"""Delta Lake's log: the pure protocol core and the shell that feeds it."""

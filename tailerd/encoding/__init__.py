@@ -1,0 +1,1 @@
+"""Arrow batches become record keys and values, column by column. Pure: no IO."""

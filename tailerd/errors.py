@@ -1,0 +1,187 @@
+"""Every error tailerd raises: one tree, each class with a stable code.
+
+A message says the problem, why it happened and how to mend it, in that order. Whose fault it is
+decides the branch: the configuration, the table, the storage, the sink, or ourselves. Vendor
+exceptions are mapped once, in the module that owns the vendor, with `raise ... from`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class TailerdError(Exception):
+    """Base of all errors; `str(error)` is one paragraph without a traceback.
+
+    Attributes:
+        code: Snake case, bounded and stable: used as a metric label and by scripts.
+        retryable: Whether the same call may succeed later without anybody acting.
+        exit_status: What a command that ends with this error returns to the shell.
+        hint: What to do about it; empty where the message already says so.
+    """
+
+    code: ClassVar[str] = "error"
+    retryable: ClassVar[bool] = False
+    exit_status: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}".strip()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Errors cross process borders (Spark workers); keyword arguments need help to do so.
+        return (_rebuild, (type(self), self.message, self.hint))
+
+
+def _rebuild(kind: type[TailerdError], message: str, hint: str) -> TailerdError:
+    return kind(message, hint=hint)
+
+
+class ConfigError(TailerdError):
+    """The configuration or the command line asks for something impossible."""
+
+    code = "config"
+    exit_status = 2
+
+
+class UsageError(ConfigError):
+    """A command was called with arguments that do not fit."""
+
+    code = "usage"
+
+
+class TableError(TailerdError):
+    """The table cannot be served truthfully."""
+
+    code = "table"
+    exit_status = 3
+
+
+class NotATableError(TableError):
+    """There is no `_delta_log` with commits at this place."""
+
+    code = "not_a_table"
+
+
+class UnsupportedFeatureError(TableError):
+    """The table's protocol asks for something this reader does not know."""
+
+    code = "unsupported_feature"
+
+
+class CorruptLogError(TableError):
+    """A file of the log breaks the protocol."""
+
+    code = "corrupt_log"
+
+
+class TornCommitError(CorruptLogError):
+    """The newest commit is empty or ends in the middle of a line; its writer may still be busy."""
+
+    code = "torn_commit"
+    retryable = True
+
+
+class MissingVersionError(TableError):
+    """A version that is needed is no longer, or not yet, in the log."""
+
+    code = "missing_version"
+
+
+class ChecksumMismatchError(CorruptLogError):
+    """The replayed state differs from the version checksum a writer left."""
+
+    code = "checksum_mismatch"
+
+
+class InvalidDeletionVectorError(TableError):
+    """A deletion vector is damaged or does not fit its descriptor."""
+
+    code = "invalid_deletion_vector"
+
+
+class MissingDataFileError(TableError):
+    """A data, change or deletion-vector file that the log names does not exist."""
+
+    code = "missing_data_file"
+
+
+class UnreadableDataFileError(TableError):
+    """A data file exists but is no Parquet, or its columns do not fit the schema."""
+
+    code = "unreadable_data_file"
+
+
+class SchemaChangedError(TableError):
+    """Rows of this range do not fit the schema the reader was started with."""
+
+    code = "schema_changed"
+
+
+class ChangeFeedDisabledError(TableError):
+    """Delta's change data feed was asked for at a version where it is not enabled."""
+
+    code = "change_feed_disabled"
+
+
+class TableRecreatedError(TableError):
+    """The table was dropped and created again: another table id answers at this place."""
+
+    code = "table_recreated"
+
+
+class PathOutsideTableError(TableError):
+    """A path in the log leaves the table's folder and nobody allowed that place."""
+
+    code = "path_outside_table"
+
+
+class StorageError(TailerdError):
+    """The storage did not do what was asked."""
+
+    code = "storage"
+    retryable = True
+
+
+class FileMissingError(StorageError):
+    """The file does not exist."""
+
+    code = "file_missing"
+    retryable = False
+
+
+class FileExistsAlreadyError(StorageError):
+    """A conditional put lost: the file exists."""
+
+    code = "file_exists"
+    retryable = False
+
+
+class AccessDeniedError(StorageError):
+    """The storage refuses this user."""
+
+    code = "access_denied"
+    retryable = False
+
+
+class SinkError(TailerdError):
+    """A sink did not take a delivery."""
+
+    code = "sink"
+    retryable = True
+
+
+class OffsetError(TailerdError):
+    """A saved offset is unreadable, from a newer release, or of another table."""
+
+    code = "offset"
+
+
+class BugError(TailerdError):
+    """tailerd broke its own rules: please report."""
+
+    code = "bug"

@@ -1,0 +1,1 @@
+"""One table's journey in this process: wait, plan, read, write, commit."""

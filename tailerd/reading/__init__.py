@@ -1,0 +1,1 @@
+"""File scans become Arrow batches: Parquet, deletion-vector filters, constants, casts."""

@@ -1,0 +1,74 @@
+"""The contract of a change source: Spark's own verbs, asynchronous."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.changefeed.change_task import ChangeTask, TaskGroup
+from tailerd.changefeed.limits import BatchLimit, ReadLimit
+from tailerd.changefeed.offset import Offset, Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """What lies between an offset and the head of the table, as far as the log was looked at."""
+
+    head_version: Version
+    versions: int
+    head_timestamp_ms: int
+    oldest_undelivered_timestamp_ms: int | None
+
+
+class ChangeSource(Protocol):
+    """A table that can be asked for its changes.
+
+    Offsets it returns are of one table id; an offset of another raises `TableRecreatedError`.
+    Planning is deterministic: the same start and end give the same tasks in the same order, in
+    another process too.
+    """
+
+    @property
+    def name(self) -> str:
+        """The table's place, as the user gave it."""
+        ...
+
+    async def initial_offset(self, start: str) -> Offset:
+        """Return where to begin: `snapshot`, `latest`, a version, or a timestamp.
+
+        `snapshot` is the head version's snapshot, then what follows; `latest` is after the head;
+        a version is inclusive; a timestamp means the first commit at or after it.
+        """
+        ...
+
+    async def latest_offset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """Return the furthest offset one step from `start` may reach; `start` when nothing is new.
+
+        Never in the middle of a commit that must stay whole; never past a version that is missing
+        (`MissingVersionError`).
+        """
+        ...
+
+    def plan(self, start: Offset, end: Offset) -> AsyncIterator[TaskGroup]:
+        """Yield the tasks of [start, end) in order, in groups of bounded size."""
+        ...
+
+    def read(self, task: ChangeTask, limit: BatchLimit) -> Iterator[ChangeBatch]:
+        """Read one task's rows; blocking, for worker threads and executors."""
+        ...
+
+    async def backlog(self, start: Offset) -> Backlog:
+        """Say how far the head is from `start`, with at most one look at the log."""
+        ...
+
+    async def commit(self, end: Offset) -> None:
+        """Hear that everything before `end` is delivered; caches may forget it."""
+        ...
+
+    async def arrow_schema(self) -> pa.Schema:
+        """Return the head version's columns, without change columns."""
+        ...

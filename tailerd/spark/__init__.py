@@ -1,0 +1,1 @@
+"""The same journey on Spark: the format("tailerd") data source and supervised queries."""

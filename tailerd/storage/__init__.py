@@ -1,0 +1,1 @@
+"""Bytes: one small contract (`base`) and its implementations; vendor errors end here."""

@@ -1,0 +1,78 @@
+"""The contract of an object store. Its clauses are the names of the contract tests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class FileMeta:
+    """One stored file.
+
+    Attributes:
+        path: Full path in the store: absolute POSIX path, or bucket/key.
+        size_bytes: Length.
+        mtime_ms: Last modification, milliseconds since the epoch.
+    """
+
+    path: str
+    size_bytes: int
+    mtime_ms: int
+
+    @property
+    def name(self) -> str:
+        """Last part of the path."""
+        return self.path.rpartition("/")[2]
+
+
+class ObjectStore(Protocol):
+    """Named immutable blobs, listed in name order. Paths use `/`, whatever the store.
+
+    Errors: `FileMissingError` for a file that is not there, `AccessDeniedError` for one that may
+    not be touched, `StorageError` for everything else. All methods may be called concurrently and
+    survive cancellation.
+    """
+
+    scheme: str
+    """The URL scheme this store answers to: `file`, `memory`, `s3`."""
+
+    def list_from(self, folder: str, start_after: str = "") -> AsyncIterator[FileMeta]:
+        """List the files directly in `folder` whose name is strictly greater than `start_after`.
+
+        Ascending by the UTF-8 bytes of the name; sub-folders are left out; a folder that does not
+        exist lists nothing. Every file that existed before the call and was not deleted is listed.
+        """
+        ...
+
+    async def get(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        """Return the file's bytes, or `length` of them from `start`; fewer at the end."""
+        ...
+
+    async def get_many(self, paths: Sequence[str]) -> list[bytes]:
+        """Return whole files in the order asked for, fetched as cheaply as the store can."""
+        ...
+
+    async def head(self, path: str) -> FileMeta:
+        """Return size and modification time."""
+        ...
+
+    async def put(self, path: str, data: bytes, *, if_absent: bool = False) -> None:
+        """Write a file atomically: readers see all of it or nothing; folders appear as needed.
+
+        With `if_absent` exactly one of several racing writers wins, the others get
+        `FileExistsAlreadyError`.
+        """
+        ...
+
+    async def delete(self, path: str) -> None:
+        """Delete a file; one that does not exist is deleted already."""
+        ...
+
+    def open_input(self, path: str) -> BinaryIO:
+        """Open a file for random reading, blocking: for data files in worker threads.
+
+        The returned object is usable by pyarrow and closes itself on `close`.
+        """
+        ...

@@ -1,0 +1,1 @@
+"""Events first; log lines and metrics are derived from them."""

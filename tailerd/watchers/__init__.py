@@ -1,0 +1,1 @@
+"""Storage events: hints that a table may have changed. Listing decides."""

@@ -1,0 +1,1 @@
+"""The HTTP listener: metrics and health."""
