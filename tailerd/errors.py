@@ -175,6 +175,13 @@ class SinkError(TailerdError):
     retryable = True
 
 
+class EngineError(TailerdError):
+    """Spark or one of its processes stopped working; offsets are safe in the checkpoints."""
+
+    code = "engine"
+    retryable = True
+
+
 class OffsetError(TailerdError):
     """A saved offset is unreadable, from a newer release, or of another table."""
 

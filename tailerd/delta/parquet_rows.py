@@ -1,0 +1,113 @@
+"""Rows of checkpoint files: only the columns asked for, decoded one step ahead of their use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import BinaryIO, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tailerd.errors import CorruptLogError
+
+BATCH_ROWS = 65_536
+T = TypeVar("T")
+
+
+class CheckpointFile:
+    """One open Parquet file of a checkpoint.
+
+    Args:
+        source: Positioned anywhere; closed by `close`.
+        name: For error messages.
+
+    Raises:
+        CorruptLogError: The file is no Parquet, or torn.
+    """
+
+    def __init__(self, source: BinaryIO, name: str) -> None:
+        self.name = name
+        self._source = source
+        with self._mapped():
+            self._file = pq.ParquetFile(source, pre_buffer=False)
+        self._leaves = [
+            self._file.schema.column(index).path for index in range(len(self._file.schema))
+        ]
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return int(self._file.metadata.num_rows)
+
+    def rows(self, columns: Iterable[str]) -> Iterator[pa.RecordBatch]:
+        """Yield every row with those of `columns` (leaves or whole groups) that exist.
+
+        A batch without any such column still has its number of rows.
+
+        Raises:
+            CorruptLogError: The file is damaged.
+        """
+        return self._read(columns, None)
+
+    def rows_with(self, columns: Iterable[str], probes: Iterable[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of row groups in which one of the leaves `probes` is not null throughout.
+
+        Writers put all non-file actions together, so this leaves out almost everything.
+
+        Raises:
+            CorruptLogError: The file is damaged.
+        """
+        indexes = [self._leaves.index(leaf) for leaf in probes if leaf in self._leaves]
+        groups = [
+            group
+            for group in range(self._file.num_row_groups)
+            if any(self._may_have(group, index) for index in indexes)
+        ]
+        return self._read(columns, groups) if groups else iter(())
+
+    def _may_have(self, group: int, column: int) -> bool:
+        chunk = self._file.metadata.row_group(group).column(column)
+        statistics = chunk.statistics
+        if statistics is None or not statistics.has_null_count:
+            return True
+        return bool(statistics.null_count < chunk.num_values)
+
+    def _read(self, columns: Iterable[str], groups: list[int] | None) -> Iterator[pa.RecordBatch]:
+        wanted = tuple(columns)
+        present = [
+            leaf
+            for leaf in self._leaves
+            if any(leaf == column or leaf.startswith(f"{column}.") for column in wanted)
+        ]
+        with self._mapped():
+            yield from _one_ahead(
+                self._file.iter_batches(
+                    BATCH_ROWS, row_groups=groups, columns=present, use_threads=False
+                )
+            )
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        self._source.close()
+
+    @contextmanager
+    def _mapped(self) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowException, OSError) as error:
+            raise CorruptLogError(
+                f"The checkpoint file {self.name} cannot be read: {error}.",
+                hint="Remove it; the table can be read from another checkpoint or its commits.",
+            ) from error
+
+
+def _one_ahead(items: Iterator[T]) -> Iterator[T]:
+    """Yield `items` while a thread works on the next: decoding releases the interpreter lock."""
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(next, items, None)
+        while (item := following.result()) is not None:
+            following = pool.submit(next, items, None)
+            yield item

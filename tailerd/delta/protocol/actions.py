@@ -1,0 +1,207 @@
+"""Every action of the protocol, decoded from a line of JSON.
+
+Unknown actions and fields are ignored, as the protocol asks. `stats` and `partitionValues` of file
+actions stay raw bytes until somebody needs them: they are most of a commit's size. `commitInfo` is
+free-form, so it stays raw too and is read leniently.
+
+Protocol: PROTOCOL.md#actions
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+NO_RAW = Raw(b"")
+
+
+class DeletionVectorDescriptor(Struct, rename="camel", gc=False, frozen=True):
+    """Where the deleted rows of a file are written down (#deletion-vector-descriptor-schema)."""
+
+    storage_type: str
+    path_or_inline_dv: str
+    size_in_bytes: int
+    cardinality: int
+    offset: int | None = None
+
+    @property
+    def unique_id(self) -> str:
+        """Identity of the vector for one file."""
+        if self.offset is None:
+            return self.storage_type + self.path_or_inline_dv
+        return f"{self.storage_type}{self.path_or_inline_dv}@{self.offset}"
+
+
+class FileAction(Struct, rename="camel", gc=False):
+    """The body of `add`, `remove` or `cdc`; each uses some of the fields."""
+
+    path: str
+    data_change: bool = True
+    size: int | None = None
+    partition_values: Raw = NO_RAW
+    deletion_vector: DeletionVectorDescriptor | None = None
+    stats: Raw = NO_RAW
+    modification_time: int = 0
+    deletion_timestamp: int | None = None
+    base_row_id: int | None = None
+    default_row_commit_version: int | None = None
+    clustering_provider: str | None = None
+
+
+class Format(Struct, gc=False, frozen=True):
+    """Encoding of the table's files."""
+
+    provider: str = "parquet"
+    options: dict[str, str] = {}
+
+
+class Metadata(Struct, rename="camel", frozen=True):
+    """`metaData` (#change-metadata)."""
+
+    id: str
+    schema_string: str
+    format: Format = Format()
+    name: str | None = None
+    description: str | None = None
+    partition_columns: list[str] = []
+    configuration: dict[str, str] = {}
+    created_time: int | None = None
+
+
+class Protocol(Struct, rename="camel", frozen=True):
+    """`protocol` (#protocol-evolution)."""
+
+    min_reader_version: int
+    min_writer_version: int
+    reader_features: list[str] | None = None
+    writer_features: list[str] | None = None
+
+
+class Transaction(Struct, rename="camel", gc=False, frozen=True):
+    """`txn` (#transaction-identifiers)."""
+
+    app_id: str
+    version: int
+    last_updated: int | None = None
+
+
+class DomainMetadata(Struct, rename="camel", gc=False, frozen=True):
+    """`domainMetadata` (#domain-metadata)."""
+
+    domain: str
+    configuration: str = ""
+    removed: bool = False
+
+
+class Sidecar(Struct, rename="camel", gc=False, frozen=True):
+    """`sidecar`, in V2 checkpoints only (#sidecar-file-information)."""
+
+    path: str
+    size_in_bytes: int = 0
+    modification_time: int = 0
+
+
+class CheckpointMetadata(Struct, gc=False, frozen=True):
+    """`checkpointMetadata`, in V2 checkpoints only."""
+
+    version: int
+
+
+class Line(Struct, gc=False):
+    """One line of a commit, compaction or JSON checkpoint: exactly one field is set, or none."""
+
+    add: FileAction | None = None
+    remove: FileAction | None = None
+    cdc: FileAction | None = None
+    meta_data: Metadata | None = msgspec.field(default=None, name="metaData")
+    protocol: Protocol | None = None
+    txn: Transaction | None = None
+    domain_metadata: DomainMetadata | None = msgspec.field(default=None, name="domainMetadata")
+    commit_info: Raw = msgspec.field(default=NO_RAW, name="commitInfo")
+    sidecar: Sidecar | None = None
+    checkpoint_metadata: CheckpointMetadata | None = msgspec.field(
+        default=None, name="checkpointMetadata"
+    )
+
+
+class CommitInfo(Struct, frozen=True):
+    """What this reader understands of `commitInfo`; nothing of it is guaranteed to be there."""
+
+    operation: str = ""
+    in_commit_timestamp: int | None = None
+    operation_metrics: dict[str, str] = {}
+    operation_parameters: dict[str, str] = {}
+    engine_info: str = ""
+    user_metadata: str = ""
+
+    @classmethod
+    def from_json(cls, raw: bytes) -> CommitInfo:
+        """Read free-form provenance; whatever has an unexpected shape counts as absent."""
+        fields = _object(raw)
+        timestamp = fields.get("inCommitTimestamp")
+        return cls(
+            operation=_text(fields.get("operation")),
+            in_commit_timestamp=timestamp if type(timestamp) is int else None,
+            operation_metrics=_texts(fields.get("operationMetrics")),
+            operation_parameters=_texts(fields.get("operationParameters")),
+            engine_info=_text(fields.get("engineInfo")),
+            user_metadata=_text(fields.get("userMetadata")),
+        )
+
+
+def _object(raw: bytes) -> dict[str, Any]:
+    value = msgspec.json.decode(raw) if raw else {}
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _texts(value: object) -> dict[str, str]:
+    if not isinstance(value, dict):
+        return {}
+    return {str(key): item if isinstance(item, str) else str(item) for key, item in value.items()}
+
+
+_PARTITION_VALUES = msgspec.json.Decoder(dict[str, str | None] | None)
+
+
+def partition_values_of(action: FileAction) -> tuple[tuple[str, str | None], ...]:
+    """Decode `partitionValues` as (physical name, serialized value) pairs; empty when absent."""
+    if not action.partition_values:
+        return ()
+    return tuple((_PARTITION_VALUES.decode(action.partition_values) or {}).items())
+
+
+class _Stats(Struct, rename="camel", gc=False):
+    num_records: int | None = None
+
+
+_STATS_TEXT = msgspec.json.Decoder(str | None)
+_STATS = msgspec.json.Decoder(_Stats)
+
+
+def num_records_in(stats: str | bytes | None) -> int | None:
+    """Return `numRecords` of a statistics text; None when the file has none, or they are broken.
+
+    Statistics are optional everywhere, so unreadable ones are as good as absent ones.
+    """
+    if not stats:
+        return None
+    try:
+        return _STATS.decode(stats).num_records
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def num_records_of(action: FileAction) -> int | None:
+    """Return the physical number of rows in the file where its statistics say so."""
+    if not action.stats:
+        return None
+    try:
+        return num_records_in(_STATS_TEXT.decode(action.stats))
+    except msgspec.DecodeError:
+        return None

@@ -1,0 +1,183 @@
+"""What a checkpoint's Parquet rows hold: file entries as arrays, everything else as actions.
+
+Protocol: PROTOCOL.md#checkpoints, #checkpoint-schema
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailerd.delta.protocol.actions import (
+    CheckpointMetadata,
+    DomainMetadata,
+    Line,
+    Metadata,
+    Protocol,
+    Sidecar,
+    Transaction,
+)
+from tailerd.delta.protocol.file_index import CheckpointFiles
+from tailerd.delta.protocol.file_key import SEPARATOR, KeyArray, hash_names, normal_path
+from tailerd.errors import CorruptLogError
+
+KEY_COLUMNS = (
+    "add.path",
+    "add.size",
+    "add.deletionVector.storageType",
+    "add.deletionVector.pathOrInlineDv",
+    "add.deletionVector.offset",
+)
+"""Leaf columns that identify live files; statistics, most of a checkpoint's bytes, stay unread."""
+
+FILE_COLUMNS = (
+    *KEY_COLUMNS,
+    "add.deletionVector.sizeInBytes",
+    "add.deletionVector.cardinality",
+    "add.partitionValues",
+    "add.modificationTime",
+    "add.stats",
+    "add.stats_parsed.numRecords",
+)
+"""Leaf columns that describe live files."""
+
+OTHER_ACTIONS = (
+    "metaData",
+    "protocol",
+    "txn",
+    "domainMetadata",
+    "sidecar",
+    "checkpointMetadata",
+)
+"""Top-level columns of everything that is no file action."""
+
+PROBES = {
+    "metaData": "metaData.id",
+    "protocol": "protocol.minReaderVersion",
+    "txn": "txn.appId",
+    "domainMetadata": "domainMetadata.domain",
+    "sidecar": "sidecar.path",
+    "checkpointMetadata": "checkpointMetadata.version",
+}
+"""For each, a required leaf whose null count tells whether a row group has any."""
+
+_TYPES: dict[str, Any] = {
+    "metaData": Metadata,
+    "protocol": Protocol,
+    "txn": Transaction,
+    "domainMetadata": DomainMetadata,
+    "sidecar": Sidecar,
+    "checkpointMetadata": CheckpointMetadata,
+}
+_FIELDS = {
+    "metaData": "meta_data",
+    "domainMetadata": "domain_metadata",
+    "checkpointMetadata": "checkpoint_metadata",
+}
+
+
+def other_actions(batch: pa.RecordBatch, name: str) -> Iterator[Line]:
+    """Yield the non-file actions of some rows.
+
+    Raises:
+        CorruptLogError: A row does not have the shape of its action.
+    """
+    for action in OTHER_ACTIONS:
+        column = _column(batch, action)
+        if column is None or column.null_count == len(column):
+            continue
+        for row in column.drop_null().to_pylist():
+            try:
+                value = msgspec.convert(_plain(row), _TYPES[action])
+            except msgspec.ValidationError as error:
+                raise CorruptLogError(
+                    f"The checkpoint {name} has a {action} row that is none: {error}.",
+                    hint="Remove the checkpoint; the table can be read from its commits.",
+                ) from error
+            yield Line(**{_FIELDS.get(action, action): value})
+
+
+def _column(batch: pa.RecordBatch, name: str) -> pa.Array | None:
+    return batch.column(name) if name in batch.schema.names else None
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a struct row as JSON would have it: maps as objects, nulls left out."""
+    plain: dict[str, Any] = {}
+    for key, value in row.items():
+        if value is None:
+            continue
+        if isinstance(value, dict):
+            plain[key] = _plain(value)
+        elif isinstance(value, list) and value and isinstance(value[0], tuple):
+            plain[key] = dict(value)
+        else:
+            plain[key] = value
+    for key in ("configuration", "options"):
+        # An empty Arrow map is an empty list.
+        if plain.get(key) == []:
+            plain[key] = {}
+    return plain
+
+
+def checkpoint_files(batch: pa.RecordBatch, first_row: int, root_url: str = "") -> CheckpointFiles:
+    """Return keys, sizes and row numbers of the `add` entries in some rows.
+
+    Args:
+        batch: At least the `KEY_COLUMNS` that the file has.
+        first_row: Row number of the batch's first row within the whole checkpoint.
+        root_url: The table's place, to recognise absolute paths below it.
+    """
+    add = _column(batch, "add")
+    if add is None or add.null_count == len(add):
+        return CheckpointFiles(
+            keys=np.empty(0, np.uint64), sizes=np.empty(0, np.int64), rows=np.empty(0, np.uint32)
+        )
+    paths = pc.struct_field(add, "path")
+    present = pc.is_valid(paths)
+    rows = np.flatnonzero(present.to_numpy(zero_copy_only=False)).astype(np.uint32)
+    if len(rows) < len(add):
+        add = add.filter(present)
+        paths = pc.struct_field(add, "path")
+    sizes = pc.fill_null(pc.struct_field(add, "size"), 0).to_numpy(zero_copy_only=False)
+    return CheckpointFiles(
+        keys=logical_keys(add, paths, root_url),
+        sizes=sizes.astype(np.int64),
+        rows=rows + np.uint32(first_row),
+    )
+
+
+def logical_keys(add: pa.StructArray, paths: pa.Array, root_url: str) -> KeyArray:
+    """Return the key of each file entry; shape (n,)."""
+    names: list[bytes] = paths.cast(pa.binary()).to_pylist()
+    for row in _positions(pc.match_substring_regex(paths, "%|:|^/")):
+        names[row] = normal_path(paths[row].as_py(), root_url)
+    for row, vector_id in _vector_ids(add):
+        names[row] += SEPARATOR + vector_id.encode()
+    return hash_names(names)
+
+
+def _positions(mask: pa.Array) -> Sequence[int]:
+    found: list[int] = np.flatnonzero(mask.to_numpy(zero_copy_only=False)).tolist()
+    return found
+
+
+def _vector_ids(add: pa.StructArray) -> Iterator[tuple[int, str]]:
+    names = [field.name for field in add.type]
+    if "deletionVector" not in names:
+        return
+    vector = pc.struct_field(add, "deletionVector")
+    kind = pc.struct_field(vector, "storageType")
+    if kind.null_count == len(kind):
+        return
+    places = _positions(pc.is_valid(kind))
+    chosen = vector.take(pa.array(places, pa.int64()))
+    for row, entry in zip(places, chosen.to_pylist(), strict=True):
+        offset = entry.get("offset")
+        suffix = "" if offset is None else f"@{offset}"
+        yield row, f"{entry['storageType']}{entry['pathOrInlineDv']}{suffix}"

@@ -1,0 +1,266 @@
+"""A commit file, decoded in bounded slices, and what one pass over it finds.
+
+Protocol: PROTOCOL.md#delta-log-entries, #actions
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from tailerd.delta.protocol.actions import (
+    CommitInfo,
+    DomainMetadata,
+    FileAction,
+    Line,
+    Metadata,
+    Protocol,
+    Transaction,
+)
+from tailerd.delta.protocol.file_key import file_key
+from tailerd.errors import CorruptLogError, TornCommitError
+
+SLICE_BYTES = 4 * 1024 * 1024
+"""A body is decoded in slices of about this size, so that memory and pauses stay bounded."""
+
+_DECODER = msgspec.json.Decoder(Line)
+
+
+class LineDecoder:
+    """Turns chunks of a body into actions; holds back a line until it is complete.
+
+    Args:
+        name: File name for error messages.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._rest = b""
+        self._lines_seen = 0
+
+    def feed(self, chunk: bytes) -> list[Line]:
+        """Return the actions of every line completed by `chunk`.
+
+        Raises:
+            CorruptLogError: A complete line is not an action.
+        """
+        cut = chunk.rfind(b"\n")
+        if cut < 0:
+            self._rest += chunk
+            return []
+        whole, self._rest = self._rest + chunk[: cut + 1], chunk[cut + 1 :]
+        return self._decode(whole)
+
+    def finish(self) -> list[Line]:
+        """Return the actions of a last line without a line end.
+
+        Raises:
+            TornCommitError: The last line is incomplete, or the file has no action at all.
+        """
+        rest, self._rest = self._rest, b""
+        if rest.strip():
+            try:
+                last = _DECODER.decode(rest)
+            except msgspec.MsgspecError as error:
+                raise TornCommitError(
+                    f"The last line of {self.name} is incomplete ({error}), because its writer has"
+                    " not finished or has died while writing."
+                ) from error
+            self._lines_seen += 1
+            return [last]
+        if not self._lines_seen:
+            raise TornCommitError(
+                f"{self.name} is empty, because its writer has not finished or has died."
+            )
+        return []
+
+    def _decode(self, whole: bytes) -> list[Line]:
+        try:
+            lines = _DECODER.decode_lines(whole)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise self._name_line(whole, error) from error
+        self._lines_seen += len(lines)
+        return lines
+
+    def _name_line(self, whole: bytes, error: Exception) -> CorruptLogError:
+        number = self._lines_seen
+        for text in whole.splitlines():
+            if not text.strip():
+                continue
+            number += 1
+            try:
+                _DECODER.decode(text)
+            except (msgspec.MsgspecError, UnicodeDecodeError) as first:
+                error = first
+                break
+        return CorruptLogError(
+            f"Line {number} of {self.name} is not an action of the Delta protocol: {error}.",
+            hint="Restore the file from a backup; nobody may edit a committed log entry.",
+        )
+
+
+def slices(body: bytes) -> Iterator[bytes]:
+    """Cut a body held in memory into slices of bounded size."""
+    for start in range(0, len(body), SLICE_BYTES):
+        yield body[start : start + SLICE_BYTES]
+
+
+def decode_lines(name: str, chunks: Iterable[bytes]) -> Iterator[list[Line]]:
+    """Decode a whole body, slice by slice.
+
+    Raises:
+        CorruptLogError, TornCommitError: As `LineDecoder`.
+    """
+    decoder = LineDecoder(name)
+    for chunk in chunks:
+        yield decoder.feed(chunk)
+    yield decoder.finish()
+
+
+@dataclass(slots=True)
+class FileTally:
+    """Count and bytes of one kind of file action."""
+
+    files: int = 0
+    size_bytes: int = 0
+
+    def count(self, action: FileAction) -> None:
+        """Add one action."""
+        self.files += 1
+        self.size_bytes += action.size or 0
+
+
+@dataclass(slots=True)
+class Commit:
+    """What one pass over a commit (or compaction) finds: everything but the file actions' bodies.
+
+    Attributes:
+        added_keys, added_sizes: Keys and bytes of `add` actions, parallel, in file order.
+        removed_keys: Keys of `remove` actions.
+        added_paths, removed_paths: Keys of the paths alone, parallel to the above; equal arrays
+            where no deletion vector is involved.
+        added, removed, change_files: Tallies of all `add`, `remove` and `cdc` actions.
+        data_added, data_removed: The same of those with `dataChange`.
+        has_vectors: Whether any file action carries a deletion vector.
+        is_info_first: Whether `commitInfo` is the first action (needed for in-commit timestamps).
+    """
+
+    version: int
+    info: CommitInfo | None = None
+    is_info_first: bool = False
+    protocol: Protocol | None = None
+    metadata: Metadata | None = None
+    transactions: list[Transaction] = field(default_factory=list)
+    domain_metadata: list[DomainMetadata] = field(default_factory=list)
+    added_keys: array[int] = field(default_factory=lambda: array("Q"))
+    added_sizes: array[int] = field(default_factory=lambda: array("q"))
+    removed_keys: array[int] = field(default_factory=lambda: array("Q"))
+    added_paths: array[int] = field(default_factory=lambda: array("Q"))
+    removed_paths: array[int] = field(default_factory=lambda: array("Q"))
+    added: FileTally = field(default_factory=FileTally)
+    removed: FileTally = field(default_factory=FileTally)
+    change_files: FileTally = field(default_factory=FileTally)
+    data_added: FileTally = field(default_factory=FileTally)
+    data_removed: FileTally = field(default_factory=FileTally)
+    has_vectors: bool = False
+    size_bytes: int = 0
+
+    @property
+    def timestamp_in_commit_ms(self) -> int | None:
+        """`inCommitTimestamp` where the commit carries one."""
+        return self.info.in_commit_timestamp if self.info else None
+
+
+class CommitScan:
+    """Builds a `Commit` from slices of its body.
+
+    Args:
+        version: Version of the commit.
+        name: File name for error messages.
+        root_url: The table's place, to recognise absolute paths below it.
+    """
+
+    def __init__(self, version: int, name: str, root_url: str = "") -> None:
+        self._commit = Commit(version)
+        self._decoder = LineDecoder(name)
+        self._root_url = root_url
+        self._is_first = True
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next slice."""
+        self._commit.size_bytes += len(chunk)
+        self._take(self._decoder.feed(chunk))
+
+    def finish(self) -> Commit:
+        """Return the commit.
+
+        Raises:
+            CorruptLogError, TornCommitError: As `LineDecoder`, or two metadata or protocol actions.
+        """
+        self._take(self._decoder.finish())
+        return self._commit
+
+    def _take(self, lines: list[Line]) -> None:
+        commit = self._commit
+        for line in lines:
+            if (action := line.add) is not None:
+                key, path_key = self._keys(action)
+                commit.added_keys.append(key)
+                commit.added_sizes.append(action.size or 0)
+                commit.added_paths.append(path_key)
+                commit.added.count(action)
+                if action.data_change:
+                    commit.data_added.count(action)
+            elif (action := line.remove) is not None:
+                key, path_key = self._keys(action)
+                commit.removed_keys.append(key)
+                commit.removed_paths.append(path_key)
+                commit.removed.count(action)
+                if action.data_change:
+                    commit.data_removed.count(action)
+            else:
+                self._take_other(line)
+            self._is_first = False
+
+    def _keys(self, action: FileAction) -> tuple[int, int]:
+        path_key = file_key(action.path, None, self._root_url)
+        if action.deletion_vector is None:
+            return path_key, path_key
+        self._commit.has_vectors = True
+        return file_key(action.path, action.deletion_vector.unique_id, self._root_url), path_key
+
+    def _take_other(self, line: Line) -> None:
+        commit = self._commit
+        if line.cdc is not None:
+            commit.change_files.count(line.cdc)
+        elif line.commit_info:
+            commit.info = CommitInfo.from_json(line.commit_info)
+            commit.is_info_first = self._is_first
+        elif line.txn is not None:
+            commit.transactions.append(line.txn)
+        elif line.domain_metadata is not None:
+            commit.domain_metadata.append(line.domain_metadata)
+        elif line.meta_data is not None:
+            self._once(commit.metadata, "metaData")
+            commit.metadata = line.meta_data
+        elif line.protocol is not None:
+            self._once(commit.protocol, "protocol")
+            commit.protocol = line.protocol
+
+    def _once(self, seen: object, action: str) -> None:
+        if seen is not None:
+            raise CorruptLogError(
+                f"{self._decoder.name} has two {action} actions, which the protocol forbids.",
+                hint="The writer is broken: restore the log entry from a backup.",
+            )
+
+
+def scan_commit(version: int, name: str, body: bytes, root_url: str = "") -> Commit:
+    """Scan a body held in memory."""
+    scan = CommitScan(version, name, root_url)
+    for chunk in slices(body):
+        scan.feed(chunk)
+    return scan.finish()

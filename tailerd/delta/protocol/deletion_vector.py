@@ -1,0 +1,112 @@
+"""Deletion vectors: which rows of a file are deleted.
+
+Protocol: PROTOCOL.md#deletion-vectors, #deletion-vector-format
+"""
+
+from __future__ import annotations
+
+import base64
+import uuid
+import zlib
+
+from pyroaring import BitMap64
+
+from tailerd.changefeed.change_task import DeletionVector
+from tailerd.errors import InvalidDeletionVectorError
+
+MAGIC = 1_681_511_377
+FILE_FORMAT_VERSION = 1
+FRAME_BYTES = 8
+"""Length before the bitmap and checksum behind it, four bytes each, in a file."""
+_UUID_CHARS = 20
+
+_Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_B85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
+_TO_B85 = bytes.maketrans(_Z85, _B85)
+
+
+def z85_decode(text: str) -> bytes:
+    """Decode ZeroMQ's base 85.
+
+    Raises:
+        ValueError: The text is no Z85.
+    """
+    data = text.encode("ascii")
+    if len(data) % 5 or data.translate(None, _Z85):
+        raise ValueError("not a Z85 text")
+    return base64.b85decode(data.translate(_TO_B85))
+
+
+def relative_file_path(path_or_inline: str) -> str:
+    """Return where a vector of storage type `u` lies, relative to the table's root.
+
+    Raises:
+        InvalidDeletionVectorError: The text does not end in an encoded UUID.
+    """
+    prefix, encoded = path_or_inline[:-_UUID_CHARS], path_or_inline[-_UUID_CHARS:]
+    try:
+        name = f"deletion_vector_{uuid.UUID(bytes=z85_decode(encoded))}.bin"
+    except ValueError as error:
+        raise InvalidDeletionVectorError(
+            f"The deletion vector path {path_or_inline!r} does not end in an encoded UUID.",
+            hint="The log entry is damaged: restore it from a backup.",
+        ) from error
+    return f"{prefix}/{name}" if prefix else name
+
+
+def decode_inline(vector: DeletionVector) -> BitMap64:
+    """Return the rows of an inline vector.
+
+    Raises:
+        InvalidDeletionVectorError: It is damaged.
+    """
+    try:
+        data = z85_decode(vector.path_or_inline)
+    except ValueError as error:
+        raise _invalid(vector, str(error)) from error
+    # Z85 pads to four bytes.
+    return _bitmap(vector, data[: vector.size_bytes])
+
+
+def decode_framed(vector: DeletionVector, frame: bytes) -> BitMap64:
+    """Return the rows of a vector stored in a file.
+
+    Args:
+        frame: `size_bytes + FRAME_BYTES` bytes of the file from the vector's offset on.
+
+    Raises:
+        InvalidDeletionVectorError: Length, checksum, magic number or cardinality are wrong.
+    """
+    if len(frame) < vector.size_bytes + FRAME_BYTES:
+        raise _invalid(vector, f"the file ends after {len(frame)} of its bytes")
+    told = int.from_bytes(frame[:4], "big")
+    if told != vector.size_bytes:
+        raise _invalid(vector, f"the file says {told} bytes, the log {vector.size_bytes}")
+    data = frame[4 : 4 + vector.size_bytes]
+    checksum = int.from_bytes(frame[4 + vector.size_bytes : 8 + vector.size_bytes], "big")
+    if zlib.crc32(data) != checksum:
+        raise _invalid(vector, "its checksum is wrong")
+    return _bitmap(vector, data)
+
+
+def _bitmap(vector: DeletionVector, data: bytes) -> BitMap64:
+    if len(data) < 4 or int.from_bytes(data[:4], "little") != MAGIC:
+        raise _invalid(vector, "it does not start with the magic number of the format")
+    try:
+        bitmap = BitMap64.deserialize(data[4:])
+    except (ValueError, MemoryError, RuntimeError) as error:
+        raise _invalid(vector, f"its bitmap is damaged ({error})") from error
+    if len(bitmap) != vector.cardinality:
+        raise _invalid(vector, f"it holds {len(bitmap)} rows and the log says {vector.cardinality}")
+    return bitmap
+
+
+def _invalid(vector: DeletionVector, why: str) -> InvalidDeletionVectorError:
+    place = vector.url or "inline"
+    if vector.offset is not None:
+        place += f" at byte {vector.offset}"
+    return InvalidDeletionVectorError(
+        f"The deletion vector {place} cannot be used: {why}. Without it deleted rows would come"
+        " back.",
+        hint="Restore the file from a backup, or RESTORE the table to a version before it.",
+    )

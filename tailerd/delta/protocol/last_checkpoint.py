@@ -1,0 +1,98 @@
+"""`_last_checkpoint`: a hint where to start listing. Stale, missing or corrupt, it is only a hint.
+
+Protocol: PROTOCOL.md#last-checkpoint-file, #json-checksum
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+from urllib.parse import quote
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastCheckpoint:
+    """The part of the hint that a reader uses."""
+
+    version: int
+    size: int | None = None
+    parts: int | None = None
+
+
+def parse_last_checkpoint(body: bytes) -> LastCheckpoint | None:
+    """Read the hint; None when it is torn, has a wrong checksum or makes no sense.
+
+    A reader without a hint lists the whole log, which is slower and never wrong, so nothing here
+    is an error.
+    """
+    try:
+        # Numbers keep their text: it is their canonical form.
+        fields = json.loads(
+            body, parse_float=_Number, parse_int=_Number, object_pairs_hook=_unique_keys
+        )
+        version = int(fields["version"])
+        size = int(fields["size"]) if fields.get("size") is not None else None
+        parts = int(fields["parts"]) if fields.get("parts") is not None else None
+    except (ValueError, KeyError, TypeError, RecursionError, ArithmeticError):
+        return None
+    if version < 0:
+        return None
+    checksum = fields.get("checksum")
+    if checksum is not None and checksum != checksum_of(fields):
+        return None
+    return LastCheckpoint(version=version, size=size, parts=parts)
+
+
+class _Number(str):
+    """A JSON number by its text."""
+
+    __slots__ = ()
+
+    def __int__(self) -> int:
+        return int(Decimal(self))
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("duplicate key")
+    return fields
+
+
+def checksum_of(fields: dict[str, Any]) -> str:
+    """Return the MD5 of the canonical form, the top-level `checksum` left out."""
+    rest = {key: value for key, value in fields.items() if key != "checksum"}
+    return hashlib.md5(canonical_form(rest).encode(), usedforsecurity=False).hexdigest()
+
+
+def canonical_form(value: Any) -> str:
+    """Return the canonical text of a JSON value: its leaves as path=value, sorted by path."""
+    leaves = sorted(_leaves(value, ""), key=lambda leaf: leaf[0].encode())
+    return ",".join(f"{path}={text}" for path, text in leaves)
+
+
+def _leaves(value: Any, path: str) -> list[tuple[str, str]]:
+    if isinstance(value, dict):
+        named = [(_text(key), item) for key, item in value.items()]
+    elif isinstance(value, list):
+        named = [(str(index), item) for index, item in enumerate(value)]
+    else:
+        return [(path, _scalar(value))]
+    return [
+        leaf for name, item in named for leaf in _leaves(item, f"{path}+{name}" if path else name)
+    ]
+
+
+def _scalar(value: object) -> str:
+    if isinstance(value, _Number):
+        return str(value)
+    if isinstance(value, str):
+        return _text(value)
+    return json.dumps(value)
+
+
+def _text(value: str) -> str:
+    return f'"{quote(value, safe="-._~")}"'

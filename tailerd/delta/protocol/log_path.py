@@ -1,0 +1,139 @@
+"""Names of the files in `_delta_log`, parsed.
+
+Protocol: PROTOCOL.md#delta-log-entries, #checkpoints, #log-compaction-files, #version-checksum-file
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+
+LOG_FOLDER = "_delta_log"
+SIDECAR_FOLDER = "_sidecars"
+LAST_CHECKPOINT = "_last_checkpoint"
+
+
+class LogFileKind(enum.StrEnum):
+    """What a file of the log is."""
+
+    COMMIT = "commit"
+    CLASSIC_CHECKPOINT = "classic_checkpoint"
+    MULTI_PART_CHECKPOINT = "multi_part_checkpoint"
+    UUID_CHECKPOINT = "uuid_checkpoint"
+    COMPACTION = "compaction"
+    CHECKSUM = "checksum"
+    SIDECAR = "sidecar"
+
+
+CHECKPOINT_KINDS = frozenset(
+    {
+        LogFileKind.CLASSIC_CHECKPOINT,
+        LogFileKind.MULTI_PART_CHECKPOINT,
+        LogFileKind.UUID_CHECKPOINT,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFile:
+    """One file of the log.
+
+    Attributes:
+        name: Relative to `_delta_log`.
+        version: The version it belongs to; for a compaction, the first.
+        end_version: The last version of a compaction; otherwise `version`.
+        part, parts: Of a multi-part checkpoint, counted from 1; otherwise 0.
+    """
+
+    name: str
+    kind: LogFileKind
+    version: int
+    end_version: int
+    part: int = 0
+    parts: int = 0
+    size_bytes: int = 0
+    mtime_ms: int = 0
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the body is lines of JSON; otherwise Parquet."""
+        return self.name.endswith(".json")
+
+
+_COMMIT = re.compile(r"(\d{20})\.json")
+_OTHER = re.compile(
+    r"(?P<version>\d{20})\.(?:"
+    r"(?P<checksum>crc)"
+    r"|(?P<end>\d{20})\.compacted\.json"
+    r"|checkpoint\.(?:"
+    r"(?P<classic>parquet)"
+    r"|(?P<part>\d{10})\.(?P<parts>\d{10})\.parquet"
+    r"|(?P<uuid>[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})\.(?:json|parquet)"
+    r"))"
+)
+
+
+def commit_name(version: int) -> str:
+    """Return the name of a commit file."""
+    return f"{version:020}.json"
+
+
+def checksum_name(version: int) -> str:
+    """Return the name of a version checksum file."""
+    return f"{version:020}.crc"
+
+
+def first_name_of(version: int) -> str:
+    """Return a name that sorts before every file of `version` and after all of `version - 1`."""
+    return f"{version:020}"
+
+
+def parse_log_path(name: str, size_bytes: int = 0, mtime_ms: int = 0) -> LogFile | None:
+    """Read the name of a file in `_delta_log`; None for one that is no business of a reader.
+
+    Writers leave other things there: temporary files, `.crc` files of Hadoop, folders of later
+    protocols. They are ignored, never guessed at.
+    """
+    if match := _COMMIT.fullmatch(name):
+        version = int(match[1])
+        kind = LogFileKind.COMMIT
+        return LogFile(
+            name=name,
+            kind=kind,
+            version=version,
+            end_version=version,
+            size_bytes=size_bytes,
+            mtime_ms=mtime_ms,
+        )
+    match = _OTHER.fullmatch(name)
+    if match is None:
+        return None
+    version = end_version = int(match["version"])
+    part = parts = 0
+    if match["checksum"]:
+        kind = LogFileKind.CHECKSUM
+    elif match["end"]:
+        kind = LogFileKind.COMPACTION
+        end_version = int(match["end"])
+        if end_version <= version:
+            return None
+    elif match["classic"]:
+        kind = LogFileKind.CLASSIC_CHECKPOINT
+    elif match["uuid"]:
+        kind = LogFileKind.UUID_CHECKPOINT
+    else:
+        kind = LogFileKind.MULTI_PART_CHECKPOINT
+        part, parts = int(match["part"]), int(match["parts"])
+        if not 1 <= part <= parts:
+            return None
+    return LogFile(
+        name=name,
+        kind=kind,
+        version=version,
+        end_version=end_version,
+        part=part,
+        parts=parts,
+        size_bytes=size_bytes,
+        mtime_ms=mtime_ms,
+    )

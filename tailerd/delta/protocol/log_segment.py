@@ -1,0 +1,199 @@
+"""Which files of a log rebuild a version. A `LogSegment` that exists is complete.
+
+Protocol: PROTOCOL.md#checkpoints, #action-reconciliation, #log-compaction-files
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tailerd.delta.protocol.log_path import CHECKPOINT_KINDS, LogFile, LogFileKind
+from tailerd.errors import MissingVersionError, NotATableError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogListing:
+    """What one listing of the log found, sorted out.
+
+    Attributes:
+        commits: By version.
+        checkpoints: Complete ones by version, each a tuple of its parts; the preferred one first.
+        compactions: In listing order.
+        checksum_versions: Versions with a `.crc` file.
+    """
+
+    commits: dict[int, LogFile]
+    checkpoints: dict[int, list[tuple[LogFile, ...]]]
+    compactions: tuple[LogFile, ...]
+    checksum_versions: frozenset[int]
+
+    @classmethod
+    def of(cls, files: Iterable[LogFile]) -> LogListing:
+        """Sort out the files of a listing; multi-part checkpoints that lack a part are dropped."""
+        commits: dict[int, LogFile] = {}
+        single: dict[int, list[tuple[LogFile, ...]]] = defaultdict(list)
+        multi: dict[tuple[int, int], list[LogFile]] = defaultdict(list)
+        compactions: list[LogFile] = []
+        checksums: set[int] = set()
+        for file in files:
+            match file.kind:
+                case LogFileKind.COMMIT:
+                    commits[file.version] = file
+                case LogFileKind.COMPACTION:
+                    compactions.append(file)
+                case LogFileKind.CHECKSUM:
+                    checksums.add(file.version)
+                case LogFileKind.MULTI_PART_CHECKPOINT:
+                    multi[file.version, file.parts].append(file)
+                case _ if file.kind in CHECKPOINT_KINDS and file.size_bytes > 0:
+                    single[file.version].append((file,))
+                case _:
+                    pass
+        for (version, parts), found in multi.items():
+            if len({file.part for file in found}) == parts:
+                single[version].append(tuple(sorted(found, key=lambda file: file.part)))
+        for candidates in single.values():
+            # V2 checkpoints first, then one file, then parts: each newer form mends the older.
+            candidates.sort(key=lambda c: (c[0].kind is not LogFileKind.UUID_CHECKPOINT, len(c)))
+        return cls(
+            commits=commits,
+            checkpoints=dict(single),
+            compactions=tuple(compactions),
+            checksum_versions=frozenset(checksums),
+        )
+
+    @property
+    def head_version(self) -> int | None:
+        """The newest version anything tells of; None for an empty log."""
+        newest = [*self.commits, *self.checkpoints]
+        return max(newest) if newest else None
+
+    @property
+    def earliest_commit(self) -> int | None:
+        """The oldest commit that is still there."""
+        return min(self.commits) if self.commits else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSegment:
+    """The files that rebuild `version`.
+
+    What holds: `ascending_commits` are the versions after the checkpoint (or from 0) up to
+    `version`, without a gap; an entry may be a compaction that stands for its range; the
+    checkpoint has all its parts and is not newer than `version`.
+    """
+
+    version: int
+    checkpoint: tuple[LogFile, ...]
+    ascending_commits: tuple[LogFile, ...]
+    checksum_version: int | None = None
+
+    @property
+    def checkpoint_version(self) -> int | None:
+        """Version of the checkpoint; None without one."""
+        return self.checkpoint[0].version if self.checkpoint else None
+
+    @classmethod
+    def for_version(
+        cls,
+        listing: LogListing,
+        version: int | None = None,
+        *,
+        excluded: frozenset[str] = frozenset(),
+    ) -> LogSegment:
+        """Choose the files for `version` (None: the newest).
+
+        Args:
+            excluded: Names of checkpoint or compaction files found damaged; they are passed over.
+
+        Raises:
+            NotATableError: The log has no commit and no checkpoint.
+            MissingVersionError: Files that are needed are not there; says which.
+        """
+        head = listing.head_version
+        if head is None:
+            raise NotATableError(
+                "There is no Delta table here: the log holds no commit and no checkpoint.",
+                hint="Check the path; it is the folder that contains _delta_log.",
+            )
+        target = head if version is None else version
+        if target > head:
+            raise MissingVersionError(
+                f"Version {target} does not exist yet: the newest is {head}.",
+                hint=f"Ask for a version up to {head}, or wait for the writer.",
+            )
+        checkpoint = _newest_checkpoint(listing, target, excluded)
+        after = checkpoint[0].version if checkpoint else -1
+        commits = _commits(listing, after, target, excluded)
+        newest_checksum = target if target in listing.checksum_versions else None
+        return cls(
+            version=target,
+            checkpoint=checkpoint,
+            ascending_commits=commits,
+            checksum_version=newest_checksum,
+        )
+
+
+def _newest_checkpoint(
+    listing: LogListing, target: int, excluded: frozenset[str]
+) -> tuple[LogFile, ...]:
+    for version in sorted(listing.checkpoints, reverse=True):
+        if version > target:
+            continue
+        for candidate in listing.checkpoints[version]:
+            if not any(file.name in excluded for file in candidate):
+                return candidate
+    return ()
+
+
+def _commits(
+    listing: LogListing, after: int, target: int, excluded: frozenset[str]
+) -> tuple[LogFile, ...]:
+    chosen: list[LogFile] = []
+    version = after + 1
+    while version <= target:
+        file = listing.commits.get(version)
+        if file is None:
+            # A compaction replaces commits that are gone. While they are there they are read
+            # instead: writers are known whose compactions lose removes.
+            file = _compaction_from(listing.compactions, version, target, excluded)
+        if file is None:
+            raise _missing(listing, after, version, target)
+        chosen.append(file)
+        version = file.end_version + 1
+    return tuple(chosen)
+
+
+def _compaction_from(
+    compactions: Sequence[LogFile], version: int, target: int, excluded: frozenset[str]
+) -> LogFile | None:
+    fitting = [
+        file
+        for file in compactions
+        if file.version == version and file.end_version <= target and file.name not in excluded
+    ]
+    return max(fitting, key=lambda file: file.end_version, default=None)
+
+
+def _missing(listing: LogListing, after: int, version: int, target: int) -> MissingVersionError:
+    earliest = listing.earliest_commit
+    checkpoints = sorted(listing.checkpoints)
+    if after < 0 and earliest is not None and version < earliest:
+        kept = f"the oldest commit is {earliest}"
+        if checkpoints:
+            kept += f" and the oldest checkpoint {checkpoints[0]}"
+        return MissingVersionError(
+            f"Version {target} cannot be rebuilt: {kept}, because the log before was cleaned up"
+            " or its checkpoint is damaged.",
+            hint=(
+                f"Ask for version {checkpoints[0]} or later."
+                if checkpoints and checkpoints[0] > target
+                else "Restore the missing log entries from a backup."
+            ),
+        )
+    return MissingVersionError(
+        f"Version {version} is missing from the log, though version {target} is there.",
+        hint="A gap means lost commits: restore the file from a backup; nothing is skipped.",
+    )

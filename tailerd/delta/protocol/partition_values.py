@@ -1,0 +1,124 @@
+"""Partition values: text in the log, typed constants in rows.
+
+Protocol: PROTOCOL.md#partition-value-serialization
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+import zoneinfo
+from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
+
+import pyarrow as pa
+
+from tailerd.errors import CorruptLogError
+
+_DATE = re.compile(r"([+-]?\d{1,6})-(\d{1,2})-(\d{1,2})")
+_TIMESTAMP = re.compile(
+    r"(?P<date>[+-]?\d{1,6}-\d{1,2}-\d{1,2})"
+    r"(?:[ T](?P<hour>\d{1,2}):(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})(?:\.(?P<part>\d{1,9}))?)?"
+    r"(?P<zone>Z|[+-]\d{2}:?\d{2})?)?"
+)
+_MICROS = 1_000_000
+
+
+def parse_partition_value(
+    text: str | None, arrow_type: pa.DataType, column: str, writer_timezone: str = "UTC"
+) -> pa.Scalar:
+    """Return the constant of `arrow_type` that a serialized partition value stands for.
+
+    An absent value is null, and so is an empty text of any type but string: there the text of the
+    protocol says null and every writer means an empty string.
+
+    Args:
+        writer_timezone: Zone of timestamps that carry none.
+
+    Raises:
+        CorruptLogError: The text is no value of the type.
+    """
+    if text is None or (text == "" and not pa.types.is_string(arrow_type)):
+        return pa.scalar(None, arrow_type)
+    try:
+        return _parse(text, arrow_type, writer_timezone)
+    except (ValueError, OverflowError, InvalidOperation, pa.ArrowException) as error:
+        raise CorruptLogError(
+            f"The partition value {text!r} of column {column} is no {arrow_type}: {error}.",
+            hint="The writer is broken: rewrite the file's partition.",
+        ) from error
+
+
+def _parse(text: str, arrow_type: pa.DataType, zone: str) -> pa.Scalar:
+    types = pa.types
+    simple: tuple[tuple[Callable[[pa.DataType], bool], Callable[[str], object]], ...] = (
+        (types.is_string, str),
+        (types.is_integer, int),
+        (types.is_floating, float),
+        (types.is_boolean, _boolean),
+        (types.is_binary, str.encode),
+    )
+    for fits, convert in simple:
+        if fits(arrow_type):
+            return pa.scalar(convert(text), arrow_type)
+    if types.is_decimal(arrow_type):
+        value = Decimal(text)
+        return pa.scalar(value.quantize(Decimal(1).scaleb(-arrow_type.scale)), arrow_type)
+    if types.is_date(arrow_type):
+        return pa.scalar(_days(text), pa.int32()).cast(arrow_type)
+    if types.is_timestamp(arrow_type):
+        micros = _micros(text, zone if arrow_type.tz else None)
+        return pa.scalar(micros, pa.int64()).cast(arrow_type)
+    raise ValueError("columns of this type cannot partition a table")
+
+
+def _boolean(text: str) -> bool:
+    match text.lower():
+        case "true":
+            return True
+        case "false":
+            return False
+        case _:
+            raise ValueError("neither true nor false")
+
+
+def _days(text: str) -> int:
+    match = _DATE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError("not a date")
+    return _days_from_civil(int(match[1]), int(match[2]), int(match[3]))
+
+
+def _days_from_civil(year: int, month: int, day: int) -> int:
+    """Return days since the epoch in the proleptic Gregorian calendar, for any year."""
+    # 400 years repeat, so any year can be moved into the range of `datetime`.
+    shift = (year - 2000) // 400
+    date = datetime.date(year - 400 * shift, month, day)
+    return date.toordinal() - 719_163 + shift * 146_097
+
+
+def _micros(text: str, zone: str | None) -> int:
+    match = _TIMESTAMP.fullmatch(text.strip())
+    if match is None:
+        raise ValueError("not a timestamp")
+    hour, minute = int(match["hour"] or 0), int(match["minute"] or 0)
+    second = int(match["second"] or 0)
+    if hour > 23 or minute > 59 or second > 59:
+        raise ValueError("no such time of day")
+    seconds = _days(match["date"]) * 86_400 + hour * 3600 + minute * 60 + second
+    micros = seconds * _MICROS + int((match["part"] or "").ljust(6, "0")[:6])
+    return micros - _zone_offset_seconds(match["zone"], seconds, zone) * _MICROS
+
+
+def _zone_offset_seconds(suffix: str | None, local_seconds: int, zone: str | None) -> int:
+    if zone is None or suffix == "Z":
+        return 0
+    if suffix:
+        sign = -1 if suffix[0] == "-" else 1
+        digits = suffix[1:].replace(":", "")
+        return sign * (int(digits[:2]) * 3600 + int(digits[2:]) * 60)
+    if zone == "UTC":
+        return 0
+    local = datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=local_seconds)
+    offset = local.replace(tzinfo=zoneinfo.ZoneInfo(zone)).utcoffset()
+    return int(offset.total_seconds()) if offset else 0

@@ -1,0 +1,212 @@
+"""A table's schema: Delta's JSON, parsed, and its Arrow types.
+
+Protocol: PROTOCOL.md#schema-serialization-format, #column-mapping, #delta-data-type-to-parquet
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from tailerd.changefeed.change_batch import VARIANT_FIELD
+from tailerd.errors import CorruptLogError, UnsupportedFeatureError
+
+PHYSICAL_NAME = "delta.columnMapping.physicalName"
+COLUMN_ID = "delta.columnMapping.id"
+CHAR_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
+
+VARIANT = pa.struct(
+    [pa.field("metadata", pa.binary(), nullable=False), pa.field("value", pa.binary(), False)]
+)
+UTC_TIMESTAMP = pa.timestamp("us", tz="UTC")
+
+_ARROW = {
+    "string": pa.string(),
+    "long": pa.int64(),
+    "bigint": pa.int64(),
+    "integer": pa.int32(),
+    "int": pa.int32(),
+    "short": pa.int16(),
+    "byte": pa.int8(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": UTC_TIMESTAMP,
+    "timestamp_ntz": pa.timestamp("us"),
+    "variant": VARIANT,
+}
+_DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
+_CHAR = re.compile(r"char\((\d+)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class PrimitiveType:
+    """A type by its name, `decimal(p,s)` included."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayType:
+    """A list."""
+
+    element: DataType
+    contains_null: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class MapType:
+    """A map."""
+
+    key: DataType
+    value: DataType
+    value_contains_null: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class StructType:
+    """Named fields in order."""
+
+    fields: tuple[StructField, ...]
+
+    def named(self, name: str) -> StructField | None:
+        """Return the field of that logical name."""
+        return next((item for item in self.fields if item.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class StructField:
+    """A column, or a field of a struct."""
+
+    name: str
+    type: DataType
+    nullable: bool = True
+    metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def physical_name(self, column_mapping: str) -> str:
+        """Return the name in data files and in `partitionValues`."""
+        if column_mapping == "none":
+            return self.name
+        return str(self.metadata.get(PHYSICAL_NAME, self.name))
+
+    @property
+    def column_id(self) -> int | None:
+        """`delta.columnMapping.id` where the table has one."""
+        value = self.metadata.get(COLUMN_ID)
+        return value if isinstance(value, int) else None
+
+    @property
+    def char_length(self) -> int | None:
+        """Length of a CHAR(n) column, which readers pad; None for everything else."""
+        match = _CHAR.fullmatch(str(self.metadata.get(CHAR_TYPE, "")))
+        return int(match[1]) if match else None
+
+
+DataType = PrimitiveType | ArrayType | MapType | StructType
+VOID = PrimitiveType("void")
+
+
+@functools.lru_cache(maxsize=256)
+def parse_schema(text: str) -> StructType:
+    """Parse `schemaString`. Columns of type void are left out, as the protocol recommends.
+
+    Raises:
+        CorruptLogError: The text is no schema.
+    """
+    try:
+        parsed = _parse(json.loads(text))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CorruptLogError(
+            f"The table's schemaString is no Delta schema: {error!r}.",
+            hint="The metaData action is damaged: restore the log entry from a backup.",
+        ) from error
+    if not isinstance(parsed, StructType):
+        raise CorruptLogError("The table's schemaString is no struct, and a table's schema is one.")
+    return parsed
+
+
+def _parse(node: Any) -> DataType:
+    if isinstance(node, str):
+        # Readers written before 3.0 spell NullType this way.
+        return VOID if node in ("void", "null") else PrimitiveType(node.strip().lower())
+    match node["type"]:
+        case "struct":
+            fields = (_parse_field(item) for item in node["fields"])
+            return StructType(tuple(item for item in fields if item.type != VOID))
+        case "array":
+            return ArrayType(_parse(node["elementType"]), bool(node.get("containsNull", True)))
+        case "map":
+            return MapType(
+                _parse(node["keyType"]),
+                _parse(node["valueType"]),
+                bool(node.get("valueContainsNull", True)),
+            )
+        case str(name):
+            return _parse(name)
+        case other:
+            raise TypeError(f"unknown type {other!r}")
+
+
+def _parse_field(node: Any) -> StructField:
+    metadata = node.get("metadata") or {}
+    return StructField(node["name"], _parse(node["type"]), node.get("nullable", True), metadata)
+
+
+def arrow_type(data_type: DataType, column: str) -> pa.DataType:
+    """Return the Arrow type rows of a Delta type come in.
+
+    Raises:
+        UnsupportedFeatureError: Names the type and the column.
+    """
+    match data_type:
+        case StructType(fields):
+            return pa.struct([arrow_field(item, f"{column}.{item.name}") for item in fields])
+        case ArrayType(element, contains_null):
+            item = _named("element", element, f"{column}.element", contains_null)
+            return pa.list_(item)
+        case MapType(key, value, value_contains_null):
+            return pa.map_(
+                _named("key", key, f"{column}.key", False),
+                _named("value", value, f"{column}.value", value_contains_null),
+            )
+        case PrimitiveType(name):
+            return _primitive(name, column)
+
+
+def _named(name: str, data_type: DataType, column: str, nullable: bool) -> pa.Field:
+    metadata = VARIANT_FIELD if data_type == PrimitiveType("variant") else None
+    return pa.field(name, arrow_type(data_type, column), nullable, metadata)
+
+
+def _primitive(name: str, column: str) -> pa.DataType:
+    if (found := _ARROW.get(name)) is not None:
+        return found
+    if name == "decimal":
+        return pa.decimal128(10, 0)
+    if match := _DECIMAL.fullmatch(name):
+        precision, scale = int(match[1]), int(match[2])
+        if 1 <= precision <= 38 and 0 <= scale <= precision:
+            return pa.decimal128(precision, scale)
+    raise UnsupportedFeatureError(
+        f"Column {column} has the type {name!r}, which this release does not read.",
+        hint="Leave the column out with --columns, or use a newer tailerd.",
+    )
+
+
+def arrow_field(item: StructField, column: str | None = None) -> pa.Field:
+    """Return the Arrow field of a column; variants are marked in its metadata."""
+    # Nullability is advisory: data files may lack any column, which then reads as null.
+    return _named(item.name, item.type, column or item.name, True)
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the Arrow schema of a table's rows, logical names in schema order."""
+    return pa.schema([arrow_field(item) for item in schema.fields])

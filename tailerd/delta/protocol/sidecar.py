@@ -1,0 +1,37 @@
+"""Sidecars of V2 checkpoints: where their files are.
+
+Protocol: PROTOCOL.md#sidecar-files, #sidecar-file-information
+"""
+
+from __future__ import annotations
+
+from urllib.parse import unquote
+
+from tailerd.delta.protocol.actions import Sidecar
+from tailerd.delta.protocol.log_path import SIDECAR_FOLDER, LogFile, LogFileKind
+from tailerd.errors import PathOutsideTableError
+
+
+def sidecar_file(sidecar: Sidecar, version: int) -> LogFile:
+    """Return the log file a `sidecar` action names.
+
+    Sidecars always lie in the table's own `_sidecars` folder; an absolute path counts by its last
+    part, as writers may spell it either way.
+
+    Raises:
+        PathOutsideTableError: The name tries to leave the folder.
+    """
+    name = unquote(sidecar.path).rpartition("/")[2]
+    if name in ("", ".", ".."):
+        raise PathOutsideTableError(
+            f"The checkpoint of version {version} names the sidecar {sidecar.path!r}, which is no"
+            f" file in {SIDECAR_FOLDER}.",
+            hint="The checkpoint is damaged: remove it, or let its writer write a new one.",
+        )
+    return LogFile(
+        name=f"{SIDECAR_FOLDER}/{name}",
+        kind=LogFileKind.SIDECAR,
+        version=version,
+        end_version=version,
+        size_bytes=sidecar.size_in_bytes,
+    )

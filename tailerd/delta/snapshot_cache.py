@@ -1,0 +1,59 @@
+"""The newest snapshot of a table, advanced one commit at a time and never reloaded."""
+
+from __future__ import annotations
+
+from tailerd.delta.log_reader import CommitBody, LogReader
+from tailerd.delta.protocol.snapshot import Snapshot
+from tailerd.errors import BugError
+
+
+class SnapshotCache:
+    """Holds one table's snapshot and moves it forward.
+
+    Case A: the next commit is there: the snapshot advances by it.
+    Case B: it is not: nothing happens; one request was made.
+
+    Args:
+        reader: The table's log.
+        with_files: Whether live files are indexed.
+    """
+
+    def __init__(self, reader: LogReader, *, with_files: bool = True) -> None:
+        self.reader = reader
+        self._with_files = with_files
+        self._snapshot: Snapshot | None = None
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The newest snapshot seen.
+
+        Raises:
+            BugError: `open` was not called.
+        """
+        if self._snapshot is None:
+            raise BugError("The snapshot cache was asked before it was opened.")
+        return self._snapshot
+
+    async def open(self, version: int | None = None) -> Snapshot:
+        """Load a version (None: the newest) from the log.
+
+        Raises:
+            TableError: As `LogReader.open`.
+        """
+        self._snapshot = await self.reader.open(version, with_files=self._with_files)
+        return self._snapshot
+
+    async def advance(self) -> CommitBody | None:
+        """Apply the next commit, if it is there; return it.
+
+        Raises:
+            TableError: The commit is damaged, or brings a protocol that cannot be read.
+        """
+        file = await self.reader.commit_file(self.snapshot.version + 1)
+        if file is None:  # Case B
+            return None
+        found = await self.reader.read_commit(file)  # Case A
+        snapshot = self.snapshot.advance(found.commit)
+        snapshot.state.check_rows()
+        self._snapshot = snapshot
+        return found
