@@ -1,1 +1,121 @@
-"""Commands, one module each."""
+"""The command line: `tailerd COMMAND`, one module per command, loaded when it is used.
+
+Exit status: 0 done, 1 something failed while running, 2 wrong usage or configuration, 3 the table
+cannot be served truthfully, 130 on Ctrl-C. An error is one paragraph on standard error; standard
+output carries data only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+
+import click
+
+from tailerd import __version__
+from tailerd.errors import TailerdError
+
+COMMANDS = {
+    "demo": "A table that keeps changing, and its changes arriving: needs nothing.",
+    "run": "The daemon: deliver the changes of every configured table.",
+    "tail": "Changes of one table to the terminal.",
+    "inspect": "A table's newest (or an older) version: schema, protocol, files.",
+    "history": "One line per commit: what it did, and how its changes are read.",
+    "offsets": "Where every pipeline stands; reset one.",
+    "validate": "Check a configuration, reach every table and sink.",
+}
+EXIT_INTERRUPTED = 130
+EXIT_FAILED = 1
+
+
+class LazyGroup(click.Group):
+    """Imports a command's module when the command is called: `tail` need not load the daemon."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return every command, in the order a newcomer meets them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command by its name; None for an unknown one."""
+        if cmd_name not in COMMANDS:
+            return None
+        command = importlib.import_module(f"tailerd.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands' one-line help without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(
+    "tailerd",
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="\b\nExamples:\n  tailerd demo\n  tailerd tail /lake/orders --from snapshot\n"
+    "  tailerd run --config config/quickstart.yaml --once",
+)
+@click.version_option(__version__, prog_name="tailerd")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.pass_context
+def cli(context: click.Context, debug: bool) -> None:
+    """`tail -f` for lakehouse tables: row changes of Delta tables, as they are committed."""
+    context.obj = {"debug": debug}
+
+
+def main() -> None:
+    """Run the command line and leave the process with the contract's exit status."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run a command line; return its exit status. Never raises."""
+    is_debug = "--debug" in arguments
+    try:
+        status = cli.main(arguments, prog_name="tailerd", standalone_mode=False)
+        return status if isinstance(status, int) else 0
+    except click.exceptions.Abort:
+        return EXIT_INTERRUPTED
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except BrokenPipeError:
+        # The reader went away, as `| head` does: that is no failure.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except BaseException as error:  # noqa: BLE001 - the last line of defence
+        return _report(_first_error(error), is_debug)
+
+
+def _first_error(error: BaseException) -> BaseException:
+    """Return the error that says most of a group: ours before others."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    found = [_first_error(inner) for inner in error.exceptions]
+    ours = [inner for inner in found if isinstance(inner, TailerdError)]
+    return (ours or found)[0]
+
+
+def _report(error: BaseException, is_debug: bool) -> int:
+    if is_debug:
+        traceback.print_exception(error)
+    if isinstance(error, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    if isinstance(error, TailerdError):
+        click.echo(f"error[{error.code}]: {error}", err=True)
+        return error.exit_status
+    if isinstance(error, click.exceptions.Exit):
+        return error.exit_code
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else EXIT_FAILED
+    click.echo(
+        f"error[bug]: {type(error).__name__}: {error}. This should not happen: run again with"
+        " --debug and report what it prints.",
+        err=True,
+    )
+    return EXIT_FAILED

@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 from tailerd.delta.parquet_rows import CheckpointFile
+from tailerd.delta.protocol.actions import Line
 from tailerd.delta.protocol.checkpoint import KEY_COLUMNS, OTHER_ACTIONS, PROBES
-from tailerd.delta.protocol.commit_file import SLICE_BYTES, Commit, CommitScan, slices
+from tailerd.delta.protocol.commit_file import SLICE_BYTES, Commit, CommitScan, LineDecoder, slices
 from tailerd.delta.protocol.commit_timestamp import LOOK_BACK_VERSIONS
 from tailerd.delta.protocol.last_checkpoint import parse_last_checkpoint
 from tailerd.delta.protocol.log_path import (
@@ -24,7 +25,13 @@ from tailerd.delta.protocol.log_replay import LogReplay
 from tailerd.delta.protocol.log_segment import LogListing, LogSegment
 from tailerd.delta.protocol.snapshot import Snapshot
 from tailerd.delta.protocol.version_checksum import parse_version_checksum, validate_checksum
-from tailerd.errors import ChecksumMismatchError, CorruptLogError, FileMissingError, TornCommitError
+from tailerd.errors import (
+    ChecksumMismatchError,
+    CorruptLogError,
+    FileMissingError,
+    TableError,
+    TornCommitError,
+)
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.locate import locate, url_of
 
@@ -124,13 +131,11 @@ class LogReader:
         damage: CorruptLogError | None = None
         while True:
             try:
-                segment = LogSegment.for_version(listing, version, excluded=frozenset(excluded))
-            except CorruptLogError:
-                raise
-            except Exception as error:
-                if damage is not None:
-                    raise damage from error
-                raise
+                segment = LogSegment.for_version(
+                    listing, version, place=self.url, excluded=frozenset(excluded)
+                )
+            except TableError as error:
+                raise damage or error from error
             try:
                 snapshot = await self._replay(segment, with_files)
             except _DamagedCheckpointError as error:
@@ -246,6 +251,28 @@ class LogReader:
                 return
             start += len(chunk)
 
+    async def lines(
+        self, file: LogFile, start: int = 0, body: bytes | None = None
+    ) -> AsyncIterator[tuple[list[Line], int]]:
+        """Yield a commit's actions, slice by slice, each with the byte after its last line.
+
+        Args:
+            start: Byte to start at, the beginning of a line.
+            body: The whole file where it is at hand.
+
+        Raises:
+            CorruptLogError, TornCommitError: The file is damaged.
+        """
+        decoder = LineDecoder(file.name)
+        if body is None:
+            async for chunk in self.chunks(file, start):
+                yield decoder.feed(chunk), start + decoder.bytes_done
+        else:
+            for chunk in slices(body[start:] if start else body):
+                yield decoder.feed(chunk), start + decoder.bytes_done
+        if decoder.has_rest:
+            yield decoder.finish(), start + decoder.bytes_done
+
     async def commit_file(self, version: int) -> LogFile | None:
         """Look up one commit by its name: the cheapest way to learn of a new version.
 
@@ -258,6 +285,23 @@ class LogReader:
         except FileMissingError:
             return None
         return parse_log_path(name, meta.size_bytes, meta.mtime_ms)
+
+    async def read_commits(self, files: Sequence[LogFile]) -> list[CommitBody]:
+        """Fetch and scan several commits that are small enough to be held.
+
+        Raises:
+            TornCommitError, CorruptLogError: One is damaged.
+            FileMissingError: One is gone.
+        """
+        bodies = await self.store.get_many([self.path_of(file) for file in files])
+        return await asyncio.to_thread(self._scan_all, files, bodies)
+
+    def _scan_all(self, files: Sequence[LogFile], bodies: Sequence[bytes]) -> list[CommitBody]:
+        found = []
+        for file, body in zip(files, bodies, strict=True):
+            commit = _scan(CommitScan(file.version, file.name, self.url), body)
+            found.append(CommitBody(file=file, commit=commit, body=body))
+        return found
 
     async def read_commit(self, file: LogFile) -> CommitBody:
         """Fetch and scan one commit; a torn one is given time to become whole.

@@ -1,1 +1,7 @@
-"""Events first; log lines and metrics are derived from them."""
+"""What happened, told once: events become log lines, metrics and the status page."""
+
+from __future__ import annotations
+
+from tailerd.telemetry.bus import Handler, Telemetry
+
+__all__ = ["Handler", "Telemetry"]

@@ -1,1 +1,1 @@
-"""Storage events: hints that a table may have changed. Listing decides."""
+"""Storage events: hints that a table may have a new commit. Polling is the floor under them."""

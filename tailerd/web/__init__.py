@@ -1,1 +1,1 @@
-"""The HTTP listener: metrics and health."""
+"""The HTTP listener: what an operator, a probe and Prometheus ask the daemon."""

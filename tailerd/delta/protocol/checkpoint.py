@@ -15,15 +15,18 @@ import pyarrow.compute as pc
 
 from tailerd.delta.protocol.actions import (
     CheckpointMetadata,
+    DeletionVectorDescriptor,
     DomainMetadata,
     Line,
     Metadata,
     Protocol,
     Sidecar,
     Transaction,
+    num_records_in,
 )
 from tailerd.delta.protocol.file_index import CheckpointFiles
 from tailerd.delta.protocol.file_key import SEPARATOR, KeyArray, hash_names, normal_path
+from tailerd.delta.protocol.live_file import LiveFile
 from tailerd.errors import CorruptLogError
 
 KEY_COLUMNS = (
@@ -41,10 +44,11 @@ FILE_COLUMNS = (
     "add.deletionVector.cardinality",
     "add.partitionValues",
     "add.modificationTime",
-    "add.stats",
-    "add.stats_parsed.numRecords",
 )
-"""Leaf columns that describe live files."""
+"""Columns that describe live files, statistics left out."""
+
+STATS_COLUMNS = ("add.stats", "add.stats_parsed.numRecords")
+"""Where a file's number of rows may be written down."""
 
 OTHER_ACTIONS = (
     "metaData",
@@ -181,3 +185,48 @@ def _vector_ids(add: pa.StructArray) -> Iterator[tuple[int, str]]:
         offset = entry.get("offset")
         suffix = "" if offset is None else f"@{offset}"
         yield row, f"{entry['storageType']}{entry['pathOrInlineDv']}{suffix}"
+
+
+def live_files(add: pa.StructArray, keys: KeyArray) -> list[LiveFile]:
+    """Return chosen file entries as objects.
+
+    Args:
+        add: Entries with `FILE_COLUMNS` and perhaps `STATS_COLUMNS`; none is null.
+        keys: Their keys, shape (n,).
+
+    Raises:
+        CorruptLogError: An entry lacks what every file has.
+    """
+    files = []
+    for row, key in zip(add.to_pylist(), keys.tolist(), strict=True):
+        vector = row.get("deletionVector")
+        try:
+            files.append(
+                LiveFile(
+                    key=key,
+                    path=row["path"],
+                    size_bytes=row["size"] or 0,
+                    partition_values=tuple(row.get("partitionValues") or ()),
+                    modification_time_ms=row.get("modificationTime") or 0,
+                    num_records=_num_records(row),
+                    deletion_vector=_descriptor(vector) if vector else None,
+                )
+            )
+        except (KeyError, TypeError, msgspec.ValidationError) as error:
+            raise CorruptLogError(
+                f"The checkpoint describes the file {row.get('path')!r} incompletely: {error}.",
+                hint="Remove the checkpoint; the table can be read from its commits.",
+            ) from error
+    return files
+
+
+def _descriptor(row: dict[str, Any]) -> DeletionVectorDescriptor | None:
+    if row.get("storageType") is None:
+        return None
+    return msgspec.convert(_plain(row), DeletionVectorDescriptor)
+
+
+def _num_records(row: dict[str, Any]) -> int | None:
+    parsed = row.get("stats_parsed") or {}
+    count: int | None = parsed.get("numRecords")
+    return num_records_in(row.get("stats")) if count is None else count

@@ -34,12 +34,21 @@ class LineDecoder:
 
     Args:
         name: File name for error messages.
+
+    Attributes:
+        bytes_done: Bytes of the lines decoded so far.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.bytes_done = 0
         self._rest = b""
         self._lines_seen = 0
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether a line is held back."""
+        return bool(self._rest.strip())
 
     def feed(self, chunk: bytes) -> list[Line]:
         """Return the actions of every line completed by `chunk`.
@@ -52,6 +61,7 @@ class LineDecoder:
             self._rest += chunk
             return []
         whole, self._rest = self._rest + chunk[: cut + 1], chunk[cut + 1 :]
+        self.bytes_done += len(whole)
         return self._decode(whole)
 
     def finish(self) -> list[Line]:
@@ -61,6 +71,7 @@ class LineDecoder:
             TornCommitError: The last line is incomplete, or the file has no action at all.
         """
         rest, self._rest = self._rest, b""
+        self.bytes_done += len(rest)
         if rest.strip():
             try:
                 last = _DECODER.decode(rest)

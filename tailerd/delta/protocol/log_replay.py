@@ -42,6 +42,7 @@ class _CheckpointContent:
     files: list[CheckpointFiles] = field(default_factory=list)
     next_row: int = 0
     sidecars: list[LogFile] = field(default_factory=list)
+    first_rows: list[tuple[LogFile, int]] = field(default_factory=list)
 
 
 class LogReplay:
@@ -158,6 +159,7 @@ class LogReplay:
             for batch in actions:
                 for line in other_actions(batch, file.name):
                     self._take(line)
+        content.first_rows.append((file, content.next_row))
         for batch in files:
             content.files.append(checkpoint_files(batch, content.next_row, self._root_url))
             content.next_row += batch.num_rows
@@ -178,6 +180,7 @@ class LogReplay:
 
     def _feed_manifest(self, file: LogFile, chunks: Iterable[bytes]) -> None:
         keys, sizes, rows = [], [], []
+        self._checkpoint.first_rows.append((file, self._checkpoint.next_row))
         for lines in decode_lines(file.name, chunks):
             for line in lines:
                 if line.add is not None:
@@ -227,7 +230,8 @@ class LogReplay:
             first,
             state=first_state(first.version, first.protocol, first.metadata),
             files=index if self.with_files else None,
-            checkpoint_version=self.segment.checkpoint_version,
+            checkpoint_files=tuple(self._checkpoint.first_rows),
+            compactions=self.segment.compactions,
         )
 
     def result(self) -> Snapshot:

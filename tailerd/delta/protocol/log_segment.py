@@ -95,17 +95,24 @@ class LogSegment:
         """Version of the checkpoint; None without one."""
         return self.checkpoint[0].version if self.checkpoint else None
 
+    @property
+    def compactions(self) -> tuple[LogFile, ...]:
+        """Entries that stand for a range of commits."""
+        return tuple(f for f in self.ascending_commits if f.kind is LogFileKind.COMPACTION)
+
     @classmethod
     def for_version(
         cls,
         listing: LogListing,
         version: int | None = None,
         *,
+        place: str = "this place",
         excluded: frozenset[str] = frozenset(),
     ) -> LogSegment:
         """Choose the files for `version` (None: the newest).
 
         Args:
+            place: The table's, for error messages.
             excluded: Names of checkpoint or compaction files found damaged; they are passed over.
 
         Raises:
@@ -115,7 +122,7 @@ class LogSegment:
         head = listing.head_version
         if head is None:
             raise NotATableError(
-                "There is no Delta table here: the log holds no commit and no checkpoint.",
+                f"There is no Delta table at {place}: its log holds no commit and no checkpoint.",
                 hint="Check the path; it is the folder that contains _delta_log.",
             )
         target = head if version is None else version

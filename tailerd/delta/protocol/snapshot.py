@@ -13,6 +13,7 @@ from tailerd.delta.protocol import table_properties as properties
 from tailerd.delta.protocol.actions import DomainMetadata, Metadata, Protocol, Transaction
 from tailerd.delta.protocol.commit_file import Commit
 from tailerd.delta.protocol.file_index import FileIndex
+from tailerd.delta.protocol.log_path import LogFile
 from tailerd.delta.protocol.table_features import check_readable, supports_column_mapping
 from tailerd.errors import BugError, CorruptLogError, UnsupportedFeatureError
 
@@ -119,6 +120,8 @@ class Snapshot:
         domain_metadata: Live metadata domains.
         checkpoint_version: Version of the checkpoint it was built on; None without one.
         num_files, size_bytes: Of live files; None when the snapshot was opened without files.
+        checkpoint_files: Files with the checkpoint's rows, each with the number of its first row.
+        compactions: Compactions read in place of commits.
     """
 
     version: int
@@ -128,6 +131,8 @@ class Snapshot:
     checkpoint_version: int | None = None
     num_files: int | None = None
     size_bytes: int | None = None
+    checkpoint_files: tuple[tuple[LogFile, int], ...] = ()
+    compactions: tuple[LogFile, ...] = ()
     _files: FileIndex | None = None
     _owner: list[int] = field(default_factory=list)
 
@@ -138,7 +143,8 @@ class Snapshot:
         *,
         state: TableState,
         files: FileIndex | None,
-        checkpoint_version: int | None,
+        checkpoint_files: tuple[tuple[LogFile, int], ...] = (),
+        compactions: tuple[LogFile, ...] = (),
     ) -> Snapshot:
         """Return the snapshot a replay starts with: a checkpoint's content, or version 0.
 
@@ -149,7 +155,9 @@ class Snapshot:
         empty = cls(
             version=actions.version,
             state=state,
-            checkpoint_version=checkpoint_version,
+            checkpoint_version=actions.version if checkpoint_files else None,
+            checkpoint_files=checkpoint_files,
+            compactions=compactions,
             _files=files,
         )
         return empty._own()._with(actions)

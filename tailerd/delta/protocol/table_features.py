@@ -72,7 +72,7 @@ def check_readable(protocol: Protocol, version: int, *, log_only: bool = False) 
         CorruptLogError: The protocol contradicts itself.
     """
     names = protocol.reader_features
-    is_listed = names is not None and protocol.min_reader_version >= FEATURES_READER_VERSION
+    is_listed = bool(names) and protocol.min_reader_version >= FEATURES_READER_VERSION
     if not 1 <= protocol.min_reader_version <= MAX_READER_VERSION and not (log_only and is_listed):
         raise UnsupportedFeatureError(
             f"Version {version} needs Delta reader version {protocol.min_reader_version}, and this"

@@ -1,0 +1,155 @@
+"""From configuration to objects: the only module that knows which concrete parts there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor
+from functools import partial
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from tailerd.changefeed.change_task import ChangeMode
+from tailerd.changefeed.limits import ReadLimit
+from tailerd.clock import Clock
+from tailerd.config import Config, SinkConfig, TableConfig
+from tailerd.encoding.json import JsonEncoder
+from tailerd.errors import BugError
+from tailerd.pipeline.journey import JourneyPlan
+from tailerd.pipeline.offset_store import FileOffsetStore
+from tailerd.pipeline.pipeline import Pipeline
+from tailerd.registry import load_class
+from tailerd.sinks.base import Sink
+from tailerd.sinks.resources import SinkResources
+from tailerd.sources.base import ChangeSource
+from tailerd.sources.delta.source import DeltaChangeSource
+from tailerd.storage.locate import locate
+from tailerd.storage.metered import MeteredStore, RequestKind
+from tailerd.telemetry import Telemetry, events
+from tailerd.watchers.base import Watcher
+from tailerd.watchers.hints import HintBoard
+from tailerd.watchers.local import LocalWatcher
+from tailerd.watchers.poll import PollWatcher
+
+_ATTEMPTS_ONCE = 5
+"""`--once` is a command somebody waits for: it gives up where the daemon would go on trying."""
+
+
+@runtime_checkable
+class _SinkClass(Protocol):
+    """What a sink's class offers beside `Sink`: it is built from its own section."""
+
+    def from_config(self, config: SinkConfig, resources: SinkResources) -> Sink:
+        """Build the sink of one table."""
+        ...
+
+
+def open_sink(table: str, config: SinkConfig) -> Sink | None:
+    """Build a table's sink; None for a kind that only Spark can write to.
+
+    Raises:
+        ConfigError: The distribution that brings it does not load.
+    """
+    if not config.implementation:
+        return None
+    sink_class = load_class(config.implementation)
+    if not isinstance(sink_class, _SinkClass):
+        raise BugError(f"The sink class {config.implementation} has no `from_config`.")
+    resources = SinkResources(table=table, encode=JsonEncoder().encode_lines)
+    return sink_class.from_config(config, resources)
+
+
+async def open_source(config: TableConfig, telemetry: Telemetry) -> ChangeSource:
+    """Open a table for its changes.
+
+    Raises:
+        TableError: It is none, or asks for what this reader does not know.
+        StorageError: Its place cannot be read.
+    """
+
+    def count(verb: RequestKind) -> None:
+        telemetry.emit(events.StorageRequested(operation=verb))
+
+    return await DeltaChangeSource.open(
+        config.path,
+        changes=ChangeMode(config.changes),
+        allowed_paths=config.allowed_paths,
+        wrap_store=lambda store: MeteredStore(store, count),
+    )
+
+
+def offset_store(config: Config) -> FileOffsetStore:
+    """Return the store of the Arrow engine's offsets."""
+    return FileOffsetStore(Path(config.state) / "offsets")
+
+
+def log_folder(config: TableConfig) -> str:
+    """Return the folder whose files are the table's commits."""
+    _, path = locate(config.path)
+    return f"{path}/_delta_log"
+
+
+def open_watchers(
+    tables: Iterable[TableConfig], *, telemetry: Telemetry, clock: Clock
+) -> list[Watcher]:
+    """Return one watcher of file events for all tables, and pollers beneath it."""
+
+    def report(path: str, reason: str) -> None:
+        telemetry.emit(events.WatcherUnavailable(path=path, hint=reason))
+
+    by_interval: dict[float, list[str]] = {}
+    for table in tables:
+        by_interval.setdefault(table.poll_interval, []).append(log_folder(table))
+    folders = [folder for group in by_interval.values() for folder in group]
+    pollers = [
+        PollWatcher(group, interval_seconds=interval, clock=clock)
+        for interval, group in by_interval.items()
+    ]
+    return [LocalWatcher(folders, on_unavailable=report), *pollers] if folders else []
+
+
+def open_pipelines(
+    config: Config,
+    names: Sequence[str],
+    *,
+    hints: HintBoard,
+    telemetry: Telemetry,
+    clock: Clock,
+    executor: Executor,
+    is_once: bool,
+) -> list[Pipeline]:
+    """Build the Arrow engine's pipelines of the named tables; nothing is opened yet."""
+    offsets = offset_store(config)
+    pipelines = []
+    for name in names:
+        table = config.tables[name]
+        sink = open_sink(name, table.sink)
+        if sink is None:
+            raise BugError(f"The sink of {name} cannot be written by the Arrow engine.")
+        pipelines.append(
+            Pipeline(
+                _journey_plan(name, table, is_once=is_once),
+                source_place=table.path,
+                open_source=partial(open_source, table, telemetry),
+                sink=sink,
+                offsets=offsets,
+                hint=hints.subscribe(log_folder(table)),
+                telemetry=telemetry,
+                clock=clock,
+                max_attempts=_ATTEMPTS_ONCE if is_once else None,
+                executor=executor,
+            )
+        )
+    return pipelines
+
+
+def _journey_plan(name: str, table: TableConfig, *, is_once: bool) -> JourneyPlan:
+    return JourneyPlan(
+        table=name,
+        sink=table.sink.kind,
+        start=table.start,
+        changes=ChangeMode(table.changes),
+        read_limit=ReadLimit(
+            max_files=table.max_files_per_batch, max_bytes=table.max_bytes_per_batch
+        ),
+        is_once=is_once,
+    )

@@ -1,0 +1,99 @@
+"""`tailerd history`: one line per commit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+
+import click
+
+from tailerd.changefeed.change_task import ChangeMode
+from tailerd.cli.output import print_records
+from tailerd.delta.log_reader import LogReader
+from tailerd.delta.protocol.commit_file import Commit
+from tailerd.errors import MissingVersionError, NotATableError
+from tailerd.sources.delta.commit_window import CommitWindow
+from tailerd.sources.delta.start import show_ms
+
+_EXAMPLES = """\b
+Examples:
+  tailerd history /lake/orders
+  tailerd history /lake/orders --limit 5 --json
+"""
+_COLUMNS = (
+    "version",
+    "time",
+    "operation",
+    "files_added",
+    "files_removed",
+    "bytes_added",
+    "bytes_removed",
+    "changes",
+)
+
+
+@click.command("history", epilog=_EXAMPLES)
+@click.argument("table")
+@click.option(
+    "--limit", type=click.IntRange(1), default=50, show_default=True, help="Newest so many commits."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def command(table: str, limit: int, as_json: bool) -> None:
+    """Show what each commit did, newest last, and how its row changes are read.
+
+    `changes` is cdc (change files), files (added and removed files, deletion vectors) or none.
+    """
+    asyncio.run(_history(table, limit, as_json))
+
+
+async def _history(table: str, limit: int, as_json: bool) -> None:
+    rows = [row async for row in commits_of(LogReader.at(table), limit)]
+    print_records(rows, _COLUMNS, as_json=as_json)
+
+
+async def commits_of(reader: LogReader, limit: int) -> AsyncIterator[Mapping[str, object]]:
+    """Yield a description of the newest `limit` commits, oldest first.
+
+    Raises:
+        NotATableError: There is no table.
+        MissingVersionError: The log has a gap.
+        TableError: A commit is damaged.
+    """
+    listing = await reader.list_log()
+    head = listing.head_version
+    if head is None:
+        raise NotATableError(
+            f"There is no Delta table at {reader.root}: its log holds no commit.",
+            hint="Check the path; it is the folder that contains _delta_log.",
+        )
+    window = CommitWindow(reader, ChangeMode.AUTO)
+    first = max(head - limit + 1, listing.earliest_commit or 0)
+    await window.look_around(first)
+    for version in range(first, head + 1):
+        found = await window.commit(version)
+        plan = await window.plan(version)
+        if found is None or plan is None:
+            raise MissingVersionError(
+                f"Version {version} is missing from the log, though version {head} is there.",
+                hint="A gap means lost commits: restore the file from a backup.",
+            )
+        yield {
+            "version": version,
+            "time": show_ms(plan.timestamp_us // 1000),
+            "timestamp_ms": plan.timestamp_us // 1000,
+            "operation": plan.operation or None,
+            **_tallies(found.commit),
+            "changes": plan.kind.value,
+        }
+        window.forget_before(version)
+
+
+def _tallies(commit: Commit) -> dict[str, object]:
+    return {
+        "files_added": commit.added.files,
+        "files_removed": commit.removed.files,
+        "bytes_added": commit.added.size_bytes,
+        "bytes_removed": commit.removed.size_bytes,
+        "change_files": commit.change_files.files,
+        "change_bytes": commit.change_files.size_bytes,
+    }

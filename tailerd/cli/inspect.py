@@ -1,0 +1,164 @@
+"""`tailerd inspect`: a version of a table, from its log."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import click
+
+from tailerd.cli.output import print_object, print_records
+from tailerd.delta.live_files import read_live_files
+from tailerd.delta.log_reader import LogReader
+from tailerd.delta.protocol.commit_timestamp import (
+    LOOK_BACK_VERSIONS,
+    commit_time_ms,
+    monotonic_file_times,
+)
+from tailerd.delta.protocol.live_file import LiveFile
+from tailerd.delta.protocol.snapshot import Snapshot
+from tailerd.delta.time_travel import TimeAxis
+from tailerd.errors import TailerdError, UnsupportedFeatureError, UsageError
+from tailerd.sources.delta.start import parse_point, to_ms
+
+_EXAMPLES = """\b
+Examples:
+  tailerd inspect /lake/orders
+  tailerd inspect /lake/orders --version 12 --json
+  tailerd inspect /lake/orders --files --json | wc -l
+"""
+_FILE_COLUMNS = ("path", "size_bytes", "num_rows", "deletion_vector", "partition_values")
+
+
+@click.command("inspect", epilog=_EXAMPLES)
+@click.argument("table")
+@click.option("--version", type=click.IntRange(0), help="An older version; the newest by default.")
+@click.option("--timestamp", help="The version at that time (UTC unless it says otherwise).")
+@click.option("--files", is_flag=True, help="List the live files instead.")
+@click.option("--strict", is_flag=True, help="Fail where a version checksum does not add up.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def command(
+    table: str,
+    version: int | None,
+    timestamp: str | None,
+    files: bool,
+    strict: bool,
+    as_json: bool,
+) -> None:
+    """Show a table's version, protocol, schema, properties and files, from its log alone."""
+    if version is not None and timestamp is not None:
+        raise UsageError(
+            "--version and --timestamp both say which version.", hint="Give one of them."
+        )
+    asyncio.run(_inspect(table, version, timestamp, files, strict, as_json))
+
+
+async def _inspect(
+    table: str, version: int | None, timestamp: str | None, files: bool, strict: bool, as_json: bool
+) -> None:
+    reader = LogReader.at(table, on_mismatch=None if strict else _warn)
+    if timestamp is not None:
+        version = await _version_at(reader, timestamp)
+    snapshot, _ = await reader.open_listed(version)
+    try:
+        snapshot.state.check_rows()
+    except UnsupportedFeatureError as error:
+        # The log can be shown although the rows cannot be served.
+        _warn(error)
+    if files:
+        await _print_files(reader, snapshot, as_json)
+    else:
+        print_object(await describe(reader, snapshot, table), as_json=as_json)
+
+
+def _warn(error: TailerdError) -> None:
+    click.echo(f"warning[{error.code}]: {error}", err=True)
+
+
+async def _version_at(reader: LogReader, timestamp: str) -> int:
+    point = parse_point(timestamp)
+    if isinstance(point, int):
+        return point
+    return await (await TimeAxis.of(reader)).last_until(to_ms(point))
+
+
+async def describe(reader: LogReader, snapshot: Snapshot, table: str) -> dict[str, object]:
+    """Return the fields of `inspect --json`."""
+    state, metadata = snapshot.state, snapshot.state.metadata
+    return {
+        "table_id": metadata.id,
+        "name": metadata.name,
+        "path": table,
+        "version": snapshot.version,
+        "timestamp_ms": await _timestamp_ms(reader, snapshot),
+        "num_files": snapshot.num_files,
+        "size_bytes": snapshot.size_bytes,
+        "num_rows": await _num_rows(reader, snapshot),
+        "protocol": {
+            "min_reader_version": state.protocol.min_reader_version,
+            "min_writer_version": state.protocol.min_writer_version,
+            "reader_features": state.protocol.reader_features,
+            "writer_features": state.protocol.writer_features,
+        },
+        "partition_columns": metadata.partition_columns,
+        "schema": json.loads(metadata.schema_string),
+        "properties": metadata.configuration,
+        "checkpoint_version": snapshot.checkpoint_version,
+        "domain_metadata": {
+            name: action.configuration for name, action in snapshot.domain_metadata.items()
+        },
+        "transactions": {name: action.version for name, action in snapshot.transactions.items()},
+        "change_data_feed": state.has_change_data_feed,
+    }
+
+
+async def _timestamp_ms(reader: LogReader, snapshot: Snapshot) -> int | None:
+    version = snapshot.version
+    listing = await reader.list_log(max(0, version - LOOK_BACK_VERSIONS))
+    file = listing.commits.get(version)
+    if file is None:
+        return None
+    found = await reader.read_commit(file)
+    return commit_time_ms(
+        found.commit, snapshot.state, monotonic_file_times(listing.commits)[version]
+    )
+
+
+async def _num_rows(reader: LogReader, snapshot: Snapshot) -> int | None:
+    """Return the rows of all files without the deleted ones; None when a file has no statistics."""
+    total = 0
+    async for files in read_live_files(reader, snapshot, with_stats=True):
+        for file in files:
+            if file.num_records is None:
+                return None
+            total += file.num_records - _deleted_rows(file)
+    return total
+
+
+def _deleted_rows(file: LiveFile) -> int:
+    return 0 if file.deletion_vector is None else file.deletion_vector.cardinality
+
+
+async def _print_files(reader: LogReader, snapshot: Snapshot, as_json: bool) -> None:
+    stretches: AsyncIterator[list[LiveFile]] = read_live_files(reader, snapshot, with_stats=True)
+    if as_json:
+        # A table may have millions: they are printed as they are found.
+        async for files in stretches:
+            print_records(map(_describe_file, files), _FILE_COLUMNS, as_json=True)
+        return
+    rows = [_describe_file(file) async for files in stretches for file in files]
+    print_records(rows, _FILE_COLUMNS, as_json=False)
+
+
+def _describe_file(file: LiveFile) -> dict[str, object]:
+    vector = file.deletion_vector
+    return {
+        "path": file.path,
+        "size_bytes": file.size_bytes,
+        "partition_values": dict(file.partition_values),
+        "modification_time_ms": file.modification_time_ms,
+        "num_rows": file.num_records,
+        "deletion_vector": None if vector is None else vector.unique_id,
+        "deleted_rows": _deleted_rows(file),
+    }

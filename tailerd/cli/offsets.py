@@ -1,0 +1,171 @@
+"""`tailerd offsets`: where every pipeline stands, and how to move it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from tailerd.changefeed.offset import Offset
+    from tailerd.config import Config
+
+_EXAMPLES = """\b
+Examples:
+  tailerd offsets --config tailerd.yaml
+  tailerd offsets --config tailerd.yaml orders --json
+  tailerd offsets reset orders --to snapshot --config tailerd.yaml
+"""
+
+
+class _ShowByDefault(click.Group):
+    """A group whose plain form, `offsets [NAME]`, is its command `show`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put `show` before arguments that name no command."""
+        if "--help" not in args[:1] and not (args and args[0] in self.commands):
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+
+_config_option = click.option(
+    "--config",
+    "config_path",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The configuration of the daemon.",
+)
+_json_option = click.option("--json", "is_json", is_flag=True, help="One JSON object a pipeline.")
+
+
+@click.group("offsets", cls=_ShowByDefault, epilog=_EXAMPLES)
+def command() -> None:
+    """Show where pipelines stand, or reset one.
+
+    `tailerd offsets --config FILE [NAME]` shows all pipelines, or one.
+    """
+
+
+@command.command("show")
+@click.argument("name", required=False)
+@_config_option
+@_json_option
+def show(name: str | None, config_path: Path, is_json: bool) -> None:
+    """Show the saved offset of every pipeline, or of NAME. Does not disturb a running daemon."""
+    from tailerd.config import load_config
+
+    config = load_config(config_path)
+    names = [name] if name is not None else list(config.tables)
+    for each in names:
+        _known(config, each)
+        offset = asyncio.run(_saved(config, each))
+        click.echo(_as_json(config, each, offset) if is_json else _as_line(config, each, offset))
+
+
+@command.command("reset")
+@click.argument("name")
+@click.option(
+    "--to",
+    required=True,
+    help="snapshot, latest, a version (inclusive), or a timestamp (first commit at or after it).",
+)
+@_config_option
+def reset(name: str, to: str, config_path: Path) -> None:
+    """Let the pipeline NAME begin elsewhere. The daemon must not run.
+
+    A file sink forgets what it holds at or after the new place, so its rows are not doubled.
+    """
+    from tailerd.config import load_config
+    from tailerd.errors import UsageError
+    from tailerd.pipeline.state_lock import state_lock
+
+    config = load_config(config_path)
+    _known(config, name)
+    if config.engine_of(name) == "spark":
+        raise UsageError(
+            f"The offset of {name} is kept by Spark, in {spark_checkpoint(config, name)}.",
+            hint=f"Stop the daemon, remove that folder and set tables.{name}.from to {to!r}.",
+        )
+    with state_lock(Path(config.state)):
+        offset = asyncio.run(_reset(config, name, to))
+    click.echo(f"{name} begins at {_place(offset)} from now on.")
+
+
+async def _reset(config: Config, name: str, to: str) -> Offset:
+    from tailerd.assembly import offset_store, open_source
+    from tailerd.changefeed.change_task import ChangeMode
+    from tailerd.config.values import check_start
+    from tailerd.errors import UsageError
+    from tailerd.pipeline.offset_store import SavedOffset
+    from tailerd.telemetry import Telemetry
+
+    try:
+        check_start(to)
+    except ValueError as error:
+        raise UsageError(f"--to is {to!r}, but {error}.") from error
+    table = config.tables[name]
+    source = await open_source(table, Telemetry())
+    offset = await source.initial_offset(to)
+    saved = SavedOffset(offset=offset, changes=ChangeMode(table.changes))
+    await offset_store(config).save(name, saved)
+    return offset
+
+
+async def _saved(config: Config, name: str) -> Offset | None:
+    from tailerd.assembly import offset_store
+
+    if config.engine_of(name) == "spark":
+        return _spark_offset(spark_checkpoint(config, name))
+    saved = await offset_store(config).load(name)
+    return None if saved is None else saved.offset
+
+
+def spark_checkpoint(config: Config, name: str) -> Path:
+    """Return the folder of the streaming checkpoint of a table on the Spark engine."""
+    return Path(config.state) / "spark" / name
+
+
+def _spark_offset(checkpoint: Path) -> Offset | None:
+    """Return the end of the newest batch that Spark has committed, None when there is none."""
+    from tailerd.changefeed.offset import Offset
+    from tailerd.errors import OffsetError
+
+    commits = checkpoint / "commits"
+    done = (
+        [int(p.name) for p in commits.iterdir() if p.name.isdecimal()] if commits.is_dir() else []
+    )
+    if not done:
+        return None
+    path = checkpoint / "offsets" / str(max(done))
+    try:
+        # A version line, a line about the batch, then one line for each source.
+        return Offset.from_json(path.read_text(encoding="utf-8").splitlines()[2])
+    except (OSError, IndexError) as error:
+        raise OffsetError(f"Spark's checkpoint {path} cannot be read: {error}.") from error
+
+
+def _known(config: Config, name: str) -> None:
+    from tailerd.errors import UsageError
+    from tailerd.registry import known
+
+    if name not in config.tables:
+        raise UsageError(f"There is no table {name!r}.", hint=known(name, config.tables))
+
+
+def _place(offset: Offset) -> str:
+    if offset.phase == "snapshot":
+        return f"the snapshot of version {offset.version}, file key {offset.position}"
+    return f"version {offset.version}, task {offset.position}"
+
+
+def _as_line(config: Config, name: str, offset: Offset | None) -> str:
+    where = "no offset saved" if offset is None else f"next is {_place(offset)}"
+    return f"{name} ({config.engine_of(name)}): {where}"
+
+
+def _as_json(config: Config, name: str, offset: Offset | None) -> str:
+    fields = None if offset is None else json.loads(offset.to_json())
+    return json.dumps({"table": name, "engine": config.engine_of(name), "offset": fields})

@@ -1,0 +1,351 @@
+"""How commands print: change rows in four formats, objects and records in two.
+
+Only data goes here; words for people go to stderr. A reader that goes away (`| head`) ends the
+command silently with status 0. Rich is imported where a terminal asks for it: pipes start faster.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from itertools import chain, islice
+from typing import TYPE_CHECKING, BinaryIO, Protocol
+
+import click
+import pyarrow as pa
+
+from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.cli.change_table import ChangeTable, aligned, printable, text_width
+from tailerd.encoding.arrow import ArrowStream
+from tailerd.encoding.debezium import DebeziumEncoder
+from tailerd.encoding.json import JsonEncoder
+from tailerd.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+FORMATS = ("table", "jsonl", "debezium", "arrow")
+
+MAX_ROWS_IN_TABLE = 1_000
+"""So many records are laid out together; what follows is written as it comes."""
+
+
+class ChangeWriter(Protocol):
+    """Prints change rows. A written batch has left this process when `write` returns.
+
+    Raises:
+        click.exceptions.Exit: With status 0, nobody reads any longer.
+    """
+
+    def write(self, batch: ChangeBatch) -> None:
+        """Print the rows of a batch, in order."""
+        ...
+
+    def close(self) -> None:
+        """Print what ends the output; the stream stays open."""
+        ...
+
+
+def writer_for(
+    format_name: str,
+    stream: BinaryIO,
+    *,
+    is_terminal: bool,
+    columns: Sequence[str] | None = None,
+    table_name: str = "",
+) -> ChangeWriter:
+    """Return the writer of a `--format`.
+
+    Args:
+        format_name: One of `FORMATS`.
+        stream: Takes the bytes.
+        is_terminal: Colours and cut lines for eyes; binary output is refused.
+        columns: The table's columns to print, in this order; one that a batch lacks is null.
+        table_name: What Debezium's `source` calls the table.
+
+    Raises:
+        UsageError: The format is unknown, or not fit for a terminal.
+    """
+    match format_name:
+        case "jsonl":
+            return JsonLinesWriter(stream, columns)
+        case "table":
+            return TableWriter(stream, columns, is_terminal=is_terminal)
+        case "debezium":
+            return DebeziumWriter(stream, columns, table_name=table_name)
+        case "arrow" if is_terminal:
+            raise UsageError(
+                "The format arrow is binary and would garble this terminal.",
+                hint="Redirect the output to a file or a pipe.",
+            )
+        case "arrow":
+            return ArrowWriter(stream, columns)
+        case _:
+            raise UsageError(
+                f"The format {format_name!r} is unknown.", hint=f"Use one of {', '.join(FORMATS)}."
+            )
+
+
+class JsonLinesWriter:
+    """One JSON object a row."""
+
+    def __init__(self, stream: BinaryIO, columns: Sequence[str] | None = None) -> None:
+        self._stream = stream
+        self._encoder = JsonEncoder(columns=columns)
+
+    def write(self, batch: ChangeBatch) -> None:
+        """Print the rows of a batch."""
+        write_bytes(self._stream, self._encoder.encode_lines(batch))
+
+    def close(self) -> None:
+        """Do nothing: every line is complete."""
+
+
+class TableWriter:
+    """Aligned columns; on a terminal the change types are coloured and long values cut."""
+
+    def __init__(
+        self, stream: BinaryIO, columns: Sequence[str] | None = None, *, is_terminal: bool
+    ) -> None:
+        self._stream = stream
+        self._columns = columns
+        width, is_coloured = None, False
+        if is_terminal:
+            console = _console()
+            width = console.width
+            is_coloured = console.color_system is not None and not console.no_color
+        self._table = ChangeTable(width=width, is_coloured=is_coloured)
+
+    def write(self, batch: ChangeBatch) -> None:
+        """Print the rows of a batch."""
+        text = self._table.lines(_selected(batch, self._columns))
+        write_bytes(self._stream, text.encode("utf-8", "backslashreplace"))
+
+    def close(self) -> None:
+        """Do nothing: the table has no end."""
+
+
+class DebeziumWriter:
+    """One Debezium envelope a change."""
+
+    def __init__(
+        self, stream: BinaryIO, columns: Sequence[str] | None = None, *, table_name: str = ""
+    ) -> None:
+        self._stream = stream
+        self._columns = columns
+        self._encoder = DebeziumEncoder(name="tailerd", table=table_name)
+
+    def write(self, batch: ChangeBatch) -> None:
+        """Print the changes of a batch."""
+        write_bytes(self._stream, self._encoder.encode_lines(_selected(batch, self._columns)))
+
+    def close(self) -> None:
+        """Do nothing: every line is complete."""
+
+
+class ArrowWriter:
+    """One Arrow IPC stream; `write` raises `SchemaChangedError` where the columns change."""
+
+    def __init__(self, stream: BinaryIO, columns: Sequence[str] | None = None) -> None:
+        self._stream = stream
+        self._columns = columns
+        self._arrow = ArrowStream()
+
+    def write(self, batch: ChangeBatch) -> None:
+        """Print a batch as one record batch of the stream."""
+        write_bytes(self._stream, self._arrow.append(_selected(batch, self._columns)))
+
+    def close(self) -> None:
+        """End the stream, so that readers know that nothing is missing."""
+        write_bytes(self._stream, self._arrow.finish())
+
+
+def print_object(
+    values: Mapping[str, object], *, as_json: bool, stream: BinaryIO | None = None
+) -> None:
+    """Print one object: a JSON line, a table of two columns, or `name  value` lines on a pipe.
+
+    Args:
+        values: JSON values by name.
+        as_json: As `--json` asks.
+        stream: Standard output when absent.
+
+    Raises:
+        click.exceptions.Exit: With status 0, nobody reads any longer.
+    """
+    out = _output(stream)
+    if as_json:
+        write_bytes(out, json_line(values))
+        return
+    cells = [(printable(name), _cell(value)) for name, value in values.items()]
+    if out.isatty():
+        from rich.table import Table
+        from rich.text import Text
+
+        grid = Table.grid(padding=(0, 2))
+        for name, text in cells:
+            grid.add_row(Text(name, style="bold"), Text(text))
+        _render(out, grid)
+        return
+    width = max((text_width(name) for name, _ in cells), default=0)
+    lines = [f"{aligned(name, width)}  {text}".rstrip() + "\n" for name, text in cells]
+    write_bytes(out, _bytes("".join(lines)))
+
+
+def print_records(
+    rows: Iterable[Mapping[str, object]],
+    columns: Sequence[str],
+    *,
+    as_json: bool,
+    stream: BinaryIO | None = None,
+) -> None:
+    """Print records: one JSON object a line with all it has, else a table of some columns.
+
+    Args:
+        rows: JSON values by name; consumed as they are printed.
+        columns: What a table shows, in order; a row may lack some.
+        as_json: As `--json` asks.
+        stream: Standard output when absent.
+
+    Raises:
+        click.exceptions.Exit: With status 0, nobody reads any longer.
+    """
+    out = _output(stream)
+    remaining = iter(rows)
+    if as_json:
+        while lines := b"".join(map(json_line, islice(remaining, MAX_ROWS_IN_TABLE))):
+            write_bytes(out, lines)
+        return
+    first = list(islice(remaining, MAX_ROWS_IN_TABLE + 1))
+    if out.isatty() and len(first) <= MAX_ROWS_IN_TABLE:
+        _print_rich_table(out, first, columns)
+        return
+    for text in _plain_table(first, remaining, columns):
+        write_bytes(out, _bytes(text))
+
+
+def json_line(values: Mapping[str, object]) -> bytes:
+    """Return one JSON object as a line; unpaired surrogates (of file names) stay escaped."""
+    text = json.dumps(values, ensure_ascii=False, separators=(",", ":"))
+    return _bytes(f"{text}\n")
+
+
+def write_bytes(stream: BinaryIO, data: bytes) -> None:
+    """Write and flush.
+
+    Raises:
+        click.exceptions.Exit: With status 0, nobody reads any longer.
+    """
+    with _ending_with_its_reader(stream):
+        if data:
+            stream.write(data)
+        stream.flush()
+
+
+@contextmanager
+def _ending_with_its_reader(stream: BinaryIO) -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        # What is still buffered would fail again, with a message, when Python flushes at exit.
+        with suppress(OSError, ValueError), open(os.devnull, "wb") as nothing:  # noqa: PTH123
+            os.dup2(nothing.fileno(), stream.fileno())
+        raise click.exceptions.Exit(0) from error
+
+
+def _selected(batch: ChangeBatch, columns: Sequence[str] | None) -> ChangeBatch:
+    """Return the batch with some columns; one that it lacks is null."""
+    if columns is None:
+        return batch
+    schema = batch.rows.schema
+    fields = [
+        schema.field(name) if name in schema.names else pa.field(name, pa.null())
+        for name in columns
+    ]
+    arrays = [
+        batch.rows.column(field.name) if field.name in schema.names else pa.nulls(batch.num_rows)
+        for field in fields
+    ]
+    if not arrays:
+        # Without columns only a struct still knows how many rows there are.
+        empty = pa.Array.from_buffers(pa.struct([]), batch.num_rows, [None])
+        return replace(batch, rows=pa.RecordBatch.from_struct_array(empty))
+    rows = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+    return replace(batch, rows=rows)
+
+
+def _output(stream: BinaryIO | None) -> BinaryIO:
+    return sys.stdout.buffer if stream is None else stream
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return printable(value)
+    return printable(json.dumps(value, ensure_ascii=False))
+
+
+def _plain_table(
+    first: Sequence[Mapping[str, object]],
+    remaining: Iterator[Mapping[str, object]],
+    columns: Sequence[str],
+) -> Iterator[str]:
+    """Yield chunks of lines whose widths the first rows decide."""
+    are_numbers = [_is_numeric(first, column) for column in columns]
+    heading = [[printable(column) for column in columns]]
+    sample = heading + [[_cell(row.get(column)) for column in columns] for row in first]
+    widths = [max(map(text_width, texts)) for texts in zip(*sample, strict=True)]
+    cells = ([_cell(row.get(column)) for column in columns] for row in remaining)
+    lines = (
+        "  ".join(
+            aligned(text, width, is_number=is_number)
+            for text, width, is_number in zip(row, widths, are_numbers, strict=True)
+        ).rstrip()
+        for row in chain(sample, cells)
+    )
+    while chunk := list(islice(lines, MAX_ROWS_IN_TABLE)):
+        yield "".join(f"{line}\n" for line in chunk)
+
+
+def _is_numeric(rows: Sequence[Mapping[str, object]], column: str) -> bool:
+    values = [row.get(column) for row in rows]
+    return all(value is None or isinstance(value, int | float) for value in values)
+
+
+def _print_rich_table(
+    out: BinaryIO, rows: Sequence[Mapping[str, object]], columns: Sequence[str]
+) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        is_number = _is_numeric(rows, column)
+        table.add_column(Text(printable(column)), justify="right" if is_number else "left")
+    for row in rows:
+        table.add_row(*(Text(_cell(row.get(column))) for column in columns))
+    _render(out, table)
+
+
+def _render(out: BinaryIO, renderable: RenderableType) -> None:
+    console = _console()
+    console.print(renderable)
+    assert isinstance(console.file, io.StringIO)
+    write_bytes(out, _bytes(console.file.getvalue()))
+
+
+def _console() -> Console:
+    """Return a console that knows the terminal's width and colours and prints into memory."""
+    from rich.console import Console
+
+    return Console(file=io.StringIO(), force_terminal=True)

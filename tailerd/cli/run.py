@@ -1,0 +1,90 @@
+"""`tailerd run`: the daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+if TYPE_CHECKING:
+    from tailerd.config import Config
+    from tailerd.telemetry import Handler
+
+_EXAMPLES = """\b
+Examples:
+  tailerd run --config config/quickstart.yaml --once
+  tailerd run --config tailerd.yaml --engine arrow --log-format json
+  TAILERD__HTTP__LISTEN=127.0.0.1:9000 tailerd run --config tailerd.yaml
+"""
+
+
+@click.command("run", epilog=_EXAMPLES)
+@click.option(
+    "--config",
+    "config_path",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The configuration, a YAML file.",
+)
+@click.option("--once", is_flag=True, help="Deliver what is there now, then stop.")
+@click.option(
+    "--engine", type=click.Choice(["spark", "arrow"]), help="Run every table with this engine."
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(["auto", "human", "json"]),
+    default="auto",
+    show_default=True,
+    help="`auto` is for people on a terminal and JSON elsewhere.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="The least important log line.",
+)
+def command(
+    config_path: Path,
+    once: bool,
+    engine: str | None,
+    log_format: Literal["auto", "human", "json"],
+    log_level: Literal["debug", "info", "warning", "error"],
+) -> None:
+    """Deliver the changes of every configured table until stopped.
+
+    SIGTERM and Ctrl-C finish what is in flight, save the offsets and end; a second one ends at
+    once. Standard output carries nothing but the rows of console sinks; the log goes to standard
+    error.
+    """
+    from tailerd.config import load_config
+    from tailerd.telemetry.logs import log_handler
+
+    config = load_config(config_path, engine=engine)
+    make_demo_tables(config)
+    interrupted_by = asyncio.run(_run(config, once, log_handler(sys.stderr, log_format, log_level)))
+    if interrupted_by is signal.SIGINT:
+        raise KeyboardInterrupt
+
+
+def make_demo_tables(config: Config) -> None:
+    """Make the tables that say `create: demo` and are not there yet."""
+    from tailerd.cli.demo_table import make_demo_table
+    from tailerd.storage.locate import locate
+
+    for table in config.tables.values():
+        path = Path(locate(table.path)[1])
+        if table.create == "demo" and not (path / "_delta_log").exists():
+            make_demo_table(path)
+
+
+async def _run(config: Config, once: bool, log: Handler) -> signal.Signals | None:
+    from tailerd.daemon import Daemon
+
+    daemon = Daemon(config, is_once=once, handlers=[log])
+    await daemon.run()
+    return daemon.interrupted_by

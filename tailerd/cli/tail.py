@@ -1,0 +1,174 @@
+"""`tailerd tail`: changes of one table to the terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+
+import click
+
+from tailerd.changefeed.change_task import ChangeMode
+from tailerd.changefeed.limits import BatchLimit, ReadLimit
+from tailerd.changefeed.offset import Offset
+from tailerd.cli.output import FORMATS, ChangeWriter, writer_for
+from tailerd.clock import SystemClock
+from tailerd.delta.protocol.log_path import LOG_FOLDER
+from tailerd.errors import UsageError
+from tailerd.pipeline.change_stream import ChangeStream
+from tailerd.sources.delta.source import DeltaChangeSource
+from tailerd.storage.locate import locate
+from tailerd.watchers.hints import Hint, HintBoard
+from tailerd.watchers.local import LocalWatcher
+from tailerd.watchers.poll import PollWatcher
+
+_EXAMPLES = """\b
+Examples:
+  tailerd tail /lake/orders
+  tailerd tail /lake/orders --from snapshot --format jsonl | head
+  tailerd tail /lake/orders --from 12 --to 20 --changes files
+  tailerd tail /lake/orders --from 2026-11-21T08:00:00 --once --columns order_id,amount
+"""
+_READ_LIMIT = ReadLimit(max_files=20_000, max_bytes=8 * 1024**3)
+_BATCH_LIMIT = BatchLimit(max_rows=16_384, max_bytes=16 * 1024 * 1024)
+_POLL_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TailRequest:
+    """What a `tail` command asks for."""
+
+    table: str
+    start: str
+    end: str | None
+    is_once: bool
+    changes: ChangeMode
+    columns: tuple[str, ...] | None
+    allowed_paths: tuple[str, ...]
+
+
+@click.command("tail", epilog=_EXAMPLES)
+@click.argument("table")
+@click.option(
+    "--from",
+    "start",
+    default="latest",
+    show_default=True,
+    metavar="START",
+    help="snapshot, latest, a version (inclusive) or a time (first commit at or after it).",
+)
+@click.option("--to", "end", metavar="END", help="Stop behind this version, or time (inclusive).")
+@click.option("--once", is_flag=True, help="Stop at the newest version.")
+@click.option(
+    "--changes",
+    type=click.Choice([mode.value for mode in ChangeMode]),
+    default=ChangeMode.AUTO.value,
+    show_default=True,
+    help="cdf: Delta's change data feed; files: from added and removed files; auto: the feed where"
+    " it is enabled, files elsewhere.",
+)
+@click.option("--format", "format_name", type=click.Choice(FORMATS), help="table by default.")
+@click.option("--columns", help="Only these columns, separated by commas.")
+@click.option(
+    "--allow-path",
+    "allowed_paths",
+    multiple=True,
+    metavar="PLACE",
+    help="A folder outside the table that its log may name (shallow clones); repeatable.",
+)
+def command(
+    table: str,
+    start: str,
+    end: str | None,
+    once: bool,
+    changes: str,
+    format_name: str | None,
+    columns: str | None,
+    allowed_paths: tuple[str, ...],
+) -> None:
+    """Print the row changes of a table as they are committed.
+
+    Rows come in commit order. Keeps no offset: every start is a fresh one. Ends with --to, with
+    --once, or on Ctrl-C.
+    """
+    names = None if columns is None else tuple(part.strip() for part in columns.split(","))
+    if names is not None and not all(names):
+        raise UsageError(
+            f"--columns {columns!r} has an empty name.", hint="Write a,b without gaps."
+        )
+    request = TailRequest(
+        table=table,
+        start=start,
+        end=end,
+        is_once=once,
+        changes=ChangeMode(changes),
+        columns=names,
+        allowed_paths=allowed_paths,
+    )
+    writer = writer_for(
+        format_name or "table",
+        sys.stdout.buffer,
+        is_terminal=sys.stdout.isatty(),
+        columns=names,
+        table_name=table.rstrip("/").rpartition("/")[2],
+    )
+    asyncio.run(_tail(request, writer))
+
+
+async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
+    source = await DeltaChangeSource.open(
+        request.table,
+        changes=request.changes,
+        allowed_paths=request.allowed_paths,
+        columns=request.columns,
+    )
+    await source.arrow_schema()
+    at = await source.initial_offset(request.start)
+    last = await source.end_version(request.end) if request.end is not None else None
+    if request.is_once and last is None:
+        last = (await source.backlog(at)).head_version
+    async with _watched(request.table) as hint:
+        await _follow(source, at, last, writer, hint)
+    writer.close()
+
+
+@asynccontextmanager
+async def _watched(table: str) -> AsyncGenerator[Hint, None]:
+    """Give a bell that rings when the table's log may have changed, and every so often anyway."""
+    folder = f"{locate(table)[1]}/{LOG_FOLDER}"
+    board = HintBoard()
+    hint = board.subscribe(folder)
+    watchers = (
+        LocalWatcher([folder]),
+        PollWatcher([folder], interval_seconds=_POLL_SECONDS, clock=SystemClock()),
+    )
+    async with asyncio.TaskGroup() as group:
+        listening = group.create_task(board.run(watchers))
+        yield hint
+        listening.cancel()
+
+
+async def _follow(
+    source: DeltaChangeSource, at: Offset, last: int | None, writer: ChangeWriter, hint: Hint
+) -> None:
+    while last is None or at.version <= last:
+        end = await source.latest_offset(at, _READ_LIMIT)
+        if last is not None and end.version > last + 1:
+            end = Offset(table_id=at.table_id, version=at.version).after_version()
+        if end == at:
+            await hint.wait()
+            continue
+        await _print(source, at, end, writer)
+        await source.commit(end)
+        at = end
+
+
+async def _print(
+    source: DeltaChangeSource, start: Offset, end: Offset, writer: ChangeWriter
+) -> None:
+    stream = ChangeStream(source, start, end, limit=_BATCH_LIMIT)
+    async with aclosing(stream.batches()) as batches:
+        async for batch in batches:
+            writer.write(batch)

@@ -1,0 +1,104 @@
+"""`tailerd validate`: would this configuration run, and what would it do?"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from tailerd.config import Config
+
+_EXAMPLES = """\b
+Examples:
+  tailerd validate tailerd.yaml
+  tailerd validate tailerd.yaml --json
+"""
+
+
+@click.command("validate", epilog=_EXAMPLES)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--json", "is_json", is_flag=True, help="One JSON object a table.")
+@click.pass_context
+def command(context: click.Context, file: Path, is_json: bool) -> None:
+    """Check a configuration, reach every table and sink, and say what would happen.
+
+    Nothing is written or made. Ends with the status of the first thing that would fail.
+    """
+    from tailerd.config import load_config
+
+    reports = asyncio.run(_examine(load_config(file)))
+    for report in reports:
+        click.echo(json.dumps(report) if is_json else _line(report))
+    for report in reports:
+        if report["error"] is not None:
+            click.echo(f"error[{report['error_code']}]: {report['error']}", err=True)
+    context.exit(next((s for r in reports if isinstance(s := r["exit_status"], int) and s), 0))
+
+
+async def _examine(config: Config) -> list[dict[str, object]]:
+    return [await _examine_table(config, name) for name in config.tables]
+
+
+async def _examine_table(config: Config, name: str) -> dict[str, object]:
+    from tailerd.assembly import log_folder, offset_store, open_sink, open_source
+    from tailerd.errors import TailerdError
+    from tailerd.telemetry import Telemetry
+
+    table = config.tables[name]
+    report: dict[str, object] = {
+        "table": name,
+        "path": table.path,
+        "engine": config.engine_of(name),
+        "sink": table.sink.kind,
+        "from": table.start,
+        "head_version": None,
+        "resumes_at_version": None,
+        "starts_at_version": None,
+        "makes_demo_table": False,
+        "error": None,
+        "error_code": "",
+        "exit_status": 0,
+    }
+    if table.create == "demo" and not Path(log_folder(table)).exists():
+        report["makes_demo_table"] = True
+        return report
+    try:
+        source = await open_source(table, Telemetry())
+        latest = await source.initial_offset("latest")
+        report["head_version"] = latest.version - 1
+        saved = None
+        if config.engine_of(name) == "arrow":
+            saved = await offset_store(config).load(name)
+        if saved is not None:
+            await source.backlog(saved.offset)
+            report["resumes_at_version"] = saved.offset.version
+        else:
+            report["starts_at_version"] = (await source.initial_offset(table.start)).version
+        sink = open_sink(name, table.sink)
+        if sink is not None:
+            await sink.healthcheck()
+    except TailerdError as error:
+        report.update(error=str(error), error_code=error.code, exit_status=error.exit_status)
+    return report
+
+
+def _line(report: dict[str, object]) -> str:
+    name = f"{report['table']}: "
+    if report["error"] is not None:
+        return f"{name}would fail ({report['error_code']})"
+    if report["makes_demo_table"]:
+        return f"{name}a demo table would be made at {report['path']}"
+    if report["resumes_at_version"] is not None:
+        begins = f"goes on at version {report['resumes_at_version']} (saved offset)"
+    elif report["from"] == "snapshot":
+        begins = f"begins with the snapshot of version {report['starts_at_version']}"
+    else:
+        begins = f"begins at version {report['starts_at_version']} (from: {report['from']})"
+    return (
+        f"{name}{report['path']} is at version {report['head_version']}; {begins};"
+        f" engine {report['engine']}, sink {report['sink']}"
+    )

@@ -1,0 +1,110 @@
+"""Documents made of the models, so that they cannot disagree: an example and a JSON schema."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from tailerd.config.models import Config, SinkConfig, TableConfig
+from tailerd.registry import SINK_CONFIGS, load_class
+
+EXAMPLE_NAME = "tailerd.example.yaml"
+SCHEMA_NAME = "schema.json"
+
+_HEAD = """\
+# Every field there is, with its default or an example. Made from the code:
+#     python -m tailerd.config config
+# Run it with `tailerd run --config FILE`, check it with `tailerd validate FILE`.
+# The environment overrides any field: TAILERD__TABLES__ORDERS__SINK__PATH=/out
+# is tables.orders.sink.path. Relative paths count from the current directory.
+"""
+
+_TABLES: dict[str, tuple[str, str]] = {
+    "orders": ("file", "spark"),
+    "payments": ("console", "arrow"),
+    "refunds": ("stream", "spark"),
+}
+"""Example tables: name -> (kind of the sink, engine); the first shows every field."""
+
+
+def documents() -> dict[str, str]:
+    """Return the text of each generated document by its file name."""
+    return {EXAMPLE_NAME: example(), SCHEMA_NAME: json.dumps(schema(), indent=2) + "\n"}
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON schema of a configuration file, for editors."""
+    whole = Config.model_json_schema()
+    definitions = whole["$defs"]
+    definitions.pop("SinkConfig", None)
+    kinds = []
+    for kind in SINK_CONFIGS:
+        section = _sink_model(kind).model_json_schema()
+        definitions.update(section.pop("$defs", {}))
+        definitions[section["title"]] = section
+        kinds.append({"$ref": f"#/$defs/{section['title']}"})
+    about = definitions["TableConfig"]["properties"]["sink"].get("description", "")
+    definitions["TableConfig"]["properties"]["sink"] = {"description": about, "anyOf": kinds}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole}
+
+
+def example() -> str:
+    """Return a configuration file that shows every field and can be loaded."""
+    lines = [_HEAD]
+    for name, field in Config.model_fields.items():
+        if name == "tables":
+            lines += ["", *_comment(field.description or "", 0), "tables:"]
+            lines += list(_example_tables())
+        elif isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            lines += ["", *_comment(field.description or "", 0), f"{name}:"]
+            lines += list(_fields(field.annotation, {}, 2))
+        else:
+            lines += ["", *_field(name, field, {}, 0)]
+    return "\n".join(lines).replace("\n\n\n", "\n\n") + "\n"
+
+
+def _example_tables() -> Iterator[str]:
+    for number, (name, (kind, engine)) in enumerate(_TABLES.items()):
+        yield f"  {name}:"
+        values = {"path": f"/data/{name}", "engine": engine}
+        if number == 0:
+            yield from _fields(TableConfig, {**values, "from": "snapshot"}, 4)
+        else:
+            for key, value in values.items():
+                yield f"    {key}: {value}"
+        yield "    sink:"
+        yield from _fields(_sink_model(kind), {"kind": kind}, 6)
+
+
+def _fields(model: type[BaseModel], values: Mapping[str, object], indent: int) -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        if name != "sink":
+            yield from _field(field.alias or name, field, values, indent)
+
+
+def _field(name: str, field: Any, values: Mapping[str, object], indent: int) -> list[str]:
+    lines = _comment(field.description or "", indent)
+    examples = field.examples or [field.get_default(call_default_factory=True)]
+    value = values.get(name, examples[0])
+    is_off = name not in values and field.default is None
+    if value is PydanticUndefined:
+        value = values[name]
+    text = yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("...\n")
+    return [*lines, f"{' ' * indent}{'# ' if is_off else ''}{name}: {text.strip()}"]
+
+
+def _comment(text: str, indent: int) -> list[str]:
+    margin = f"{' ' * indent}# "
+    return textwrap.wrap(text, 96, initial_indent=margin, subsequent_indent=margin)
+
+
+def _sink_model(kind: str) -> type[SinkConfig]:
+    model = load_class(SINK_CONFIGS[kind])
+    assert issubclass(model, SinkConfig)
+    return model

@@ -1,0 +1,136 @@
+"""What a validation found, as one paragraph: the field, its value, the allowed form."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, get_args
+
+from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic.fields import FieldInfo
+
+from tailerd.registry import known
+
+_SECRET = re.compile(r"password|passwd|secret|token|credential", re.IGNORECASE)
+_MOST_PROBLEMS = 5
+
+
+def prefixed(where: str) -> Callable[[str], str]:
+    """Return a function that puts `where` before a field's path."""
+    return lambda path: f"{where}.{path}" if path else where
+
+
+def explain(
+    error: ValidationError, model: type[BaseModel], place: Callable[[str], str] = str
+) -> str:
+    """Describe what `error` says about a section.
+
+    Args:
+        error: What validating a `model` raised.
+        model: The section's class, for the names of its fields.
+        place: Turns a path inside the section into the path the user knows.
+    """
+    problems = error.errors(include_url=False)
+    said = [_problem(dict(problem), model, place) for problem in problems[:_MOST_PROBLEMS]]
+    if len(problems) > _MOST_PROBLEMS:
+        said.append(f"(and {len(problems) - _MOST_PROBLEMS} more)")
+    return " ".join(said)
+
+
+def _problem(problem: dict[str, Any], model: type[BaseModel], place: Callable[[str], str]) -> str:
+    # pydantic adds the discriminating member of a union or `[key]` to the path; fields matter.
+    loc = [part for part in problem["loc"] if part != "[key]"]
+    path = place(".".join(str(part) for part in loc))
+    section = _section_at(model, loc[:-1])
+    match problem["type"]:
+        case "extra_forbidden":
+            names = [] if section is None else [_spelling(n, f) for n, f in _fields(section)]
+            return f"{path} is not a known field. {known(str(loc[-1]), names)}".strip()
+        case "missing":
+            about = _description(section, loc[-1])
+            return f"{path} is missing. {about}".strip()
+        case "value_error":
+            reason = str(problem["ctx"]["error"])
+        case "too_short":
+            reason = f"it needs at least {problem['ctx']['min_length']} entry"
+        case "model_type" | "dict_type":
+            reason = "it should be a mapping of fields"
+        case _:
+            reason = problem["msg"].replace("Input should", "it should")
+    value = problem["input"]
+    if _is_secret(section, loc):
+        return f"{path} has a value that does not fit (not shown): {reason}."
+    return f"{path} is {_short(value)}, but {reason}."
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _fields(model: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
+    return list(model.model_fields.items())
+
+
+def _spelling(name: str, field: FieldInfo) -> str:
+    return field.alias or name
+
+
+def _field(section: type[BaseModel] | None, name: int | str) -> FieldInfo | None:
+    if section is None:
+        return None
+    for field_name, field in _fields(section):
+        if _spelling(field_name, field) == name:
+            return field
+    return None
+
+
+def _description(section: type[BaseModel] | None, name: int | str) -> str:
+    field = _field(section, name)
+    if field is None or not field.description:
+        return ""
+    example = f" Example: {field.examples[0]}." if field.examples else ""
+    return f"It says: {field.description}{example}"
+
+
+def _is_secret(section: type[BaseModel] | None, loc: Sequence[int | str]) -> bool:
+    field = _field(section, loc[-1]) if loc else None
+    typed = field is not None and SecretStr in (field.annotation, *get_args(field.annotation))
+    return typed or any(_SECRET.search(str(part)) for part in loc)
+
+
+def _section_at(model: type[BaseModel], loc: Sequence[int | str]) -> type[BaseModel] | None:
+    """Return the model a path leads to, None where it leads into a plain mapping."""
+    here: object = model
+    for part in loc:
+        if isinstance(here, type) and issubclass(here, BaseModel):
+            field = _field(here, part)
+            here = None if field is None else _sub_model(field.annotation)
+            # A dict of sections: its next part is a key of the dict.
+            if field is not None and here is None:
+                here = _value_of_dict(field.annotation)
+        elif isinstance(here, _Values):
+            here = here.model
+        else:
+            return None
+    return here if isinstance(here, type) and issubclass(here, BaseModel) else None
+
+
+class _Values:
+    def __init__(self, model: type[BaseModel]) -> None:
+        self.model = model
+
+
+def _sub_model(annotation: object) -> type[BaseModel] | None:
+    for candidate in (annotation, *get_args(annotation)):
+        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+            is_dict = getattr(annotation, "__origin__", None) is dict
+            return None if is_dict else candidate
+    return None
+
+
+def _value_of_dict(annotation: object) -> _Values | None:
+    for candidate in get_args(annotation):
+        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+            return _Values(candidate)
+    return None

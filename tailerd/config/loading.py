@@ -1,0 +1,151 @@
+"""A file and the environment become one `Config`; the environment wins.
+
+`TAILERD__TABLES__ORDERS__SINK__PATH=/out` is `tables.orders.sink.path`. Case does not matter, and
+in a table's name anything that is no letter or digit is written `_`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+from pydantic_settings import EnvSettingsSource, SettingsError
+
+from tailerd.config.explain import explain
+from tailerd.config.models import ENV_PREFIX, Config
+from tailerd.errors import ConfigError
+from tailerd.registry import known
+
+_LARGEST_FILE_BYTES = 16 * 1024**2
+
+
+def load_config(path: Path, *, engine: str | None = None) -> Config:
+    """Read a configuration file and the environment.
+
+    Args:
+        path: A YAML file.
+        engine: Runs every table, whatever file and environment say; None leaves it to them.
+
+    Raises:
+        ConfigError: Anything about it is wrong; the message names the field and the file.
+    """
+    merged = _merge(_read_file(path), _read_environment())
+    if engine is not None:
+        merged = _with_engine(merged, engine)
+    try:
+        return Config(**merged)
+    except ValidationError as error:
+        raise ConfigError(f"In {path}: {explain(error, Config)}") from error
+    except ConfigError as error:
+        raise ConfigError(f"In {path}: {error.message}", hint=error.hint) from error
+
+
+def _with_engine(content: dict[str, Any], engine: str) -> dict[str, Any]:
+    tables = content.get("tables")
+    if not isinstance(tables, dict):
+        return {**content, "engine": engine}
+    own = {
+        name: {k: v for k, v in table.items() if k != "engine"}
+        if isinstance(table, dict)
+        else table
+        for name, table in tables.items()
+    }
+    return {**content, "engine": engine, "tables": own}
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML whose mappings have no key twice: PyYAML would silently take the last."""
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[object, object]:
+    loader.flatten_mapping(node)
+    seen: set[object] = set()
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        if not isinstance(key, str | int | float | bool):
+            raise yaml.MarkedYAMLError(
+                problem="a key must be text", problem_mark=key_node.start_mark
+            )
+        if key in seen:
+            raise yaml.MarkedYAMLError(
+                problem=f"the key {key!r} is there twice", problem_mark=key_node.start_mark
+            )
+        seen.add(key)
+    return loader.construct_mapping(node, deep=True)
+
+
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > _LARGEST_FILE_BYTES:
+            raise ConfigError(f"{path} is larger than 16 MiB, so it is no configuration file.")
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"The configuration file {path} cannot be read: {error.strerror}.",
+            hint="Give the path of a YAML file with --config.",
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text, so it is no YAML file.") from error
+    try:
+        content = yaml.load(text, Loader=_Loader)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise ConfigError(f"{path} is not valid YAML: {_where(error)}.") from error
+    if not isinstance(content, dict):
+        raise ConfigError(
+            f"{path} holds no mapping at its top.", hint="It needs at least a section `tables`."
+        )
+    return {str(key): value for key, value in content.items()}
+
+
+def _where(error: Exception) -> str:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"{error.problem}, line {mark.line + 1}, column {mark.column + 1}"
+    return str(error).replace("\n", " ")
+
+
+def _read_environment() -> dict[str, Any]:
+    fields = tuple(Config.model_fields)
+    for name in os.environ:
+        if name.upper().startswith(ENV_PREFIX):
+            first = name[len(ENV_PREFIX) :].partition("__")[0].lower()
+            if first not in fields:
+                # A misspelt variable must not silently do nothing.
+                raise ConfigError(
+                    f"The environment variable {name} sets `{first}`, which is not a known field.",
+                    hint=known(first, fields),
+                )
+    try:
+        values = EnvSettingsSource(
+            Config, case_sensitive=False, env_prefix=ENV_PREFIX, env_nested_delimiter="__"
+        )()
+    except SettingsError as error:
+        raise ConfigError(
+            f"An environment variable {ENV_PREFIX}... is unreadable: {error}."
+        ) from error
+    return dict(values)
+
+
+def _merge(file: dict[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(file)
+    spelled = {_plain(key): key for key in file}
+    for key, value in environment.items():
+        own = spelled.get(_plain(key), key)
+        below = merged.get(own)
+        if isinstance(value, dict) and isinstance(below, dict):
+            merged[own] = _merge(below, value)
+        else:
+            merged[own] = value
+    return merged
+
+
+def _plain(key: str) -> str:
+    return re.sub(r"[^a-z0-9]", "_", str(key).lower())

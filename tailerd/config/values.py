@@ -1,0 +1,152 @@
+"""Values with a unit, as people write them: sizes, durations, addresses, places to start."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+_SIZE_UNITS = {
+    "": 1,
+    "b": 1,
+    **{f"{p}b": 1000**n for n, p in enumerate("kmgt", 1)},
+    **{f"{p}ib": 1024**n for n, p in enumerate("kmgt", 1)},
+}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)")
+_DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where a listener listens.
+
+    Attributes:
+        host: Name or number, an IPv6 number without brackets.
+        port: 0 lets the machine choose.
+    """
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Tell whether only this machine can reach it."""
+        return self.host in _LOOPBACK or self.host.startswith("127.")
+
+
+def parse_size(value: object) -> object:
+    """Turn `256MiB` into bytes; leave what is no text to the type's own check.
+
+    Raises:
+        ValueError: The text is no size.
+    """
+    if not isinstance(value, str):
+        return value
+    match = _SIZE.fullmatch(value.strip())
+    if match is None or match[2].lower() not in _SIZE_UNITS:
+        raise ValueError(
+            "write a number with a unit (B, kB, KiB, MB, MiB, GB, GiB), such as 256MiB"
+        )
+    return int(float(match[1]) * _SIZE_UNITS[match[2].lower()])
+
+
+def parse_duration(value: object) -> object:
+    """Turn `500ms`, `10s`, `2m`, `1h`, `7d` into seconds.
+
+    Raises:
+        ValueError: The value is no duration; a number without a unit is none.
+    """
+    match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None or match[2].lower() not in _DURATION_UNITS:
+        raise ValueError("write a number with a unit (ms, s, m, h, d), such as 10s")
+    return float(match[1]) * _DURATION_UNITS[match[2].lower()]
+
+
+def parse_address(text: str) -> Address:
+    """Split `host:port`.
+
+    Raises:
+        ValueError: The text has another form, or the port is out of range.
+    """
+    host, colon, port = text.rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]")
+    if not colon or not bare or not port.isdecimal() or (":" in bare and bare == host):
+        raise ValueError("write host:port, such as 127.0.0.1:9464 or [::1]:9464")
+    if int(port) > 65535:
+        raise ValueError("a port is at most 65535")
+    return Address(host=bare, port=int(port))
+
+
+def parse_start(value: object) -> object:
+    """Bring the forms of `from` to text: YAML gives numbers and dates as such.
+
+    Raises:
+        ValueError: The value is no version, timestamp or word.
+    """
+    if isinstance(value, bool):
+        raise ValueError(_START_FORM)
+    if isinstance(value, dt.datetime):
+        return value.isoformat()
+    if isinstance(value, int | dt.date):
+        return str(value)
+    return value
+
+
+_START_FORM = (
+    "write snapshot, latest, a version such as 42, or a timestamp such as 2024-02-29T12:00:00Z"
+)
+
+
+def check_start(text: str) -> str:
+    """Return `text` when it says where to begin.
+
+    Raises:
+        ValueError: It does not.
+    """
+    if text in ("snapshot", "latest") or (text.isascii() and text.isdecimal()):
+        return text
+    try:
+        dt.datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(_START_FORM) from None
+    return text
+
+
+def _check_address(text: str) -> str:
+    parse_address(text)
+    return text
+
+
+SizeBytes = Annotated[
+    int,
+    BeforeValidator(parse_size),
+    WithJsonSchema({"type": ["string", "integer"], "examples": ["256MiB"]}),
+]
+"""A number of bytes, written with a unit."""
+
+Seconds = Annotated[
+    float,
+    BeforeValidator(parse_duration),
+    WithJsonSchema({"type": "string", "examples": ["10s"]}),
+]
+"""A duration in seconds, written with a unit."""
+
+Listen = Annotated[str, AfterValidator(_check_address)]
+"""`host:port`."""
+
+Start = Annotated[
+    str,
+    BeforeValidator(parse_start),
+    AfterValidator(check_start),
+    WithJsonSchema({"type": ["string", "integer"], "examples": ["snapshot", "latest", 42]}),
+]
+"""Where a pipeline begins that has no saved offset."""

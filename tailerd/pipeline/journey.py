@@ -1,0 +1,275 @@
+"""One uninterrupted journey of one table: wait, plan, read, write, save the offset; repeat.
+
+A journey ends at its target, when it is asked to stop, or with an error. It begins at the saved
+offset, so that the next journey goes on where the last one was acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+
+from tailerd.changefeed.change_task import ChangeMode
+from tailerd.changefeed.delivery import DeliveryTracker
+from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, DEFAULT_READ_LIMIT, BatchLimit, ReadLimit
+from tailerd.changefeed.offset import Offset, Phase, Version
+from tailerd.clock import Clock
+from tailerd.errors import BugError, OffsetError
+from tailerd.pipeline.change_stream import ChangeStream
+from tailerd.pipeline.offset_store import OffsetStore, SavedOffset
+from tailerd.sinks.base import Delivery, Sink
+from tailerd.sources.base import ChangeSource
+from tailerd.telemetry import Telemetry, events
+from tailerd.watchers.hints import Hint
+
+ENGINE = "arrow"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JourneyPlan:
+    """What the configuration says about a table's journey.
+
+    Attributes:
+        table: Configured name; the offset is kept under it.
+        sink: Kind of the sink, for telemetry.
+        start: Where to begin when nothing is saved, as `ChangeSource.initial_offset` reads it.
+        changes: Change mode of the source.
+        read_limit: What one delivery may hold.
+        batch_limit: Size of one Arrow batch.
+        is_once: End at the version that is the head when the first journey begins.
+    """
+
+    table: str
+    sink: str
+    start: str
+    changes: ChangeMode
+    read_limit: ReadLimit = DEFAULT_READ_LIMIT
+    batch_limit: BatchLimit = DEFAULT_BATCH_LIMIT
+    is_once: bool = False
+
+
+class Journey:
+    """Owns the offset of one table while it lasts. `run` once."""
+
+    def __init__(
+        self,
+        plan: JourneyPlan,
+        *,
+        source: ChangeSource,
+        sink: Sink,
+        offsets: OffsetStore,
+        hint: Hint,
+        telemetry: Telemetry,
+        clock: Clock,
+        on_progress: Callable[[], None],
+        executor: Executor | None = None,
+    ) -> None:
+        """Prepare; nothing is read or written before `run`.
+
+        Args:
+            plan: What to do.
+            source, sink, offsets: What to do it with.
+            hint: Rings when it is worth looking at the log.
+            telemetry, clock: As everywhere.
+            on_progress: Called whenever an offset was saved.
+            executor: Threads that read; the loop's own by default.
+        """
+        self._plan = plan
+        self._source = source
+        self._sink = sink
+        self._offsets = offsets
+        self._hint = hint
+        self._telemetry = telemetry
+        self._clock = clock
+        self._on_progress = on_progress
+        self._executor = executor
+        self._tracker = DeliveryTracker()
+        self._saving = asyncio.Lock()
+        self._saved: Offset | None = None
+        self._is_stopping = False
+        self._last_backlog: events.BacklogMeasured | None = None
+
+    def stop(self) -> None:
+        """Ask `run` to begin nothing new, finish what is in flight, and return."""
+        self._is_stopping = True
+        self._hint.ring()
+
+    async def run(self, target: Version | None) -> bool:
+        """Travel; return whether the target was reached (False: stopped before).
+
+        Args:
+            target: Last version to deliver; None follows the table until stopped.
+
+        Raises:
+            TailerdError: Of the source, the sink or the offset store, as it came.
+        """
+        offset = await self._begin()
+        slots = asyncio.Semaphore(self._sink.max_in_flight)
+        async with asyncio.TaskGroup() as deliveries:
+            while True:
+                await slots.acquire()
+                end = await self._next_end(offset, target)
+                if end is None:
+                    return not self._is_stopping
+                self._tracker.begin(end)
+                delivery = deliveries.create_task(self._deliver(offset, end))
+                delivery.add_done_callback(lambda _: slots.release())
+                offset = end
+
+    async def _begin(self) -> Offset:
+        plan = self._plan
+        saved = await self._offsets.load(plan.table)
+        if saved is None:
+            offset = await self._source.initial_offset(plan.start)
+            # Saved before the first row is delivered: a crash before the first acknowledgement
+            # must not begin at another snapshot, whose rows would come on top of the first's.
+            await self._offsets.save(plan.table, SavedOffset(offset=offset, changes=plan.changes))
+        else:
+            if saved.changes is not plan.changes:
+                raise OffsetError(
+                    f"The saved offset of {plan.table} counts changes {saved.changes.value!r}, but"
+                    f" the configuration now says {plan.changes.value!r}: positions differ.",
+                    hint=f"Set changes back, or run `tailerd offsets reset {plan.table} --to ...`.",
+                )
+            offset = saved.offset
+        self._saved = offset
+        await self._sink.resume(offset)
+        self._telemetry.emit(
+            events.OffsetChosen(
+                table=plan.table,
+                engine=ENGINE,
+                version=offset.version,
+                is_resumed=saved is not None,
+            )
+        )
+        return offset
+
+    async def _next_end(self, offset: Offset, target: Version | None) -> Offset | None:
+        """Wait for something new and return how far the next delivery goes; None: no more."""
+        while not self._is_stopping:
+            if _is_past(offset, target):
+                await self._measure(offset)
+                return None
+            began = self._clock.monotonic()
+            end = await self._source.latest_offset(offset, self._plan.read_limit)
+            if end != offset:
+                self._tell_advance(offset, end, self._clock.monotonic() - began)
+                await self._measure(offset)
+                return _clipped(end, target)
+            self._measure_idle(offset)
+            if self._plan.is_once:
+                return None
+            await self._hint.wait()
+        return None
+
+    async def _deliver(self, start: Offset, end: Offset) -> None:
+        began = self._clock.monotonic()
+        stream = ChangeStream(
+            self._source, start, end, limit=self._plan.batch_limit, executor=self._executor
+        )
+        async with aclosing(stream.batches()) as batches:
+            rows = await self._sink.write(
+                Delivery(table=self._plan.table, start=start, end=end, batches=batches)
+            )
+        if rows != stream.total_rows or not stream.is_complete:
+            raise BugError(
+                f"The sink {self._plan.sink} acknowledged {rows} rows of {self._plan.table} after"
+                f" taking {stream.total_rows}, not all there were."
+            )
+        if rows:
+            self._telemetry.emit(
+                events.DeliveryAcknowledged(
+                    table=self._plan.table,
+                    sink=self._plan.sink,
+                    engine=ENGINE,
+                    start_version=start.version,
+                    end_version=_last_version(end),
+                    rows=dict(stream.rows),
+                    bytes=stream.bytes,
+                    duration_seconds=self._clock.monotonic() - began,
+                )
+            )
+        safe = self._tracker.delivered(end)
+        if safe is not None:
+            await self._save(safe)
+
+    async def _save(self, offset: Offset) -> None:
+        began = self._clock.monotonic()
+        async with self._saving:
+            # A later delivery may have saved its offset while this one waited for the lock.
+            if self._saved is not None and not self._saved.is_before(offset):
+                return
+            saved = SavedOffset(offset=offset, changes=self._plan.changes)
+            await self._offsets.save(self._plan.table, saved)
+            self._saved = offset
+        self._on_progress()
+        self._telemetry.emit(
+            events.OffsetSaved(
+                table=self._plan.table,
+                engine=ENGINE,
+                version=offset.version,
+                offset=offset.to_json(),
+                duration_seconds=self._clock.monotonic() - began,
+            )
+        )
+        await self._source.commit(offset)
+
+    def _tell_advance(self, offset: Offset, end: Offset, duration_seconds: float) -> None:
+        self._telemetry.emit(
+            events.SnapshotAdvanced(
+                table=self._plan.table,
+                start_version=offset.version,
+                end_version=_last_version(end),
+                duration_seconds=duration_seconds,
+            )
+        )
+
+    async def _measure(self, offset: Offset) -> None:
+        backlog = await self._source.backlog(offset)
+        self._tell(
+            events.BacklogMeasured(
+                table=self._plan.table,
+                engine=ENGINE,
+                version=offset.version,
+                head_version=backlog.head_version,
+                versions=backlog.versions,
+                oldest_timestamp_ms=backlog.oldest_undelivered_timestamp_ms,
+            )
+        )
+
+    def _measure_idle(self, offset: Offset) -> None:
+        # Nothing comes after the offset, so the head is right before it: no look at the log needed.
+        self._tell(
+            events.BacklogMeasured(
+                table=self._plan.table,
+                engine=ENGINE,
+                version=offset.version,
+                head_version=_last_version(offset),
+                versions=0,
+                oldest_timestamp_ms=None,
+            )
+        )
+
+    def _tell(self, backlog: events.BacklogMeasured) -> None:
+        if backlog != self._last_backlog:
+            self._last_backlog = backlog
+            self._telemetry.emit(backlog)
+
+
+def _is_past(offset: Offset, target: Version | None) -> bool:
+    return target is not None and offset.phase is Phase.FOLLOW and offset.version > target
+
+
+def _clipped(end: Offset, target: Version | None) -> Offset:
+    if target is None or not _is_past(end, target):
+        return end
+    return replace(end, version=Version(target + 1), phase=Phase.FOLLOW, position=0)
+
+
+def _last_version(end: Offset) -> int:
+    """Return the last version before `end` or partly before it."""
+    is_commit_start = end.phase is Phase.FOLLOW and end.position == 0
+    return end.version - 1 if is_commit_start else end.version

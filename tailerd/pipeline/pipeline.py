@@ -1,0 +1,211 @@
+"""One table's pipeline: journeys one after the other, with a wait after each failed one.
+
+Case table of how a journey ends:
+
+    A  target reached, or stopped as asked      -> PipelineStopped
+    B  error that may go away, attempts left    -> RetryScheduled, wait, next journey
+    C  error that stays, or no attempts left    -> PipelineFailed; other tables go on
+    D  an exception nobody foresaw              -> as C, as a BugError
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+
+from tailerd.backoff import Backoff
+from tailerd.changefeed.offset import Version
+from tailerd.clock import Clock
+from tailerd.errors import BugError, TailerdError
+from tailerd.pipeline.journey import ENGINE, Journey, JourneyPlan
+from tailerd.pipeline.offset_store import OffsetStore
+from tailerd.sinks.base import Sink
+from tailerd.sources.base import ChangeSource
+from tailerd.telemetry import Telemetry, events
+from tailerd.watchers.hints import Hint
+
+OpenSource = Callable[[], Awaitable[ChangeSource]]
+
+
+class Pipeline:
+    """Runs one table until it is done, stopped or failed.
+
+    Attributes:
+        error: Why it failed; None while it runs and when it ended well.
+    """
+
+    def __init__(
+        self,
+        plan: JourneyPlan,
+        *,
+        source_place: str,
+        open_source: OpenSource,
+        sink: Sink,
+        offsets: OffsetStore,
+        hint: Hint,
+        telemetry: Telemetry,
+        clock: Clock,
+        backoff: Backoff | None = None,
+        max_attempts: int | None = None,
+        jitter: random.Random | None = None,
+        executor: Executor | None = None,
+    ) -> None:
+        """Prepare; the table is opened by `run`.
+
+        Args:
+            plan: What to do.
+            source_place: The table's place, for telemetry.
+            open_source: Opens the table; tried again like everything else.
+            sink, offsets, hint, telemetry, clock, executor: As `Journey` takes them.
+            backoff: Waits between attempts.
+            max_attempts: Failed attempts in a row before giving up; None never gives up.
+            jitter: Source of randomness of the waits.
+        """
+        self.error: TailerdError | None = None
+        self._plan = plan
+        self._source_place = source_place
+        self._open_source = open_source
+        self._source: ChangeSource | None = None
+        self._sink = sink
+        self._offsets = offsets
+        self._hint = hint
+        self._telemetry = telemetry
+        self._clock = clock
+        self._backoff = backoff or Backoff()
+        self._max_attempts = max_attempts
+        self._jitter = jitter or random.Random()
+        self._executor = executor
+        self._journey: Journey | None = None
+        self._stopping = asyncio.Event()
+        self._attempt = 0
+        self._target: Version | None = None
+
+    @property
+    def table(self) -> str:
+        """Configured name of the table."""
+        return self._plan.table
+
+    def stop(self) -> None:
+        """Ask `run` to finish what is in flight and return; idempotent."""
+        self._stopping.set()
+        if self._journey is not None:
+            self._journey.stop()
+
+    async def run(self) -> None:
+        """Run to the end; failures are in `error`, not raised. Cancelling drops what is in flight.
+
+        A dropped delivery is delivered again by the next run: its offset was not saved.
+        """
+        table = self._plan.table
+        self._telemetry.emit(
+            events.PipelineStarted(
+                table=table, source=self._source_place, sink=self._plan.sink, engine=ENGINE
+            )
+        )
+        try:
+            while not self._stopping.is_set():
+                error, is_complete = await self._try()
+                if error is None:
+                    self._tell_stopped(is_complete)
+                    return
+                self._attempt += 1
+                if not error.retryable or self._attempt == self._max_attempts:
+                    self._fail(error)
+                    return
+                await self._wait_before_retry(error)
+            self._tell_stopped(False)
+        finally:
+            await self._sink.aclose()
+
+    async def _try(self) -> tuple[TailerdError | None, bool]:
+        try:
+            return None, await self._travel()
+        except ExceptionGroup as group:
+            return _first(group), False
+        except TailerdError as error:
+            return error, False
+        except Exception as error:  # noqa: BLE001 - Case D: one table's bug must not stop the others
+            return _bug(error), False
+
+    async def _travel(self) -> bool:
+        if self._source is None:
+            self._source = await self._open_source()
+        journey = Journey(
+            self._plan,
+            source=self._source,
+            sink=self._sink,
+            offsets=self._offsets,
+            hint=self._hint,
+            telemetry=self._telemetry,
+            clock=self._clock,
+            on_progress=self._made_progress,
+            executor=self._executor,
+        )
+        self._journey = journey
+        if self._stopping.is_set():
+            return False
+        return await journey.run(await self._known_target(self._source))
+
+    async def _known_target(self, source: ChangeSource) -> Version | None:
+        if self._plan.is_once and self._target is None:
+            latest = await source.initial_offset("latest")
+            self._target = Version(latest.version - 1)
+        return self._target
+
+    def _made_progress(self) -> None:
+        self._attempt = 0
+
+    async def _wait_before_retry(self, error: TailerdError) -> None:
+        wait_seconds = self._backoff.wait_seconds(self._attempt - 1, self._jitter)
+        self._telemetry.emit(
+            events.RetryScheduled(
+                table=self._plan.table,
+                engine=ENGINE,
+                attempt=self._attempt,
+                wait_seconds=wait_seconds,
+                error_code=error.code,
+                hint=str(error),
+            )
+        )
+        sleeping = asyncio.ensure_future(self._clock.sleep(wait_seconds))
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait({sleeping, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            sleeping.cancel()
+            stopping.cancel()
+
+    def _fail(self, error: TailerdError) -> None:
+        self.error = error
+        self._telemetry.emit(
+            events.PipelineFailed(
+                table=self._plan.table, engine=ENGINE, error_code=error.code, hint=str(error)
+            )
+        )
+
+    def _tell_stopped(self, is_complete: bool) -> None:
+        self._telemetry.emit(
+            events.PipelineStopped(table=self._plan.table, engine=ENGINE, is_complete=is_complete)
+        )
+
+
+def _first(group: ExceptionGroup) -> TailerdError:
+    """Return the error that decides: one that stays before one that may go away."""
+    found: list[TailerdError] = []
+    for error in group.exceptions:
+        if isinstance(error, ExceptionGroup):
+            found.append(_first(error))
+        else:
+            found.append(error if isinstance(error, TailerdError) else _bug(error))
+    return min(found, key=lambda error: error.retryable)
+
+
+def _bug(error: Exception) -> TailerdError:
+    bug = BugError(
+        f"Something unforeseen happened: {type(error).__name__}: {error}.",
+        hint="Please report it; `tailerd --debug run` shows where.",
+    )
+    bug.__cause__ = error
+    return bug

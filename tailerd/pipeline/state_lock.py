@@ -1,0 +1,56 @@
+"""One daemon for one state folder: two would move each other's offsets."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tailerd.errors import ConfigError
+
+LOCK_NAME = "tailerd.lock"
+
+
+@contextmanager
+def state_lock(folder: Path) -> Iterator[None]:
+    """Hold the state folder while inside; the folder is made when it is not there.
+
+    The lock goes with the process: a killed holder leaves none behind.
+
+    Raises:
+        ConfigError: Another process holds it, or the folder cannot be written.
+    """
+    path = folder / LOCK_NAME
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"The state folder {folder} cannot be used: {error.strerror}.",
+            hint="Set `state` to a folder this user can write.",
+        ) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"The state folder {folder} is in use by {_holder(path)}.",
+                hint="Stop that one, or set `state` to another folder.",
+            ) from error
+        file.truncate(0)
+        json.dump({"pid": os.getpid(), "host": socket.gethostname()}, file)
+        file.flush()
+        yield
+
+
+def _holder(path: Path) -> str:
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        return f"process {fields['pid']} on {fields['host']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        # The holder is about to write its name.
+        return "another process"

@@ -1,0 +1,176 @@
+"""Columns as a file has them become columns as the table's schema wants them.
+
+Only casts that a table's history allows are made: wider numbers, other units of time, missing
+columns as null. Everything else is an error that names the column and both types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailerd.errors import UnreadableDataFileError
+from tailerd.reading.file_scan import FieldScan
+
+FIELD_ID = b"PARQUET:field_id"
+
+
+def find_field(scan: FieldScan, fields: Iterable[pa.Field]) -> int | None:
+    """Return the place among `fields` of the column `scan` means; None when the file lacks it."""
+    numbered = list(enumerate(fields))
+    if scan.field_id is not None:
+        wanted = str(scan.field_id).encode()
+        for index, field in numbered:
+            if (field.metadata or {}).get(FIELD_ID) == wanted:
+                return index
+        return None
+    for index, field in numbered:
+        if field.name == scan.name:
+            return index
+    # Engines differ in how they spell a column's case; Delta's names are case-insensitive.
+    folded = scan.name.casefold()
+    matches = [index for index, field in numbered if field.name.casefold() == folded]
+    return matches[0] if len(matches) == 1 else None
+
+
+def conform(array: pa.Array, scan: FieldScan) -> pa.Array:
+    """Return `array` with the type of `scan.target`.
+
+    Raises:
+        UnreadableDataFileError: The file's type does not fit the column's.
+    """
+    target = scan.target.type
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if pa.types.is_struct(target):
+        array = _conform_struct(array, scan)
+    elif pa.types.is_list(target):
+        array = _conform_list(array, scan)
+    elif pa.types.is_map(target):
+        array = _conform_map(array, scan)
+    elif array.type != target:
+        array = _cast(array, scan)
+    if scan.pad_to is not None:
+        array = pc.utf8_rpad(array, width=scan.pad_to)
+    return array
+
+
+def _conform_struct(array: pa.Array, scan: FieldScan) -> pa.Array:
+    target = scan.target.type
+    if not pa.types.is_struct(array.type):
+        raise _retyped(array, scan)
+    fields = [array.type.field(index) for index in range(array.type.num_fields)]
+    columns = array.flatten()
+    parts = []
+    for child in scan.children:
+        place = find_field(child, fields)
+        parts.append(
+            pa.nulls(len(array), child.target.type)
+            if place is None
+            else conform(columns[place], child)
+        )
+    targets = [target.field(index) for index in range(target.num_fields)]
+    if not targets:
+        return pa.array([{}] * len(array), target, mask=array.is_null().to_numpy(False))
+    return pa.StructArray.from_arrays(parts, fields=targets, mask=_mask(array))
+
+
+def _mask(array: pa.Array) -> pa.Array | None:
+    return array.is_null() if array.null_count else None
+
+
+def _zero_based(array: pa.Array) -> tuple[pa.Array, int, int]:
+    """Return a list's or map's offsets from 0, and the range of values they cover."""
+    offsets = array.offsets
+    start, end = offsets[0].as_py(), offsets[-1].as_py()
+    return (pc.subtract(offsets, offsets[0]) if start else offsets), start, end
+
+
+def _conform_list(array: pa.Array, scan: FieldScan) -> pa.Array:
+    if pa.types.is_large_list(array.type):
+        array = array.cast(pa.list_(array.type.value_field))
+    if not pa.types.is_list(array.type):
+        raise _retyped(array, scan)
+    if len(array) == 0:
+        return pa.nulls(0, scan.target.type)
+    offsets, start, end = _zero_based(array)
+    values = conform(array.values.slice(start, end - start), scan.children[0])
+    return pa.ListArray.from_arrays(_own(offsets), values, type=scan.target.type, mask=_mask(array))
+
+
+def _conform_map(array: pa.Array, scan: FieldScan) -> pa.Array:
+    if not pa.types.is_map(array.type):
+        raise _retyped(array, scan)
+    if len(array) == 0:
+        return pa.nulls(0, scan.target.type)
+    offsets, start, end = _zero_based(array)
+    key, item = scan.children
+    keys = conform(array.keys.slice(start, end - start), key)
+    items = conform(array.items.slice(start, end - start), item)
+    return pa.MapArray.from_arrays(
+        _own(offsets), keys, items, type=scan.target.type, mask=_mask(array)
+    )
+
+
+def _own(offsets: pa.Array) -> pa.Array:
+    """Return offsets that start where their buffer does, as building a list with nulls needs."""
+    return pa.concat_arrays([offsets]) if offsets.offset == 0 else pc.add(offsets, 0)
+
+
+_Family = Callable[[pa.DataType], bool]
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_string(kind)
+        or types.is_large_string(kind)
+        or types.is_binary(kind)
+        or types.is_large_binary(kind)
+        or types.is_fixed_size_binary(kind)
+    )
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    )
+
+
+_CASTS: tuple[tuple[_Family, _Family], ...] = (
+    (pa.types.is_integer, _is_number),
+    (pa.types.is_float16, pa.types.is_floating),
+    (pa.types.is_float32, pa.types.is_float64),
+    (pa.types.is_decimal, pa.types.is_decimal),
+    (pa.types.is_date, pa.types.is_timestamp),
+    (_is_text, _is_text),
+    (pa.types.is_null, lambda kind: True),
+)
+
+
+def _cast(array: pa.Array, scan: FieldScan) -> pa.Array:
+    source, target = array.type, scan.target.type
+    if pa.types.is_timestamp(source) and pa.types.is_timestamp(target):
+        return _cast_timestamp(array, target)
+    if not any(is_from(source) and is_to(target) for is_from, is_to in _CASTS):
+        raise _retyped(array, scan)
+    try:
+        return array.cast(target)
+    except pa.ArrowInvalid as error:
+        raise _retyped(array, scan, f": {error}") from error
+
+
+def _cast_timestamp(array: pa.Array, target: pa.TimestampType) -> pa.Array:
+    """Change the unit, and take the instant as it is: files without a zone hold UTC."""
+    if array.type.unit != target.unit:
+        array = array.cast(pa.timestamp(target.unit, array.type.tz), safe=False)
+    return array.view(pa.int64()).view(target)
+
+
+def _retyped(array: pa.Array, scan: FieldScan, detail: str = "") -> UnreadableDataFileError:
+    return UnreadableDataFileError(
+        f"column {scan.target.name} is {array.type} in the file and {scan.target.type} in the"
+        f" table's schema{detail}"
+    )

@@ -1,0 +1,52 @@
+"""What to read of one file, said without any table format's words. Small and pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tailerd.changefeed.change_task import ALL_ROWS, RowFilter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldScan:
+    """One column, or one part of a nested column, and where the file has it.
+
+    Attributes:
+        target: Name and Arrow type the column comes out with.
+        name: Its name in the file; used unless `field_id` is given.
+        field_id: Its Parquet field id; a file without that id lacks the column.
+        children: Fields of a struct; the element of a list; key and value of a map.
+        constant: The value of every row; nothing is read then.
+        pad_to: Characters a text is padded to with spaces.
+    """
+
+    target: pa.Field
+    name: str = ""
+    field_id: int | None = None
+    children: tuple[FieldScan, ...] = ()
+    constant: pa.Scalar | None = None
+    pad_to: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileScan:
+    """What to read of one Parquet file.
+
+    Attributes:
+        url: The file.
+        fields: The columns to come out, in order.
+        rows: Which rows.
+        change_column: Name of the file's column of change types; empty when it has none.
+    """
+
+    url: str
+    fields: tuple[FieldScan, ...]
+    rows: RowFilter = ALL_ROWS
+    change_column: str = ""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Schema of the rows that come out."""
+        return pa.schema([field.target for field in self.fields])

@@ -1,0 +1,174 @@
+"""A file scan becomes Arrow batches of bounded size, however large the file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tailerd.changefeed.change_task import ChangeType
+from tailerd.changefeed.limits import BatchLimit
+from tailerd.errors import FileMissingError, TailerdError, UnreadableDataFileError
+from tailerd.reading.conform import FIELD_ID, conform, find_field
+from tailerd.reading.file_scan import FileScan
+from tailerd.reading.row_filter import RowSelection, missing_data_file, select_rows
+from tailerd.storage.locate import open_data_file
+
+_CHANGE_TYPES = pa.array([change.value for change in ChangeType])
+
+
+def read_file(
+    scan: FileScan, limit: BatchLimit
+) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
+    """Read the rows of a scan, in file order.
+
+    Yields:
+        Rows with `scan.schema`, never empty, and their change types where the scan names a column
+        of them.
+
+    Raises:
+        MissingDataFileError: The file, or a deletion vector of it, does not exist.
+        InvalidDeletionVectorError: A deletion vector is damaged.
+        UnreadableDataFileError: The file is no Parquet, or its columns do not fit.
+    """
+    try:
+        source = open_data_file(scan.url)
+    except FileMissingError as error:
+        raise missing_data_file(scan.url) from error
+    with source, _named(scan.url):
+        file = pq.ParquetFile(
+            source,
+            pre_buffer=False,
+            coerce_int96_timestamp_unit="us",
+            arrow_extensions_enabled=False,
+        )
+        selection = select_rows(scan.rows, file.metadata.num_rows)
+        shape = _Shape(scan, file.schema_arrow)
+        for batch in _row_groups(file, shape.columns, selection, limit):
+            if batch.num_rows:
+                yield from _bounded(*shape.of(batch), limit)
+
+
+@contextmanager
+def _named(url: str) -> Iterator[None]:
+    """Name the file in whatever goes wrong with it."""
+    try:
+        yield
+    except UnreadableDataFileError as error:
+        raise UnreadableDataFileError(
+            f"The data file {url} does not fit the table: {error.message}.",
+            hint="The writer is broken, or the file was replaced: restore it from a backup.",
+        ) from error
+    except TailerdError:
+        raise
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise UnreadableDataFileError(
+            f"The data file {url} cannot be read: {error}.",
+            hint="It is torn or no Parquet file: restore it from a backup.",
+        ) from error
+
+
+class _Shape:
+    """Maps batches of the file to batches of the scan; made once a file."""
+
+    def __init__(self, scan: FileScan, file_schema: pa.Schema) -> None:
+        self._scan = scan
+        self._schema = scan.schema
+        self._names: list[str | None] = []
+        fields = list(file_schema)
+        _require_ids(scan, fields)
+        for field in scan.fields:
+            place = None if field.constant is not None else find_field(field, fields)
+            self._names.append(None if place is None else fields[place].name)
+        self.columns = list(dict.fromkeys(name for name in self._names if name is not None))
+        if scan.change_column:
+            if scan.change_column not in file_schema.names:
+                raise UnreadableDataFileError(
+                    f"it is a change file and has no column {scan.change_column}"
+                )
+            self.columns.append(scan.change_column)
+        elif not self.columns and file_schema.names:
+            # Something must be read to learn which rows there are.
+            self.columns.append(_smallest(file_schema))
+
+    def of(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array | None]:
+        """Return rows and change types of a batch of the file."""
+        count = batch.num_rows
+        arrays = []
+        for field, name in zip(self._scan.fields, self._names, strict=True):
+            if field.constant is not None:
+                arrays.append(pa.repeat(field.constant, count))
+            elif name is None:
+                arrays.append(pa.nulls(count, field.target.type))
+            else:
+                arrays.append(conform(batch.column(name), field))
+        rows = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        return rows, self._change_types(batch)
+
+    def _change_types(self, batch: pa.RecordBatch) -> pa.Array | None:
+        if not self._scan.change_column:
+            return None
+        changes = batch.column(self._scan.change_column)
+        if pa.types.is_dictionary(changes.type):
+            changes = changes.dictionary_decode()
+        changes = changes.cast(pa.string())
+        if not pc.all(pc.is_in(changes, value_set=_CHANGE_TYPES)).as_py():
+            raise UnreadableDataFileError(
+                f"its column {self._scan.change_column} holds something else than"
+                f" {', '.join(_CHANGE_TYPES.to_pylist())}"
+            )
+        return changes
+
+
+def _require_ids(scan: FileScan, fields: list[pa.Field]) -> None:
+    """Refuse a file without field ids where columns are found by id: it would read as all null."""
+    if any(field.field_id is not None for field in scan.fields) and not any(
+        FIELD_ID in (field.metadata or {}) for field in fields
+    ):
+        raise UnreadableDataFileError(
+            "its columns carry no field ids, and the table finds columns by id"
+        )
+
+
+def _smallest(schema: pa.Schema) -> str:
+    flat = [field.name for field in schema if not pa.types.is_nested(field.type)]
+    return str((flat or schema.names)[0])
+
+
+def _row_groups(
+    file: pq.ParquetFile, columns: list[str], selection: RowSelection | None, limit: BatchLimit
+) -> Iterator[pa.RecordBatch]:
+    start = 0
+    for group in range(file.num_row_groups):
+        about = file.metadata.row_group(group)
+        rows = about.num_rows
+        if selection is None or not selection.is_empty(start, start + rows):
+            size = _batch_rows(about, limit)
+            at = start
+            for batch in file.iter_batches(size, row_groups=[group], columns=columns):
+                yield batch if selection is None else selection.apply(batch, at)
+                at += batch.num_rows
+        start += rows
+
+
+def _batch_rows(about: pq.RowGroupMetaData, limit: BatchLimit) -> int:
+    """Return how many rows of a row group fit a batch, by the file's own idea of their size."""
+    row_bytes: int = max(1, about.total_byte_size // max(1, about.num_rows))
+    return max(1, min(limit.max_rows, limit.max_bytes // row_bytes))
+
+
+def _bounded(
+    rows: pa.RecordBatch, changes: pa.Array | None, limit: BatchLimit
+) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
+    """Cut a batch that turned out larger than its file said (dictionaries, for instance)."""
+    pieces = min(rows.num_rows, -(-rows.nbytes // limit.max_bytes))
+    if pieces <= 1:
+        yield rows, changes
+        return
+    step = -(-rows.num_rows // pieces)
+    for start in range(0, rows.num_rows, step):
+        part = None if changes is None else changes.slice(start, step)
+        yield rows.slice(start, step), part

@@ -1,0 +1,83 @@
+"""Which parts exist, by kind: the one table of them, loaded only when asked for.
+
+A built-in part is one line here. Another distribution adds a part through an entry point of the
+group `tailerd.sinks` whose name is the kind and whose value is `module:ConfigClass`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from importlib import import_module
+from importlib.metadata import EntryPoints, entry_points
+
+from tailerd.errors import BugError, ConfigError
+
+SINK_GROUP = "tailerd.sinks"
+
+SINK_CONFIGS: dict[str, str] = {
+    "console": "tailerd.sinks.console:ConsoleSinkConfig",
+    "file": "tailerd.sinks.file_config:FileSinkConfig",
+    "stream": "tailerd.sinks.stream:StreamSinkConfig",
+}
+"""Sink kind -> the class of its configuration section, a `tailerd.config.SinkConfig`."""
+
+_NOT_IN_THIS_RELEASE = {"kafka": "Use `file` or `console`, or with the Spark engine `stream`."}
+
+
+def sink_kinds() -> tuple[str, ...]:
+    """Return every kind of sink that can be configured, sorted."""
+    return tuple(sorted({*SINK_CONFIGS, *(point.name for point in _plugged_in())}))
+
+
+def sink_config_class(kind: str) -> type[object]:
+    """Load the configuration class of a sink kind.
+
+    Raises:
+        ConfigError: The kind is unknown, or the distribution that brings it does not load.
+    """
+    if kind in SINK_CONFIGS:
+        return load_class(SINK_CONFIGS[kind])
+    for point in _plugged_in():
+        if point.name == kind:
+            return load_class(point.value)
+    if kind in _NOT_IN_THIS_RELEASE:
+        raise ConfigError(
+            f"the sink kind {kind!r} is not in this release.", hint=_NOT_IN_THIS_RELEASE[kind]
+        )
+    raise ConfigError(f"the sink kind {kind!r} is not known.", hint=known(kind, sink_kinds()))
+
+
+def load_class(reference: str) -> type[object]:
+    """Import the class that `module:Class` names.
+
+    Raises:
+        ConfigError: The module cannot be imported.
+        BugError: The module has no such class.
+    """
+    module_name, _, class_name = reference.partition(":")
+    try:
+        module = import_module(module_name)
+    except ImportError as error:
+        raise ConfigError(
+            f"the part {reference!r} cannot be loaded, because importing it failed: {error}.",
+            hint="Install the distribution that brings it.",
+        ) from error
+    found = getattr(module, class_name, None)
+    if not isinstance(found, type):
+        raise BugError(f"The registry names {reference!r}, but there is no such class.")
+    return found
+
+
+def known(word: str, words: Iterable[str]) -> str:
+    """Return a sentence that names the nearest of `words`, or all of them."""
+    candidates = sorted(words)
+    by_folded = {candidate.casefold(): candidate for candidate in candidates}
+    nearest = difflib.get_close_matches(word.casefold(), by_folded, n=1, cutoff=0.6)
+    if nearest:
+        return f"Did you mean `{by_folded[nearest[0]]}`?"
+    return f"Known here: {', '.join(candidates)}." if candidates else ""
+
+
+def _plugged_in() -> EntryPoints:
+    return entry_points(group=SINK_GROUP)

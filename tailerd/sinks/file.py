@@ -1,0 +1,212 @@
+"""Changes as files in a folder: each row once, whatever crashes.
+
+A delivery becomes `{version:020}-{phase}-{position:020}-{part:05}.jsonl`, named by its start, so
+that names sort in delivery order. A file appears whole under its name. Files at or after the saved
+offset were never covered by it: `resume` removes them and they are written again, so a reader sees
+each row once; a reader that looks between a crash and the restart may see rows that are replaced
+by the same rows. A small file `.tailerd.json` says which table the folder belongs to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self, TypeVar
+
+import pyarrow as pa
+
+from tailerd.changefeed.offset import Offset, Phase
+from tailerd.errors import ConfigError, SinkError
+from tailerd.sinks.base import Delivery
+from tailerd.sinks.file_config import FileSinkConfig
+from tailerd.sinks.file_parts import (
+    TEMPORARY,
+    JsonLinesPart,
+    ParquetPart,
+    Part,
+    close_durably,
+    publish,
+    sync_folder,
+    temporary,
+)
+from tailerd.sinks.resources import EncodeBatch, SinkResources
+
+_NAME = re.compile(r"(\d{20})-([01])-(\d{20})-(\d{5,})\.(jsonl|parquet)")
+_MARKER = ".tailerd.json"
+_FORMAT = 1
+
+Result = TypeVar("Result")
+
+
+class FileSink:
+    """Writes deliveries of one table to one folder, exactly once."""
+
+    def __init__(self, config: FileSinkConfig, *, encode: EncodeBatch) -> None:
+        self._folder = Path(config.path).absolute()
+        self._config = config
+        self._encode = encode
+
+    @classmethod
+    def from_config(cls, config: FileSinkConfig, resources: SinkResources) -> Self:
+        """Build the sink of a table."""
+        return cls(config, encode=resources.encode)
+
+    @property
+    def max_in_flight(self) -> int:
+        """One: two deliveries at a time would not be faster on one disk."""
+        return 1
+
+    async def healthcheck(self) -> None:
+        """Look whether the folder can be written or made; change nothing.
+
+        Raises:
+            SinkError: It cannot.
+        """
+        await asyncio.to_thread(self._probe)
+
+    async def resume(self, offset: Offset) -> None:
+        """Remove what was written at or after `offset`, and what a crash left half written.
+
+        Raises:
+            ConfigError: The folder holds the changes of another table.
+            SinkError: The folder cannot be written.
+        """
+        await asyncio.to_thread(self._resume, offset)
+
+    async def write(self, delivery: Delivery) -> int:
+        """Write all rows and make them durable; return their number. No rows: no file.
+
+        Raises:
+            SinkError: The disk is full, the folder is gone or may not be written.
+        """
+        parts: list[Part] = []
+        try:
+            rows = await self._write_parts(delivery, parts)
+            await in_thread(self._publish, parts)
+        except BaseException as error:
+            # Also when cancelled: what is left is only temporary files.
+            await in_thread(_discard, parts)
+            if isinstance(error, OSError | pa.ArrowException):
+                raise self._unwritable(error) from error
+            raise
+        return rows
+
+    async def aclose(self) -> None:
+        """Do nothing: no file stays open between deliveries."""
+
+    async def _write_parts(self, delivery: Delivery, parts: list[Part]) -> int:
+        rows = 0
+        async for batch in delivery.batches:
+            if batch.num_rows == 0:
+                continue
+            if not parts or not parts[-1].fits(batch):
+                if parts:
+                    await in_thread(parts[-1].finish)
+                parts.append(await in_thread(self._open, delivery.start, len(parts)))
+            await in_thread(parts[-1].add, batch)
+            rows += batch.num_rows
+        if parts:
+            await in_thread(parts[-1].finish)
+        return rows
+
+    def _open(self, start: Offset, number: int) -> Part:
+        path = self._folder / f"{_prefix(start)}-{number:05d}.{self._config.format}"
+        if self._config.format == "parquet":
+            return ParquetPart(path, max_bytes=self._config.max_bytes_per_file)
+        return JsonLinesPart(path, encode=self._encode, max_bytes=self._config.max_bytes_per_file)
+
+    def _publish(self, parts: list[Part]) -> None:
+        for part in parts:
+            publish(part.path)
+        if parts:
+            sync_folder(self._folder)
+
+    def _probe(self) -> None:
+        place = self._folder
+        while not place.exists():
+            place = place.parent
+        if not place.is_dir():
+            raise SinkError(
+                f"The sink folder {self._folder} cannot be made, because {place} is a file.",
+                hint="Give the sink another folder.",
+            )
+        if not os.access(place, os.W_OK | os.X_OK):
+            raise self._unwritable(PermissionError(0, "this user may not write there"))
+
+    def _resume(self, offset: Offset) -> None:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._claim(offset.table_id)
+            for path in self._folder.iterdir():
+                is_left_over = path.name.startswith(".") and path.name.endswith(TEMPORARY)
+                if is_left_over or _is_at_or_after(path.name, offset):
+                    path.unlink()
+            sync_folder(self._folder)
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _claim(self, table_id: str) -> None:
+        """Make sure that the folder is this table's: its file names would mix with another's."""
+        marker = self._folder / _MARKER
+        if not marker.exists():
+            with temporary(marker).open("wb") as file:
+                file.write(json.dumps({"format": _FORMAT, "table_id": table_id}).encode())
+                close_durably(file)
+            publish(marker)
+            return
+        try:
+            owner = json.loads(marker.read_text())["table_id"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"{marker} is damaged, so it cannot be told whose changes {self._folder} holds.",
+                hint="Give the sink another folder, or empty this one.",
+            ) from error
+        if owner != table_id:
+            raise ConfigError(
+                f"The folder {self._folder} holds changes of the table with id {owner}, not of"
+                f" {table_id}: the table was made anew, or the folder belongs to another.",
+                hint="Give the sink another folder, or empty this one.",
+            )
+
+    def _unwritable(self, error: Exception) -> SinkError:
+        # Arrow reports failing writes with errno, but as its own text.
+        reason = getattr(error, "strerror", None) or str(error)
+        return SinkError(
+            f"The sink folder {self._folder} cannot be written: {reason}.",
+            hint="Free space, or give this user the right to write there.",
+        )
+
+
+async def in_thread(function: Callable[..., Result], *arguments: object) -> Result:
+    """Run a blocking step in a thread; when cancelled, wait for it before passing that on.
+
+    A thread cannot be stopped: cleaning up beneath it would pull its file away.
+    """
+    step = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
+    try:
+        return await asyncio.shield(step)
+    except asyncio.CancelledError:
+        await asyncio.wait({step})
+        raise
+
+
+def _discard(parts: list[Part]) -> None:
+    for part in parts:
+        part.discard()
+
+
+def _prefix(offset: Offset) -> str:
+    return f"{offset.version:020d}-{_rank(offset)}-{offset.position:020d}"
+
+
+def _rank(offset: Offset) -> int:
+    return 0 if offset.phase is Phase.SNAPSHOT else 1
+
+
+def _is_at_or_after(name: str, offset: Offset) -> bool:
+    match = _NAME.fullmatch(name)
+    return match is not None and tuple(map(int, match.groups()[:3])) >= offset.order

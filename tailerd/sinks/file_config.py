@@ -1,0 +1,44 @@
+"""The section of the file sink; apart from the sink, so that checking it loads no Arrow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, field_validator
+
+from tailerd.config import SinkConfig, SizeBytes
+
+
+class FileSinkConfig(SinkConfig):
+    """Files in a folder, one or more for each delivery, whose names sort in delivery order."""
+
+    implementation: ClassVar[str] = "tailerd.sinks.file:FileSink"
+
+    kind: Literal["file"] = Field(description="Files in a folder.")
+    path: str = Field(
+        min_length=1,
+        description="The folder; made when it is not there. Each table needs its own.",
+        examples=["/data/orders_changes"],
+    )
+    format: Literal["jsonl", "parquet"] = Field(
+        default="jsonl", description="JSON lines or Parquet.", examples=["jsonl"]
+    )
+    max_bytes_per_file: SizeBytes = Field(
+        default=128 * 1024**2,
+        ge=1024,
+        le=1024**4,
+        description="A delivery goes on in another file beyond this size, with a unit.",
+        examples=["128MiB"],
+    )
+
+    @field_validator("path")
+    @classmethod
+    def _is_a_folder(cls, path: str) -> str:
+        if "://" in path:
+            raise ValueError("give a folder of this machine, not a URL")
+        return path
+
+    def place(self) -> str:
+        """Return the folder."""
+        return str(Path(self.path).absolute())

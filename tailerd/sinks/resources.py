@@ -1,0 +1,24 @@
+"""What assembly hands to every sink it builds: sinks do not import encoders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tailerd.changefeed.change_batch import ChangeBatch
+
+EncodeBatch = Callable[[ChangeBatch], bytes]
+"""Turns a batch into bytes that may be appended to those of the batch before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkResources:
+    """What a sink needs beside its section.
+
+    Attributes:
+        table: Configured name of the table.
+        encode: The encoder of the format the sink's section asks for.
+    """
+
+    table: str
+    encode: EncodeBatch

@@ -1,0 +1,170 @@
+"""Tasks of commits: how far one step may go, and what it reads."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from tailerd.changefeed.change_task import ChangeTask, TaskGroup
+from tailerd.changefeed.limits import ReadLimit
+from tailerd.changefeed.offset import Offset
+from tailerd.delta.log_reader import CommitBody
+from tailerd.delta.protocol.change_plan import CommitPlan, TaskPlanner
+from tailerd.delta.protocol.data_path import DataPaths
+from tailerd.errors import BugError, MissingVersionError, TableError
+from tailerd.sources.delta.commit_window import CommitWindow
+
+GROUP_TASKS = 10_000
+"""Tasks of one commit come in groups of at most this many, so that memory stays bounded."""
+
+
+@dataclass(slots=True)
+class _Marks:
+    """Places in a large commit where reading can be taken up: task position and byte."""
+
+    places: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
+
+    def before(self, position: int) -> tuple[int, int]:
+        """Return the last mark at or before a position."""
+        return max(place for place in self.places if place[0] <= position)
+
+    def note(self, position: int, byte: int) -> None:
+        """Remember a place, if it is further than the last."""
+        if (position, byte) > self.places[-1]:
+            self.places.append((position, byte))
+
+
+class CommitTasks:
+    """Plans the commits of one table.
+
+    Args:
+        window: Looks up commits.
+        paths: Resolves the files they name.
+    """
+
+    def __init__(self, window: CommitWindow, paths: DataPaths) -> None:
+        self._window = window
+        self._paths = paths
+        self._marks: dict[int, _Marks] = {}
+
+    def forget_before(self, version: int) -> None:
+        """Drop what only versions before `version` need."""
+        for old in [known for known in self._marks if known < version]:
+            del self._marks[old]
+
+    async def furthest(self, start: Offset, limit: ReadLimit) -> Offset:
+        """Return how far one step from `start` may go.
+
+        Case A: a commit fits what is left of the limit: it is admitted whole.
+        Case B: it does not fit, and something was admitted before: the step ends before it.
+        Case C: it does not fit, is first, and must stay whole: it is admitted alone.
+        Case D: it does not fit, is first, and may be split: as many of its tasks as fit.
+
+        Raises:
+            TableError: A commit cannot be served truthfully. One behind a commit that can be is
+                left for the next step.
+        """
+        end, files, size = start, limit.max_files, limit.max_bytes
+        while (plan := await self._plan(end, is_first=end is start)) is not None:
+            tasks, size_bytes = plan.max_tasks, plan.size_bytes
+            if end.position == 0 and tasks <= files and size_bytes <= size:  # Case A
+                end, files, size = end.after_version(), files - tasks, size - size_bytes
+            elif end is not start:  # Case B
+                break
+            elif plan.is_whole:  # Case C
+                return end.after_version()
+            else:
+                return await self._split(end, limit)  # Case D
+        return end
+
+    async def _plan(self, at: Offset, *, is_first: bool) -> CommitPlan | None:
+        try:
+            return await self._window.plan(at.version)
+        except TableError:
+            if is_first:
+                raise
+            return None
+
+    async def _split(self, start: Offset, limit: ReadLimit) -> Offset:
+        files, size, position = 0, 0, start.position
+        found, plan = await self._expect(start.version)
+        async for tasks in self._tasks(found, plan, start.position):
+            for task in tasks:
+                files += 1
+                size += task.size_bytes
+                if files > 1 and (files > limit.max_files or size > limit.max_bytes):
+                    return start.at(position)
+                position = task.position + 1
+        return start.after_version()
+
+    async def groups(self, start: Offset, end: Offset) -> AsyncIterator[TaskGroup]:
+        """Yield the tasks of [start, end).
+
+        A group whose end equals its start belongs to one delivery with the group behind it.
+
+        Raises:
+            TableError: A commit cannot be served truthfully.
+        """
+        at = start
+        while at.is_before(end):
+            until = end.position if at.version == end.version else None
+            found, plan = await self._expect(at.version)
+            after = at.after_version() if until is None else end
+            ready: list[ChangeTask] = []
+            async for tasks in self._tasks(found, plan, at.position):
+                ready.extend(task for task in tasks if until is None or task.position < until)
+                while len(ready) > GROUP_TASKS:
+                    head = ready[:GROUP_TASKS]
+                    del ready[:GROUP_TASKS]
+                    reached = at if plan.is_whole else at.at(head[-1].position + 1)
+                    yield _group(at, reached, plan, head)
+                    at = reached
+                if until is not None and tasks and tasks[-1].position >= until:
+                    break
+            yield _group(at, after, plan, ready)
+            at = after
+
+    async def _expect(self, version: int) -> tuple[CommitBody, CommitPlan]:
+        plan, found = await self._window.plan(version), await self._window.commit(version)
+        if plan is None or found is None:
+            raise MissingVersionError(
+                f"The commit of version {version} was there and is gone: the log was cleaned up.",
+                hint="Start from a snapshot, or raise delta.logRetentionDuration.",
+            )
+        return found, plan
+
+    async def _tasks(
+        self, found: CommitBody, plan: CommitPlan, position: int
+    ) -> AsyncIterator[list[ChangeTask]]:
+        """Yield the tasks of a commit from a position on."""
+        if not plan.passes:
+            return
+        planner = TaskPlanner(plan, self._paths)
+        for number in range(plan.passes):
+            mark, byte = (0, 0)
+            marks = None
+            if found.body is None and not plan.is_whole:
+                marks = self._marks.setdefault(plan.version, _Marks())
+                mark, byte = marks.before(position)
+            planner.begin_pass(number, mark)
+            async for lines, done in self._window.reader.lines(found.file, byte, found.body):
+                tasks = planner.feed(lines)
+                if marks is not None:
+                    marks.note(planner.position, done)
+                if wanted := [task for task in tasks if task.position >= position]:
+                    yield wanted
+            planner.end_pass()
+
+
+def _group(start: Offset, end: Offset, plan: CommitPlan, tasks: list[ChangeTask]) -> TaskGroup:
+    if tasks and any(task.version != plan.version for task in tasks):
+        raise BugError(f"Tasks of other versions came with version {plan.version}.")
+    return TaskGroup(
+        start=start,
+        end=end,
+        version=plan.version,
+        timestamp_us=plan.timestamp_us,
+        change_source=plan.kind,
+        tasks=tuple(tasks),
+        operation=plan.operation,
+    )

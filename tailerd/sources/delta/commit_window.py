@@ -1,0 +1,201 @@
+"""Commits near the reader, fetched once: their bodies, plans and times."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from tailerd.changefeed.change_task import ChangeMode
+from tailerd.delta.log_reader import CommitBody, LogReader
+from tailerd.delta.protocol.change_plan import CommitPlan, plan_commit
+from tailerd.delta.protocol.commit_file import Commit
+from tailerd.delta.protocol.commit_timestamp import (
+    LOOK_BACK_VERSIONS,
+    commit_time_ms,
+    monotonic_file_times,
+)
+from tailerd.delta.protocol.log_path import LogFile
+from tailerd.delta.protocol.log_segment import LogListing
+from tailerd.delta.protocol.snapshot import TableState, first_state
+from tailerd.errors import (
+    FileMissingError,
+    MissingVersionError,
+    TableError,
+    TableRecreatedError,
+    TornCommitError,
+)
+from tailerd.sources.delta.state_timeline import StateTimeline
+
+WINDOW_BYTES = 64 * 1024 * 1024
+GROUP_BYTES = 16 * 1024 * 1024
+GROUP_COMMITS = 512
+
+
+class CommitWindow:
+    """Looks up commits by version, with the states and times around them.
+
+    Memory is bounded: bodies above `WINDOW_BYTES` in all are dropped and fetched again when they
+    are needed again.
+
+    Args:
+        reader: The table's log.
+        mode: Which changes are asked for.
+    """
+
+    def __init__(self, reader: LogReader, mode: ChangeMode) -> None:
+        self.reader = reader
+        self.mode = mode
+        self.timeline = StateTimeline()
+        self._found: OrderedDict[int, CommitBody] = OrderedDict()
+        self._plans: dict[int, CommitPlan] = {}
+        self._bytes = 0
+        self._file_times: dict[int, int] = {}
+        self._listed: dict[int, LogFile] = {}
+
+    async def commit(self, version: int) -> CommitBody | None:
+        """Return a commit, or None when there is none of that version yet.
+
+        Raises:
+            TornCommitError, CorruptLogError: It is damaged.
+        """
+        found = self._found.get(version)
+        if found is not None:
+            return found
+        try:
+            if version in self._listed:
+                await self._fetch_listed(version)
+                return self._found[version]
+            file = await self.reader.commit_file(version)
+            if file is None:
+                return None
+            found = await self.reader.read_commit(file)
+        except FileMissingError as error:
+            raise MissingVersionError(
+                f"The commit of version {version} or one soon after it vanished while it was read:"
+                " the log was cleaned up.",
+                hint="Start from a snapshot, or raise delta.logRetentionDuration.",
+            ) from error
+        self._keep(version, found)
+        return found
+
+    async def look_around(self, version: int) -> LogListing:
+        """List the log around a version: times behind it, and what may be fetched at once ahead."""
+        listing = await self.reader.list_log(max(0, version - LOOK_BACK_VERSIONS))
+        self._file_times = monotonic_file_times(listing.commits)
+        self._listed = {v: file for v, file in listing.commits.items() if v >= version}
+        return listing
+
+    async def _fetch_listed(self, version: int) -> None:
+        """Fetch a run of listed commits in one go; a large one comes alone."""
+        group, size = [self._listed.pop(version)], 0
+        size = group[0].size_bytes
+        while size < GROUP_BYTES and len(group) < GROUP_COMMITS:
+            following = self._listed.get(group[-1].version + 1)
+            if following is None or size + following.size_bytes > GROUP_BYTES:
+                break
+            group.append(self._listed.pop(following.version))
+            size += following.size_bytes
+        if len(group) == 1:
+            self._keep(version, await self.reader.read_commit(group[0]))
+            return
+        try:
+            bodies = await self.reader.read_commits(group)
+        except TornCommitError:
+            # Only the newest can be torn, and alone it is given time.
+            bodies = [await self.reader.read_commit(file) for file in group]
+        for found in bodies:
+            self._keep(found.file.version, found)
+
+    def _keep(self, version: int, found: CommitBody) -> None:
+        self._found[version] = found
+        self.timeline.extend(found.commit)
+        self._bytes += len(found.body or b"")
+        while len(self._found) > 1 and self._bytes > WINDOW_BYTES:
+            oldest, dropped = self._found.popitem(last=False)
+            self._bytes -= len(dropped.body or b"")
+            self._plans.pop(oldest, None)
+
+    def forget_before(self, version: int) -> None:
+        """Drop what only versions before `version` need."""
+        for old in [known for known in self._found if known < version]:
+            self._bytes -= len(self._found.pop(old).body or b"")
+            self._plans.pop(old, None)
+        self.timeline.forget_before(version - 1)
+        for old in [known for known in self._file_times if known < version - LOOK_BACK_VERSIONS]:
+            del self._file_times[old]
+
+    async def plan(self, version: int) -> CommitPlan | None:
+        """Return how the rows of a commit are read; None when there is no such commit yet.
+
+        Raises:
+            TableError: The commit cannot be served truthfully.
+        """
+        found = await self.commit(version)
+        if found is None:
+            return None
+        plan = self._plans.get(version)
+        if plan is None:
+            before, after = await self.states(found.commit)
+            after.check_rows()
+            if after.metadata.id != before.metadata.id:
+                raise TableRecreatedError(
+                    f"Version {version} belongs to table {after.metadata.id}, and the version"
+                    f" before to {before.metadata.id}: the table was dropped and created again.",
+                    hint="Reset the pipeline with `tailerd offsets reset NAME --to snapshot`.",
+                )
+            time = await self.time_ms(found, after)
+            plan = self._plans[version] = plan_commit(found.commit, before, after, time, self.mode)
+        return plan
+
+    async def states(self, commit: Commit) -> tuple[TableState, TableState]:
+        """Return protocol and metadata without and with a commit.
+
+        Raises:
+            MissingVersionError: The version before can no longer be rebuilt and is needed.
+        """
+        version = commit.version
+        if version == 0:
+            state = first_state(0, commit.protocol, commit.metadata)
+            self.timeline.restart(0, state)
+            return state, state
+        if not self.timeline.knows(version - 1):
+            try:
+                snapshot, _ = await self.reader.open_listed(version - 1, with_files=False)
+            except TableError as error:
+                return await self._states_without_before(commit, error)
+            self.timeline.restart(version - 1, snapshot.state)
+        before = self.timeline.at(version - 1)
+        after = before.after(commit)
+        self.timeline.extend(commit)
+        return before, after
+
+    async def _states_without_before(
+        self, commit: Commit, error: TableError
+    ) -> tuple[TableState, TableState]:
+        """Return the states of the oldest version that can be rebuilt, where they are certain."""
+        if commit.metadata is not None and commit.data_removed.files:
+            # Its removed rows have a schema that nobody knows any more.
+            raise error
+        snapshot, _ = await self.reader.open_listed(commit.version, with_files=False)
+        self.timeline.restart(commit.version, snapshot.state)
+        return snapshot.state, snapshot.state
+
+    async def time_ms(self, found: CommitBody, state: TableState) -> int:
+        """Return a commit's timestamp in milliseconds.
+
+        Args:
+            state: Protocol and metadata with the commit applied.
+        """
+        if state.has_in_commit_timestamps:
+            return commit_time_ms(found.commit, state, 0)
+        return await self.file_time_ms(found.file)
+
+    async def file_time_ms(self, file: LogFile) -> int:
+        """Return a commit file's time, made to grow from version to version."""
+        version = file.version
+        if version not in self._file_times:
+            before = self._file_times.get(version - 1)
+            if before is None:
+                await self.look_around(version)
+            else:
+                self._file_times[version] = max(file.mtime_ms, before + 1)
+        return self._file_times.get(version, file.mtime_ms)

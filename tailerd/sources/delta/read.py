@@ -1,0 +1,143 @@
+"""A change task becomes change rows: what the columns of a file mean, then `reading` reads them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from tailerd.changefeed.change_batch import CHANGE_COLUMNS, CHANGE_TYPE, VARIANT_FIELD, ChangeBatch
+from tailerd.changefeed.change_task import ChangeTask, TableSchema
+from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
+from tailerd.delta.protocol.partition_values import parse_partition_value
+from tailerd.delta.protocol.schema import (
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+    arrow_field,
+    parse_schema,
+)
+from tailerd.errors import BugError, TableError, UsageError
+from tailerd.reading.file_scan import FieldScan, FileScan
+from tailerd.reading.parquet import read_file
+
+
+def read_changes(
+    task: ChangeTask,
+    limit: BatchLimit = DEFAULT_BATCH_LIMIT,
+    columns: Sequence[str] | None = None,
+) -> Iterator[ChangeBatch]:
+    """Read one task's change rows; blocking, for worker threads and executors.
+
+    Args:
+        columns: Logical names to read; None for all.
+
+    Raises:
+        TableError: A file is missing or damaged.
+        UsageError: A column in `columns` does not exist.
+    """
+    scan = file_scan(task, None if columns is None else tuple(columns))
+    for rows, changes in read_file(scan, limit):
+        change = task.change_type if changes is None else changes
+        if change is None:
+            raise BugError(f"The task of {task.url} does not say which change it is.")
+        yield ChangeBatch(
+            rows=rows,
+            change_type=change,
+            version=task.version,
+            timestamp_us=task.timestamp_us,
+            change_source=task.change_source,
+        )
+
+
+def file_scan(task: ChangeTask, columns: tuple[str, ...] | None = None) -> FileScan:
+    """Return what to read of a task's file."""
+    fields = list(column_scans(task.schema, columns))
+    schema = parse_schema(task.schema.text)
+    values = dict(task.partition_values)
+    for index, field in enumerate(fields):
+        if field.target.name in task.schema.partition_columns:
+            item = schema.named(field.target.name)
+            name = item.physical_name(task.schema.column_mapping) if item else field.target.name
+            constant = parse_partition_value(
+                values.get(name),
+                field.target.type,
+                field.target.name,
+                task.schema.writer_timezone,
+            )
+            fields[index] = FieldScan(target=field.target, constant=constant)
+    return FileScan(
+        url=task.url,
+        fields=tuple(fields),
+        rows=task.rows,
+        change_column=CHANGE_TYPE if task.change_type is None else "",
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def column_scans(
+    schema: TableSchema, columns: tuple[str, ...] | None = None
+) -> tuple[FieldScan, ...]:
+    """Return how each column is found in a data file, in schema order.
+
+    Raises:
+        UnsupportedFeatureError: A column has a type that is not read.
+        TableError: A column is named like a change column.
+        UsageError: A column in `columns` does not exist.
+    """
+    fields = parse_schema(schema.text).fields
+    if columns is not None:
+        names = [field.name for field in fields]
+        if unknown := [name for name in columns if name not in names]:
+            raise UsageError(
+                f"There is no column {unknown[0]!r}; the table has {', '.join(names)}.",
+                hint="Check the spelling; names are case-sensitive.",
+            )
+        fields = tuple(field for field in fields if field.name in columns)
+    for field in fields:
+        if field.name in CHANGE_COLUMNS:
+            raise TableError(
+                f"The table has a column {field.name}, and change rows carry one of that name too.",
+                hint="Leave it out with --columns, or rename it in the table.",
+            )
+    return tuple(_field(field, schema.column_mapping) for field in fields)
+
+
+def _field(field: StructField, mapping: str) -> FieldScan:
+    return FieldScan(
+        target=arrow_field(field),
+        name=field.physical_name(mapping),
+        field_id=field.column_id if mapping == "id" else None,
+        children=_children(field.type, arrow_field(field), mapping),
+        pad_to=field.char_length,
+    )
+
+
+def _children(kind: DataType, target: pa.Field, mapping: str) -> tuple[FieldScan, ...]:
+    match kind:
+        case StructType(fields):
+            return tuple(_field(item, mapping) for item in fields)
+        case ArrayType(element, _):
+            item = target.type.value_field
+            return (FieldScan(target=item, children=_children(element, item, mapping)),)
+        case MapType(key, value, _):
+            key_field, item_field = target.type.key_field, target.type.item_field
+            return (
+                FieldScan(target=key_field, children=_children(key, key_field, mapping)),
+                FieldScan(target=item_field, children=_children(value, item_field, mapping)),
+            )
+        case _ if (target.metadata or {}).items() >= VARIANT_FIELD.items():
+            return tuple(
+                FieldScan(target=part, name=part.name)
+                for part in (target.type.field(0), target.type.field(1))
+            )
+        case _:
+            return ()
+
+
+def rows_schema(schema: TableSchema, columns: tuple[str, ...] | None = None) -> pa.Schema:
+    """Return the Arrow schema of rows read under a table schema, without change columns."""
+    return pa.schema([field.target for field in column_scans(schema, columns)])

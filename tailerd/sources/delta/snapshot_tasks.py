@@ -1,0 +1,100 @@
+"""Tasks of a snapshot: its files in the order of their keys, whatever the log looks like by then.
+
+A step covers a range of keys. The range alone says which files it has, so a restart that finds
+other checkpoints, or none, reads the same files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import numpy as np
+
+from tailerd.changefeed.change_task import (
+    ALL_ROWS,
+    ChangeSourceKind,
+    ChangeTask,
+    ChangeType,
+    RowFilter,
+    TaskGroup,
+)
+from tailerd.changefeed.limits import ReadLimit
+from tailerd.changefeed.offset import Offset, Version
+from tailerd.delta.live_files import read_live_files
+from tailerd.delta.log_reader import LogReader
+from tailerd.delta.protocol.data_path import DataPaths
+from tailerd.delta.protocol.live_file import LiveFile
+from tailerd.delta.protocol.snapshot import Snapshot
+
+
+class SnapshotTasks:
+    """Plans one snapshot.
+
+    Args:
+        reader: The table's log.
+        snapshot: Opened with files.
+        timestamp_ms: The version's commit timestamp.
+        paths: Resolves the files' places.
+    """
+
+    def __init__(
+        self, reader: LogReader, snapshot: Snapshot, timestamp_ms: int, paths: DataPaths
+    ) -> None:
+        self._reader = reader
+        self.snapshot = snapshot
+        self._timestamp_us = timestamp_ms * 1000
+        self._paths = paths
+
+    def furthest(self, start: Offset, limit: ReadLimit) -> Offset:
+        """Return how far one step from `start` may go: at least one file, or past the snapshot."""
+        keys, sizes = self.snapshot.files.sorted_files()
+        first = int(np.searchsorted(keys, np.uint64(start.position)))
+        fitting = np.cumsum(sizes[first : first + limit.max_files]) <= limit.max_bytes
+        count = max(1, int(np.count_nonzero(fitting)))
+        if first + count >= len(keys):
+            return start.after_version()
+        return start.at(int(keys[first + count]))
+
+    async def group(self, start: Offset, end: Offset) -> TaskGroup:
+        """Return the tasks of one step.
+
+        Raises:
+            TableError: The log cannot be read, or names a file outside the table.
+        """
+        until = end.position if end.version == start.version else None
+        tasks: list[ChangeTask] = []
+        async for files in read_live_files(
+            self._reader, self.snapshot, first_key=start.position, until_key=until
+        ):
+            tasks.extend(self._task(file) for file in files)
+        tasks.sort(key=lambda task: task.position)
+        return TaskGroup(
+            start=start,
+            end=end,
+            version=Version(self.snapshot.version),
+            timestamp_us=self._timestamp_us,
+            change_source=ChangeSourceKind.SNAPSHOT,
+            tasks=tuple(tasks),
+        )
+
+    async def groups(self, start: Offset, end: Offset) -> AsyncIterator[TaskGroup]:
+        """Yield the one group of a step."""
+        yield await self.group(start, end)
+
+    def _task(self, file: LiveFile) -> ChangeTask:
+        rows = ALL_ROWS
+        if file.deletion_vector is not None:
+            rows = RowFilter(exclude=self._paths.vector(file.deletion_vector))
+        return ChangeTask(
+            version=Version(self.snapshot.version),
+            timestamp_us=self._timestamp_us,
+            position=file.key,
+            change_source=ChangeSourceKind.SNAPSHOT,
+            change_type=ChangeType.INSERT,
+            url=self._paths.resolve(file.path),
+            size_bytes=file.size_bytes,
+            partition_values=file.partition_values,
+            schema=self.snapshot.state.schema,
+            rows=rows,
+            num_records=file.num_records,
+        )

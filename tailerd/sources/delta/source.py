@@ -1,0 +1,325 @@
+"""A Delta table as a change source.
+
+Protocol: PROTOCOL.md#change-data-files, #reader-requirements-for-addcdcfile
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+
+import pyarrow as pa
+
+from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.changefeed.change_task import ChangeMode, ChangeTask, TaskGroup
+from tailerd.changefeed.limits import BatchLimit, ReadLimit
+from tailerd.changefeed.offset import Offset, Phase, Version
+from tailerd.clock import Clock, SystemClock
+from tailerd.delta.log_reader import LogReader
+from tailerd.delta.protocol.data_path import DataPaths, allowed_places
+from tailerd.delta.protocol.log_segment import LogListing
+from tailerd.delta.protocol.snapshot import TableState
+from tailerd.delta.time_travel import TimeAxis
+from tailerd.errors import (
+    MissingVersionError,
+    NotATableError,
+    TableRecreatedError,
+    UsageError,
+)
+from tailerd.sources.base import Backlog
+from tailerd.sources.delta.commit_tasks import CommitTasks
+from tailerd.sources.delta.commit_window import CommitWindow
+from tailerd.sources.delta.read import read_changes, rows_schema
+from tailerd.sources.delta.snapshot_tasks import SnapshotTasks
+from tailerd.sources.delta.start import StartWord, parse_point, parse_start, show_ms, to_ms
+from tailerd.storage.base import ObjectStore
+from tailerd.storage.locate import locate
+
+SAFETY_LISTING_SECONDS = 10.0
+"""How often the log is listed although the next commit's name says nothing is new: a gap, or a
+table that was dropped, shows in no other way."""
+GAP_PATIENCE_SECONDS = 0.5
+
+
+class DeltaChangeSource:
+    """Changes of one Delta table; see `sources.base.ChangeSource`.
+
+    Made by `open`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        reader: LogReader,
+        state: TableState,
+        head_version: int,
+        *,
+        changes: ChangeMode,
+        allowed_paths: Iterable[str] = (),
+        columns: Sequence[str] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._name = name
+        self._reader = reader
+        self._head_state = state
+        self._head_version = head_version
+        self._columns = None if columns is None else tuple(columns)
+        self._paths = DataPaths(reader.url, allowed_places(allowed_paths))
+        self._window = CommitWindow(reader, changes)
+        self._commits = CommitTasks(self._window, self._paths)
+        self._snapshot: SnapshotTasks | None = None
+        self._clock = clock or SystemClock()
+        self._listed_at = float("-inf")
+
+    @classmethod
+    async def open(
+        cls,
+        table: str,
+        *,
+        changes: ChangeMode = ChangeMode.AUTO,
+        allowed_paths: Iterable[str] = (),
+        columns: Sequence[str] | None = None,
+        wrap_store: Callable[[ObjectStore], ObjectStore] | None = None,
+        clock: Clock | None = None,
+    ) -> DeltaChangeSource:
+        """Open a table at its newest version.
+
+        Args:
+            table: A path or URL.
+            changes: Which changes are asked for.
+            allowed_paths: Places outside the table its log may name.
+            columns: Logical names of the columns to read; None for all.
+            wrap_store: Puts a wrapper (metering, retries) around the store of the log.
+
+        Raises:
+            NotATableError, TableError: The table cannot be served.
+            ConfigError: No store serves this place.
+        """
+        store, root = locate(table)
+        reader = LogReader(wrap_store(store) if wrap_store else store, root)
+        head = await reader.open(with_files=False)
+        source = cls(
+            table,
+            reader,
+            head.state,
+            head.version,
+            changes=changes,
+            allowed_paths=allowed_paths,
+            columns=columns,
+            clock=clock,
+        )
+        source._window.timeline.restart(head.version, head.state)
+        return source
+
+    @property
+    def name(self) -> str:
+        """The table's place, as the user gave it."""
+        return self._name
+
+    @property
+    def url(self) -> str:
+        """The table's place, absolute."""
+        return self._reader.url
+
+    @property
+    def table_id(self) -> str:
+        """Identity of the table."""
+        return self._head_state.metadata.id
+
+    async def initial_offset(self, start: str) -> Offset:
+        """Return where to begin: `snapshot`, `latest`, a version, or a time.
+
+        Raises:
+            MissingVersionError: The version is not in the log, or more than one ahead of it.
+            UsageError: The text says nothing of that kind, or the time is in the future.
+        """
+        match parse_start(start):
+            case StartWord.SNAPSHOT:
+                return self._offset(self._head_version, Phase.SNAPSHOT)
+            case StartWord.LATEST:
+                return self._offset(self._head_version + 1)
+            case int(version):
+                return await self._at_version(version)
+            case time:
+                return self._offset(await self._first_from(time))
+
+    def _offset(self, version: int, phase: Phase = Phase.FOLLOW) -> Offset:
+        return Offset(table_id=self.table_id, version=Version(version), phase=phase)
+
+    async def _at_version(self, version: int) -> Offset:
+        listing = await self._look_around(version)
+        head = max(self._head_version, listing.head_version or 0)
+        if version > head + 1:
+            raise MissingVersionError(
+                f"Version {version} is ahead of the table: the newest is {head}.",
+                hint=f"Start at {head + 1} at most, to wait for the next commit.",
+            )
+        if version <= head and version not in listing.commits:
+            earliest = (await self._reader.list_log()).earliest_commit
+            raise MissingVersionError(
+                f"The commit of version {version} is no longer in the log (the oldest is"
+                f" {earliest}), because metadata cleanup removed it.",
+                hint="Use --from snapshot, or a later version.",
+            )
+        return self._offset(version)
+
+    async def _first_from(self, time: datetime.datetime) -> int:
+        axis = await TimeAxis.of(self._reader)
+        found = await axis.first_from(to_ms(time, round_up=True))
+        if found is None:
+            newest = max(axis.commits)
+            raise UsageError(
+                f"There is no commit at or after {time.isoformat()}: the newest, version {newest},"
+                f" is of {show_ms(await axis.time_ms(newest))}.",
+                hint="Use --from latest to wait for the next one.",
+            )
+        return found
+
+    async def end_version(self, text: str) -> int:
+        """Return the version that `--to` means: itself, or the last one at or before a time.
+
+        Raises:
+            UsageError, MissingVersionError: There is no such version.
+        """
+        match parse_point(text):
+            case int(version):
+                return version
+            case time:
+                axis = await TimeAxis.of(self._reader)
+                return await axis.last_until(to_ms(time))
+
+    async def latest_offset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """Return the furthest offset one step from `start` may reach; `start` if nothing is new.
+
+        Raises:
+            TableRecreatedError: `start` belongs to another table, or the table was dropped.
+            MissingVersionError: The next version is missing and later ones are there.
+            TableError: The next commit cannot be served truthfully.
+        """
+        self._check_identity(start)
+        if start.phase is Phase.SNAPSHOT:
+            tasks = await self._snapshot_tasks(start.version)
+            return tasks.furthest(start, limit)
+        end = await self._commits.furthest(start, limit)
+        if end == start:
+            await self._check_for_gap(start.version)
+            # The listing may have brought what was missing a moment ago.
+            end = await self._commits.furthest(start, limit)
+        return end
+
+    def _check_identity(self, offset: Offset) -> None:
+        if offset.table_id != self.table_id:
+            raise TableRecreatedError(
+                f"The offset belongs to table {offset.table_id}, and {self._name} now holds table"
+                f" {self.table_id}: it was dropped and created again.",
+                hint="Reset the pipeline with `tailerd offsets reset NAME --to snapshot`.",
+            )
+
+    async def _check_for_gap(self, version: int) -> None:
+        now = self._clock.monotonic()
+        if now - self._listed_at < SAFETY_LISTING_SECONDS:
+            return
+        listing = await self._look_around(version)
+        self._check_still_there(listing, version)
+        if version in listing.commits or not _is_beyond(listing, version):
+            return
+        # Stores exist that show files out of order for a moment.
+        await asyncio.sleep(GAP_PATIENCE_SECONDS)
+        listing = await self._look_around(version)
+        if version not in listing.commits and _is_beyond(listing, version):
+            raise MissingVersionError(
+                f"Version {version} of {self._name} is missing from the log, though version"
+                f" {listing.head_version} is there: metadata cleanup removed it, or it was lost.",
+                hint=(
+                    "Reset with `tailerd offsets reset NAME --to snapshot`, and raise"
+                    " delta.logRetentionDuration."
+                ),
+            )
+
+    def _check_still_there(self, listing: LogListing, version: int) -> None:
+        head = listing.head_version
+        if head is None:
+            raise NotATableError(
+                f"The log of {self._name} is empty: the table was dropped.",
+                hint="Remove it from the configuration, or create it again and reset its offset.",
+            )
+        if head < version - 1:
+            raise TableRecreatedError(
+                f"The log of {self._name} ends at version {head}, and {version - 1} was read"
+                " before: the table was dropped and created again, or restored from a copy.",
+                hint="Reset the pipeline with `tailerd offsets reset NAME --to snapshot`.",
+            )
+
+    async def _look_around(self, version: int) -> LogListing:
+        self._listed_at = self._clock.monotonic()
+        return await self._window.look_around(version)
+
+    async def _snapshot_tasks(self, version: int) -> SnapshotTasks:
+        if self._snapshot is None or self._snapshot.snapshot.version != version:
+            snapshot = await self._reader.open(version)
+            if snapshot.state.metadata.id != self.table_id:
+                raise TableRecreatedError(f"Version {version} belongs to another table.")
+            time = await self._version_time_ms(version, snapshot.state)
+            self._snapshot = SnapshotTasks(self._reader, snapshot, time, self._paths)
+        return self._snapshot
+
+    async def _version_time_ms(self, version: int, state: TableState) -> int:
+        listing = await self._look_around(version)
+        if version in listing.commits:
+            found = await self._window.commit(version)
+            if found is not None:
+                return await self._window.time_ms(found, state)
+        # Only the checkpoint is left of this version; its file is the nearest thing to a time.
+        checkpoints = listing.checkpoints.get(version)
+        return checkpoints[0][0].mtime_ms if checkpoints else 0
+
+    async def plan(self, start: Offset, end: Offset) -> AsyncIterator[TaskGroup]:
+        """Yield the tasks of [start, end) in order.
+
+        Raises:
+            TableError: A commit cannot be served truthfully.
+        """
+        self._check_identity(start)
+        if start.phase is Phase.SNAPSHOT:
+            boundary = end if end.version == start.version else start.after_version()
+            tasks = await self._snapshot_tasks(start.version)
+            yield await tasks.group(start, boundary)
+            start = boundary
+        if start.phase is Phase.FOLLOW:
+            async for group in self._commits.groups(start, end):
+                yield group
+
+    def read(self, task: ChangeTask, limit: BatchLimit) -> Iterator[ChangeBatch]:
+        """Read one task's rows; blocking, for worker threads and executors."""
+        return read_changes(task, limit, self._columns)
+
+    async def backlog(self, start: Offset) -> Backlog:
+        """Say how far the head is from `start`, with one listing."""
+        listing = await self._look_around(start.version)
+        head = max(listing.head_version or 0, start.version - 1)
+        pending = [version for version in listing.commits if version >= start.version]
+        newest, oldest = listing.commits.get(head), min(pending, default=None)
+        return Backlog(
+            head_version=Version(head),
+            versions=max(0, head - start.version + 1),
+            head_timestamp_ms=newest.mtime_ms if newest else 0,
+            oldest_undelivered_timestamp_ms=(
+                None if oldest is None else listing.commits[oldest].mtime_ms
+            ),
+        )
+
+    async def commit(self, end: Offset) -> None:
+        """Hear that everything before `end` is delivered; forget it."""
+        self._window.forget_before(end.version)
+        self._commits.forget_before(end.version)
+        if end.phase is Phase.FOLLOW:
+            self._snapshot = None
+
+    async def arrow_schema(self) -> pa.Schema:
+        """Return the newest version's columns, as seen when the table was opened."""
+        return rows_schema(self._head_state.schema, self._columns)
+
+
+def _is_beyond(listing: LogListing, version: int) -> bool:
+    return listing.head_version is not None and listing.head_version > version

@@ -1,0 +1,47 @@
+"""`spark.read.format("tailerd")`: the changes between two versions, or a snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from tailerd.changefeed.change_task import ChangeTask
+from tailerd.spark.arrow_schema import declared_schema
+from tailerd.spark.change_range import batch_range, tasks_between
+from tailerd.spark.options import ReadOptions
+from tailerd.spark.partitions import pack, read_partition
+from tailerd.spark.source_loop import SourceLoop
+from tailerd.spark.table_source import open_source
+
+
+class TailerdBatchReader(DataSourceReader):
+    """Plans on the driver, reads on executors. Picklable."""
+
+    def __init__(self, options: ReadOptions, schema: StructType, *, may_drop: bool) -> None:
+        self._options = options
+        self._target = declared_schema(schema)
+        self._may_drop = may_drop
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the partitions that hold the rows of the range.
+
+        Raises:
+            TableError, StorageError, UsageError: The range cannot be served.
+        """
+        loop = SourceLoop()
+        try:
+            return pack(loop.call(self._tasks()))
+        finally:
+            loop.close()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the partition's change rows; on an executor."""
+        return read_partition(partition, self._target, may_drop=self._may_drop)
+
+    async def _tasks(self) -> list[ChangeTask]:
+        source = await open_source(self._options)
+        start, end = await batch_range(source, self._options)
+        return await tasks_between(source, start, end) if start.is_before(end) else []

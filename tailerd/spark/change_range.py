@@ -1,0 +1,74 @@
+"""Which offsets a read runs between: options in, offsets out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tailerd.changefeed.change_task import ChangeTask
+from tailerd.changefeed.limits import ReadLimit
+from tailerd.changefeed.offset import Offset, Phase, Version
+from tailerd.sources.base import ChangeSource
+from tailerd.sources.delta.source import DeltaChangeSource
+from tailerd.spark.options import ReadOptions
+
+UNLIMITED = ReadLimit(max_files=2**62, max_bytes=2**62)
+EARLIEST = "1970-01-01T00:00:00Z"
+"""As a timestamp to start at, it means the first commit the log still has."""
+
+
+async def starting_offset(
+    source: ChangeSource, options: ReadOptions, *, snapshot_by_default: bool
+) -> Offset:
+    """Return where a read begins.
+
+    With a start, at that commit, or with `snapshot` at the rows of that version. Without one, at
+    the rows of the newest version where a snapshot is asked for or the default, else at the
+    earliest commit of the log.
+
+    Raises:
+        TableError, StorageError: As the source raises them.
+    """
+    if options.start:
+        offset = await source.initial_offset(options.start)
+        return replace(offset, phase=Phase.SNAPSHOT) if options.snapshot else offset
+    wants_snapshot = snapshot_by_default if options.snapshot is None else options.snapshot
+    return await source.initial_offset("snapshot" if wants_snapshot else EARLIEST)
+
+
+async def ending_offset(source: DeltaChangeSource, options: ReadOptions) -> Offset | None:
+    """Return the offset behind the inclusive end a user gave; None when there is none.
+
+    Raises:
+        UsageError: The timestamp is none, or before the first commit.
+    """
+    if not options.end:
+        return None
+    version = await source.end_version(options.end)
+    return Offset(table_id=source.table_id, version=Version(version + 1))
+
+
+async def batch_range(source: DeltaChangeSource, options: ReadOptions) -> tuple[Offset, Offset]:
+    """Return start and end of a batch read; a start at or behind the end means no rows.
+
+    A snapshot without a start is taken at the end, so `snapshot` with `endingVersion` reads the
+    table as it was.
+    """
+    latest = await source.initial_offset("latest")
+    given = await ending_offset(source, options)
+    end = given if given is not None and given.is_before(latest) else latest
+    if options.snapshot and not options.start:
+        return replace(end, version=Version(end.version - 1), phase=Phase.SNAPSHOT), end
+    start = await starting_offset(source, options, snapshot_by_default=False)
+    return start, end
+
+
+async def tasks_between(source: ChangeSource, start: Offset, end: Offset) -> list[ChangeTask]:
+    """Return the change tasks of [start, end) in order."""
+    return [task async for group in source.plan(start, end) for task in group.tasks]
+
+
+def clamped(offset: Offset, *, start: Offset, end: Offset | None) -> Offset:
+    """Return `offset`, or `end` where it lies beyond; never before `start`."""
+    if end is None or not end.is_before(offset):
+        return offset
+    return end if start.is_before(end) else start

@@ -1,0 +1,86 @@
+"""`format("tailerd")`: Delta's row changes as a PySpark data source, and a file sink for them.
+
+Options of a read, batch or stream; ranges are inclusive:
+
+- `path`
+- `startingVersion` (a number or `latest`) or `startingTimestamp`
+- `endingVersion`, or for a batch `endingTimestamp`
+- `maxFilesPerTrigger`, `maxBytesPerTrigger`: how much one micro-batch admits; batches have no limit
+- `changes`: `auto`, `cdf` or `files`
+- `snapshot`: `true` gives the rows of the starting version first
+- `pollInterval`, `allowedPaths`: as `poll_interval` and `allowed_paths` in a configuration file
+
+Without a start a stream begins with the snapshot of the newest version, as Delta's own source
+does, and a batch begins at the earliest commit in the log. A batch with `snapshot` and no start is
+the table as it is at the end. The schema is the table's at the end of the range (of a stream: at
+its head when the query starts), then `_change_type`, `_commit_version`, `_commit_timestamp`. A
+schema of one's own (`.schema(...)`) picks columns by name.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+)
+from pyspark.sql.types import StructType
+
+from tailerd.spark.options import ReadOptions, WriteOptions
+
+
+class TailerdDataSource(DataSource):
+    """What Spark knows as format `tailerd`. Options are checked before anything is opened."""
+
+    # Parts are imported where they are used: every executor task and every commit of the sink
+    # starts or wakes a Python process that needs only one of them.
+    _is_schema_inferred = False
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "tailerd"
+
+    def schema(self) -> StructType:
+        """Return the table's columns at the end of the range and the three change columns.
+
+        Raises:
+            UsageError: An option is wrong.
+            TableError, StorageError: The table cannot be served.
+        """
+        from tailerd.spark.arrow_schema import spark_schema
+        from tailerd.spark.source_loop import SourceLoop
+        from tailerd.spark.table_source import declared_columns
+
+        options = ReadOptions.parse(self.options)
+        loop = SourceLoop()
+        try:
+            columns = loop.call(declared_columns(options))
+        finally:
+            loop.close()
+        # Spark calls this only where the user gave no schema, and pickles this object afterwards.
+        self._is_schema_inferred = True
+        return spark_schema(columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a batch."""
+        from tailerd.spark.batch_reader import TailerdBatchReader
+
+        options = ReadOptions.parse(self.options)
+        return TailerdBatchReader(options, schema, may_drop=not self._is_schema_inferred)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """Return the reader of a stream."""
+        from tailerd.spark.stream_reader import TailerdStreamReader
+
+        options = ReadOptions.parse(self.options)
+        return TailerdStreamReader(options, schema, may_drop=not self._is_schema_inferred)
+
+    def streamWriter(  # noqa: N802 - Spark's name
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamWriter:
+        """Return the writer of change rows into a folder."""
+        from tailerd.spark.file_writer import TailerdFileWriter
+
+        return TailerdFileWriter(WriteOptions.parse(self.options), schema)

@@ -1,0 +1,192 @@
+"""The file sink on Spark: one micro-batch becomes files of its own, exactly once.
+
+Executors write temporary files; only the driver's commit gives them their names,
+`batch-{batch id}-{number}`. A micro-batch that Spark repeats gets the same names again and replaces
+what an unfinished commit left, so every row is in exactly one file.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from tailerd.encoding.json import JsonEncoder
+from tailerd.errors import SinkError
+from tailerd.spark.change_rows import change_batches
+from tailerd.spark.options import OutputFormat, WriteOptions
+from tailerd.storage.locate import locate
+
+_TEMPORARY = ".tailerd-{}.tmp"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenFiles(WriterCommitMessage):
+    """What one task wrote: names of temporary files in the folder, in the order of the rows."""
+
+    partition: int
+    names: tuple[str, ...]
+
+
+class TailerdFileWriter(DataSourceStreamArrowWriter):
+    """Writes change rows into a folder as JSON lines or Parquet. Picklable."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        self._folder = _local_folder(options.path)
+        self._output = options.output
+        self._max_bytes = options.max_bytes_per_file
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write a task's rows to temporary files, durably; on an executor.
+
+        Raises:
+            SinkError: The folder cannot be written.
+        """
+        context = TaskContext.get()
+        partition = context.partitionId() if context is not None else 0
+        names: list[str] = []
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._write_files(iterator, names)
+        except OSError as error:
+            self._remove(names)
+            raise _unwritable(self._folder, error) from error
+        except BaseException:
+            self._remove(names)
+            raise
+        return WrittenFiles(partition=partition, names=tuple(names))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Give the files of a micro-batch their names, and forget what no message names."""
+        try:
+            self._publish(_names(messages), batchId)
+        except OSError as error:
+            raise _unwritable(self._folder, error) from error
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Remove the files of a micro-batch that failed."""
+        self._remove(_names(messages))
+
+    def _write_files(self, batches: Iterator[pa.RecordBatch], names: list[str]) -> None:
+        file: _OpenFile | None = None
+        try:
+            for batch in batches:
+                if batch.num_rows == 0:
+                    continue
+                if file is None:
+                    names.append(_TEMPORARY.format(uuid.uuid4().hex))
+                    file = _open_file(self._folder / names[-1], self._output, batch.schema)
+                file.write(batch)
+                if file.size_bytes >= self._max_bytes:
+                    file.close()
+                    file = None
+        finally:
+            if file is not None:
+                file.close()
+
+    def _publish(self, names: Sequence[str], batch_id: int) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        prefix = f"batch-{batch_id:010}-"
+        published = set()
+        for number, name in enumerate(names):
+            final = f"{prefix}{number:05}.{self._output.value}"
+            (self._folder / name).replace(self._folder / final)
+            published.add(final)
+        # An earlier try of this batch may have had more files, and killed tasks left theirs.
+        for left in (*self._folder.glob(f"{prefix}*"), *self._folder.glob(_TEMPORARY.format("*"))):
+            if left.name not in published:
+                left.unlink(missing_ok=True)
+        _sync_folder(self._folder)
+
+    def _remove(self, names: Sequence[str]) -> None:
+        for name in names:
+            (self._folder / name).unlink(missing_ok=True)
+
+
+class _OpenFile(Protocol):
+    @property
+    def size_bytes(self) -> int: ...
+
+    def write(self, batch: pa.RecordBatch) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _JsonLines:
+    def __init__(self, path: Path) -> None:
+        self._file: BinaryIO = path.open("wb")
+        self._encoder = JsonEncoder()
+        self.size_bytes = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        for changes in change_batches(batch):
+            self.size_bytes += self._file.write(self._encoder.encode_lines(changes))
+
+    def close(self) -> None:
+        _close_durably(self._file)
+
+
+class _Parquet:
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self._file: BinaryIO = path.open("wb")
+        self._writer = pq.ParquetWriter(self._file, schema, compression="zstd")
+
+    @property
+    def size_bytes(self) -> int:
+        return self._file.tell()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._writer.write_batch(batch)
+
+    def close(self) -> None:
+        self._writer.close()
+        _close_durably(self._file)
+
+
+def _open_file(path: Path, output: OutputFormat, schema: pa.Schema) -> _OpenFile:
+    return _JsonLines(path) if output is OutputFormat.JSONL else _Parquet(path, schema)
+
+
+def _close_durably(file: BinaryIO) -> None:
+    try:
+        file.flush()
+        os.fsync(file.fileno())
+    finally:
+        file.close()
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _names(messages: Sequence[WriterCommitMessage | None]) -> list[str]:
+    written = [message for message in messages if isinstance(message, WrittenFiles)]
+    written.sort(key=lambda message: message.partition)
+    return [name for message in written for name in message.names]
+
+
+def _local_folder(path: str) -> Path:
+    store, folder = locate(path)
+    if store.scheme != "file":
+        raise SinkError(f"{path} is no folder of this machine; the file sink writes only there.")
+    return Path(folder)
+
+
+def _unwritable(folder: Path, error: OSError) -> SinkError:
+    return SinkError(
+        f"The folder {folder} cannot be written: {error.strerror or error}.",
+        hint="Look at its permissions and the free space; executors must see the same folder.",
+    )

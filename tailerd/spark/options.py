@@ -1,0 +1,233 @@
+"""The options of `format("tailerd")`: names as Delta has them, checked once, errors that name them.
+
+Spark hands options over with their names in lower case, so names are compared without case and
+shown as they are written here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tailerd.changefeed.change_task import ChangeMode
+from tailerd.changefeed.limits import DEFAULT_READ_LIMIT, ReadLimit
+from tailerd.errors import UsageError
+
+READ_OPTIONS = (
+    "path",
+    "startingVersion",
+    "startingTimestamp",
+    "endingVersion",
+    "endingTimestamp",
+    "maxFilesPerTrigger",
+    "maxBytesPerTrigger",
+    "changes",
+    "snapshot",
+    "pollInterval",
+    "allowedPaths",
+)
+WRITE_OPTIONS = ("path", "output", "maxBytesPerFile", "checkpointLocation", "queryName")
+
+DEFAULT_POLL_SECONDS = 2.0
+DEFAULT_FILE_BYTES = 128 * 1024 * 1024
+
+_Choice = TypeVar("_Choice", bound=enum.StrEnum)
+_BYTE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_BYTES = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+
+
+class OutputFormat(enum.StrEnum):
+    """What the file sink writes."""
+
+    JSONL = "jsonl"
+    PARQUET = "parquet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """What a user asked `spark.read` or `spark.readStream` for.
+
+    Attributes:
+        path: The table's place.
+        start, end: A version, `latest` (start only) or a timestamp, as text; empty when not given.
+            The end is inclusive.
+        changes: How the rows of a commit are found.
+        snapshot: Whether the rows of the starting version come first; None when not said.
+        limit: How much one micro-batch may admit; batch reads have no limit.
+        poll_seconds: Longest time between two looks at the log while nothing is seen to change.
+        allowed_paths: Folders outside the table's own that its log may name files in.
+    """
+
+    path: str
+    start: str = ""
+    end: str = ""
+    changes: ChangeMode = ChangeMode.AUTO
+    snapshot: bool | None = None
+    limit: ReadLimit = DEFAULT_READ_LIMIT
+    poll_seconds: float = DEFAULT_POLL_SECONDS
+    allowed_paths: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> ReadOptions:
+        """Check and convert the options of a read.
+
+        Raises:
+            UsageError: An option is unknown, malformed or contradicts another one.
+        """
+        given = _known(options, READ_OPTIONS)
+        start = _one_of(given, "startingVersion", "startingTimestamp")
+        end = _one_of(given, "endingVersion", "endingTimestamp")
+        parsed = cls(
+            path=_required_path(given, 'spark.read.format("tailerd").load(path)'),
+            start=_version(given, "startingVersion", allow_latest=True) or start,
+            end=_version(given, "endingVersion", allow_latest=False) or end,
+            changes=_choice(given, "changes", ChangeMode, ChangeMode.AUTO),
+            snapshot=_boolean(given, "snapshot"),
+            limit=_read_limit(given),
+            poll_seconds=_seconds(given, "pollInterval", DEFAULT_POLL_SECONDS),
+            allowed_paths=tuple(p for p in given.get("allowedPaths", "").split(",") if p),
+        )
+        parsed._refuse_contradictions()
+        return parsed
+
+    def _refuse_contradictions(self) -> None:
+        if self.start == "latest" and self.snapshot:
+            raise UsageError(
+                "The options startingVersion=latest and snapshot=true contradict each other,"
+                " because `latest` means only what comes next.",
+                hint="Leave startingVersion out to get the snapshot of the newest version first.",
+            )
+        if self.start.isdigit() and self.end.isdigit() and int(self.end) < int(self.start):
+            raise UsageError(
+                f"The option endingVersion={self.end} comes before startingVersion={self.start},"
+                " so the range is empty.",
+                hint="The ending version is inclusive: give the starting version or a later one.",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """What a user asked `df.writeStream` for: a folder, and the format and size of its files."""
+
+    path: str
+    output: OutputFormat = OutputFormat.JSONL
+    max_bytes_per_file: int = DEFAULT_FILE_BYTES
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> WriteOptions:
+        """Check and convert the options of a streaming write.
+
+        Raises:
+            UsageError: An option is unknown, malformed or missing.
+        """
+        given = _known(options, WRITE_OPTIONS)
+        return cls(
+            path=_required_path(given, 'df.writeStream.format("tailerd").option("path", folder)'),
+            output=_choice(given, "output", OutputFormat, OutputFormat.JSONL),
+            max_bytes_per_file=_byte_count(
+                "maxBytesPerFile", given.get("maxBytesPerFile", str(DEFAULT_FILE_BYTES))
+            ),
+        )
+
+
+def _known(options: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    by_lower = {name.lower(): name for name in names}
+    given: dict[str, str] = {}
+    for key, value in options.items():
+        name = by_lower.get(key.lower())
+        if name is None:
+            close = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=0.5)
+            near = f"did you mean {by_lower[close[0]]}? " if close else ""
+            raise UsageError(
+                f"The option {key!r} is unknown to format tailerd: {near}"
+                f"The options are {', '.join(names)}."
+            )
+        given[name] = str(value).strip()
+    return given
+
+
+def _required_path(given: Mapping[str, str], example: str) -> str:
+    path = given.get("path", "")
+    if not path:
+        raise UsageError("The option path is missing.", hint=f"Give it: {example}.")
+    return path
+
+
+def _one_of(given: Mapping[str, str], version: str, timestamp: str) -> str:
+    if version in given and timestamp in given:
+        raise UsageError(
+            f"The options {version} and {timestamp} contradict each other, because both say the"
+            " same thing.",
+            hint="Give one of them.",
+        )
+    text = given.get(timestamp, "")
+    if timestamp in given and not re.match(r"^\d{4}-\d{2}-\d{2}", text):
+        raise UsageError(
+            f"The option {timestamp}={text!r} is no timestamp.",
+            hint="Write it like 2024-02-29, 2024-02-29 12:34:56 or 2024-02-29T12:34:56.123Z.",
+        )
+    return text
+
+
+def _version(given: Mapping[str, str], name: str, *, allow_latest: bool) -> str:
+    if name not in given:
+        return ""
+    text = given[name]
+    if allow_latest and text.lower() == "latest":
+        return "latest"
+    if not (text.isascii() and text.isdigit()):
+        allowed = "a version number or `latest`" if allow_latest else "a version number"
+        raise UsageError(f"The option {name}={text!r} is not {allowed}.")
+    return str(int(text))
+
+
+def _boolean(given: Mapping[str, str], name: str) -> bool | None:
+    text = given.get(name)
+    if text is None:
+        return None
+    if text.lower() not in ("true", "false"):
+        raise UsageError(f"The option {name}={text!r} is neither true nor false.")
+    return text.lower() == "true"
+
+
+def _choice(given: Mapping[str, str], name: str, kind: type[_Choice], default: _Choice) -> _Choice:
+    text = given.get(name, default.value).lower()
+    allowed = [member.value for member in kind]
+    if text not in allowed:
+        raise UsageError(f"The option {name}={text!r} is none of {', '.join(allowed)}.")
+    return kind(text)
+
+
+def _read_limit(given: Mapping[str, str]) -> ReadLimit:
+    files = given.get("maxFilesPerTrigger", str(DEFAULT_READ_LIMIT.max_files))
+    if not (files.isascii() and files.isdigit() and int(files) > 0):
+        raise UsageError(f"The option maxFilesPerTrigger={files!r} is no number above 0.")
+    size = given.get("maxBytesPerTrigger", str(DEFAULT_READ_LIMIT.max_bytes))
+    return ReadLimit(max_files=int(files), max_bytes=_byte_count("maxBytesPerTrigger", size))
+
+
+def _byte_count(name: str, text: str) -> int:
+    match = _BYTES.fullmatch(text)
+    count = int(match[1]) * _BYTE_UNITS[match[2].lower()] if match else 0
+    if count <= 0:
+        raise UsageError(
+            f"The option {name}={text!r} is no size.", hint="Write it like 256m or 1g."
+        )
+    return count
+
+
+def _seconds(given: Mapping[str, str], name: str, default: float) -> float:
+    text = given.get(name, str(default)).removesuffix("s").strip()
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= 86_400:
+        raise UsageError(
+            f"The option {name}={given.get(name)!r} is no duration.", hint="Write seconds, like 2s."
+        )
+    return seconds

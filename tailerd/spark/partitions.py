@@ -1,0 +1,92 @@
+"""Change tasks packed into Spark's input partitions, and read on executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from tailerd.changefeed.change_task import ChangeTask
+from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
+from tailerd.errors import SchemaChangedError
+from tailerd.sources.delta.read import read_changes, rows_schema
+from tailerd.spark.arrow_schema import conform
+
+TARGET_BYTES = 16 * 1024 * 1024
+"""Bytes of data files one partition should have: seconds of work, far above a task's overhead."""
+
+OPEN_COST_BYTES = 256 * 1024
+"""What opening one more file costs, in bytes that could be read meanwhile."""
+
+
+class ChangePartition(InputPartition):
+    """The consecutive change tasks that one Spark task reads. Picklable."""
+
+    def __init__(self, tasks: tuple[ChangeTask, ...]) -> None:
+        super().__init__(None)
+        self.tasks = tasks
+
+
+def pack(tasks: Sequence[ChangeTask], target_bytes: int = TARGET_BYTES) -> list[ChangePartition]:
+    """Cut `tasks` into runs of about equal cost, none much above `target_bytes`; keep the order.
+
+    A single larger file is a partition of its own. No tasks give no partitions.
+    """
+    costs = [task.size_bytes + OPEN_COST_BYTES for task in tasks]
+    total = sum(costs)
+    if not total:
+        return []
+    wanted = -(-total // target_bytes)
+    share = total / wanted
+    partitions: list[ChangePartition] = []
+    run: list[ChangeTask] = []
+    run_cost = 0
+    for task, cost in zip(tasks, costs, strict=True):
+        # A task goes where its middle lies, so that no run is more than half a file off.
+        if run and run_cost + cost / 2 > share:
+            partitions.append(ChangePartition(tuple(run)))
+            run, run_cost = [], 0
+        run.append(task)
+        run_cost += cost
+    partitions.append(ChangePartition(tuple(run)))
+    return partitions
+
+
+def read_partition(
+    partition: InputPartition, target: pa.Schema, *, may_drop: bool
+) -> Iterator[pa.RecordBatch]:
+    """Yield the partition's change rows under the declared schema; runs on an executor.
+
+    Raises:
+        SchemaChangedError: Rows do not fit the declared schema without losing something.
+        TableError, StorageError: As `read_changes` raises them.
+    """
+    # Spark asks to read one empty partition where planning gave none.
+    tasks = partition.tasks if isinstance(partition, ChangePartition) else ()
+    for task in tasks:
+        columns = _columns(task, target) if may_drop else None
+        for batch in read_changes(task, DEFAULT_BATCH_LIMIT, columns):
+            if batch.num_rows == 0:
+                continue
+            try:
+                yield conform(batch.to_arrow(), target, may_drop=may_drop)
+            except SchemaChangedError as error:
+                raise _located(error, task) from error
+
+
+def _columns(task: ChangeTask, target: pa.Schema) -> list[str]:
+    """Return the columns of the task's version that were asked for: only those are read."""
+    return [name for name in rows_schema(task.schema).names if name in target.names]
+
+
+def _located(error: SchemaChangedError, task: ChangeTask) -> SchemaChangedError:
+    return SchemaChangedError(
+        f"Version {task.version} has another schema than this query. {error.message}",
+        hint=(
+            "A stream goes on with the new schema when the query is started again from its"
+            f" checkpoint. A batch reads up to version {task.version - 1} with"
+            f" endingVersion={task.version - 1} and from there with"
+            f" startingVersion={task.version}, or names the columns it wants with .schema(...)."
+        ),
+    )

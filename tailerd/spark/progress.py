@@ -1,0 +1,90 @@
+"""Spark's reports about a query, turned into the project's events. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tailerd.changefeed.change_task import ChangeType
+from tailerd.telemetry.events import BacklogMeasured, DeliveryAcknowledged, Event, OffsetSaved
+
+ENGINE = "spark"
+OLDEST_MS = "oldest_undelivered_timestamp_ms"
+"""Beside the offset in what the source reports as its head: commit time of what waits longest."""
+
+OBSERVED = "tailerd"
+FIRST_VERSION, LAST_VERSION = "first_version", "last_version"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchReport:
+    """One micro-batch, or an idle look, as Spark reports it.
+
+    Attributes:
+        start, end, head: Offsets as the source gave them, as JSON text; empty when not known.
+        observed: The query's counters: rows by change type, first and last version.
+        duration_seconds: Of the whole micro-batch.
+    """
+
+    start: str
+    end: str
+    head: str
+    observed: Mapping[str, int | None]
+    duration_seconds: float
+
+
+def events_of(report: BatchReport, table: str, sink: str) -> list[Event]:
+    """Return what a report tells: rows delivered, an offset saved, the backlog."""
+    end = _fields(report.end)
+    if end is None:
+        return []
+    events: list[Event] = []
+    version = int(end["version"])
+    rows = {kind.value: report.observed.get(kind.value) or 0 for kind in ChangeType}
+    rows = {kind: count for kind, count in rows.items() if count}
+    if rows:
+        events.append(
+            DeliveryAcknowledged(
+                table=table,
+                sink=sink,
+                engine=ENGINE,
+                start_version=report.observed.get(FIRST_VERSION) or 0,
+                end_version=report.observed.get(LAST_VERSION) or 0,
+                rows=rows,
+                bytes=0,
+                duration_seconds=report.duration_seconds,
+            )
+        )
+    if report.start != report.end:
+        events.append(
+            OffsetSaved(
+                table=table,
+                engine=ENGINE,
+                version=version,
+                offset=report.end,
+                duration_seconds=report.duration_seconds,
+            )
+        )
+    head = _fields(report.head)
+    if head is not None:
+        behind = max(0, int(head["version"]) - version)
+        oldest = head.get(OLDEST_MS)
+        events.append(
+            BacklogMeasured(
+                table=table,
+                engine=ENGINE,
+                version=version,
+                head_version=int(head["version"]) - 1,
+                versions=behind,
+                oldest_timestamp_ms=int(oldest) if oldest is not None and behind else None,
+            )
+        )
+    return events
+
+
+def _fields(text: str) -> dict[str, str | int] | None:
+    if not text or text == "null":
+        return None
+    fields: dict[str, str | int] | None = json.loads(text)
+    return fields

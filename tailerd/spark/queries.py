@@ -1,0 +1,102 @@
+"""One table's streaming query: options from the configuration, counters, sink, checkpoint."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from tailerd.changefeed.change_batch import CHANGE_TYPE, COMMIT_VERSION
+from tailerd.changefeed.change_task import ChangeType
+from tailerd.config import SinkConfig, TableConfig
+from tailerd.encoding.json import JsonEncoder
+from tailerd.errors import ConfigError, SinkError
+from tailerd.sinks.console import ConsoleSinkConfig
+from tailerd.sinks.file_config import FileSinkConfig
+from tailerd.sinks.stream import StreamSinkConfig
+from tailerd.spark.change_rows import change_batches
+from tailerd.spark.progress import FIRST_VERSION, LAST_VERSION, OBSERVED
+from tailerd.spark.query_errors import error_of
+
+
+def start_query(
+    spark: SparkSession, name: str, table: TableConfig, checkpoint: Path, *, once: bool
+) -> StreamingQuery:
+    """Start the query of a table; blocking, seconds.
+
+    Raises:
+        TailerdError: What was wrong, as the query's Python process raised it.
+    """
+    try:
+        changes = spark.readStream.format("tailerd").options(**read_options(table)).load()
+        writer = _to_sink(_counted(changes).writeStream, table.sink)
+        writer = writer.queryName(name).option("checkpointLocation", str(checkpoint))
+        return (writer.trigger(availableNow=True) if once else writer).start()
+    except PySparkException as error:
+        raise error_of(str(error)) from error
+
+
+def read_options(table: TableConfig) -> dict[str, str]:
+    """Return the options of `format("tailerd")` that mean what the configuration says."""
+    options = {
+        "path": table.path,
+        "changes": table.changes,
+        "maxFilesPerTrigger": str(table.max_files_per_batch),
+        "maxBytesPerTrigger": str(table.max_bytes_per_batch),
+        "pollInterval": str(table.poll_interval),
+        "allowedPaths": ",".join(table.allowed_paths),
+    }
+    if table.start == "snapshot":
+        return {**options, "snapshot": "true"}
+    if table.start == "latest" or table.start.isdigit():
+        return {**options, "startingVersion": table.start}
+    return {**options, "startingTimestamp": table.start}
+
+
+def _counted(changes: DataFrame) -> DataFrame:
+    """Count rows by change type on the way, so that progress reports can tell them."""
+    kind, version = sql.col(CHANGE_TYPE), sql.col(COMMIT_VERSION)
+    counters = [sql.count_if(kind == each.value).alias(each.value) for each in ChangeType]
+    first, last = sql.min(version).alias(FIRST_VERSION), sql.max(version).alias(LAST_VERSION)
+    return changes.observe(OBSERVED, first, last, *counters)
+
+
+def _to_sink(writer: DataStreamWriter, sink: SinkConfig) -> DataStreamWriter:
+    match sink:
+        case ConsoleSinkConfig():
+            return writer.foreachBatch(_print_batch)
+        case FileSinkConfig(path=path, format=output, max_bytes_per_file=size):
+            return writer.format("tailerd").options(
+                path=path, output=output, maxBytesPerFile=str(size)
+            )
+        case StreamSinkConfig(format=kind, options=options):
+            return writer.format(kind).outputMode("append").options(**options)
+        case _:
+            raise ConfigError(
+                f"The Spark engine cannot write to a sink of kind {sink.kind!r}.",
+                hint="Use console, file or stream, or the table option `engine: arrow`.",
+            )
+
+
+def _print_batch(changes: DataFrame, batch_id: int) -> None:
+    encoder = JsonEncoder()
+    # `toArrow` would do, but it cannot cast a variant that is null.
+    for batch in changes._collect_as_arrow():  # type: ignore[operator]
+        for rows in change_batches(batch):
+            _print(encoder.encode_lines(rows))
+
+
+def _print(lines: bytes) -> None:
+    try:
+        sys.stdout.buffer.write(lines)
+        sys.stdout.buffer.flush()
+    except OSError as error:
+        raise SinkError(
+            f"Standard output cannot be written: {error.strerror}.",
+            hint="Keep the reading end of the pipe open, or choose another sink.",
+        ) from error

@@ -1,0 +1,173 @@
+"""Is there a Java to run Spark on, and one local session that is quiet and stays on loopback."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tailerd.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MIN_JAVA = 17
+_JAVA_TIMEOUT_SECONDS = 20
+_VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
+
+_LOG4J = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+logger.shell.name = org.apache.spark.api.python.PythonGatewayServer
+logger.shell.level = error
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n
+"""
+# Failing queries and tasks reach the supervisor as exceptions; Spark's own copies of them (a page
+# of Java frames each) would only bury the one clear error.
+_SILENCED = (
+    "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
+    "org.apache.spark.executor.Executor",
+    "org.apache.spark.scheduler.TaskSetManager",
+    "org.apache.spark.sql.execution.datasources.v2.WriteToDataSourceV2Exec",
+    "org.apache.spark.sql.execution.datasources.v2.DataWritingSparkTask",
+    "org.apache.spark.util.Utils",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JavaFound:
+    """What Java there is.
+
+    Attributes:
+        version: Major version of a usable Java; 0 when there is none.
+        reason: Why it is not usable; empty when it is.
+    """
+
+    version: int
+    reason: str = ""
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether Spark can start on it."""
+        return not self.reason
+
+
+def java_home_or_version(environment: Mapping[str, str] | None = None) -> JavaFound:
+    """Look for the Java that Spark would take: `JAVA_HOME`, else `java` on the `PATH`."""
+    environment = os.environ if environment is None else environment
+    home = environment.get("JAVA_HOME", "")
+    java = (
+        str(Path(home) / "bin" / "java")
+        if home
+        else shutil.which("java", path=environment.get("PATH"))
+    )
+    if java is None:
+        return JavaFound(
+            version=0, reason="there is no `java` on the PATH and JAVA_HOME is not set"
+        )
+    try:
+        answer = subprocess.run(
+            [java, "-version"],
+            capture_output=True,
+            text=True,
+            timeout=_JAVA_TIMEOUT_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return JavaFound(version=0, reason=f"{java} cannot be started ({error})")
+    match = _VERSION.search(answer.stderr) or _VERSION.search(answer.stdout)
+    if match is None:
+        return JavaFound(version=0, reason=f"{java} does not tell its version")
+    # Java 8 calls itself 1.8.
+    version = int(match[2] or 0) if match[1] == "1" else int(match[1])
+    if version < MIN_JAVA:
+        return JavaFound(
+            version=version, reason=f"{java} is Java {version}, Spark needs {MIN_JAVA} or newer"
+        )
+    return JavaFound(version=version)
+
+
+def local_session(
+    app_name: str, master: str = "local[*]", conf: Mapping[str, str] | None = None
+) -> SparkSession:
+    """Start the process's Spark session, or return the one it has; blocking, 4 to 10 seconds.
+
+    Times are UTC, nothing listens beyond loopback, nothing is printed to stdout, and
+    `format("tailerd")` is known. `conf` overrides every setting made here.
+
+    Raises:
+        ConfigError: There is no usable Java, or Spark refuses a setting.
+    """
+    found = java_home_or_version()
+    if not found.is_usable:
+        raise ConfigError(
+            f"The Spark engine cannot start, because {found.reason}.",
+            hint="Install a Java runtime 17 or newer, or choose `engine: arrow`.",
+        )
+    _prepare_environment()
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    from tailerd.spark import register
+
+    settings = {**_settings(), **(conf or {})}
+    builder = SparkSession.builder.appName(app_name).master(master)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    try:
+        spark = builder.getOrCreate()
+    except (PySparkException, RuntimeError, OSError) as error:
+        raise ConfigError(
+            f"Spark cannot start on master {master!r}: {error}.",
+            hint="Look at `spark.master` and `spark.conf`.",
+        ) from error
+    register(spark)
+    return spark
+
+
+def _settings() -> dict[str, str]:
+    return {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.extraJavaOptions": (
+            f"-Duser.timezone=UTC -Dlog4j2.configurationFile={_log4j_file().as_uri()}"
+        ),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+        # The checkpoint keeps offsets of this many batches; a supervised query needs few.
+        "spark.sql.streaming.minBatchesToRetain": "20",
+    }
+
+
+def _prepare_environment() -> None:
+    # The workers must be this very interpreter: the `python3` of PATH may have no pyarrow.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+
+
+def _log4j_file() -> Path:
+    lines = [_LOG4J]
+    for number, name in enumerate(_SILENCED):
+        lines.append(f"logger.quiet{number}.name = {name}\nlogger.quiet{number}.level = off\n")
+    folder = Path(tempfile.mkdtemp(prefix="tailerd-spark-"))
+    file = folder / "log4j2.properties"
+    file.write_text("".join(lines), encoding="utf-8")
+    return file

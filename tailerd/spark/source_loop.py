@@ -1,0 +1,43 @@
+"""An event loop in a thread of its own: the asynchronous source behind Spark's blocking calls."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import TypeVar
+
+_T = TypeVar("_T")
+_STOP_TIMEOUT_SECONDS = 5.0
+
+
+class SourceLoop:
+    """Runs coroutines for blocking callers; what they start keeps running between the calls."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="tailerd-source", daemon=True
+        )
+        self._thread.start()
+
+    def call(self, work: Coroutine[None, None, _T]) -> _T:
+        """Run `work` to its end and return its result, or raise its error."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def close(self) -> None:
+        """Cancel what still runs and end the thread; idempotent."""
+        if self._loop.is_closed():
+            return
+        self.call(_cancel_others())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_STOP_TIMEOUT_SECONDS)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+
+async def _cancel_others() -> None:
+    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

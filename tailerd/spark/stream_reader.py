@@ -1,0 +1,195 @@
+"""`spark.readStream.format("tailerd")`: the snapshot, then every commit, in bounded micro-batches.
+
+Spark keeps the offsets in the query's checkpoint. Planning is deterministic, so a repeated
+micro-batch reads the same rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from tailerd.changefeed.limits import ReadLimit as AdmissionLimit
+from tailerd.changefeed.offset import Offset, Version
+from tailerd.errors import UsageError
+from tailerd.spark.arrow_schema import declared_schema
+from tailerd.spark.change_range import (
+    UNLIMITED,
+    clamped,
+    ending_offset,
+    starting_offset,
+    tasks_between,
+)
+from tailerd.spark.options import ReadOptions
+from tailerd.spark.partitions import pack, read_partition
+from tailerd.spark.progress import OLDEST_MS
+from tailerd.spark.source_loop import SourceLoop
+from tailerd.spark.table_source import FollowedTable
+
+WAIT_SECONDS = 1.0
+"""How long an idle `latestOffset` waits for a commit before it answers that nothing is new."""
+
+OffsetFields = dict[str, str | int]
+"""An offset as Spark keeps it: the fields of `Offset.to_json`."""
+
+
+class TailerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One table followed by one query. Lives on the driver; executors get a pickled copy."""
+
+    def __init__(self, options: ReadOptions, schema: StructType, *, may_drop: bool) -> None:
+        if options.end and not options.end.isdigit():
+            raise UsageError(
+                "The option endingTimestamp is for batch reads, because a stream cannot know which"
+                " commit will be the last before it.",
+                hint="Give endingVersion.",
+            )
+        self._options = options
+        self._target = declared_schema(schema)
+        self._may_drop = may_drop
+        self._follower: _Follower | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        # Executors read tasks; the loop and the table stay on the driver.
+        return {**self.__dict__, "_follower": None}
+
+    def initialOffset(self) -> OffsetFields:  # noqa: N802 - Spark's name
+        """Return where a query without a checkpoint begins."""
+        return _to_spark(self._driver().initial())
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Return `maxFilesPerTrigger`; `maxBytesPerTrigger` holds beside it."""
+        return ReadMaxFiles(self._options.limit.max_files)
+
+    def latestOffset(  # noqa: N802 - Spark's name
+        self, start: Mapping[str, str | int], limit: ReadLimit
+    ) -> OffsetFields:
+        """Return the end of the next micro-batch; wait a moment when nothing is new."""
+        return _to_spark(self._driver().latest(_from_spark(start), self._admission(limit)))
+
+    def reportLatestOffset(self) -> OffsetFields | None:  # noqa: N802 - Spark's name
+        """Return the head of the table and the age of the backlog, for Spark's reports."""
+        return self._driver().head()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Note the head: this query ends there."""
+        self._driver().end_at_head()
+
+    def partitions(
+        self, start: Mapping[str, str | int], end: Mapping[str, str | int]
+    ) -> Sequence[InputPartition]:
+        """Return the partitions of one micro-batch."""
+        return self._driver().partitions(_from_spark(start), _from_spark(end))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the partition's change rows; on an executor."""
+        return read_partition(partition, self._target, may_drop=self._may_drop)
+
+    def commit(self, end: Mapping[str, str | int]) -> None:
+        """Hear that everything before `end` is delivered."""
+        self._driver().commit(_from_spark(end))
+
+    def stop(self) -> None:
+        """Free the table and the thread."""
+        if self._follower is not None:
+            self._follower.close()
+            self._follower = None
+
+    def _driver(self) -> _Follower:
+        if self._follower is None:
+            self._follower = _Follower(self._options)
+        return self._follower
+
+    def _admission(self, limit: ReadLimit) -> AdmissionLimit:
+        match limit:
+            case ReadMaxFiles(max_files=files):
+                return replace(self._options.limit, max_files=files)
+            case ReadMaxBytes(max_bytes=size):
+                return replace(self._options.limit, max_bytes=size)
+            case ReadAllAvailable():
+                return UNLIMITED
+            case _:
+                raise UsageError(
+                    f"The read limit {type(limit).__name__} is unknown to format tailerd.",
+                    hint="Limit by maxFilesPerTrigger or maxBytesPerTrigger.",
+                )
+
+
+class _Follower:
+    """The driver's side: a table that stays open between micro-batches."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._loop = SourceLoop()
+        self._table = self._loop.call(FollowedTable.open(options))
+        self._end = self._loop.call(ending_offset(self._table.source, options))
+        self._initial: Offset | None = None
+        self._planned: Offset | None = None
+        self._ends_at_head = False
+
+    def initial(self) -> Offset:
+        if self._initial is None:
+            self._initial = self._loop.call(
+                starting_offset(self._table.source, self._options, snapshot_by_default=True)
+            )
+        return self._initial
+
+    def latest(self, start: Offset, limit: AdmissionLimit) -> Offset:
+        wait = 0.0 if self._ends_at_head or self._is_finished(start) else WAIT_SECONDS
+        found = self._loop.call(self._table.latest(start, limit, wait))
+        self._planned = clamped(found, start=start, end=self._end)
+        return self._planned
+
+    def head(self) -> OffsetFields | None:
+        """Return the head as an offset, and the commit time of what is not even planned yet."""
+        if self._planned is None:
+            return None
+        backlog = self._loop.call(self._table.backlog(self._planned))
+        head = Offset(table_id=self._planned.table_id, version=Version(backlog.head_version + 1))
+        fields = _to_spark(clamped(head, start=self._planned, end=self._end))
+        if backlog.oldest_undelivered_timestamp_ms is not None:
+            fields[OLDEST_MS] = backlog.oldest_undelivered_timestamp_ms
+        return fields
+
+    def end_at_head(self) -> None:
+        # The start is fixed first: a snapshot taken later could lie behind this end.
+        self.initial()
+        head = self._loop.call(self._table.source.initial_offset("latest"))
+        if self._end is None or head.is_before(self._end):
+            self._end = head
+        self._ends_at_head = True
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        if not start.is_before(end):
+            return []
+        return pack(self._loop.call(tasks_between(self._table.source, start, end)))
+
+    def commit(self, end: Offset) -> None:
+        self._loop.call(self._table.source.commit(end))
+
+    def close(self) -> None:
+        self._loop.call(self._table.aclose())
+        self._loop.close()
+
+    def _is_finished(self, start: Offset) -> bool:
+        return self._end is not None and not start.is_before(self._end)
+
+
+def _to_spark(offset: Offset) -> OffsetFields:
+    fields: OffsetFields = json.loads(offset.to_json())
+    return fields
+
+
+def _from_spark(fields: Mapping[str, str | int]) -> Offset:
+    return Offset.from_json(json.dumps(fields))

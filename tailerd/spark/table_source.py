@@ -1,0 +1,103 @@
+"""The table behind a read: opened as the options say, and followed by hints of new commits."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pyarrow as pa
+
+from tailerd.changefeed.limits import ReadLimit
+from tailerd.changefeed.offset import Offset
+from tailerd.clock import SystemClock
+from tailerd.delta.log_reader import LogReader
+from tailerd.sources.base import Backlog
+from tailerd.sources.delta.read import rows_schema
+from tailerd.sources.delta.source import DeltaChangeSource
+from tailerd.spark.options import ReadOptions
+from tailerd.storage.locate import locate
+from tailerd.watchers.base import Watcher
+from tailerd.watchers.hints import HintBoard
+from tailerd.watchers.local import LocalWatcher
+from tailerd.watchers.poll import PollWatcher
+
+
+async def open_source(options: ReadOptions) -> DeltaChangeSource:
+    """Open the table.
+
+    Raises:
+        ConfigError: The place is of no store that is served.
+        TableError, StorageError: The table cannot be opened.
+    """
+    return await DeltaChangeSource.open(
+        options.path, changes=options.changes, allowed_paths=options.allowed_paths
+    )
+
+
+async def declared_columns(options: ReadOptions) -> pa.Schema:
+    """Return the table's columns at the end of the range, without change columns."""
+    source = await open_source(options)
+    if not options.end:
+        return await source.arrow_schema()
+    latest = await source.initial_offset("latest")
+    version = min(await source.end_version(options.end), latest.version - 1)
+    snapshot = await LogReader(*locate(options.path)).open(version, with_files=False)
+    return rows_schema(snapshot.state.schema)
+
+
+class FollowedTable:
+    """A table that stays open, and a bell that rings when its log may have grown.
+
+    Use it from one event loop; `aclose` frees the watchers.
+    """
+
+    def __init__(self, source: DeltaChangeSource, options: ReadOptions) -> None:
+        self.source = source
+        store, path = locate(options.path)
+        folder = f"{path}/_delta_log"
+        watchers: list[Watcher] = [
+            PollWatcher([folder], interval_seconds=options.poll_seconds, clock=SystemClock())
+        ]
+        if store.scheme == "file":
+            watchers.append(LocalWatcher([folder]))
+        board = HintBoard()
+        self._bell = board.subscribe(folder)
+        self._listening = asyncio.get_running_loop().create_task(board.run(watchers))
+        self._is_idle = False
+
+    @classmethod
+    async def open(cls, options: ReadOptions) -> FollowedTable:
+        """Open the table and start to listen.
+
+        Raises:
+            ConfigError, TableError, StorageError: The table cannot be opened.
+        """
+        return cls(await open_source(options), options)
+
+    async def latest(self, start: Offset, limit: ReadLimit, wait_seconds: float) -> Offset:
+        """Return the furthest offset one step may reach; wait for a hint when nothing is new.
+
+        A table that was idle is looked at again only when the bell has rung, so that idling costs
+        neither CPU nor requests. Without waiting it is looked at in any case.
+        """
+        if not (self._is_idle and wait_seconds > 0):
+            found = await self.source.latest_offset(start, limit)
+            if found != start or wait_seconds <= 0:
+                return found
+        try:
+            async with asyncio.timeout(wait_seconds):
+                await self._bell.wait()
+        except TimeoutError:
+            self._is_idle = True
+            return start
+        found = await self.source.latest_offset(start, limit)
+        self._is_idle = found == start
+        return found
+
+    async def backlog(self, start: Offset) -> Backlog:
+        """Say what lies between `start` and the head."""
+        return await self.source.backlog(start)
+
+    async def aclose(self) -> None:
+        """Stop listening."""
+        self._listening.cancel()
+        await asyncio.gather(self._listening, return_exceptions=True)

@@ -1,0 +1,85 @@
+"""From what a user or a log calls a place to the store that holds it and the path within."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import BinaryIO
+from urllib.parse import quote, unquote
+
+from tailerd.errors import ConfigError
+from tailerd.storage.base import ObjectStore
+from tailerd.storage.local import LocalStore
+from tailerd.storage.memory import MemoryStore
+
+_LOCAL = LocalStore()
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
+_S3_SCHEMES = ("s3", "s3a", "s3n")
+
+
+def locate(url: str) -> tuple[ObjectStore, str]:
+    """Return the store that answers to `url` and the absolute path in it, without trailing slash.
+
+    A path is taken literally and made absolute; in a `file:` or `memory:` URL percent escapes are
+    decoded once.
+
+    Raises:
+        ConfigError: The place is empty, or of a scheme that is not served.
+    """
+    if not url:
+        raise ConfigError("A table needs a place, but it is empty.", hint="Give a path or a URL.")
+    match = _SCHEME.match(url)
+    if match is None:
+        return _LOCAL, _absolute(url)
+    scheme, rest = match.group(1).lower(), url[match.end() - 1 :]
+    host, path = _split_host(rest)
+    if scheme == "file":
+        if host not in ("", "localhost"):
+            raise ConfigError(
+                f"{url} names the host {host!r}, but a file: URL can only mean this machine.",
+                hint=f"Write file:///{host}{path} if {host!r} is a folder.",
+            )
+        return _LOCAL, _absolute(unquote(path))
+    if scheme == "memory":
+        return MemoryStore.named(host), _absolute(unquote(path))
+    if scheme in _S3_SCHEMES:
+        raise ConfigError(
+            f"{url} is on S3, which this release does not serve.",
+            hint="Use a local path or a file:// URL, for instance of a mounted bucket.",
+        )
+    raise ConfigError(
+        f"{url} has the unknown scheme {scheme!r}.",
+        hint="Known are: a path, file://, memory://.",
+    )
+
+
+def url_of(store: ObjectStore, path: str) -> str:
+    """Return what `locate` turns back into `store` and `path`, in any process for local files."""
+    if store.scheme != MemoryStore.scheme:
+        return path
+    name = getattr(store, "name", "")
+    return f"memory://{name}{quote(path)}"
+
+
+def open_data_file(url: str) -> BinaryIO:
+    """Open a data file for random reading, blocking; for worker threads and executors.
+
+    Raises:
+        ConfigError: The scheme is not served.
+        StorageError: The file is missing, may not be read, or reading fails.
+    """
+    store, path = locate(url)
+    return store.open_input(path)
+
+
+def _split_host(rest: str) -> tuple[str, str]:
+    """Split what follows `scheme:` into host and path."""
+    if not rest.startswith("//"):
+        return "", rest
+    host, slash, path = rest[2:].partition("/")
+    return host, slash + path
+
+
+def _absolute(path: str) -> str:
+    # `abspath` keeps two leading slashes, as POSIX allows them a meaning; here they have none.
+    return "/" + os.path.abspath(path or "/").lstrip("/")  # noqa: PTH100 - Path would keep `..`

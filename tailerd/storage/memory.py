@@ -1,0 +1,99 @@
+"""Files in this process's memory, for tests and demonstrations; found by name."""
+
+from __future__ import annotations
+
+import bisect
+import io
+import threading
+from collections.abc import AsyncIterator, Sequence
+from typing import BinaryIO, ClassVar
+
+from tailerd.clock import Clock, SystemClock
+from tailerd.errors import FileExistsAlreadyError, FileMissingError
+from tailerd.storage.base import FileMeta
+
+
+class MemoryStore:
+    """An object store that forgets everything when the process ends.
+
+    Paths start with `/`, as in `memory://NAME/path`. Folders exist only as parts of paths.
+    """
+
+    scheme: str = "memory"
+
+    _stores: ClassVar[dict[str, MemoryStore]] = {}
+    _stores_lock: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, name: str = "", clock: Clock | None = None) -> None:
+        """Make an empty store that only its holder can reach; `clock` dates the files."""
+        self.name = name
+        self.clock: Clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._files: dict[str, tuple[bytes, int]] = {}
+
+    @classmethod
+    def named(cls, name: str) -> MemoryStore:
+        """Return this process's store of that name; it appears on first use."""
+        with cls._stores_lock:
+            return cls._stores.setdefault(name, cls(name))
+
+    @classmethod
+    def forget(cls, name: str) -> None:
+        """Drop the store of that name; who holds it keeps it."""
+        with cls._stores_lock:
+            cls._stores.pop(name, None)
+
+    async def list_from(self, folder: str, start_after: str = "") -> AsyncIterator[FileMeta]:
+        """List as `ObjectStore.list_from` says, from the files there are at the first step."""
+        prefix = folder.rstrip("/") + "/"
+        with self._lock:
+            # Strings of code points sort as their UTF-8 bytes do.
+            paths = sorted(path for path in self._files if path.startswith(prefix))
+            first = bisect.bisect_right(paths, prefix + start_after)
+            files = [self._meta(path) for path in paths[first:] if "/" not in path[len(prefix) :]]
+        for meta in files:
+            yield meta
+
+    async def get(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        """Return the file's bytes, or `length` of them from `start`; fewer at the end."""
+        body = self._body(path)
+        return body[start:] if length is None else body[start : start + length]
+
+    async def get_many(self, paths: Sequence[str]) -> list[bytes]:
+        """Return whole files in the order asked for."""
+        return [self._body(path) for path in paths]
+
+    async def head(self, path: str) -> FileMeta:
+        """Return size and modification time."""
+        self._body(path)
+        return self._meta(path)
+
+    async def put(self, path: str, data: bytes, *, if_absent: bool = False) -> None:
+        """Write a file atomically; `if_absent` lets exactly one racing writer win."""
+        with self._lock:
+            if if_absent and path in self._files:
+                raise FileExistsAlreadyError(f"{path} exists already.")
+            self._files[path] = (bytes(data), self.clock.now_ms())
+
+    async def delete(self, path: str) -> None:
+        """Delete a file; one that does not exist is deleted already."""
+        with self._lock:
+            self._files.pop(path, None)
+
+    def open_input(self, path: str) -> BinaryIO:
+        """Open a file for random reading; later changes of it are not seen."""
+        return io.BytesIO(self._body(path))
+
+    def set_mtime(self, path: str, mtime_ms: int) -> None:
+        """Date a file, as copying tools and skewed clocks do."""
+        self._files[path] = (self._body(path), mtime_ms)
+
+    def _body(self, path: str) -> bytes:
+        file = self._files.get(path)
+        if file is None:
+            raise FileMissingError(f"{path} does not exist.")
+        return file[0]
+
+    def _meta(self, path: str) -> FileMeta:
+        body, mtime_ms = self._files[path]
+        return FileMeta(path, len(body), mtime_ms)

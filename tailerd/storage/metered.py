@@ -1,0 +1,82 @@
+"""Counts what a store is asked for: requests cost money on S3 and time everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import BinaryIO, Literal
+
+from tailerd.storage.base import FileMeta, ObjectStore
+
+RequestKind = Literal["list", "get", "head", "put", "delete", "open"]
+
+KINDS: tuple[RequestKind, ...] = ("list", "get", "head", "put", "delete", "open")
+
+
+class MeteredStore:
+    """Wraps a store and counts requests by kind; what it does is what the wrapped store does.
+
+    Attributes:
+        inner: The wrapped store.
+        requests: Requests begun, by kind; every kind is there from the start. `get_many` is as
+            many requests as files.
+    """
+
+    def __init__(
+        self, inner: ObjectStore, on_request: Callable[[RequestKind], None] | None = None
+    ) -> None:
+        """Wrap `inner`; `on_request` hears of each request, in the thread that makes it."""
+        self.inner = inner
+        self.scheme: str = inner.scheme
+        self.requests: dict[RequestKind, int] = dict.fromkeys(KINDS, 0)
+        self._on_request = on_request
+
+    @property
+    def total(self) -> int:
+        """Number of requests of all kinds."""
+        return sum(self.requests.values())
+
+    def reset(self) -> None:
+        """Count from zero again."""
+        self.requests = dict.fromkeys(KINDS, 0)
+
+    def _count(self, kind: RequestKind, times: int = 1) -> None:
+        self.requests[kind] += times
+        if self._on_request is not None:
+            for _ in range(times):
+                self._on_request(kind)
+
+    async def list_from(self, folder: str, start_after: str = "") -> AsyncIterator[FileMeta]:
+        """Count a list."""
+        self._count("list")
+        async for meta in self.inner.list_from(folder, start_after):
+            yield meta
+
+    async def get(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        """Count a get."""
+        self._count("get")
+        return await self.inner.get(path, start, length)
+
+    async def get_many(self, paths: Sequence[str]) -> list[bytes]:
+        """Count a get for each file."""
+        self._count("get", len(paths))
+        return await self.inner.get_many(paths)
+
+    async def head(self, path: str) -> FileMeta:
+        """Count a head."""
+        self._count("head")
+        return await self.inner.head(path)
+
+    async def put(self, path: str, data: bytes, *, if_absent: bool = False) -> None:
+        """Count a put."""
+        self._count("put")
+        await self.inner.put(path, data, if_absent=if_absent)
+
+    async def delete(self, path: str) -> None:
+        """Count a delete."""
+        self._count("delete")
+        await self.inner.delete(path)
+
+    def open_input(self, path: str) -> BinaryIO:
+        """Count an open."""
+        self._count("open")
+        return self.inner.open_input(path)

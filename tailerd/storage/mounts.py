@@ -1,0 +1,30 @@
+"""Which folders answer at once: those on file systems of this machine's own disks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_OWN_DISKS = frozenset(
+    {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", "xfs", "zfs"}
+)
+_MOUNTS = Path("/proc/self/mountinfo")
+
+
+def answers_at_once(folder: str, mounts: Path = _MOUNTS) -> bool:
+    """Tell whether looking at a file in `folder` can be waited for: microseconds, no network.
+
+    Blocking. What is not known to be so is not: network and user-space file systems, systems
+    without `/proc`, folders that do not exist.
+    """
+    try:
+        device = os.stat(folder).st_dev  # noqa: PTH116
+        lines = mounts.read_text().splitlines()
+    except OSError:
+        return False
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        if before.split()[2:3] == [wanted]:
+            return after.split()[0] in _OWN_DISKS
+    return False

@@ -1,0 +1,104 @@
+"""One structured log line per event, to standard error: JSON, or for people at a terminal."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import fields
+from typing import Literal, TextIO
+
+import structlog
+
+from tailerd.telemetry import events
+from tailerd.telemetry.bus import Handler
+
+LogFormat = Literal["auto", "human", "json"]
+Level = Literal["debug", "info", "warning", "error"]
+
+LOG_FIELDS = frozenset(
+    {
+        "table",
+        "source",
+        "sink",
+        "engine",
+        "pipeline",
+        "version",
+        "start_version",
+        "end_version",
+        "offset",
+        "path",
+        "files",
+        "rows",
+        "bytes",
+        "duration_seconds",
+        "attempt",
+        "error_code",
+        "retryable",
+        "hint",
+    }
+)
+"""The only names a log line may have beside `timestamp`, `level` and `event`."""
+
+LINES: dict[type[events.Event], tuple[Level, str] | None] = {
+    events.DaemonStarted: ("info", "The daemon listens."),
+    events.ShutdownRequested: ("info", "The daemon was asked to stop."),
+    events.PipelineStarted: ("info", "A pipeline starts."),
+    events.OffsetChosen: ("info", "A pipeline knows where it begins."),
+    events.BacklogMeasured: ("debug", "The backlog was measured."),
+    events.SnapshotAdvanced: ("debug", "The snapshot advanced."),
+    events.DeliveryAcknowledged: ("info", "Changes were delivered."),
+    events.OffsetSaved: ("debug", "The offset was saved."),
+    events.RetryScheduled: ("warning", "An attempt failed and is repeated."),
+    events.PipelineFailed: ("error", "A pipeline stopped."),
+    events.PipelineStopped: ("info", "A pipeline ended."),
+    events.WatcherUnavailable: ("warning", "File events are not available, polling goes on."),
+    events.StorageRequested: None,
+}
+"""Level and constant sentence of every event; None for one that is only counted."""
+
+
+def log_handler(stream: TextIO, log_format: LogFormat = "auto", level: Level = "info") -> Handler:
+    """Return a handler that writes lines to `stream`.
+
+    Args:
+        stream: Usually standard error.
+        log_format: `auto` is `human` on a terminal and `json` elsewhere.
+        level: The least important level that is written.
+    """
+    is_human = log_format == "human" or (log_format == "auto" and stream.isatty())
+    renderer: structlog.typing.Processor = (
+        structlog.dev.ConsoleRenderer(colors=stream.isatty(), sort_keys=False)
+        if is_human
+        else structlog.processors.JSONRenderer()
+    )
+    least = logging.getLevelNamesMapping()[level.upper()]
+    logger = structlog.wrap_logger(
+        structlog.PrintLogger(stream),
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(least),
+    )
+
+    def handle(event: events.Event) -> None:
+        line = LINES[type(event)]
+        if line is None:
+            return
+        event_level, sentence = line
+        if logging.getLevelNamesMapping()[event_level.upper()] >= least:
+            getattr(logger, event_level)(sentence, **line_fields(event))
+
+    return handle
+
+
+def line_fields(event: events.Event) -> dict[str, object]:
+    """Return the log fields of an event; empty ones are left out."""
+    values: dict[str, object] = {}
+    for field in fields(event):
+        value: object = getattr(event, field.name)
+        if isinstance(value, dict):
+            value = sum(value.values())
+        if field.name in LOG_FIELDS and value not in ("", None):
+            values[field.name] = round(value, 6) if isinstance(value, float) else value
+    return values

@@ -1,0 +1,192 @@
+"""Prometheus metrics, derived from events. The only module that knows prometheus_client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+)
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from tailerd.clock import Clock
+from tailerd.telemetry import events
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+LABELS = frozenset({"table", "source", "sink", "engine", "job", "error_code", "op"})
+"""All label names in use; `op` is `_change_type` of rows or the verb of a storage request."""
+
+STATES = {"starting": 0, "running": 1, "retrying": 2, "failed": 3, "stopped": 4}
+
+_FAST = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120)
+_PIPELINE = ("table", "engine")
+
+
+class Metrics:
+    """Keeps the process's metrics in a registry of its own."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._registry = CollectorRegistry()
+        self._oldest_ms: dict[str, int | None] = {}
+        self._handlers: dict[type, Callable[..., None]] = {
+            events.PipelineStarted: self._on_started,
+            events.BacklogMeasured: self._on_backlog,
+            events.SnapshotAdvanced: self._on_snapshot,
+            events.DeliveryAcknowledged: self._on_delivery,
+            events.OffsetSaved: self._on_offset,
+            events.RetryScheduled: self._on_retry,
+            events.PipelineFailed: self._on_failed,
+            events.PipelineStopped: self._on_stopped,
+            events.StorageRequested: self._on_storage,
+        }
+        ProcessCollector(registry=self._registry)
+        PlatformCollector(registry=self._registry)
+        self._make_pipeline_metrics()
+        self._make_delivery_metrics()
+        self._make_storage_metrics()
+
+    @property
+    def handled(self) -> frozenset[type]:
+        """The events that change a metric."""
+        return frozenset(self._handlers)
+
+    def handle(self, event: events.Event) -> None:
+        """Count an event; those without a metric are passed over."""
+        handler = self._handlers.get(type(event))
+        if handler is not None:
+            handler(event)
+
+    def exposition(self) -> bytes:
+        """Return all metrics in Prometheus's text format."""
+        return generate_latest(self._registry)
+
+    def _make_pipeline_metrics(self) -> None:
+        r = self._registry
+        self._state = Gauge(
+            "tailerd_pipeline_state",
+            "State: " + ", ".join(f"{code} {name}" for name, code in STATES.items()),
+            _PIPELINE,
+            registry=r,
+        )
+        self._head = Gauge(
+            "tailerd_head_version", "Newest version of the table", _PIPELINE, registry=r
+        )
+        self._lag_versions = Gauge(
+            "tailerd_offset_lag_versions", "Versions not yet delivered", _PIPELINE, registry=r
+        )
+        self._lag_seconds = Gauge(
+            "tailerd_offset_lag_seconds",
+            "Age of the oldest version not yet delivered; 0 when there is none",
+            _PIPELINE,
+            registry=r,
+        )
+        self._errors = Counter(
+            "tailerd_errors_total", "Errors, retried ones too", ("table", "error_code"), registry=r
+        )
+        self._advance = Histogram(
+            "tailerd_snapshot_advance_seconds",
+            "Time to read the commits found and to move the known state on by them",
+            ("table",),
+            buckets=_FAST,
+            registry=r,
+        )
+
+    def _make_delivery_metrics(self) -> None:
+        r = self._registry
+        labels = ("table", "sink", "engine")
+        self._rows = Counter(
+            "tailerd_changes_delivered_rows_total",
+            "Change rows a sink acknowledged, by _change_type",
+            (*labels, "op"),
+            registry=r,
+        )
+        self._bytes = Counter(
+            "tailerd_changes_delivered_bytes_total",
+            "Arrow bytes of the rows a sink acknowledged",
+            labels,
+            registry=r,
+        )
+        self._delivery = Histogram(
+            "tailerd_delivery_seconds",
+            "Time from planning a step to its acknowledgement",
+            labels,
+            buckets=_FAST,
+            registry=r,
+        )
+        self._commit = Histogram(
+            "tailerd_offset_commit_seconds",
+            "Time to make an offset durable",
+            _PIPELINE,
+            buckets=_FAST,
+            registry=r,
+        )
+        self._delivered = Gauge(
+            "tailerd_offset_version", "Version the saved offset points at", _PIPELINE, registry=r
+        )
+
+    def _make_storage_metrics(self) -> None:
+        self._requests = Counter(
+            "tailerd_storage_requests_total",
+            "Requests to storage, by verb",
+            ("op",),
+            registry=self._registry,
+        )
+
+    def _on_started(self, event: events.PipelineStarted) -> None:
+        self._state.labels(event.table, event.engine).set(STATES["starting"])
+
+    def _on_backlog(self, event: events.BacklogMeasured) -> None:
+        labels = (event.table, event.engine)
+        self._state.labels(*labels).set(STATES["running"])
+        self._head.labels(*labels).set(event.head_version)
+        self._lag_versions.labels(*labels).set(event.versions)
+        is_new = event.table not in self._oldest_ms
+        self._oldest_ms[event.table] = event.oldest_timestamp_ms
+        if is_new:
+            # Asked at each scrape: the lag of a stuck pipeline grows although nothing happens.
+            self._lag_seconds.labels(*labels).set_function(lambda: self._lag_of(event.table))
+
+    def _lag_of(self, table: str) -> float:
+        return lag_seconds(self._oldest_ms[table], self._clock.now_ms())
+
+    def _on_snapshot(self, event: events.SnapshotAdvanced) -> None:
+        self._advance.labels(event.table).observe(event.duration_seconds)
+
+    def _on_delivery(self, event: events.DeliveryAcknowledged) -> None:
+        labels = (event.table, event.sink, event.engine)
+        for change_type, rows in event.rows.items():
+            self._rows.labels(*labels, change_type).inc(rows)
+        self._bytes.labels(*labels).inc(event.bytes)
+        self._delivery.labels(*labels).observe(event.duration_seconds)
+
+    def _on_offset(self, event: events.OffsetSaved) -> None:
+        self._delivered.labels(event.table, event.engine).set(event.version)
+        self._commit.labels(event.table, event.engine).observe(event.duration_seconds)
+
+    def _on_retry(self, event: events.RetryScheduled) -> None:
+        self._state.labels(event.table, event.engine).set(STATES["retrying"])
+        self._errors.labels(event.table, event.error_code).inc()
+
+    def _on_failed(self, event: events.PipelineFailed) -> None:
+        self._state.labels(event.table, event.engine).set(STATES["failed"])
+        self._errors.labels(event.table, event.error_code).inc()
+
+    def _on_stopped(self, event: events.PipelineStopped) -> None:
+        self._state.labels(event.table, event.engine).set(STATES["stopped"])
+
+    def _on_storage(self, event: events.StorageRequested) -> None:
+        self._requests.labels(event.operation).inc()
+
+
+def lag_seconds(oldest_timestamp_ms: int | None, now_ms: int) -> float:
+    """Return how old the oldest undelivered version is: 0 when there is none, never negative."""
+    if oldest_timestamp_ms is None:
+        return 0.0
+    return max(0.0, (now_ms - oldest_timestamp_ms) / 1000)

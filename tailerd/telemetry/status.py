@@ -1,0 +1,135 @@
+"""Where every pipeline stands, folded from events: what `/status` and `/readyz` show."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from tailerd.clock import Clock
+from tailerd.telemetry import events
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableStatus:
+    """One pipeline, as far as events told.
+
+    Attributes:
+        state: starting, running, retrying, failed or stopped.
+        version: Version its offset points at; None before it is known.
+        oldest_timestamp_ms: Commit time of the oldest undelivered version; None: all delivered.
+        rows: Delivered rows by `_change_type`, since the process started.
+        last_error: The last error's text; stays when the pipeline recovers.
+        attempt: Failed attempts in a row.
+    """
+
+    table: str
+    engine: str
+    source: str = ""
+    sink: str = ""
+    state: str = "starting"
+    is_ready: bool = False
+    version: int | None = None
+    head_version: int | None = None
+    lag_versions: int | None = None
+    oldest_timestamp_ms: int | None = None
+    rows: dict[str, int] = field(default_factory=dict)
+    last_error: str = ""
+    last_error_code: str = ""
+    attempt: int = 0
+
+    def to_json(self, now_ms: int) -> dict[str, object]:
+        """Return what `/status` shows of this table."""
+        lag_seconds: float | None = None
+        if self.is_ready:
+            oldest = self.oldest_timestamp_ms
+            lag_seconds = 0.0 if oldest is None else max(0.0, (now_ms - oldest) / 1000)
+        return {
+            "table": self.table,
+            "state": self.state,
+            "engine": self.engine,
+            "source": self.source,
+            "sink": self.sink,
+            "offset_version": self.version,
+            "head_version": self.head_version,
+            "lag_versions": self.lag_versions,
+            "lag_seconds": lag_seconds,
+            "rows_delivered": self.rows,
+            "last_error": {"code": self.last_error_code, "message": self.last_error}
+            if self.last_error
+            else None,
+            "attempt": self.attempt,
+        }
+
+
+class StatusBoard:
+    """Folds events into one `TableStatus` for each table; any thread may tell and ask."""
+
+    def __init__(self, tables: Iterable[tuple[str, str]], clock: Clock) -> None:
+        """Begin with these (name, engine) pairs: a table nobody spoke of yet is not ready."""
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._tables = {name: TableStatus(table=name, engine=engine) for name, engine in tables}
+
+    @property
+    def tables(self) -> tuple[TableStatus, ...]:
+        """All pipelines, in the order of the configuration."""
+        with self._lock:
+            return tuple(self._tables.values())
+
+    @property
+    def is_ready(self) -> bool:
+        """Tell whether every pipeline has looked at its log and none has failed."""
+        return all(t.is_ready and t.state != "failed" for t in self.tables)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the whole of `/status`."""
+        now_ms = self._clock.now_ms()
+        return {
+            "ready": self.is_ready,
+            "tables": [table.to_json(now_ms) for table in self.tables],
+        }
+
+    def handle(self, event: events.Event) -> None:
+        """Take an event; those about no configured table are passed over."""
+        name = getattr(event, "table", None)
+        with self._lock:
+            if name in self._tables:
+                self._tables[name] = _after(self._tables[name], event)
+
+
+def _after(status: TableStatus, event: events.Event) -> TableStatus:
+    match event:
+        case events.PipelineStarted():
+            return replace(status, source=event.source, sink=event.sink, state="starting")
+        case events.OffsetChosen():
+            return replace(status, version=event.version)
+        case events.BacklogMeasured():
+            return replace(
+                status,
+                state="running",
+                is_ready=True,
+                version=event.version,
+                head_version=event.head_version,
+                lag_versions=event.versions,
+                oldest_timestamp_ms=event.oldest_timestamp_ms,
+            )
+        case events.DeliveryAcknowledged():
+            kinds = {**status.rows, **event.rows}
+            rows = {k: status.rows.get(k, 0) + event.rows.get(k, 0) for k in kinds}
+            return replace(status, rows=rows, attempt=0)
+        case events.OffsetSaved():
+            return replace(status, version=event.version)
+        case events.RetryScheduled() | events.PipelineFailed():
+            is_retry = isinstance(event, events.RetryScheduled)
+            return replace(
+                status,
+                state="retrying" if is_retry else "failed",
+                last_error=event.hint,
+                last_error_code=event.error_code,
+                attempt=status.attempt + 1,
+            )
+        case events.PipelineStopped():
+            return replace(status, state="stopped")
+        case _:
+            return status

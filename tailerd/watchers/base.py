@@ -1,0 +1,31 @@
+"""The contract of a watcher. Hints may be lost, late, doubled or wrong."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class StorageEvent:
+    """Something may have happened to a table.
+
+    Attributes:
+        folder: The `_delta_log` folder concerned, as the watcher was given it.
+    """
+
+    folder: str
+
+
+class Watcher(Protocol):
+    """Tells when it is worth looking at a table's log.
+
+    A watcher survives folders that do not exist yet, vanish or come back, and storages that send
+    nothing: it may miss events, it never raises because of them. Closing the generator or
+    cancelling the task that waits in it frees threads and handles promptly.
+    """
+
+    def events(self) -> AsyncGenerator[StorageEvent, None]:
+        """Yield hints until closed. Several hints may arrive as one, in any order."""
+        ...

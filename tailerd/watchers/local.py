@@ -1,0 +1,118 @@
+"""File events of this machine, through watchfiles: a commit is a hint within milliseconds.
+
+One watcher serves many folders, because each costs a thread that wakes every millisecond.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from pathlib import Path
+
+import watchfiles
+
+from tailerd.watchers.base import StorageEvent
+
+_COMMIT = re.compile(r"\d{20}\.json")
+_Identities = dict[str, tuple[int, int]]
+
+
+class LocalWatcher:
+    """Watches `_delta_log` folders of local tables.
+
+    A folder that is not there is looked for again every `recheck_seconds`, and so is one that was
+    deleted and made again: the kernel's watch follows the old one. Whatever is missed meanwhile is
+    the poll watcher's to find.
+    """
+
+    def __init__(
+        self,
+        folders: Sequence[str],
+        *,
+        recheck_seconds: float = 1.0,
+        on_unavailable: Callable[[str, str], None] | None = None,
+    ) -> None:
+        """Watch these folders.
+
+        Args:
+            folders: Absolute paths.
+            recheck_seconds: Time between two looks for folders that came, went or were replaced.
+            on_unavailable: Told once (path, reason) when the kernel refuses to watch.
+        """
+        self._by_real_path = {str(Path(folder).absolute()): folder for folder in folders}
+        self._recheck_seconds = recheck_seconds
+        self._on_unavailable = on_unavailable
+
+    async def events(self) -> AsyncGenerator[StorageEvent, None]:
+        """Yield a hint for each folder in which a commit file was made or replaced."""
+        known: _Identities = {}
+        while True:
+            found = await asyncio.to_thread(self._identities)
+            try:
+                async with aclosing(self._watch(found, known)) as hints:
+                    async for folder in hints:
+                        yield StorageEvent(folder)
+                known = found
+            except (OSError, RuntimeError) as error:
+                # Whatever the kernel refuses, polling finds the commits.
+                self._report(error)
+                await asyncio.sleep(self._recheck_seconds)
+
+    async def _watch(self, folders: _Identities, known: _Identities) -> AsyncGenerator[str, None]:
+        """Yield configured folders with new commits, until the folders on disk are others."""
+        if not folders:
+            await asyncio.sleep(self._recheck_seconds)
+            return
+        changes = watchfiles.awatch(
+            *folders,
+            watch_filter=_is_commit,
+            debounce=1,
+            step=1,
+            rust_timeout=int(self._recheck_seconds * 1000),
+            yield_on_timeout=True,
+            recursive=False,
+            ignore_permission_denied=True,
+        )
+        fresh = [self._by_real_path[path] for path, _ in folders.items() - known.items()]
+        for folder in fresh:
+            # Commits may have come before anybody watched.
+            yield folder
+        next_check = time.monotonic() + self._recheck_seconds
+        async with aclosing(changes) as batches:
+            async for batch in batches:
+                if not batch:
+                    # And between that hint and the kernel's first watch.
+                    for folder in fresh:
+                        yield folder
+                    fresh = []
+                for parent in {str(Path(path).parent) for _, path in batch}:
+                    if parent in self._by_real_path:
+                        yield self._by_real_path[parent]
+                if time.monotonic() >= next_check:
+                    if await asyncio.to_thread(self._identities) != folders:
+                        return
+                    next_check = time.monotonic() + self._recheck_seconds
+
+    def _identities(self) -> _Identities:
+        found: _Identities = {}
+        for path in self._by_real_path:
+            try:
+                stat = Path(path).stat()
+            except OSError:
+                # Not there or not reachable now: looked for again, polling meanwhile.
+                continue
+            found[path] = (stat.st_dev, stat.st_ino)
+        return found
+
+    def _report(self, error: Exception) -> None:
+        if self._on_unavailable is not None:
+            self._on_unavailable(", ".join(self._by_real_path)[:200], str(error))
+            self._on_unavailable = None
+
+
+def _is_commit(change: watchfiles.Change, path: str) -> bool:
+    is_new = change is not watchfiles.Change.deleted
+    return is_new and _COMMIT.fullmatch(Path(path).name) is not None

@@ -1,0 +1,89 @@
+"""The house keeps its shape: directions, sizes, names, tests for every clause."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tailerd.storage.base import ObjectStore
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "tailerd"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+MAX_MODULE_LINES = 400
+MAX_FUNCTION_LINES = 40
+FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
+
+FEATURE_SENTENCES = {
+    "list_from": ("listing_gives_names_strictly_greater", "ordered_by_the_utf8_bytes"),
+    "get": ("get_returns_the_whole_file_or_a_range", "not_there_is_reported_as_missing"),
+    "get_many": ("get_many_returns_files_in_the_order",),
+    "head": ("listing_and_head_tell_size_and_time",),
+    "put": ("readers_see_all_of_a_put_or_nothing", "exactly_one_of_several_racing_writers"),
+    "delete": ("deleting_a_file_that_does_not_exist",),
+    "open_input": ("an_opened_file_is_read_at_random_by_pyarrow",),
+}
+
+
+def test_imports_go_in_the_directions_the_house_allows() -> None:
+    done = subprocess.run(
+        [Path(sys.executable).with_name("lint-imports"), "--no-cache"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_is_short_documented_and_well_named(path: Path) -> None:
+    text = path.read_text()
+    assert text.count("\n") <= MAX_MODULE_LINES
+    assert path.stem not in FORBIDDEN_NAMES
+    assert path.parent.name not in FORBIDDEN_NAMES
+    tree = ast.parse(text)
+    assert ast.get_docstring(tree), "a module says what it is"
+    long = [
+        f"{node.name}: {lines} lines"
+        for node, lines in functions(tree)
+        if lines > MAX_FUNCTION_LINES
+    ]
+    assert not long
+
+
+def functions(tree: ast.Module) -> Iterator[tuple[ast.FunctionDef | ast.AsyncFunctionDef, int]]:
+    """Yield functions and their lines without the docstring."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if ast.get_docstring(node):
+                first = node.body[0]
+                lines -= (first.end_lineno or first.lineno) - first.lineno + 1
+            yield node, lines
+
+
+def test_every_method_of_the_object_store_has_contract_tests() -> None:
+    methods = {
+        name
+        for name, _ in inspect.getmembers(ObjectStore, inspect.isfunction)
+        if not name.startswith("_")
+    }
+    assert methods == set(FEATURE_SENTENCES)
+    names = (ROOT / "tests/contracts/test_object_store.py").read_text()
+    for sentences in FEATURE_SENTENCES.values():
+        for sentence in sentences:
+            assert f"def test_{sentence}" in names or f"_{sentence}" in names
+
+
+def test_test_folders_are_packages_so_that_equal_names_do_not_clash() -> None:
+    folders = {path.parent for path in (ROOT / "tests").rglob("*.py")}
+    assert [
+        str(folder) for folder in sorted(folders) if not (folder / "__init__.py").exists()
+    ] == []

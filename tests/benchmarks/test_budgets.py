@@ -1,0 +1,133 @@
+"""What reading a log may cost in requests and memory. Always run: counts do not depend on load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tailerd.delta.log_reader import LogReader
+from tailerd.delta.snapshot_cache import SnapshotCache
+from tailerd.storage.local import LocalStore
+from tailerd.storage.metered import MeteredStore
+from tests.benchmarks.big_tables import wide_table, write_large_commit
+from tests.benchmarks.measuring import RESET_PEAK, mebibytes, run_process
+from tests.tables.builder import TableBuilder
+
+GIGABYTE = 10**9
+MEMORY_ABOVE_IDLE = 300 * 2**20
+
+
+def table_of(folder: Path, commits: int) -> TableBuilder:
+    table = TableBuilder(folder)
+    for number in range(commits):
+        table.append([{"id": number, "name": "x"}])
+    return table
+
+
+def metered(table: TableBuilder) -> tuple[MeteredStore, LogReader]:
+    store = MeteredStore(LocalStore())
+    return store, LogReader(store, str(table.folder))
+
+
+def used(store: MeteredStore) -> dict[str, int]:
+    return {kind: count for kind, count in store.requests.items() if count}
+
+
+async def test_opening_without_a_checkpoint_takes_one_listing_and_each_commit_once(
+    tmp_path: Path,
+) -> None:
+    table = table_of(tmp_path, 20)
+    store, reader = metered(table)
+    snapshot = await reader.open()
+    assert snapshot.num_files == 20
+    # The hint is asked for in any case.
+    assert used(store) == {"list": 1, "get": 1 + 20}
+
+
+async def test_opening_with_a_checkpoint_reads_it_and_only_the_commits_after_it(
+    tmp_path: Path,
+) -> None:
+    table = table_of(tmp_path, 20)
+    table.checkpoint(16)
+    store, reader = metered(table)
+    snapshot = await reader.open()
+    assert snapshot.num_files == 20
+    assert used(store) == {"list": 1, "get": 1 + 3, "open": 1}
+
+
+@pytest.mark.parametrize("layout", ["v2-json", "v2-parquet"])
+async def test_opening_with_sidecars_reads_each_once(tmp_path: Path, layout: str) -> None:
+    table = TableBuilder(tmp_path, reader_features=["v2Checkpoint"])
+    for number in range(20):
+        table.append([{"id": number, "name": "x"}])
+    table.checkpoint(16, layout="v2-json" if layout == "v2-json" else "v2-parquet", sidecars=3)
+    store, reader = metered(table)
+    assert (await reader.open()).num_files == 20
+    assert store.requests["list"] == 1
+    assert store.requests["get"] + store.requests["open"] == 1 + 1 + 3 + 3
+
+
+async def test_opening_without_files_is_no_dearer(tmp_path: Path) -> None:
+    table = table_of(tmp_path, 20)
+    table.checkpoint(16)
+    store, reader = metered(table)
+    await reader.open(with_files=False)
+    assert store.total <= 1 + 1 + 1 + 3
+
+
+async def test_advancing_takes_two_requests_a_commit_however_long_the_log(tmp_path: Path) -> None:
+    table = table_of(tmp_path, 30)
+    store, reader = metered(table)
+    cache = SnapshotCache(reader)
+    await cache.open()
+    store.reset()
+    for number in range(5):
+        table.append([{"id": number, "name": "y"}])
+        assert await cache.advance() is not None
+    assert cache.snapshot.num_files == 35
+    assert store.total <= 2 * 5
+    assert store.requests["list"] == 0
+
+
+async def test_an_idle_poll_takes_one_request_and_reads_nothing(tmp_path: Path) -> None:
+    table = table_of(tmp_path, 30)
+    store, reader = metered(table)
+    cache = SnapshotCache(reader)
+    await cache.open()
+    store.reset()
+    assert await cache.advance() is None
+    assert store.total == 1
+    assert store.requests["get"] == 0
+
+
+OPEN_TABLE = f"""
+    import asyncio, sys
+    from tailerd.delta.log_reader import LogReader
+
+    def resident():
+        return int(open("/proc/self/statm").read().split()[1]) * 4096
+
+    async def main():
+        # Warm: libraries are loaded, pools exist.
+        await LogReader.at(sys.argv[2]).open()
+        {RESET_PEAK}
+        idle = resident()
+        snapshot = await LogReader.at(sys.argv[1]).open()
+        return {{"idle_bytes": idle, "num_files": snapshot.num_files}}
+
+    result = asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+def test_a_commit_of_one_gigabyte_is_replayed_in_bounded_memory(tmp_path: Path) -> None:
+    small = table_of(tmp_path / "small", 2)
+    table = wide_table(tmp_path / "large")
+    table.create()
+    files = write_large_commit(table.commit_path(1), GIGABYTE)
+    run = run_process(OPEN_TABLE, table.folder, small.folder)
+    assert run.result["num_files"] == files
+    above = run.peak_bytes - run.result["idle_bytes"]
+    assert above < MEMORY_ABOVE_IDLE, f"peak is {mebibytes(above)} above idle"
+    table.commit_path(1).unlink()

@@ -1,0 +1,76 @@
+"""Options, marks and the fixtures that every suite may use."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+if str(ROOT) not in sys.path:
+    # `tests` is importable also where pytest is started by its own name.
+    sys.path.insert(0, str(ROOT))
+
+hypothesis.settings.register_profile("tailerd", deadline=None, print_blob=True, database=None)
+hypothesis.settings.load_profile("tailerd")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--benchmark", action="store_true", help="run the benchmarks too")
+    parser.addoption(
+        "--seeds",
+        default="3",
+        help="how many seeds each random test runs with, or FIRST:UNTIL to repeat some",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--benchmark"):
+        return
+    reason = pytest.mark.skip(reason="a benchmark: run it with --benchmark")
+    for item in items:
+        if item.get_closest_marker("benchmark"):
+            item.add_marker(reason)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give tests that take `seed` each seed of `--seeds`; the id of a failure says which."""
+    if "seed" in metafunc.fixturenames:
+        first, colon, until = str(metafunc.config.getoption("--seeds")).rpartition(":")
+        seeds = range(int(first) if colon else 0, int(until))
+        metafunc.parametrize("seed", seeds, ids=[f"seed={seed}" for seed in seeds])
+
+
+@pytest.fixture(scope="session")
+def given_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with `manifest.json`, `tables/` and `expected/` of tables written by others.
+
+    Found at $TAILERD_TABLES (the archive, or a folder where it is unpacked) or beside the
+    checkout. Do not write to it: it may be the user's own copy.
+    """
+    place = Path(os.environ.get("TAILERD_TABLES") or ROOT.parent / "shared/tables/given.tar.gz")
+    if place.is_dir():
+        return place
+    if not place.exists():
+        message = f"The tables written by others are not at {place}; set TAILERD_TABLES."
+        if os.environ.get("CI"):
+            pytest.fail(message, pytrace=False)
+        pytest.skip(message)
+    folder = tmp_path_factory.mktemp("given-tables")
+    with tarfile.open(place) as archive:
+        # `tar` keeps modification times: commit timestamps are made of them.
+        archive.extractall(folder, filter="tar")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def given_manifest(given_tables: Path) -> list[dict[str, Any]]:
+    """The manifest's entries of Delta tables."""
+    entries = json.loads((given_tables / "manifest.json").read_text())["tables"]
+    return [entry for entry in entries if entry.get("format") == "delta"]

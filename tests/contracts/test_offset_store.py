@@ -1,0 +1,64 @@
+"""Every clause of `OffsetStore`, against every store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tailerd.changefeed.change_task import ChangeMode
+from tailerd.changefeed.offset import Offset, Phase, Version
+from tailerd.pipeline.offset_store import (
+    FileOffsetStore,
+    MemoryOffsetStore,
+    OffsetStore,
+    SavedOffset,
+)
+
+STORES: dict[str, Callable[[Path], OffsetStore]] = {
+    "memory": lambda _: MemoryOffsetStore(),
+    "file": lambda folder: FileOffsetStore(folder / "deep" / "offsets"),
+}
+
+
+def saved(version: int, changes: ChangeMode = ChangeMode.AUTO) -> SavedOffset:
+    return SavedOffset(
+        offset=Offset(
+            table_id="t", version=Version(version), phase=Phase.SNAPSHOT, position=2**64 - 1
+        ),
+        changes=changes,
+    )
+
+
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> OffsetStore:
+    return STORES[request.param](tmp_path)
+
+
+async def test_a_pipeline_that_never_saved_has_nothing(store: OffsetStore) -> None:
+    assert await store.load("orders") is None
+
+
+async def test_what_was_saved_last_is_loaded_whole(store: OffsetStore) -> None:
+    await store.save("orders", saved(3))
+    await store.save("orders", saved(4, ChangeMode.CDF))
+    assert await store.load("orders") == saved(4, ChangeMode.CDF)
+
+
+async def test_pipelines_do_not_see_each_other(store: OffsetStore) -> None:
+    names = ["a", "a.b", "a-b", "A.json", "x" * 100]
+    await asyncio.gather(*(store.save(name, saved(n)) for n, name in enumerate(names)))
+    assert [await store.load(name) for name in names] == [saved(n) for n in range(len(names))]
+
+
+async def test_a_cancelled_save_leaves_the_old_or_the_new_offset(store: OffsetStore) -> None:
+    await store.save("orders", saved(1))
+    saving = asyncio.create_task(store.save("orders", saved(2)))
+    await asyncio.sleep(0)
+    saving.cancel()
+    await asyncio.wait({saving})
+    assert await store.load("orders") in (saved(1), saved(2))
+    await store.save("orders", saved(3))
+    assert await store.load("orders") == saved(3)

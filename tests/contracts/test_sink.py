@@ -1,0 +1,201 @@
+"""Every clause of `Sink`, against every sink. A new sink adds itself to `SINKS`."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.changefeed.change_task import ChangeSourceKind, ChangeType
+from tailerd.changefeed.offset import Offset, Version
+from tailerd.encoding.json import JsonEncoder
+from tailerd.sinks.base import Delivery, Sink
+from tailerd.sinks.console import ConsoleSink
+from tailerd.sinks.file import FileSink
+from tailerd.sinks.file_config import FileSinkConfig
+
+Row = tuple[int, str, int]
+"""id, `_change_type`, `_commit_version`"""
+
+
+@dataclass
+class Subject:
+    """A sink and how a reader sees what it holds.
+
+    Attributes:
+        forgets: Whether `resume` takes back what no saved offset covers.
+    """
+
+    sink: Sink
+    read: Callable[[], list[Row]]
+    forgets: bool
+
+
+def console(tmp_path: Path) -> Subject:
+    stream = io.BytesIO()
+
+    def read() -> list[Row]:
+        return json_rows(stream.getvalue().decode())
+
+    return Subject(ConsoleSink(encode=JsonEncoder().encode_lines, stream=stream), read, False)
+
+
+def files(kind: str, max_bytes: int = 1 << 20) -> Callable[[Path], Subject]:
+    def make(tmp_path: Path) -> Subject:
+        config = FileSinkConfig.model_validate(
+            {
+                "kind": "file",
+                "path": f"{tmp_path}/out",
+                "format": kind,
+                "max_bytes_per_file": max_bytes,
+            }
+        )
+        sink = FileSink(config, encode=JsonEncoder().encode_lines)
+        return Subject(sink, lambda: file_rows(tmp_path / "out"), True)
+
+    return make
+
+
+SINKS: dict[str, Callable[[Path], Subject]] = {
+    "console": console,
+    "file-jsonl": files("jsonl"),
+    "file-jsonl-many-parts": files("jsonl", 1024),
+    "file-parquet": files("parquet"),
+}
+
+
+def json_rows(text: str) -> list[Row]:
+    found = [json.loads(line) for line in text.splitlines()]
+    return [(r["id"], r["_change_type"], r["_commit_version"]) for r in found]
+
+
+def file_rows(folder: Path) -> list[Row]:
+    rows: list[Row] = []
+    for path in sorted(folder.glob("*.*")):
+        if path.suffix == ".parquet":
+            table = pq.ParquetFile(path).read()
+            columns = [table.column(n).to_pylist() for n in ("id", "_change_type")]
+            rows += zip(*columns, table.column("_commit_version").to_pylist(), strict=True)
+        elif path.suffix == ".jsonl":
+            rows += json_rows(path.read_text())
+    return rows
+
+
+def offset(version: int, position: int = 0) -> Offset:
+    return Offset(table_id="table-1", version=Version(version), position=position)
+
+
+def batch(version: int, ids: Sequence[int], change: ChangeType = ChangeType.INSERT) -> ChangeBatch:
+    return ChangeBatch(
+        rows=pa.record_batch({"id": pa.array(ids, pa.int64())}),
+        change_type=change,
+        version=Version(version),
+        timestamp_us=1_700_000_000_000_000,
+        change_source=ChangeSourceKind.FILES,
+    )
+
+
+def delivery(version: int, *batches: ChangeBatch) -> Delivery:
+    async def give() -> AsyncIterator[ChangeBatch]:
+        for each in batches:
+            await asyncio.sleep(0)
+            yield each
+
+    return Delivery(table="orders", start=offset(version), end=offset(version + 1), batches=give())
+
+
+def inserts(version: int, *ids: int) -> list[Row]:
+    return [(i, "insert", version) for i in ids]
+
+
+@pytest.fixture(params=SINKS)
+def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Subject:
+    return SINKS[request.param](tmp_path)
+
+
+async def test_a_healthy_sink_passes_its_healthcheck_and_shows_nothing(subject: Subject) -> None:
+    await subject.sink.healthcheck()
+    assert subject.read() == []
+
+
+async def test_write_returns_the_number_of_rows_and_readers_see_them_in_order(
+    subject: Subject,
+) -> None:
+    await subject.sink.resume(offset(3))
+    batches = [batch(3, range(n * 200, n * 200 + 200)) for n in range(5)]
+    assert await subject.sink.write(delivery(3, *batches)) == 1000
+    assert await subject.sink.write(delivery(4, batch(4, [7], ChangeType.DELETE))) == 1
+    assert subject.read() == [*inserts(3, *range(1000)), (7, "delete", 4)]
+
+
+async def test_an_empty_delivery_is_acknowledged_and_shows_nothing(subject: Subject) -> None:
+    await subject.sink.resume(offset(0))
+    assert await subject.sink.write(delivery(0)) == 0
+    assert await subject.sink.write(delivery(1, batch(1, []))) == 0
+    assert subject.read() == []
+
+
+async def test_a_delivery_whose_rows_fail_in_the_middle_raises_and_can_be_written_again(
+    subject: Subject,
+) -> None:
+    async def breaks() -> AsyncIterator[ChangeBatch]:
+        yield batch(0, range(500))
+        raise ZeroDivisionError
+
+    await subject.sink.resume(offset(0))
+    broken = Delivery(table="orders", start=offset(0), end=offset(1), batches=breaks())
+    with pytest.raises(ZeroDivisionError):
+        await subject.sink.write(broken)
+    await subject.sink.resume(offset(0))
+    assert await subject.sink.write(delivery(0, batch(0, range(500)))) == 500
+    seen = subject.read()
+    assert seen[-500:] == inserts(0, *range(500))
+    assert len(seen) == (500 if subject.forgets else 1000)
+
+
+async def test_resume_forgets_exactly_what_no_saved_offset_covers(subject: Subject) -> None:
+    await subject.sink.resume(offset(0))
+    for version in range(4):
+        await subject.sink.write(delivery(version, batch(version, [version])))
+    await subject.sink.resume(offset(2))
+    kept = [0, 1] if subject.forgets else [0, 1, 2, 3]
+    assert [row[0] for row in subject.read()] == kept
+    await subject.sink.write(delivery(2, batch(2, [2])))
+    assert [row[0] for row in subject.read()] == [*kept, 2]
+
+
+async def test_a_cancelled_write_leaves_no_half_of_it(subject: Subject) -> None:
+    async def stalls() -> AsyncIterator[ChangeBatch]:
+        yield batch(0, range(500))
+        await asyncio.Event().wait()
+
+    await subject.sink.resume(offset(0))
+    stuck = Delivery(table="orders", start=offset(0), end=offset(1), batches=stalls())
+    writing = asyncio.create_task(subject.sink.write(stuck))
+    await asyncio.sleep(0.05)
+    writing.cancel()
+    async with asyncio.timeout(2):
+        await asyncio.wait({writing})
+    assert writing.cancelled()
+    if subject.forgets:
+        assert subject.read() == []
+
+
+async def test_closing_twice_is_closing_once(subject: Subject) -> None:
+    await subject.sink.resume(offset(0))
+    await subject.sink.write(delivery(0, batch(0, [1])))
+    await subject.sink.aclose()
+    await subject.sink.aclose()
+    assert subject.read() == inserts(0, 1)
+
+
+def test_a_sink_admits_at_least_one_write(subject: Subject) -> None:
+    assert subject.sink.max_in_flight >= 1

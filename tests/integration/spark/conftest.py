@@ -1,0 +1,81 @@
+"""One real Spark session for the whole suite, and shorthand for streams in tests."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tailerd.spark.session import java_home_or_version, local_session
+
+
+def require_java() -> None:
+    """Skip where there is no Java; in CI that is a failure."""
+    found = java_home_or_version()
+    if found.is_usable:
+        return
+    message = f"Spark cannot start: {found.reason}"
+    if os.environ.get("CI"):
+        pytest.fail(message, pytrace=False)
+    pytest.skip(message)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    require_java()
+    warehouse = tmp_path_factory.mktemp("warehouse")
+    session = local_session("tests", "local[2]", {"spark.sql.warehouse.dir": str(warehouse)})
+    yield session
+    session.stop()
+
+
+class Stream:
+    """A streaming query into the JSON-lines sink, restarted at will from one checkpoint."""
+
+    def __init__(self, spark: SparkSession, table: Path, folder: Path, **options: str) -> None:
+        self._spark = spark
+        self._table = table
+        self._options = options
+        self._checkpoint = folder / "checkpoint"
+        self.out = folder / "out"
+
+    def changes(self) -> DataFrame:
+        return (
+            self._spark.readStream.format("tailerd").options(**self._options).load(str(self._table))
+        )
+
+    def start(self, **trigger: Any) -> StreamingQuery:
+        writer = (
+            self.changes()
+            .writeStream.format("tailerd")
+            .option("path", str(self.out))
+            .option("checkpointLocation", str(self._checkpoint))
+        )
+        return (writer.trigger(**trigger) if trigger else writer).start()
+
+    def run_to_head(self) -> StreamingQuery:
+        query = self.start(availableNow=True)
+        query.awaitTermination(60)
+        assert not query.isActive
+        return query
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Every row in the sink, in the order of the files."""
+        return [json.loads(line) for file in self.files() for line in file.open()]
+
+    def files(self) -> list[Path]:
+        return sorted(self.out.glob("*.jsonl"))
+
+    def batches(self) -> list[set[int]]:
+        """The versions in each micro-batch that had rows."""
+        found: dict[str, set[int]] = {}
+        for file in self.files():
+            versions = found.setdefault(file.name.split("-")[1], set())
+            versions.update(json.loads(line)["_commit_version"] for line in file.open())
+        return list(found.values())

@@ -1,0 +1,72 @@
+"""Pipelines for tests: a table in memory, a sink in memory, and all events kept."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from tailerd.changefeed.change_task import ChangeMode
+from tailerd.changefeed.limits import BatchLimit, ReadLimit
+from tailerd.pipeline.journey import JourneyPlan
+from tailerd.pipeline.offset_store import MemoryOffsetStore, OffsetStore
+from tailerd.pipeline.pipeline import Pipeline
+from tailerd.sinks.base import Sink
+from tailerd.sources.base import ChangeSource
+from tailerd.telemetry import Telemetry
+from tailerd.telemetry.events import Event
+from tailerd.watchers.hints import Hint
+from tests.doubles.fake_source import FakeSource, FakeTable
+from tests.doubles.sim_clock import SimClock
+from tests.unit.pipeline.collecting_sink import CollectingSink
+
+
+@dataclass
+class Run:
+    """What a test may look at, and the parts of the next pipeline."""
+
+    table: FakeTable = field(default_factory=FakeTable)
+    source: FakeSource | None = None
+    sink: Sink = field(default_factory=CollectingSink)
+    offsets: OffsetStore = field(default_factory=MemoryOffsetStore)
+    hint: Hint = field(default_factory=Hint)
+    clock: SimClock = field(default_factory=lambda: SimClock(is_automatic=True))
+    events: list[Event] = field(default_factory=list)
+    start: str = "0"
+    changes: ChangeMode = ChangeMode.AUTO
+    max_files: int = 1000
+    max_rows: int = 1000
+    is_once: bool = True
+    max_attempts: int | None = None
+
+    def pipeline(self) -> Pipeline:
+        async def open_source() -> ChangeSource:
+            return self.source or FakeSource(self.table)
+
+        return Pipeline(
+            JourneyPlan(
+                table="orders",
+                sink="collect",
+                start=self.start,
+                changes=self.changes,
+                read_limit=ReadLimit(max_files=self.max_files),
+                batch_limit=BatchLimit(max_rows=self.max_rows),
+                is_once=self.is_once,
+            ),
+            source_place="fake",
+            open_source=open_source,
+            sink=self.sink,
+            offsets=self.offsets,
+            hint=self.hint,
+            telemetry=Telemetry([self.events.append]),
+            clock=self.clock,
+            max_attempts=self.max_attempts,
+            jitter=random.Random(1),
+        )
+
+    async def once(self) -> Pipeline:
+        pipeline = self.pipeline()
+        await pipeline.run()
+        return pipeline
+
+    def told(self, kind: type[Event]) -> list[Event]:
+        return [event for event in self.events if isinstance(event, kind)]

@@ -1,0 +1,82 @@
+"""The options of `format("tailerd")`."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict
+
+from tailerd.changefeed.change_task import ChangeMode
+from tailerd.errors import UsageError
+from tailerd.spark.options import OutputFormat, ReadOptions, WriteOptions
+
+
+def test_every_option_is_read_whatever_its_case() -> None:
+    options = CaseInsensitiveDict(
+        {
+            "path": "/data/orders",
+            "STARTINGVERSION": "007",
+            "endingVersion": "12",
+            "maxfilespertrigger": "5",
+            "maxBytesPerTrigger": "64 MiB",
+            "changes": "CDF",
+            "Snapshot": "False",
+            "pollInterval": "0.5s",
+            "allowedPaths": "/shared,/other",
+        }
+    )
+    parsed = ReadOptions.parse(options)
+    assert (parsed.path, parsed.start, parsed.end) == ("/data/orders", "7", "12")
+    assert (parsed.limit.max_files, parsed.limit.max_bytes) == (5, 64 * 1024 * 1024)
+    assert (parsed.changes, parsed.snapshot) == (ChangeMode.CDF, False)
+    assert (parsed.poll_seconds, parsed.allowed_paths) == (0.5, ("/shared", "/other"))
+
+
+def test_without_options_the_defaults_are_those_of_delta() -> None:
+    parsed = ReadOptions.parse({"path": "/data/orders"})
+    assert (parsed.start, parsed.end, parsed.snapshot) == ("", "", None)
+    assert (parsed.limit.max_files, parsed.changes) == (1000, ChangeMode.AUTO)
+
+
+@pytest.mark.parametrize(
+    ("options", "named", "said"),
+    [
+        ({"startingverson": "1"}, "startingverson", "did you mean startingVersion?"),
+        ({"readChangeFeed": "true"}, "readChangeFeed", "The options are path"),
+        ({"startingVersion": "1", "startingTimestamp": "2024-01-01"}, "startingTimestamp", "one"),
+        ({"endingVersion": "1", "endingTimestamp": "2024-01-01"}, "endingTimestamp", "one of them"),
+        ({"startingVersion": "5", "endingVersion": "4"}, "endingVersion=4", "inclusive"),
+        ({"startingVersion": "latest", "snapshot": "true"}, "snapshot=true", "contradict"),
+        ({"startingVersion": "-1"}, "startingVersion", "version number or `latest`"),
+        ({"startingVersion": "²"}, "startingVersion", "version number or `latest`"),
+        ({"endingVersion": "latest"}, "endingVersion", "version number"),
+        ({"startingTimestamp": "yesterday"}, "startingTimestamp", "Write it like 2024-02-29"),
+        ({"snapshot": "yes"}, "snapshot", "neither true nor false"),
+        ({"changes": "all"}, "changes", "auto, cdf, files"),
+        ({"maxFilesPerTrigger": "0"}, "maxFilesPerTrigger", "above 0"),
+        ({"maxBytesPerTrigger": "a lot"}, "maxBytesPerTrigger", "256m"),
+        ({"maxBytesPerTrigger": "0g"}, "maxBytesPerTrigger", "no size"),
+        ({"pollInterval": "often"}, "pollInterval", "2s"),
+        ({"pollInterval": "nan"}, "pollInterval", "2s"),
+    ],
+)
+def test_a_wrong_option_is_one_error_that_names_it(
+    options: dict[str, str], named: str, said: str
+) -> None:
+    with pytest.raises(UsageError) as raised:
+        ReadOptions.parse({"path": "/data/orders", **options})
+    assert named in str(raised.value)
+    assert said in str(raised.value)
+
+
+def test_a_missing_path_is_named() -> None:
+    with pytest.raises(UsageError, match="path is missing"):
+        ReadOptions.parse({})
+    with pytest.raises(UsageError, match="path is missing"):
+        WriteOptions.parse({"output": "jsonl"})
+
+
+def test_the_sink_writes_json_lines_unless_told_otherwise() -> None:
+    assert WriteOptions.parse({"path": "/out"}).output is OutputFormat.JSONL
+    assert WriteOptions.parse({"path": "/out", "output": "Parquet"}).output is OutputFormat.PARQUET
+    with pytest.raises(UsageError, match=r"output='csv' is none of jsonl, parquet"):
+        WriteOptions.parse({"path": "/out", "output": "csv"})

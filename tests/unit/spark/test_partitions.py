@@ -1,0 +1,105 @@
+"""Packing of change tasks, and cutting of what comes back."""
+
+from __future__ import annotations
+
+import pickle
+from itertools import chain
+
+import pyarrow as pa
+import pytest
+
+from tailerd.changefeed.change_batch import with_change_columns
+from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask, ChangeType, TableSchema
+from tailerd.changefeed.offset import Version
+from tailerd.errors import SinkError
+from tailerd.spark.change_rows import change_batches
+from tailerd.spark.partitions import OPEN_COST_BYTES, ChangePartition, pack
+
+_MIB = 1024 * 1024
+_SCHEMA = TableSchema('{"type":"struct","fields":[]}')
+
+
+def _task(position: int, size_bytes: int) -> ChangeTask:
+    return ChangeTask(
+        version=Version(1),
+        timestamp_us=0,
+        position=position,
+        change_source=ChangeSourceKind.FILES,
+        change_type=ChangeType.INSERT,
+        url=f"/t/{position}",
+        size_bytes=size_bytes,
+        partition_values=(),
+        schema=_SCHEMA,
+    )
+
+
+def _positions(partitions: list[ChangePartition]) -> list[list[int]]:
+    return [[task.position for task in partition.tasks] for partition in partitions]
+
+
+def test_no_tasks_are_no_partitions() -> None:
+    assert pack([]) == []
+
+
+def test_small_files_are_read_together_in_their_order() -> None:
+    partitions = pack([_task(n, 1000) for n in range(20)])
+    assert _positions(partitions) == [list(range(20))]
+
+
+def test_partitions_are_balanced_by_bytes() -> None:
+    tasks = [_task(n, _MIB) for n in range(100)]
+    partitions = pack(tasks, target_bytes=10 * (_MIB + OPEN_COST_BYTES))
+    assert [len(partition.tasks) for partition in partitions] == [10] * 10
+    assert list(chain(*_positions(partitions))) == list(range(100))
+
+
+def test_many_tiny_files_are_spread_although_they_have_few_bytes() -> None:
+    assert len(pack([_task(n, 1) for n in range(1000)])) > 10
+
+
+def test_a_large_file_is_a_partition_of_its_own() -> None:
+    partitions = pack([_task(0, 1000), _task(1, 900 * _MIB), _task(2, 1000)])
+    assert [1] in _positions(partitions)
+    assert list(chain(*_positions(partitions))) == [0, 1, 2]
+
+
+def test_a_partition_shares_one_schema_when_pickled() -> None:
+    schema = TableSchema("x" * 100_000)
+    tasks = tuple(
+        ChangeTask(
+            **{**{f: getattr(_task(n, 1), f) for f in ChangeTask.__slots__}, "schema": schema}
+        )
+        for n in range(50)
+    )
+    data = pickle.dumps(ChangePartition(tasks))
+    assert len(data) < 120_000
+    assert pickle.loads(data).tasks == tasks
+
+
+def test_rows_from_spark_are_cut_where_the_commit_changes() -> None:
+    schema = with_change_columns(pa.schema([("id", pa.int64())]))
+    kinds = ["insert", "delete", "insert", "insert"]
+    batch = pa.RecordBatch.from_arrays(
+        [
+            pa.array([1, 2, 3, 4]),
+            pa.array(kinds),
+            pa.array([7, 7, 8, 7]),
+            pa.array([70, 70, 80, 70], pa.timestamp("us", tz="UTC")),
+        ],
+        schema=schema,
+    )
+    cut = list(change_batches(batch))
+    assert [(each.version, each.timestamp_us, each.num_rows) for each in cut] == [
+        (7, 70, 2),
+        (8, 80, 1),
+        (7, 70, 1),
+    ]
+    assert pa.Table.from_batches([each.to_arrow() for each in cut]).equals(
+        pa.Table.from_batches([batch])
+    )
+
+
+def test_rows_that_are_no_changes_are_refused() -> None:
+    rows = pa.RecordBatch.from_pydict({"id": pa.array([1]), "_change_type": pa.array(["insert"])})
+    with pytest.raises(SinkError, match="_commit_version, _commit_timestamp"):
+        list(change_batches(rows))
