@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import click
 
-from tailerd.cli.output import print_object, print_records
+from tailerd.cli.output import print_object, print_records, warn
 from tailerd.delta.live_files import read_live_files
 from tailerd.delta.log_reader import LogReader
 from tailerd.delta.protocol.commit_timestamp import (
@@ -19,7 +19,7 @@ from tailerd.delta.protocol.commit_timestamp import (
 from tailerd.delta.protocol.live_file import LiveFile
 from tailerd.delta.protocol.snapshot import Snapshot
 from tailerd.delta.time_travel import TimeAxis
-from tailerd.errors import TailerdError, UnsupportedFeatureError, UsageError
+from tailerd.errors import UnsupportedFeatureError, UsageError
 from tailerd.sources.delta.start import parse_point, to_ms
 
 _EXAMPLES = """\b
@@ -57,7 +57,7 @@ def command(
 async def _inspect(
     table: str, version: int | None, timestamp: str | None, files: bool, strict: bool, as_json: bool
 ) -> None:
-    reader = LogReader.at(table, on_mismatch=None if strict else _warn)
+    reader = LogReader.at(table, on_mismatch=None if strict else warn)
     if timestamp is not None:
         version = await _version_at(reader, timestamp)
     snapshot, _ = await reader.open_listed(version)
@@ -65,15 +65,11 @@ async def _inspect(
         snapshot.state.check_rows()
     except UnsupportedFeatureError as error:
         # The log can be shown although the rows cannot be served.
-        _warn(error)
+        warn(error)
     if files:
         await _print_files(reader, snapshot, as_json)
     else:
         print_object(await describe(reader, snapshot, table), as_json=as_json)
-
-
-def _warn(error: TailerdError) -> None:
-    click.echo(f"warning[{error.code}]: {error}", err=True)
 
 
 async def _version_at(reader: LogReader, timestamp: str) -> int:

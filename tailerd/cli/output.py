@@ -24,7 +24,7 @@ from tailerd.cli.change_table import ChangeTable, aligned, printable, text_width
 from tailerd.encoding.arrow import ArrowStream
 from tailerd.encoding.debezium import DebeziumEncoder
 from tailerd.encoding.json import JsonEncoder
-from tailerd.errors import UsageError
+from tailerd.errors import TailerdError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -233,6 +233,11 @@ def json_line(values: Mapping[str, object]) -> bytes:
     """Return one JSON object as a line; unpaired surrogates (of file names) stay escaped."""
     text = json.dumps(values, ensure_ascii=False, separators=(",", ":"))
     return _bytes(f"{text}\n")
+
+
+def warn(error: TailerdError) -> None:
+    """Tell people of something that does not stop the command."""
+    click.echo(f"warning[{error.code}]: {error}", err=True)
 
 
 def write_bytes(stream: BinaryIO, data: bytes) -> None:

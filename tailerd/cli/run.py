@@ -73,12 +73,13 @@ def command(
 
 def make_demo_tables(config: Config) -> None:
     """Make the tables that say `create: demo` and are not there yet."""
-    from tailerd.cli.demo_table import make_demo_table
     from tailerd.storage.locate import locate
 
     for table in config.tables.values():
         path = Path(locate(table.path)[1])
         if table.create == "demo" and not (path / "_delta_log").exists():
+            from tailerd.cli.demo_table import make_demo_table
+
             make_demo_table(path)
 
 

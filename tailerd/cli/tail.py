@@ -13,7 +13,7 @@ import click
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset
-from tailerd.cli.output import FORMATS, ChangeWriter, writer_for
+from tailerd.cli.output import FORMATS, ChangeWriter, warn, writer_for
 from tailerd.clock import SystemClock
 from tailerd.delta.protocol.log_path import LOG_FOLDER
 from tailerd.errors import UsageError
@@ -123,6 +123,7 @@ async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
         changes=request.changes,
         allowed_paths=request.allowed_paths,
         columns=request.columns,
+        on_mismatch=warn,
     )
     await source.arrow_schema()
     at = await source.initial_offset(request.start)

@@ -24,7 +24,7 @@ from tailerd.encoding.json_leaves import (
     quoted,
     timestamp_texts,
 )
-from tailerd.encoding.json_text import quote_text
+from tailerd.encoding.json_text import quote_text, spaced_text
 from tailerd.encoding.variant import variant_json
 from tailerd.errors import UnsupportedFeatureError
 
@@ -231,6 +231,10 @@ def _maps(array: pa.Array, quote_decimals: bool) -> pa.Array:
     offsets, keys, values = map_parts(array)
     key_texts = column_texts(keys, array.type.key_field, quote_decimals=True)
     value_texts = column_texts(values, array.type.item_field, quote_decimals=quote_decimals)
+    if pa.types.is_nested(keys.type):
+        # No kernel does this, and nested keys are rare.
+        spaced = [spaced_text(text) for text in key_texts.complete().to_pylist()]
+        key_texts = ColumnTexts(array=pa.array(spaced, pa.string()))
     key_column = key_texts if key_texts.needs_quotes else _as_key(key_texts.complete())
     entries = joined([key_column, ":", value_texts], len(keys))
     return _with_nulls_of(array, _enclosed("{", offsets, entries, "}"))

@@ -21,7 +21,13 @@ from tailerd.encoding.json_columns import (
     plain_array,
 )
 from tailerd.encoding.json_leaves import float_texts
-from tailerd.encoding.json_text import date_text, quote_text, quote_utf8, timestamp_text
+from tailerd.encoding.json_text import (
+    date_text,
+    quote_text,
+    quote_utf8,
+    spaced_text,
+    timestamp_text,
+)
 
 _BOOLEANS = {None: NULL, True: "true", False: "false"}
 
@@ -90,6 +96,8 @@ def _nested(array: pa.Array, field: pa.Field, quote_decimals: bool) -> list[str]
 def _maps(array: pa.Array, quote_decimals: bool) -> list[str]:
     offsets, keys, values = map_parts(array)
     key_texts = row_texts(keys, array.type.key_field, quote_decimals=True)
+    if pa.types.is_nested(keys.type):
+        key_texts = [spaced_text(text) for text in key_texts]
     value_texts = row_texts(values, array.type.item_field, quote_decimals=quote_decimals)
     entries = [
         f"{key if key.startswith(chr(34)) else quote_text(key)}:{value}"

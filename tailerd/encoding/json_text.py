@@ -74,3 +74,11 @@ def timestamp_text(micros: int, *, is_utc: bool = True) -> str:
         return moment.isoformat(timespec="microseconds") + ("Z" if is_utc else "")
     days, micros_of_day = divmod(micros, MICROS_PER_DAY)
     return f"{date_text(days)}T{time_text(micros_of_day)}{'Z' if is_utc else ''}"
+
+
+_SEPARATORS = re.compile(r'("(?:[^"\\]|\\.)*")|([,:])')
+
+
+def spaced_text(text: str) -> str:
+    """Return a JSON text with a space behind each separator, as Spark spells nested map keys."""
+    return _SEPARATORS.sub(lambda match: match[1] or f"{match[2]} ", text)

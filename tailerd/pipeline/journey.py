@@ -17,7 +17,7 @@ from tailerd.changefeed.delivery import DeliveryTracker
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, DEFAULT_READ_LIMIT, BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.clock import Clock
-from tailerd.errors import BugError, OffsetError
+from tailerd.errors import BugError, OffsetError, SinkError
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.offset_store import OffsetStore, SavedOffset
 from tailerd.sinks.base import Delivery, Sink
@@ -171,7 +171,7 @@ class Journey:
             self._source, start, end, limit=self._plan.batch_limit, executor=self._executor
         )
         async with aclosing(stream.batches()) as batches:
-            rows = await self._sink.write(
+            rows = await self._write(
                 Delivery(table=self._plan.table, start=start, end=end, batches=batches)
             )
         if rows != stream.total_rows or not stream.is_complete:
@@ -195,6 +195,19 @@ class Journey:
         safe = self._tracker.delivered(end)
         if safe is not None:
             await self._save(safe)
+
+    async def _write(self, delivery: Delivery) -> int:
+        try:
+            return await self._sink.write(delivery)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # Nobody cancelled this delivery but the sink itself; a task group would take that for
+            # a quiet end, and its rows would never be delivered.
+            raise SinkError(
+                f"The sink {self._plan.sink} gave up a delivery of {self._plan.table} by itself."
+            ) from None
 
     async def _save(self, offset: Offset) -> None:
         began = self._clock.monotonic()

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tailerd.changefeed.change_task import ChangeType
+from tailerd.changefeed.offset import Offset
 from tailerd.telemetry.events import BacklogMeasured, DeliveryAcknowledged, Event, OffsetSaved
 
 ENGINE = "spark"
@@ -62,7 +63,7 @@ def events_of(report: BatchReport, table: str, sink: str) -> list[Event]:
                 table=table,
                 engine=ENGINE,
                 version=version,
-                offset=report.end,
+                offset=Offset.from_json(report.end).to_json(),
                 duration_seconds=report.duration_seconds,
             )
         )

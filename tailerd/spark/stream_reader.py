@@ -6,9 +6,11 @@ micro-batch reads the same rows.
 
 from __future__ import annotations
 
-import json
+import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -36,13 +38,18 @@ from tailerd.spark.options import ReadOptions
 from tailerd.spark.partitions import pack, read_partition
 from tailerd.spark.progress import OLDEST_MS
 from tailerd.spark.source_loop import SourceLoop
+from tailerd.spark.spark_offset import (
+    OffsetFields,
+    batch_start,
+    end_fields,
+    fields_of,
+    initial_fields,
+    offset_of,
+)
 from tailerd.spark.table_source import FollowedTable
 
 WAIT_SECONDS = 1.0
 """How long an idle `latestOffset` waits for a commit before it answers that nothing is new."""
-
-OffsetFields = dict[str, str | int]
-"""An offset as Spark keeps it: the fields of `Offset.to_json`."""
 
 
 class TailerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -66,17 +73,18 @@ class TailerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> OffsetFields:  # noqa: N802 - Spark's name
         """Return where a query without a checkpoint begins."""
-        return _to_spark(self._driver().initial())
+        return initial_fields(self._driver().initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return `maxFilesPerTrigger`; `maxBytesPerTrigger` holds beside it."""
         return ReadMaxFiles(self._options.limit.max_files)
 
     def latestOffset(  # noqa: N802 - Spark's name
-        self, start: Mapping[str, str | int], limit: ReadLimit
+        self, start: Mapping[str, str | int | bool], limit: ReadLimit
     ) -> OffsetFields:
         """Return the end of the next micro-batch; wait a moment when nothing is new."""
-        return _to_spark(self._driver().latest(_from_spark(start), self._admission(limit)))
+        end = self._driver().latest(offset_of(start), self._admission(limit))
+        return end_fields(start, end)
 
     def reportLatestOffset(self) -> OffsetFields | None:  # noqa: N802 - Spark's name
         """Return the head of the table and the age of the backlog, for Spark's reports."""
@@ -87,21 +95,25 @@ class TailerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._driver().end_at_head()
 
     def partitions(
-        self, start: Mapping[str, str | int], end: Mapping[str, str | int]
+        self, start: Mapping[str, str | int | bool], end: Mapping[str, str | int | bool]
     ) -> Sequence[InputPartition]:
         """Return the partitions of one micro-batch."""
-        return self._driver().partitions(_from_spark(start), _from_spark(end))
+        return self._driver().partitions(batch_start(start, end), offset_of(end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the partition's change rows; on an executor."""
         return read_partition(partition, self._target, may_drop=self._may_drop)
 
-    def commit(self, end: Mapping[str, str | int]) -> None:
+    def commit(self, end: Mapping[str, str | int | bool]) -> None:
         """Hear that everything before `end` is delivered."""
-        self._driver().commit(_from_spark(end))
+        self._driver().commit(offset_of(end))
 
     def stop(self) -> None:
         """Free the table and the thread."""
+        if isinstance(sys.exc_info()[1], EOFError):
+            # Spark has closed the socket, which is how a query ends. PySpark would now fail to
+            # report that to the closed socket, and print a traceback about it.
+            sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - kept until the process ends
         if self._follower is not None:
             self._follower.close()
             self._follower = None
@@ -157,14 +169,12 @@ class _Follower:
             return None
         backlog = self._loop.call(self._table.backlog(self._planned))
         head = Offset(table_id=self._planned.table_id, version=Version(backlog.head_version + 1))
-        fields = _to_spark(clamped(head, start=self._planned, end=self._end))
+        fields = fields_of(clamped(head, start=self._planned, end=self._end))
         if backlog.oldest_undelivered_timestamp_ms is not None:
             fields[OLDEST_MS] = backlog.oldest_undelivered_timestamp_ms
         return fields
 
     def end_at_head(self) -> None:
-        # The start is fixed first: a snapshot taken later could lie behind this end.
-        self.initial()
         head = self._loop.call(self._table.source.initial_offset("latest"))
         if self._end is None or head.is_before(self._end):
             self._end = head
@@ -184,12 +194,3 @@ class _Follower:
 
     def _is_finished(self, start: Offset) -> bool:
         return self._end is not None and not start.is_before(self._end)
-
-
-def _to_spark(offset: Offset) -> OffsetFields:
-    fields: OffsetFields = json.loads(offset.to_json())
-    return fields
-
-
-def _from_spark(fields: Mapping[str, str | int]) -> Offset:
-    return Offset.from_json(json.dumps(fields))

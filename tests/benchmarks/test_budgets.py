@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -101,33 +102,57 @@ async def test_an_idle_poll_takes_one_request_and_reads_nothing(tmp_path: Path) 
     assert store.requests["get"] == 0
 
 
-OPEN_TABLE = f"""
+IN_BOUNDED_MEMORY = f"""
     import asyncio, sys
+    from tailerd.changefeed.limits import ReadLimit
     from tailerd.delta.log_reader import LogReader
+    from tailerd.sources.delta.source import DeltaChangeSource
 
     def resident():
         return int(open("/proc/self/statm").read().split()[1]) * 4096
 
-    async def main():
-        # Warm: libraries are loaded, pools exist.
-        await LogReader.at(sys.argv[2]).open()
+    async def replayed(table):
+        return (await LogReader.at(table).open()).num_files
+
+    async def planned(table):
+        source = await DeltaChangeSource.open(table)
+        limit = ReadLimit(max_files=200_000, max_bytes=10**18)
+        offset, tasks = await source.initial_offset("1"), 0
+        while (end := await source.latest_offset(offset, limit)) != offset:
+            async for group in source.plan(offset, end):
+                tasks += len(group.tasks)
+            await source.commit(end)
+            offset = end
+        return tasks
+
+    async def main(work, large, small):
+        await work(small)  # Warm: libraries are loaded, pools exist.
         {RESET_PEAK}
         idle = resident()
-        snapshot = await LogReader.at(sys.argv[1]).open()
-        return {{"idle_bytes": idle, "num_files": snapshot.num_files}}
+        return {{"idle_bytes": idle, "files": await work(large)}}
 
-    result = asyncio.run(main())
+    result = asyncio.run(main(globals()[sys.argv[1]], sys.argv[2], sys.argv[3]))
 """
 
 
-@pytest.mark.slow
-def test_a_commit_of_one_gigabyte_is_replayed_in_bounded_memory(tmp_path: Path) -> None:
-    small = table_of(tmp_path / "small", 2)
-    table = wide_table(tmp_path / "large")
+@pytest.fixture(scope="module")
+def gigabyte_commit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, int]]:
+    """A table whose version 1 is a gigabyte of JSON, and its number of files."""
+    table = wide_table(tmp_path_factory.mktemp("gigabyte"))
     table.create()
     files = write_large_commit(table.commit_path(1), GIGABYTE)
-    run = run_process(OPEN_TABLE, table.folder, small.folder)
-    assert run.result["num_files"] == files
+    yield table.folder, files
+    table.commit_path(1).unlink()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("work", ["replayed", "planned"])
+def test_a_commit_of_one_gigabyte_is_handled_in_bounded_memory(
+    tmp_path: Path, gigabyte_commit: tuple[Path, int], work: str
+) -> None:
+    small = table_of(tmp_path, 2)
+    folder, files = gigabyte_commit
+    run = run_process(IN_BOUNDED_MEMORY, work, folder, small.folder)
+    assert run.result["files"] == files
     above = run.peak_bytes - run.result["idle_bytes"]
     assert above < MEMORY_ABOVE_IDLE, f"peak is {mebibytes(above)} above idle"
-    table.commit_path(1).unlink()

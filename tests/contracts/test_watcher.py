@@ -38,6 +38,13 @@ def commit(log: str, version: int) -> None:
     Path(log, f"{version:020}.json").write_text("{}")
 
 
+def do_all_but_commit(log: Path) -> None:
+    (log / ".00000000000000000001.json.tmp").write_text("{}")
+    (log / "_last_checkpoint").write_text("{}")
+    (log / "00000000000000000001.checkpoint.parquet").write_text("")
+    (log / f"{0:020}.json").unlink()
+
+
 async def hint_for(events: AsyncGenerator[StorageEvent, None], folder: str) -> None:
     async with asyncio.timeout(5):
         async for event in events:
@@ -114,10 +121,7 @@ async def test_temporary_files_checkpoints_and_deletions_are_no_hints(tmp_path: 
     commit(folder, 0)
     async with aclosing(LocalWatcher([folder], recheck_seconds=0.1).events()) as events:
         waiting = await settle(events)
-        Path(folder, ".00000000000000000001.json.tmp").write_text("{}")
-        Path(folder, "_last_checkpoint").write_text("{}")
-        Path(folder, "00000000000000000001.checkpoint.parquet").write_text("")
-        Path(folder, f"{0:020}.json").unlink()
+        do_all_but_commit(Path(folder))
         done, _ = await asyncio.wait({waiting}, timeout=0.3)
         assert not done
         commit(folder, 1)

@@ -22,6 +22,7 @@ from tailerd.delta.protocol.log_segment import LogListing
 from tailerd.delta.protocol.snapshot import TableState
 from tailerd.delta.time_travel import TimeAxis
 from tailerd.errors import (
+    ChecksumMismatchError,
     MissingVersionError,
     NotATableError,
     TableRecreatedError,
@@ -81,6 +82,7 @@ class DeltaChangeSource:
         allowed_paths: Iterable[str] = (),
         columns: Sequence[str] | None = None,
         wrap_store: Callable[[ObjectStore], ObjectStore] | None = None,
+        on_mismatch: Callable[[ChecksumMismatchError], None] | None = None,
         clock: Clock | None = None,
     ) -> DeltaChangeSource:
         """Open a table at its newest version.
@@ -91,13 +93,17 @@ class DeltaChangeSource:
             allowed_paths: Places outside the table its log may name.
             columns: Logical names of the columns to read; None for all.
             wrap_store: Puts a wrapper (metering, retries) around the store of the log.
+            on_mismatch: Told when a version checksum differs from the replay; without it, that
+                is an error.
 
         Raises:
             NotATableError, TableError: The table cannot be served.
             ConfigError: No store serves this place.
         """
         store, root = locate(table)
-        reader = LogReader(wrap_store(store) if wrap_store else store, root)
+        reader = LogReader(
+            wrap_store(store) if wrap_store else store, root, on_mismatch=on_mismatch
+        )
         head = await reader.open(with_files=False)
         source = cls(
             table,

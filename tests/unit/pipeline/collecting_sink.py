@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 
 from tailerd.changefeed.offset import Offset
 from tailerd.sinks.base import Delivery
@@ -16,6 +17,7 @@ class CollectingSink:
     Attributes:
         kept: start of a delivery -> its row ids; what a reader would find.
         gate: Deliveries wait here when it is cleared.
+        pauses: How many turns of the loop each delivery takes, so that they finish in any order.
     """
 
     def __init__(
@@ -28,6 +30,7 @@ class CollectingSink:
         self.is_closed = False
         self.in_flight = 0
         self.most_in_flight = 0
+        self.pauses: Iterator[int] = itertools.repeat(0)
         self._fails = fails
         self._max_in_flight = max_in_flight
 
@@ -58,6 +61,8 @@ class CollectingSink:
             async for batch in delivery.batches:
                 ids += batch.rows.column("id").to_pylist()
             await self.gate.wait()
+            for _ in range(next(self.pauses)):
+                await asyncio.sleep(0)
             if ids:
                 self.kept[delivery.start] = ids
             # The rows are there, but the acknowledgement may still get lost.

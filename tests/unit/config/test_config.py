@@ -1,0 +1,242 @@
+"""The configuration: what is accepted, what is refused, and how the refusal reads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from tailerd.config import Config, load_config
+from tailerd.config.documents import documents, schema
+from tailerd.errors import ConfigError
+from tailerd.sinks.file_config import FileSinkConfig
+from tests.conftest import ROOT
+
+MINIMAL = """
+tables:
+  orders:
+    path: /data/orders
+    sink: {kind: file, path: /data/out}
+"""
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    def load(text: str, **environment: str) -> Config:
+        path = tmp_path / "tailerd.yaml"
+        path.write_text(text)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        return load_config(path)
+
+    return load
+
+
+def test_a_small_file_gets_the_defaults_of_the_contract(load: Any) -> None:
+    config = load(MINIMAL)
+    table = config.tables["orders"]
+    assert (config.engine, config.state) == ("spark", "./state")
+    assert (config.http.listen, config.spark.master) == ("127.0.0.1:9464", "local[*]")
+    assert (table.start, table.changes, table.max_files_per_batch) == ("latest", "auto", 1000)
+    assert table.max_bytes_per_batch == 256 * 1024**2
+    assert isinstance(table.sink, FileSinkConfig)
+    assert config.engine_of("orders") == "spark"
+
+
+def test_the_environment_wins_whatever_its_case(load: Any) -> None:
+    config = load(
+        MINIMAL.replace("orders:", "Orders-EU:"),
+        TAILERD__TABLES__ORDERS_EU__SINK__FORMAT="parquet",
+        TAILERD__ENGINE="arrow",
+        tailerd__http__listen="localhost:0",
+        TAILERD__TABLES__ORDERS_EU__FROM="12",
+        TAILERD__SHUTDOWN_TIMEOUT="2m",
+    )
+    table = config.tables["Orders-EU"]
+    assert (config.engine, config.http.listen, config.shutdown_timeout) == (
+        "arrow",
+        "localhost:0",
+        120.0,
+    )
+    assert (table.start, table.sink.format, table.sink.path) == ("12", "parquet", "/data/out")
+
+
+def test_the_environment_can_bring_a_table_of_its_own(load: Any) -> None:
+    config = load(
+        MINIMAL,
+        TAILERD__TABLES__NEW__PATH="/new",
+        TAILERD__TABLES__NEW__SINK__KIND="console",
+    )
+    assert config.tables["new"].sink.kind == "console"
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("1", 1), ("64 KiB", 65536), ("1.5MB", 1_500_000), ("2gib", 2 * 1024**3)],
+)
+def test_sizes_are_read_with_their_unit(load: Any, text: str, size: int) -> None:
+    lines = f"{MINIMAL}    max_bytes_per_batch: {text}\n"
+    if size < 1024:
+        with pytest.raises(ConfigError, match="greater than or equal to 1024"):
+            load(lines)
+    else:
+        assert load(lines).tables["orders"].max_bytes_per_batch == size
+
+
+@pytest.mark.parametrize(
+    ("text", "start"),
+    [
+        ("snapshot", "snapshot"),
+        ("42", "42"),
+        ("2024-02-29", "2024-02-29"),
+        ("2024-02-29T12:00:00Z", "2024-02-29T12:00:00+00:00"),
+        ("'2024-02-29T12:00:00Z'", "2024-02-29T12:00:00Z"),
+    ],
+)
+def test_every_form_of_from_is_read(load: Any, text: str, start: str) -> None:
+    assert load(f"{MINIMAL}    from: {text}\n").tables["orders"].start == start
+
+
+REFUSED = {
+    "unknown field at the top": ("engin: spark" + MINIMAL, ["engin", "`engine`"]),
+    "unknown field of a table": (
+        MINIMAL + "    max_file_per_batch: 3",
+        ["tables.orders.max_file_per_batch", "`max_files_per_batch`"],
+    ),
+    "unknown field of a sink": (
+        MINIMAL.replace("path: /data/out", "path: /x, formatt: csv"),
+        ["tables.orders.sink.formatt", "`format`"],
+    ),
+    "unknown engine": ("engine: flink" + MINIMAL, ["engine is 'flink'", "'spark' or 'arrow'"]),
+    "size with a wrong unit": (
+        MINIMAL + "    max_bytes_per_batch: 3 quux",
+        ["tables.orders.max_bytes_per_batch is '3 quux'", "256MiB"],
+    ),
+    "duration without a unit": ("shutdown_timeout: 30" + MINIMAL, ["30", "such as 10s"]),
+    "absurd number": (
+        MINIMAL + "    max_files_per_batch: 0",
+        ["max_files_per_batch is 0", "greater than or equal to 1"],
+    ),
+    "absurd interval": (MINIMAL + "    poll_interval: 999d", ["poll_interval is 86313600", "86400"]),
+    "from is a riddle": (MINIMAL + "    from: yesterday", ["from is 'yesterday'", "snapshot"]),
+    "from is a truth value": (MINIMAL + "    from: true", ["from is True"]),
+    "listen without a port": ("http: {listen: localhost}" + MINIMAL, ["http.listen", "host:port"]),
+    "listen with an impossible port": ("http: {listen: 'x:70000'}" + MINIMAL, ["65535"]),
+    "no tables": ("tables: {}", ["tables is {}", "at least 1"]),
+    "tables is a list": ("tables: [1]", ["tables is [1]", "mapping"]),
+    "table is a number": ("tables: {o: 3}", ["tables.o is 3", "mapping"]),
+    "no path": (
+        "tables: {o: {sink: {kind: console}}}",
+        ["tables.o.path is missing", "/data/orders"],
+    ),
+    "no sink": ("tables: {o: {path: x}}", ["tables.o.sink is missing"]),
+    "sink without kind": ("tables: {o: {path: x, sink: {}}}", ["tables.o.sink.kind", "console"]),
+    "unknown sink": ("tables: {o: {path: x, sink: {kind: fil}}}", ["'fil'", "`file`"]),
+    "kafka": ("tables: {o: {path: x, sink: {kind: kafka}}}", ["kafka", "not in this release"]),
+    "maintenance": (
+        "tables: {o: {path: x, sink: {kind: console}, maintenance: {}}}",
+        ["tables.o.maintenance", "not in this release"],
+    ),
+    "S3 table": (
+        "tables: {o: {path: 's3://b/t', sink: {kind: console}}}",
+        ["s3://", "not in this"],
+    ),
+    "S3 state": ("state: s3://b/t" + MINIMAL, ["state", "s3://"]),
+    "Spark's sink on arrow": (
+        "tables: {o: {path: x, engine: arrow, sink: {kind: stream, format: delta}}}",
+        ["tables.o.sink.kind", "tables.o.engine to spark"],
+    ),
+    "name that is no file name": (
+        "tables: {'../o': {path: x, sink: {kind: console}}}",
+        ["'../o'", "letters"],
+    ),
+    "names that differ in case only": (
+        "tables: {a: {path: x, sink: {kind: console}}, A: {path: x, sink: {kind: console}}}",
+        ["tables.A", "tables.a"],
+    ),
+    "one folder for two tables": (
+        "tables: {a: {path: x, sink: {kind: file, path: out}},"
+        " b: {path: y, sink: {kind: file, path: ./out}}}",
+        ["tables.a", "tables.b", "out"],
+    ),
+    "key twice": ("tables:\n  o: 1\n  o: 2", ["'o'", "twice", "line 3"]),
+    "no YAML": ("a: [", ["not valid YAML", "line 1"]),
+    "YAML of another kind": ("- 1", ["no mapping"]),
+    "YAML that builds objects": ("!!python/object/apply:os.system ['true']", ["not valid YAML"]),
+    "nothing": ("", ["no mapping"]),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused_names_the_field_the_value_and_the_form(load: Any, case: str) -> None:
+    text, words = REFUSED[case]
+    with pytest.raises(ConfigError) as caught:
+        load(text)
+    message = str(caught.value)
+    assert "tailerd.yaml" in message
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+    assert caught.value.exit_status == 2
+
+
+def test_a_misspelt_variable_is_no_silence(load: Any) -> None:
+    with pytest.raises(ConfigError, match=r"TAILERD__TABELS__X.*Did you mean `tables`"):
+        load(MINIMAL, TAILERD__TABELS__X="1")
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml cannot be read"):
+        load_config(tmp_path / "nowhere.yaml")
+
+
+def test_a_file_of_bytes_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bytes.yaml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="UTF-8"):
+        load_config(path)
+
+
+def test_a_value_that_may_be_secret_is_not_repeated(load: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load("spark: {conf: {spark.hadoop.fs.password: [hunter2]}}" + MINIMAL)
+    assert "hunter2" not in str(caught.value)
+    assert "spark.hadoop.fs.password" in str(caught.value)
+
+
+def test_the_command_lines_engine_wins_over_every_table(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(MINIMAL + "    engine: spark")
+    config = load_config(path, engine="arrow")
+    assert config.engine_of("orders") == "arrow"
+
+
+def test_generated_documents_are_in_step_with_the_code() -> None:
+    for name, text in documents().items():
+        again = "run `python -m tailerd.config config`"
+        assert (ROOT / "config" / name).read_text() == text, again
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "config").glob("*.yaml")), ids=lambda p: p.name)
+def test_shipped_configurations_load_and_fit_the_schema(path: Path) -> None:
+    load_config(path)
+    jsonschema.validate(yaml.safe_load(path.read_text()), schema())
+
+
+def test_the_schema_refuses_what_the_code_refuses() -> None:
+    validator = jsonschema.Draft202012Validator(schema())
+    for case in ("unknown field at the top", "unknown engine", "no tables", "unknown sink"):
+        assert not validator.is_valid(yaml.safe_load(REFUSED[case][0])), case
+
+
+def test_the_example_shows_every_field() -> None:
+    text = (ROOT / "config/tailerd.example.yaml").read_text()
+    properties = [schema()["properties"]]
+    properties += [d["properties"] for d in schema()["$defs"].values() if "properties" in d]
+    names = {name for group in properties for name in group}
+    assert [name for name in names if f"{name}:" not in text] == []
+    json.dumps(schema())
