@@ -10,10 +10,11 @@ from typing import Protocol, runtime_checkable
 
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import ReadLimit
+from tailerd.changefeed.offset import Offset
 from tailerd.clock import Clock
 from tailerd.config import Config, SinkConfig, TableConfig
 from tailerd.encoding.json import JsonEncoder
-from tailerd.errors import BugError
+from tailerd.errors import BugError, OffsetError
 from tailerd.pipeline.journey import JourneyPlan
 from tailerd.pipeline.offset_store import FileOffsetStore
 from tailerd.pipeline.pipeline import Pipeline
@@ -82,10 +83,46 @@ def offset_store(config: Config) -> FileOffsetStore:
     return FileOffsetStore(Path(config.state) / "offsets")
 
 
+async def saved_offset(config: Config, name: str) -> Offset | None:
+    """Return where a pipeline goes on, whichever engine runs it; None before its first run.
+
+    Raises:
+        OffsetError: What is saved cannot be read.
+    """
+    if config.engine_of(name) == "spark":
+        return _spark_offset(spark_checkpoint(config, name))
+    saved = await offset_store(config).load(name)
+    return None if saved is None else saved.offset
+
+
+def spark_checkpoint(config: Config, name: str) -> Path:
+    """Return the folder of the streaming checkpoint of a table on the Spark engine."""
+    return Path(config.state) / "spark" / name
+
+
+def _spark_offset(checkpoint: Path) -> Offset | None:
+    """Return the end of the newest batch that Spark has committed, None when there is none."""
+    commits = checkpoint / "commits"
+    done = [int(p.name) for p in commits.glob("*") if p.name.isdecimal()]
+    if not done:
+        return None
+    path = checkpoint / "offsets" / str(max(done))
+    try:
+        # A version line, a line about the batch, then one line for each source.
+        return Offset.from_json(path.read_text(encoding="utf-8").splitlines()[2])
+    except (OSError, IndexError) as error:
+        raise OffsetError(f"Spark's checkpoint {path} cannot be read: {error}.") from error
+
+
 def log_folder(config: TableConfig) -> str:
     """Return the folder whose files are the table's commits."""
     _, path = locate(config.path)
     return f"{path}/_delta_log"
+
+
+def lacks_demo_table(config: TableConfig) -> bool:
+    """Tell whether the table says `create: demo` and is not there yet."""
+    return config.create == "demo" and not Path(log_folder(config)).exists()
 
 
 def open_watchers(

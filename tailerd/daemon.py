@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
@@ -29,6 +29,7 @@ from tailerd.web.pages import Pages
 from tailerd.web.server import WebServer
 
 _SPARK_GRACE_SECONDS = 10.0
+_STUCK_SECONDS = 2.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -40,7 +41,12 @@ class Daemon:
     """
 
     def __init__(
-        self, config: Config, *, is_once: bool = False, handlers: Sequence[Handler] = ()
+        self,
+        config: Config,
+        *,
+        is_once: bool = False,
+        handlers: Sequence[Handler] = (),
+        on_stuck: Callable[[], None] | None = None,
     ) -> None:
         """Prepare.
 
@@ -48,10 +54,13 @@ class Daemon:
             config: What to run.
             is_once: End when every table has been delivered up to its present head.
             handlers: Hear every event, beside the metrics and the status page.
+            on_stuck: Called when a thread that hangs in the storage or in a sink holds up the
+                shutdown beyond its time; a process ends itself there.
         """
         self.interrupted_by: signal.Signals | None = None
         self._config = config
         self._is_once = is_once
+        self._on_stuck = on_stuck
         self._clock = SystemClock()
         self._metrics = Metrics(self._clock)
         engines = [(name, config.engine_of(name)) for name in config.tables]
@@ -154,10 +163,14 @@ class Daemon:
         # In time or not: what still runs now is cancelled.
         for task in own:
             task.cancel()
-        # Spark keeps the same deadline by itself, then needs a moment to end its Java process.
-        await self._patience(_SPARK_GRACE_SECONDS)
-        for task in sparks:
-            task.cancel()
+        if sparks:
+            # Spark keeps the same deadline by itself, then needs time to end its Java process.
+            await self._patience(_SPARK_GRACE_SECONDS)
+            for task in sparks:
+                task.cancel()
+        await asyncio.sleep(_STUCK_SECONDS)
+        if self._on_stuck is not None:
+            self._on_stuck()
 
     async def _patience(self, seconds: float) -> None:
         with suppress(TimeoutError):

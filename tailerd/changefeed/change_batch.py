@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tailerd.changefeed.change_task import ChangeSourceKind, ChangeType
 from tailerd.changefeed.offset import Version
@@ -26,7 +27,8 @@ class ChangeBatch:
         rows: The table's columns by their logical names, in schema order. Timestamps are
             `timestamp[us, UTC]` or `timestamp[us]`; a variant is a struct marked by
             `VARIANT_FIELD`. No change columns: they are constants, kept apart.
-        change_type: One change for all rows, or a string array of the same length.
+        change_type: One change for all rows, or an array of the same length: strings, or a
+            dictionary of them, which is what reading gives.
         version, timestamp_us: Commit version and timestamp (microseconds since the epoch, UTC).
         change_source: How the rows were found.
     """
@@ -51,7 +53,16 @@ class ChangeBatch:
         """Return `_change_type` of each row as a string array."""
         if isinstance(self.change_type, ChangeType):
             return pa.repeat(pa.scalar(self.change_type.value, pa.string()), self.num_rows)
+        if pa.types.is_dictionary(self.change_type.type):
+            return self.change_type.dictionary_decode().cast(pa.string())
         return self.change_type
+
+    def count_changes(self) -> dict[str, int]:
+        """Return the number of rows of each change."""
+        if isinstance(self.change_type, ChangeType):
+            return {self.change_type.value: self.num_rows}
+        pairs = pc.value_counts(self.change_type).to_pylist()
+        return {str(pair["values"]): int(pair["counts"]) for pair in pairs}
 
     def to_arrow(self) -> pa.RecordBatch:
         """Return the rows with `_change_type`, `_commit_version`, `_commit_timestamp` appended."""

@@ -55,8 +55,8 @@ class Offset:
         """
         if self.table_id != other.table_id:
             raise OffsetError(
-                f"Offsets of table {self.table_id} and of table {other.table_id} cannot be compared,"
-                " because they count different logs."
+                f"Offsets of table {self.table_id} and of table {other.table_id} cannot be"
+                " compared, because they count different logs."
             )
         return self.order < other.order
 
@@ -94,7 +94,7 @@ class Offset:
                 raise OffsetError(
                     f"The offset has format {fields['format']!r}, this release reads format"
                     f" {FORMAT}, because a newer tailerd wrote it.",
-                    hint="Run the newer release, or reset the pipeline with `tailerd offsets reset`.",
+                    hint="Run the newer release, or reset with `tailerd offsets reset`.",
                 )
             offset = cls(
                 table_id=str(fields["table_id"]),

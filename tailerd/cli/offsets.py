@@ -55,13 +55,14 @@ def command() -> None:
 @_json_option
 def show(name: str | None, config_path: Path, is_json: bool) -> None:
     """Show the saved offset of every pipeline, or of NAME. Does not disturb a running daemon."""
+    from tailerd.assembly import saved_offset
     from tailerd.config import load_config
 
     config = load_config(config_path)
     names = [name] if name is not None else list(config.tables)
     for each in names:
         _known(config, each)
-        offset = asyncio.run(_saved(config, each))
+        offset = asyncio.run(saved_offset(config, each))
         click.echo(_as_json(config, each, offset) if is_json else _as_line(config, each, offset))
 
 
@@ -78,6 +79,7 @@ def reset(name: str, to: str, config_path: Path) -> None:
 
     A file sink forgets what it holds at or after the new place, so its rows are not doubled.
     """
+    from tailerd.assembly import spark_checkpoint
     from tailerd.config import load_config
     from tailerd.errors import UsageError
     from tailerd.pipeline.state_lock import state_lock
@@ -112,39 +114,6 @@ async def _reset(config: Config, name: str, to: str) -> Offset:
     saved = SavedOffset(offset=offset, changes=ChangeMode(table.changes))
     await offset_store(config).save(name, saved)
     return offset
-
-
-async def _saved(config: Config, name: str) -> Offset | None:
-    from tailerd.assembly import offset_store
-
-    if config.engine_of(name) == "spark":
-        return _spark_offset(spark_checkpoint(config, name))
-    saved = await offset_store(config).load(name)
-    return None if saved is None else saved.offset
-
-
-def spark_checkpoint(config: Config, name: str) -> Path:
-    """Return the folder of the streaming checkpoint of a table on the Spark engine."""
-    return Path(config.state) / "spark" / name
-
-
-def _spark_offset(checkpoint: Path) -> Offset | None:
-    """Return the end of the newest batch that Spark has committed, None when there is none."""
-    from tailerd.changefeed.offset import Offset
-    from tailerd.errors import OffsetError
-
-    commits = checkpoint / "commits"
-    done = (
-        [int(p.name) for p in commits.iterdir() if p.name.isdecimal()] if commits.is_dir() else []
-    )
-    if not done:
-        return None
-    path = checkpoint / "offsets" / str(max(done))
-    try:
-        # A version line, a line about the batch, then one line for each source.
-        return Offset.from_json(path.read_text(encoding="utf-8").splitlines()[2])
-    except (OSError, IndexError) as error:
-        raise OffsetError(f"Spark's checkpoint {path} cannot be read: {error}.") from error
 
 
 def _known(config: Config, name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from pathlib import Path
@@ -73,19 +74,27 @@ def command(
 
 def make_demo_tables(config: Config) -> None:
     """Make the tables that say `create: demo` and are not there yet."""
-    from tailerd.storage.locate import locate
+    from tailerd.assembly import lacks_demo_table, log_folder
+    from tailerd.cli.demo_table import make_demo_table
 
     for table in config.tables.values():
-        path = Path(locate(table.path)[1])
-        if table.create == "demo" and not (path / "_delta_log").exists():
-            from tailerd.cli.demo_table import make_demo_table
-
-            make_demo_table(path)
+        if lacks_demo_table(table):
+            make_demo_table(Path(log_folder(table)).parent)
 
 
 async def _run(config: Config, once: bool, log: Handler) -> signal.Signals | None:
     from tailerd.daemon import Daemon
 
-    daemon = Daemon(config, is_once=once, handlers=[log])
+    daemon = Daemon(config, is_once=once, handlers=[log], on_stuck=_leave)
     await daemon.run()
     return daemon.interrupted_by
+
+
+def _leave() -> None:
+    """End the process under a hanging thread. No offset is wrong: it is as if it was killed."""
+    click.echo(
+        "error[stuck]: A read or write hangs and did not end in time, so the process leaves it."
+        " What was in flight is delivered again by the next run.",
+        err=True,
+    )
+    os._exit(1)

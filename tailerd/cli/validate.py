@@ -44,7 +44,8 @@ async def _examine(config: Config) -> list[dict[str, object]]:
 
 
 async def _examine_table(config: Config, name: str) -> dict[str, object]:
-    from tailerd.assembly import log_folder, offset_store, open_sink, open_source
+    from tailerd.assembly import lacks_demo_table, open_sink, open_source, saved_offset
+    from tailerd.changefeed.limits import ReadLimit
     from tailerd.errors import TailerdError
     from tailerd.telemetry import Telemetry
 
@@ -63,19 +64,17 @@ async def _examine_table(config: Config, name: str) -> dict[str, object]:
         "error_code": "",
         "exit_status": 0,
     }
-    if table.create == "demo" and not Path(log_folder(table)).exists():
+    if lacks_demo_table(table):
         report["makes_demo_table"] = True
         return report
     try:
         source = await open_source(table, Telemetry())
         latest = await source.initial_offset("latest")
         report["head_version"] = latest.version - 1
-        saved = None
-        if config.engine_of(name) == "arrow":
-            saved = await offset_store(config).load(name)
+        saved = await saved_offset(config, name)
         if saved is not None:
-            await source.backlog(saved.offset)
-            report["resumes_at_version"] = saved.offset.version
+            await source.latest_offset(saved, ReadLimit(max_files=1))
+            report["resumes_at_version"] = saved.version
         else:
             report["starts_at_version"] = (await source.initial_offset(table.start)).version
         sink = open_sink(name, table.sink)

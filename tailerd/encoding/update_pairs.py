@@ -96,7 +96,7 @@ def pair_rows(batch: ChangeBatch, key: Sequence[str] = ()) -> RowChanges:
         if batch.change_type in (ChangeType.DELETE, ChangeType.UPDATE_PREIMAGE):
             return RowChanges(rows, nothing)
         return RowChanges(nothing, rows)
-    kinds = batch.change_type
+    kinds = batch.change_types()
     is_before = _is_any(kinds, ChangeType.DELETE, ChangeType.UPDATE_PREIMAGE)
     before_images = np.flatnonzero(_is_any(kinds, ChangeType.UPDATE_PREIMAGE))
     after_images = np.flatnonzero(_is_any(kinds, ChangeType.UPDATE_POSTIMAGE))

@@ -16,6 +16,7 @@ from typing import Protocol
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.offset import Offset
 from tailerd.errors import AccessDeniedError, OffsetError, StorageError
+from tailerd.sinks.threads import in_thread
 
 FORMAT = 1
 
@@ -85,14 +86,8 @@ class FileOffsetStore:
         Raises:
             StorageError: The folder cannot be written; what was saved before is still there.
         """
-        # Shielded: a cancelled save that half happened would leave its thread at work beside the
-        # next one.
-        saving = asyncio.ensure_future(asyncio.to_thread(self._save, pipeline, saved))
-        try:
-            await asyncio.shield(saving)
-        except asyncio.CancelledError:
-            await asyncio.wait({saving})
-            raise
+        # Waits when cancelled: a save that goes on alone would run beside the next one.
+        await in_thread(self._save, pipeline, saved)
 
     def path(self, pipeline: str) -> Path:
         """Return the file of a pipeline."""

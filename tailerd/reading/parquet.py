@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tailerd.changefeed.change_task import ChangeType
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.errors import FileMissingError, TailerdError, UnreadableDataFileError
 from tailerd.reading.conform import FIELD_ID, conform, find_field
@@ -15,10 +17,11 @@ from tailerd.reading.file_scan import FileScan
 from tailerd.reading.row_filter import RowSelection, missing_data_file, select_rows
 from tailerd.storage.locate import open_data_file
 
+_Part = tuple[pa.RecordBatch, pa.Array | None]
+"""Rows, and the change of each where the file says it."""
 
-def read_file(
-    scan: FileScan, limit: BatchLimit
-) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
+
+def read_file(scan: FileScan, limit: BatchLimit) -> Iterator[_Part]:
     """Read the rows of a scan, in file order.
 
     Yields:
@@ -35,17 +38,31 @@ def read_file(
     except FileMissingError as error:
         raise missing_data_file(scan.url) from error
     with source, _named(scan.url):
-        file = pq.ParquetFile(
+        file = _open(source, scan.change_column)
+        selection = select_rows(scan.rows, file.metadata.num_rows)
+        shape = _Shape(scan, file.schema_arrow)
+        yield from _with_whole_pairs(
+            part
+            for batch in _row_groups(file, shape.columns, selection, limit)
+            if batch.num_rows
+            for part in _bounded(*shape.of(batch), limit)
+        )
+
+
+def _open(source: BinaryIO, change_column: str) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(
             source,
             pre_buffer=False,
             coerce_int96_timestamp_unit="us",
             arrow_extensions_enabled=False,
+            # A few words over and over: their codes are all that need be decoded and counted.
+            read_dictionary=[change_column] if change_column else None,
         )
-        selection = select_rows(scan.rows, file.metadata.num_rows)
-        shape = _Shape(scan, file.schema_arrow)
-        for batch in _row_groups(file, shape.columns, selection, limit):
-            if batch.num_rows:
-                yield from _bounded(*shape.of(batch), limit)
+    except KeyError as error:
+        raise UnreadableDataFileError(
+            f"it is a change file and has no column {change_column}"
+        ) from error
 
 
 @contextmanager
@@ -81,16 +98,12 @@ class _Shape:
             self._names.append(None if place is None else fields[place].name)
         self.columns = list(dict.fromkeys(name for name in self._names if name is not None))
         if scan.change_column:
-            if scan.change_column not in file_schema.names:
-                raise UnreadableDataFileError(
-                    f"it is a change file and has no column {scan.change_column}"
-                )
             self.columns.append(scan.change_column)
         elif not self.columns and file_schema.names:
             # Something must be read to learn which rows there are.
             self.columns.append(_smallest(file_schema))
 
-    def of(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array | None]:
+    def of(self, batch: pa.RecordBatch) -> _Part:
         """Return rows and change types of a batch of the file."""
         count = batch.num_rows
         arrays = []
@@ -108,9 +121,8 @@ class _Shape:
         if not self._scan.change_column:
             return None
         changes = batch.column(self._scan.change_column)
-        if pa.types.is_dictionary(changes.type):
-            changes = changes.dictionary_decode()
-        changes = changes.cast(pa.string())
+        if not pa.types.is_dictionary(changes.type):
+            changes = changes.cast(pa.string())
         # The protocol names four values and writers of others exist; what they wrote is given as
         # it is. A row without any cannot be.
         if changes.null_count:
@@ -146,7 +158,9 @@ def _row_groups(
         if selection is None or not selection.is_empty(start, start + rows):
             size = _batch_rows(about, limit)
             at = start
-            for batch in file.iter_batches(size, row_groups=[group], columns=columns):
+            for batch in file.iter_batches(
+                size, row_groups=[group], columns=columns, use_threads=False
+            ):
                 yield batch if selection is None else selection.apply(batch, at)
                 at += batch.num_rows
         start += rows
@@ -158,9 +172,7 @@ def _batch_rows(about: pq.RowGroupMetaData, limit: BatchLimit) -> int:
     return max(1, min(limit.max_rows, limit.max_bytes // row_bytes))
 
 
-def _bounded(
-    rows: pa.RecordBatch, changes: pa.Array | None, limit: BatchLimit
-) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
+def _bounded(rows: pa.RecordBatch, changes: pa.Array | None, limit: BatchLimit) -> Iterator[_Part]:
     """Cut a batch that turned out larger than its file said (dictionaries, for instance)."""
     pieces = min(rows.num_rows, -(-rows.nbytes // limit.max_bytes))
     if pieces <= 1:
@@ -170,3 +182,21 @@ def _bounded(
     for start in range(0, rows.num_rows, step):
         part = None if changes is None else changes.slice(start, step)
         yield rows.slice(start, step), part
+
+
+def _with_whole_pairs(parts: Iterable[_Part]) -> Iterator[_Part]:
+    """Keep an update's images in one batch: writers put `update_postimage` behind `_preimage`."""
+    held: _Part | None = None
+    for rows, changes in parts:
+        if held is not None and held[1] is not None and changes is not None:
+            rows = pa.concat_batches([held[0], rows])
+            changes = pa.concat_arrays([held[1].cast(pa.string()), changes.cast(pa.string())])
+            held = None
+        if changes is not None and changes[-1].as_py() == ChangeType.UPDATE_PREIMAGE:
+            last = rows.num_rows - 1
+            held = rows.slice(last), changes.slice(last)
+            rows, changes = rows.slice(0, last), changes.slice(0, last)
+        if rows.num_rows:
+            yield rows, changes
+    if held is not None:
+        yield held

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from typing import BinaryIO, ClassVar, Literal, Self
 
@@ -13,6 +12,7 @@ from tailerd.config import SinkConfig
 from tailerd.errors import SinkError
 from tailerd.sinks.base import Delivery
 from tailerd.sinks.resources import EncodeBatch, SinkResources
+from tailerd.sinks.threads import in_thread
 
 
 class ConsoleSinkConfig(SinkConfig):
@@ -58,7 +58,7 @@ class ConsoleSink:
         async for batch in delivery.batches:
             data = self._encode(batch)
             # A slow reader of the pipe must not stop the other tables.
-            await asyncio.to_thread(self._print, data)
+            await in_thread(self._print, data)
             rows += batch.num_rows
         return rows
 

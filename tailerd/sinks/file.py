@@ -13,9 +13,8 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Self
 
 import pyarrow as pa
 
@@ -34,12 +33,11 @@ from tailerd.sinks.file_parts import (
     temporary,
 )
 from tailerd.sinks.resources import EncodeBatch, SinkResources
+from tailerd.sinks.threads import in_thread
 
 _NAME = re.compile(r"(\d{20})-([01])-(\d{20})-(\d{5,})\.(jsonl|parquet)")
 _MARKER = ".tailerd.json"
 _FORMAT = 1
-
-Result = TypeVar("Result")
 
 
 class FileSink:
@@ -179,19 +177,6 @@ class FileSink:
             f"The sink folder {self._folder} cannot be written: {reason}.",
             hint="Free space, or give this user the right to write there.",
         )
-
-
-async def in_thread(function: Callable[..., Result], *arguments: object) -> Result:
-    """Run a blocking step in a thread; when cancelled, wait for it before passing that on.
-
-    A thread cannot be stopped: cleaning up beneath it would pull its file away.
-    """
-    step = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
-    try:
-        return await asyncio.shield(step)
-    except asyncio.CancelledError:
-        await asyncio.wait({step})
-        raise
 
 
 def _discard(parts: list[Part]) -> None:

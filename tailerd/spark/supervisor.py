@@ -32,8 +32,8 @@ from tailerd.telemetry import Telemetry, events
 _T = TypeVar("_T")
 _ANSWER_TIMEOUT_SECONDS = 120.0
 _LOOK_SECONDS = 1.0
+_LAST_REPORT_SECONDS = 5.0
 _ATTEMPTS_ONCE = 5
-_STEADY_SECONDS = 60.0
 
 
 async def run_supervised(
@@ -255,9 +255,12 @@ class _Pipeline:
             while await engine.blocking(lambda: query.isActive):
                 if engine.stop.is_set():
                     await self._stop(query)
+                    await _first_of(self._woken, seconds=_LAST_REPORT_SECONDS)
                     return None
                 await _first_of(self._woken, engine.stop, seconds=_LOOK_SECONDS)
                 # Java may be gone without a word: then asking fails, and the wait was short.
+            # Reports come through a queue, the last of them before the word of the end.
+            await _first_of(self._woken, seconds=_LAST_REPORT_SECONDS)
             failure = await engine.blocking(query.exception)
             return None if failure is None else error_of(str(failure))
         finally:

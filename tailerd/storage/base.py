@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class FileMeta:
+
+class FileMeta(Struct, frozen=True, gc=False):
     """One stored file.
 
     Attributes:

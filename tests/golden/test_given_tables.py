@@ -95,7 +95,9 @@ async def test_every_log_replays_to_the_recorded_files_and_bytes(
         wanted |= {int(version): pair[:2] for version, pair in history.items()}
         for version, pair in wanted.items():
             # Some writers' checksums are wrong; commands tell so and go on.
-            snapshot = await LogReader.at(path, on_mismatch=lambda error: None).open(version)
+            # The log of a table whose rows cannot be read can still be inspected.
+            reader = LogReader.at(path, on_mismatch=lambda error: None)
+            snapshot, _ = await reader.open_listed(version)
             compared += 1
             if [snapshot.num_files, snapshot.size_bytes] != pair:
                 seen = (snapshot.num_files, snapshot.size_bytes)
@@ -106,7 +108,7 @@ async def test_every_log_replays_to_the_recorded_files_and_bytes(
 
 async def rows_from(path: str, start: str, mode: ChangeMode) -> list[dict[str, Any]]:
     """Return every change row from `start` to the head, planned and read as pipelines do."""
-    source = await DeltaChangeSource.open(path, changes=mode)
+    source = await DeltaChangeSource.open(path, changes=mode, on_mismatch=lambda error: None)
     offset = await source.initial_offset(start)
     rows: list[dict[str, Any]] = []
     while (end := await source.latest_offset(offset, EVERYTHING)) != offset:

@@ -32,6 +32,7 @@ PLACES = [
     "commit",
     "resume",
     "before write",
+    "in write",
     "after write",
     "before save",
     "after save",
@@ -209,5 +210,5 @@ class TrackerMachine(RuleBasedStateMachine):
 
 
 TestPipeline = PipelineMachine.TestCase
-TestPipeline.settings = settings(max_examples=150, stateful_step_count=15)
+TestPipeline.settings = settings(max_examples=300, stateful_step_count=15)
 TestTracker = TrackerMachine.TestCase

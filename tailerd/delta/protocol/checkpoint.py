@@ -159,11 +159,19 @@ def checkpoint_files(batch: pa.RecordBatch, first_row: int, root_url: str = "") 
 def logical_keys(add: pa.StructArray, paths: pa.Array, root_url: str) -> KeyArray:
     """Return the key of each file entry; shape (n,)."""
     names: list[bytes] = paths.cast(pa.binary()).to_pylist()
-    for row in _positions(pc.match_substring_regex(paths, "%|:|^/")):
-        names[row] = normal_path(paths[row].as_py(), root_url)
+    if _may_need_decoding(paths):
+        for row in _positions(pc.match_substring_regex(paths, "%|:|^/")):
+            names[row] = normal_path(paths[row].as_py(), root_url)
     for row, vector_id in _vector_ids(add):
         names[row] += SEPARATOR + vector_id.encode()
     return hash_names(names)
+
+
+def _may_need_decoding(paths: pa.StringArray) -> bool:
+    """Look for the characters of escapes and absolute paths in all texts at once."""
+    data = paths.buffers()[2]
+    text = data.to_pybytes() if data is not None else b""
+    return b"%" in text or b":" in text or pc.any(pc.starts_with(paths, "/")).as_py() is True
 
 
 def _positions(mask: pa.Array) -> Sequence[int]:

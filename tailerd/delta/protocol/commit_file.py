@@ -6,10 +6,10 @@ Protocol: PROTOCOL.md#delta-log-entries, #actions
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, MutableSequence
 
 import msgspec
+from msgspec import Struct
 
 from tailerd.delta.protocol.actions import (
     CommitInfo,
@@ -25,6 +25,8 @@ from tailerd.errors import CorruptLogError, TornCommitError
 
 SLICE_BYTES = 4 * 1024 * 1024
 """A body is decoded in slices of about this size, so that memory and pauses stay bounded."""
+
+PACK_AT_LEAST = 16_384
 
 _DECODER = msgspec.json.Decoder(Line)
 
@@ -60,7 +62,10 @@ class LineDecoder:
         if cut < 0:
             self._rest += chunk
             return []
-        whole, self._rest = self._rest + chunk[: cut + 1], chunk[cut + 1 :]
+        if not self._rest and cut == len(chunk) - 1:
+            whole = chunk
+        else:
+            whole, self._rest = self._rest + chunk[: cut + 1], chunk[cut + 1 :]
         self.bytes_done += len(whole)
         return self._decode(whole)
 
@@ -115,6 +120,12 @@ class LineDecoder:
 
 def slices(body: bytes) -> Iterator[bytes]:
     """Cut a body held in memory into slices of bounded size."""
+    if len(body) <= SLICE_BYTES:
+        return iter((body,))
+    return _slices(body)
+
+
+def _slices(body: bytes) -> Iterator[bytes]:
     for start in range(0, len(body), SLICE_BYTES):
         yield body[start : start + SLICE_BYTES]
 
@@ -131,8 +142,7 @@ def decode_lines(name: str, chunks: Iterable[bytes]) -> Iterator[list[Line]]:
     yield decoder.finish()
 
 
-@dataclass(slots=True)
-class FileTally:
+class FileTally(Struct, gc=False):
     """Count and bytes of one kind of file action."""
 
     files: int = 0
@@ -144,11 +154,16 @@ class FileTally:
         self.size_bytes += action.size or 0
 
 
-@dataclass(slots=True)
-class Commit:
+Keys = MutableSequence[int]
+"""Unsigned 64-bit keys; an array where there are many."""
+
+
+class Commit(Struct):
     """What one pass over a commit (or compaction) finds: everything but the file actions' bodies.
 
     Attributes:
+        info_json: The commit's provenance as it stands there; empty without any.
+        is_info_first: Whether it is the first action (needed for in-commit timestamps).
         added_keys, added_sizes: Keys and bytes of `add` actions, parallel, in file order.
         removed_keys: Keys of `remove` actions.
         added_paths, removed_paths: Keys of the paths alone, parallel to the above; equal arrays
@@ -156,33 +171,48 @@ class Commit:
         added, removed, change_files: Tallies of all `add`, `remove` and `cdc` actions.
         data_added, data_removed: The same of those with `dataChange`.
         has_vectors: Whether any file action carries a deletion vector.
-        is_info_first: Whether `commitInfo` is the first action (needed for in-commit timestamps).
+        size_bytes: Bytes of the body.
     """
 
     version: int
-    info: CommitInfo | None = None
+    info_json: bytes = b""
     is_info_first: bool = False
     protocol: Protocol | None = None
     metadata: Metadata | None = None
-    transactions: list[Transaction] = field(default_factory=list)
-    domain_metadata: list[DomainMetadata] = field(default_factory=list)
-    added_keys: array[int] = field(default_factory=lambda: array("Q"))
-    added_sizes: array[int] = field(default_factory=lambda: array("q"))
-    removed_keys: array[int] = field(default_factory=lambda: array("Q"))
-    added_paths: array[int] = field(default_factory=lambda: array("Q"))
-    removed_paths: array[int] = field(default_factory=lambda: array("Q"))
-    added: FileTally = field(default_factory=FileTally)
-    removed: FileTally = field(default_factory=FileTally)
-    change_files: FileTally = field(default_factory=FileTally)
-    data_added: FileTally = field(default_factory=FileTally)
-    data_removed: FileTally = field(default_factory=FileTally)
+    transactions: list[Transaction] = []
+    domain_metadata: list[DomainMetadata] = []
+    added_keys: Keys = msgspec.field(default_factory=list)
+    added_sizes: Keys = msgspec.field(default_factory=list)
+    removed_keys: Keys = msgspec.field(default_factory=list)
+    added_paths: Keys = msgspec.field(default_factory=list)
+    removed_paths: Keys = msgspec.field(default_factory=list)
+    added: FileTally = msgspec.field(default_factory=FileTally)
+    removed: FileTally = msgspec.field(default_factory=FileTally)
+    change_files: FileTally = msgspec.field(default_factory=FileTally)
+    data_added: FileTally = msgspec.field(default_factory=FileTally)
+    data_removed: FileTally = msgspec.field(default_factory=FileTally)
     has_vectors: bool = False
     size_bytes: int = 0
 
     @property
+    def info(self) -> CommitInfo | None:
+        """The commit's provenance, read leniently; None without any."""
+        return CommitInfo.from_json(self.info_json) if self.info_json else None
+
+    @property
     def timestamp_in_commit_ms(self) -> int | None:
         """`inCommitTimestamp` where the commit carries one."""
-        return self.info.in_commit_timestamp if self.info else None
+        info = self.info
+        return info.in_commit_timestamp if info else None
+
+    def pack(self) -> None:
+        """Turn long lists of keys into arrays: 8 bytes an entry instead of 40."""
+        if len(self.added_keys) + len(self.removed_keys) < PACK_AT_LEAST:
+            return
+        for name in ("added_keys", "removed_keys", "added_paths", "removed_paths", "added_sizes"):
+            values = getattr(self, name)
+            if isinstance(values, list):
+                setattr(self, name, array("q" if name == "added_sizes" else "Q", values))
 
 
 class CommitScan:
@@ -235,6 +265,7 @@ class CommitScan:
             else:
                 self._take_other(line)
             self._is_first = False
+        commit.pack()
 
     def _keys(self, action: FileAction) -> tuple[int, int]:
         path_key = file_key(action.path, None, self._root_url)
@@ -248,7 +279,7 @@ class CommitScan:
         if line.cdc is not None:
             commit.change_files.count(line.cdc)
         elif line.commit_info:
-            commit.info = CommitInfo.from_json(line.commit_info)
+            commit.info_json = bytes(line.commit_info)
             commit.is_info_first = self._is_first
         elif line.txn is not None:
             commit.transactions.append(line.txn)

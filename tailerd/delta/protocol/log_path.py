@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import enum
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 LOG_FOLDER = "_delta_log"
 SIDECAR_FOLDER = "_sidecars"
@@ -35,8 +36,7 @@ CHECKPOINT_KINDS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogFile:
+class LogFile(Struct, frozen=True, kw_only=True, gc=False):
     """One file of the log.
 
     Attributes:
@@ -61,7 +61,6 @@ class LogFile:
         return self.name.endswith(".json")
 
 
-_COMMIT = re.compile(r"(\d{20})\.json")
 _OTHER = re.compile(
     r"(?P<version>\d{20})\.(?:"
     r"(?P<checksum>crc)"
@@ -95,12 +94,12 @@ def parse_log_path(name: str, size_bytes: int = 0, mtime_ms: int = 0) -> LogFile
     Writers leave other things there: temporary files, `.crc` files of Hadoop, folders of later
     protocols. They are ignored, never guessed at.
     """
-    if match := _COMMIT.fullmatch(name):
-        version = int(match[1])
-        kind = LogFileKind.COMMIT
+    # Nearly every file is a commit, so they do not pay for a regular expression.
+    if len(name) == 25 and name.endswith(".json") and name.isascii() and name[:20].isdigit():
+        version = int(name[:20])
         return LogFile(
             name=name,
-            kind=kind,
+            kind=LogFileKind.COMMIT,
             version=version,
             end_version=version,
             size_bytes=size_bytes,

@@ -16,13 +16,13 @@ Protocol: PROTOCOL.md#action-reconciliation, #checkpoints
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
-from tailerd.delta.protocol.actions import Line
+from tailerd.delta.protocol.actions import DomainMetadata, Line, Transaction
 from tailerd.delta.protocol.checkpoint import checkpoint_files, other_actions
 from tailerd.delta.protocol.commit_file import Commit, CommitScan, decode_lines
 from tailerd.delta.protocol.file_index import CheckpointFiles, FileIndex
@@ -30,7 +30,13 @@ from tailerd.delta.protocol.file_key import file_key
 from tailerd.delta.protocol.log_path import LogFile, LogFileKind
 from tailerd.delta.protocol.log_segment import LogSegment
 from tailerd.delta.protocol.sidecar import sidecar_file
-from tailerd.delta.protocol.snapshot import Snapshot, first_state
+from tailerd.delta.protocol.snapshot import (
+    Snapshot,
+    TableState,
+    first_state,
+    merge_domains,
+    merge_transactions,
+)
 from tailerd.errors import BugError, CorruptLogError
 
 
@@ -67,7 +73,11 @@ class LogReplay:
         version = segment.checkpoint_version
         self._checkpoint = _CheckpointContent(Commit(-1 if version is None else version))
         self._is_checkpoint_open = bool(segment.checkpoint)
-        self._snapshot: Snapshot | None = None
+        self._version: int | None = None
+        self._state: TableState | None = None
+        self._transactions: Mapping[str, Transaction] = {}
+        self._domains: Mapping[str, DomainMetadata] = {}
+        self._files = FileIndex()
 
     @property
     def done(self) -> bool:
@@ -130,12 +140,21 @@ class LogReplay:
         self._apply(file, scan.finish())
 
     def _apply(self, file: LogFile, commit: Commit) -> None:
-        if self._snapshot is None:
-            self._snapshot = self._begin(commit, FileIndex())
-        elif file.kind is LogFileKind.COMPACTION:
-            self._snapshot = self._snapshot.absorb(commit)
+        if self._version is not None and file.version != self._version + 1:
+            raise BugError(f"Version {file.version} cannot follow version {self._version}.")
+        self._files.apply(commit)
+        self._merge(commit)
+
+    def _merge(self, commit: Commit) -> None:
+        if self._state is None:
+            self._state = first_state(commit.version, commit.protocol, commit.metadata)
         else:
-            self._snapshot = self._snapshot.advance(commit)
+            self._state = self._state.after(commit)
+        if commit.transactions:
+            self._transactions = merge_transactions(self._transactions, commit)
+        if commit.domain_metadata:
+            self._domains = merge_domains(self._domains, commit)
+        self._version = commit.version
 
     def feed_rows(
         self,
@@ -174,9 +193,9 @@ class LogReplay:
             content.sidecars.clear()
             return
         self._is_checkpoint_open = False
-        index = FileIndex.from_checkpoint(content.actions.version, content.files)
+        self._files = FileIndex.from_checkpoint(content.actions.version, content.files)
         content.files.clear()
-        self._snapshot = self._begin(content.actions, index)
+        self._merge(content.actions)
 
     def _feed_manifest(self, file: LogFile, chunks: Iterable[bytes]) -> None:
         keys, sizes, rows = [], [], []
@@ -225,15 +244,6 @@ class LogReplay:
             raise BugError(f"{file.name} was fed out of order.")
         self._asked.popleft()
 
-    def _begin(self, first: Commit, index: FileIndex) -> Snapshot:
-        return Snapshot.first(
-            first,
-            state=first_state(first.version, first.protocol, first.metadata),
-            files=index if self.with_files else None,
-            checkpoint_files=tuple(self._checkpoint.first_rows),
-            compactions=self.segment.compactions,
-        )
-
     def result(self) -> Snapshot:
         """Return the snapshot.
 
@@ -241,7 +251,14 @@ class LogReplay:
             BugError: Files are still wanted.
 
         """
-        snapshot = self._snapshot
-        if not self.done or snapshot is None or snapshot.version != self.segment.version:
+        if not self.done or self._state is None or self._version != self.segment.version:
             raise BugError("The replay was asked for its result before it was fed everything.")
-        return snapshot
+        return Snapshot.of(
+            self._version,
+            state=self._state,
+            transactions=self._transactions,
+            domain_metadata=self._domains,
+            files=self._files if self.with_files else None,
+            checkpoint_files=tuple(self._checkpoint.first_rows),
+            compactions=self.segment.compactions,
+        )

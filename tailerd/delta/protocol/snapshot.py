@@ -137,30 +137,31 @@ class Snapshot:
     _owner: list[int] = field(default_factory=list)
 
     @classmethod
-    def first(
+    def of(
         cls,
-        actions: Commit,
+        version: int,
         *,
         state: TableState,
+        transactions: Mapping[str, Transaction],
+        domain_metadata: Mapping[str, DomainMetadata],
         files: FileIndex | None,
-        checkpoint_files: tuple[tuple[LogFile, int], ...] = (),
-        compactions: tuple[LogFile, ...] = (),
+        checkpoint_files: tuple[tuple[LogFile, int], ...],
+        compactions: tuple[LogFile, ...],
     ) -> Snapshot:
-        """Return the snapshot a replay starts with: a checkpoint's content, or version 0.
-
-        Args:
-            actions: The checkpoint's non-file actions, or the first commit.
-            files: The checkpoint's files, or an empty index; None to keep no files at all.
-        """
-        empty = cls(
-            version=actions.version,
+        """Return the snapshot a replay arrived at; `files` belongs to it from now on."""
+        return cls(
+            version=version,
             state=state,
-            checkpoint_version=actions.version if checkpoint_files else None,
+            transactions=transactions,
+            domain_metadata=domain_metadata,
+            checkpoint_version=checkpoint_files[0][0].version if checkpoint_files else None,
+            num_files=None if files is None else files.num_files,
+            size_bytes=None if files is None else files.size_bytes,
             checkpoint_files=checkpoint_files,
             compactions=compactions,
             _files=files,
+            _owner=[version],
         )
-        return empty._own()._with(actions)
 
     @property
     def files(self) -> FileIndex:
@@ -190,21 +191,11 @@ class Snapshot:
                 f"Version {commit.version} cannot follow version {self.version}.",
                 hint="Restore the missing log entries.",
             )
-        return self._with(commit)
-
-    def absorb(self, compacted: Commit) -> Snapshot:
-        """Return the snapshot after a range of commits, given as one reconciled list.
-
-        Args:
-            compacted: Carries the range's last version.
-        """
-        return self._with(compacted)
-
-    def _with(self, commit: Commit) -> Snapshot:
         files = self._files
         if files is not None:
             files = self.files
             files.apply(commit)
+        self._owner[:] = [commit.version]
         return replace(
             self,
             version=commit.version,
@@ -213,11 +204,7 @@ class Snapshot:
             domain_metadata=merge_domains(self.domain_metadata, commit),
             num_files=None if files is None else files.num_files,
             size_bytes=None if files is None else files.size_bytes,
-        )._own()
-
-    def _own(self) -> Snapshot:
-        self._owner[:] = [self.version]
-        return self
+        )
 
 
 def merge_transactions(

@@ -42,7 +42,9 @@ def test_both_engines_give_the_same_rows_on_every_table(
     differences, served = [], 0
     for entry in given_manifest:
         folder = given_tables / "tables" / entry["table"]
-        difference = _difference(spark, folder, options)
+        features = entry.get("table_features", [])
+        is_widened = any(name.startswith("typeWidening") for name in features)
+        difference = _difference(spark, folder, options, is_widened=is_widened)
         if difference:
             differences.append(f"{entry['table']}: {difference}")
         served += not isinstance(_of_arrow(folder, options), TailerdError)
@@ -50,10 +52,17 @@ def test_both_engines_give_the_same_rows_on_every_table(
     assert served >= LEAST_SERVED
 
 
-def _difference(spark: SparkSession, folder: Path, options: dict[str, str]) -> str:
+def _difference(
+    spark: SparkSession, folder: Path, options: dict[str, str], *, is_widened: bool
+) -> str:
     wanted, got = _of_arrow(folder, options), _of_spark(spark, folder, options)
     if isinstance(wanted, Counter) and isinstance(got, SchemaChangedError):
         # One DataFrame has one schema; what lies on either side of the change can be read.
+        return _difference_by_version(spark, folder)
+    if isinstance(wanted, Counter) and isinstance(got, Counter) and is_widened:
+        # Arrow gives each commit its own types, a DataFrame has the widest ones: 1 and 1.0.
+        if wanted.total() != got.total():
+            return f"{wanted.total()} rows by Arrow and {got.total()} by Spark"
         return _difference_by_version(spark, folder)
     if isinstance(wanted, TailerdError) or isinstance(got, TailerdError):
         return "" if type(wanted) is type(got) else f"{wanted!r} and {got!r}"

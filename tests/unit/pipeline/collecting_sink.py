@@ -63,6 +63,7 @@ class CollectingSink:
             await self.gate.wait()
             for _ in range(next(self.pauses)):
                 await asyncio.sleep(0)
+            self._fails("in write")
             if ids:
                 self.kept[delivery.start] = ids
             # The rows are there, but the acknowledgement may still get lost.

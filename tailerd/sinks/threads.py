@@ -1,0 +1,23 @@
+"""Blocking steps beside the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+
+async def in_thread(function: Callable[..., Result], *arguments: object) -> Result:
+    """Run a blocking step in a thread; when cancelled, wait for it before passing that on.
+
+    A thread cannot be stopped: cleaning up beneath it would pull its file away, and a second
+    attempt would run beside the first.
+    """
+    step = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
+    try:
+        return await asyncio.shield(step)
+    except asyncio.CancelledError:
+        await asyncio.wait({step})
+        raise

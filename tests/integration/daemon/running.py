@@ -1,0 +1,95 @@
+"""`tailerd run` as a real process, and what its file sink holds."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
+
+TAILERD = [sys.executable, "-c", "from tailerd.cli import main; main()"]
+
+
+def write_config(folder: Path, **tables: dict[str, object]) -> Path:
+    """Write an Arrow-engine configuration with its state beside it."""
+    path = folder / "tailerd.yaml"
+    config = {
+        "engine": "arrow",
+        "state": str(folder / "state"),
+        "http": {"listen": "127.0.0.1:0"},
+        "tables": tables,
+    }
+    path.write_text(yaml.safe_dump(config, sort_keys=False))
+    return path
+
+
+def file_table(table: Path, out: Path, **options: object) -> dict[str, object]:
+    return {
+        "path": str(table),
+        "from": "snapshot",
+        "sink": {"kind": "file", "path": str(out)},
+        **options,
+    }
+
+
+def run_to_end(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*TAILERD, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+@contextmanager
+def daemon(config: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """Run the daemon; its log goes to `daemon.log` beside the configuration."""
+    arguments = [*TAILERD, "run", "--config", str(config), "--log-format", "json", *options]
+    with (config.parent / "daemon.log").open("a") as log:
+        process = subprocess.Popen(
+            arguments, stderr=log, stdout=subprocess.DEVNULL, text=True, env=dict(os.environ)
+        )
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait(10)
+
+
+def log_of(config: Path) -> str:
+    return (config.parent / "daemon.log").read_text()
+
+
+def address(config: Path) -> str:
+    """The address of the newest daemon's pages."""
+    eventually(lambda: "http://" in log_of(config))
+    return str(re.findall(r"http://[0-9.:]+", log_of(config))[-1])
+
+
+def page(config: Path, path: str) -> str:
+    with urllib.request.urlopen(address(config) + path, timeout=5) as answer:
+        return str(answer.read().decode())
+
+
+def delivered_ids(out: Path) -> list[int]:
+    ids: list[int] = []
+    for path in sorted(out.glob("*.jsonl")):
+        try:
+            ids += [json.loads(line)["id"] for line in path.read_text().splitlines()]
+        except FileNotFoundError:
+            # Taken back by a restart between the look and the read.
+            return delivered_ids(out)
+    return ids
+
+
+def eventually(holds: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)

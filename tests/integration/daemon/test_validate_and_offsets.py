@@ -1,0 +1,197 @@
+"""`tailerd validate` and `tailerd offsets` over real tables."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tailerd.cli import run
+from tests.integration.daemon.running import delivered_ids, file_table, write_config
+from tests.tables.builder import TableBuilder
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> TableBuilder:
+    builder = TableBuilder(tmp_path / "t")
+    builder.create()
+    for number in range(3):
+        builder.append([{"id": number}])
+    return builder
+
+
+def tailerd(*arguments: str | Path) -> int:
+    return run([str(argument) for argument in arguments])
+
+
+def test_validate_says_what_would_happen_and_makes_nothing(
+    table: TableBuilder, tmp_path: Path, capsys: Captured
+) -> None:
+    config = write_config(
+        tmp_path,
+        orders=file_table(tmp_path / "t", tmp_path / "out"),
+        later=file_table(tmp_path / "t", tmp_path / "out2", **{"from": "1"}),
+        demo={**file_table(tmp_path / "new", tmp_path / "out3"), "create": "demo"},
+    )
+    assert tailerd("validate", config) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "at version 3; begins with the snapshot of version 3; engine arrow" in lines[0]
+    assert "begins at version 1 (from: 1)" in lines[1]
+    assert "a demo table would be made" in lines[2]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["t", "tailerd.yaml"]
+
+
+def test_validate_tells_a_saved_offset_from_a_fresh_start(
+    table: TableBuilder, tmp_path: Path, capsys: Captured
+) -> None:
+    config = write_config(tmp_path, orders=file_table(tmp_path / "t", tmp_path / "out"))
+    assert tailerd("run", "--config", config, "--once") == 0
+    assert tailerd("validate", config, "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["resumes_at_version"], report["head_version"]) == (4, 3)
+
+
+def test_validate_names_everything_that_would_fail(
+    table: TableBuilder, tmp_path: Path, capsys: Captured
+) -> None:
+    (tmp_path / "file").write_text("")
+    config = write_config(
+        tmp_path,
+        good=file_table(tmp_path / "t", tmp_path / "out"),
+        none=file_table(tmp_path / "nowhere", tmp_path / "out2"),
+        sink=file_table(tmp_path / "t", tmp_path / "file" / "out"),
+    )
+    assert tailerd("validate", config) == 3
+    shown = capsys.readouterr()
+    assert [line.partition(":")[0] for line in shown.out.splitlines()] == ["good", "none", "sink"]
+    assert "error[not_a_table]" in shown.err
+    assert "error[sink]" in shown.err
+    assert "is a file" in shown.err
+
+
+def test_validate_of_a_bad_file_is_wrong_configuration(tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "c.yaml").write_text("tables: {o: {pth: x}}")
+    assert tailerd("validate", tmp_path / "c.yaml") == 2
+    assert "error[config]" in capsys.readouterr().err
+
+
+def test_offsets_shows_all_or_one(table: TableBuilder, tmp_path: Path, capsys: Captured) -> None:
+    config = write_config(
+        tmp_path,
+        orders=file_table(tmp_path / "t", tmp_path / "out"),
+        spark={**file_table(tmp_path / "t", tmp_path / "out2"), "engine": "spark"},
+    )
+    assert tailerd("run", "--config", write_only(config, "orders"), "--once") == 0
+    assert tailerd("offsets", "--config", config) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["orders (arrow): next is version 4, task 0", "spark (spark): no offset saved"]
+    assert tailerd("offsets", "orders", "--config", config, "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["table"], shown["offset"]["version"]) == ("orders", 4)
+
+
+def write_only(config: Path, name: str) -> Path:
+    """A copy of the configuration with one table and the same state."""
+    content = yaml.safe_load(config.read_text())
+    content["tables"] = {name: content["tables"][name]}
+    only = config.with_name(f"only-{name}.yaml")
+    only.write_text(yaml.safe_dump(content))
+    return only
+
+
+def test_the_offset_of_a_spark_checkpoint_is_read(
+    table: TableBuilder, tmp_path: Path, capsys: Captured
+) -> None:
+    config = write_config(
+        tmp_path, orders={**file_table(tmp_path / "t", tmp_path / "out"), "engine": "spark"}
+    )
+    checkpoint = tmp_path / "state/spark/orders"
+    for name in ("offsets", "commits"):
+        (checkpoint / name).mkdir(parents=True)
+    offset = {"format": 1, "table_id": "t", "version": 7, "phase": "follow", "position": 2}
+    for batch in (9, 10, 11):
+        lines = ["v1", "{}", json.dumps({**offset, "version": batch})]
+        (checkpoint / "offsets" / str(batch)).write_text("\n".join(lines))
+    (checkpoint / "commits" / "9").write_text("v1\n{}")
+    (checkpoint / "commits" / "10").write_text("v1\n{}")
+    (checkpoint / "commits" / ".10.crc").write_text("")
+    assert tailerd("offsets", "--config", config) == 0
+    assert capsys.readouterr().out == "orders (spark): next is version 10, task 2\n"
+
+
+@pytest.mark.parametrize(
+    ("to", "version", "ids"),
+    [("1", 1, [0, 1, 2]), ("snapshot", 3, [0, 1, 2]), ("latest", 4, []), ("3", 3, [2])],
+)
+def test_reset_moves_a_pipeline_and_its_files_follow(
+    table: TableBuilder, tmp_path: Path, capsys: Captured, to: str, version: int, ids: list[int]
+) -> None:
+    options = {"from": "latest", "max_files_per_batch": 1}
+    config = write_config(tmp_path, orders=file_table(tmp_path / "t", tmp_path / "out", **options))
+    assert tailerd("offsets", "reset", "orders", "--to", to, "--config", config) == 0
+    assert tailerd("offsets", "orders", "--config", config, "--json") == 0
+    shown = json.loads(capsys.readouterr().out.splitlines()[1])
+    assert shown["offset"]["version"] == version
+    for _ in range(2):
+        assert tailerd("run", "--config", config, "--once") == 0
+        assert sorted(delivered_ids(tmp_path / "out")) == ids
+        assert tailerd("offsets", "reset", "orders", "--to", to, "--config", config) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["reset", "ordrs", "--to", "latest"], 2, "Did you mean `orders`"),
+        (["ordrs"], 2, "Did you mean `orders`"),
+        (["reset", "orders", "--to", "yesterday"], 2, "--to is 'yesterday'"),
+        (["reset", "orders", "--to", "99"], 3, "ahead of the table"),
+    ],
+)
+def test_what_cannot_be_shown_or_reset_says_why(
+    table: TableBuilder,
+    tmp_path: Path,
+    capsys: Captured,
+    arguments: list[str],
+    status: int,
+    words: str,
+) -> None:
+    config = write_config(tmp_path, orders=file_table(tmp_path / "t", tmp_path / "out"))
+    assert tailerd("offsets", *arguments, "--config", config) == status
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "state/offsets/orders.json").exists()
+
+
+def test_the_offset_of_a_spark_table_is_not_reset_behind_sparks_back(
+    table: TableBuilder, tmp_path: Path, capsys: Captured
+) -> None:
+    config = write_config(
+        tmp_path, orders={**file_table(tmp_path / "t", tmp_path / "out"), "engine": "spark"}
+    )
+    assert tailerd("offsets", "reset", "orders", "--to", "latest", "--config", config) == 2
+    assert "state/spark/orders" in capsys.readouterr().err
+
+
+def test_a_demo_table_is_made_once_and_delivered(tmp_path: Path, capsys: Captured) -> None:
+    config = write_config(
+        tmp_path, demo={**file_table(tmp_path / "demo", tmp_path / "out"), "create": "demo"}
+    )
+    assert tailerd("run", "--config", config, "--once") == 0
+    commits = sorted((tmp_path / "demo/_delta_log").glob("*.json"))
+    files = sorted((tmp_path / "out").glob("*.jsonl"))
+    assert commits
+    assert files
+    assert tailerd("run", "--config", config, "--once") == 0
+    assert sorted((tmp_path / "demo/_delta_log").glob("*.json")) == commits
+    assert sorted((tmp_path / "out").glob("*.jsonl")) == files
+
+
+@pytest.mark.parametrize("command", ["run", "validate", "offsets"])
+def test_help_shows_examples(command: str, capsys: Captured) -> None:
+    assert tailerd(command, "--help") == 0
+    text = capsys.readouterr().out
+    assert "Examples:" in text
+    assert f"tailerd {command}" in text

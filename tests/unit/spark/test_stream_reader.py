@@ -1,0 +1,150 @@
+"""The stream reader as Spark's driver calls it, without Spark: waiting, limits, ends."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    ReadMaxRows,
+)
+from pyspark.sql.types import StructType
+
+from tailerd.errors import UsageError
+from tailerd.spark.options import ReadOptions
+from tailerd.spark.partitions import ChangePartition
+from tailerd.spark.stream_reader import WAIT_SECONDS, TailerdStreamReader
+from tests.tables.builder import TableBuilder
+
+SCHEMA = (
+    StructType()
+    .add("id", "long")
+    .add("name", "string")
+    .add("_change_type", "string")
+    .add("_commit_version", "long")
+    .add("_commit_timestamp", "timestamp")
+)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> TableBuilder:
+    table = TableBuilder(tmp_path)
+    for version in range(4):
+        table.append([{"id": version, "name": "x"}])
+    return table
+
+
+def _reader(table: TableBuilder, **options: str) -> TailerdStreamReader:
+    parsed = ReadOptions.parse({"path": str(table.folder), **options})
+    return TailerdStreamReader(parsed, SCHEMA, may_drop=False)
+
+
+@pytest.fixture
+def reader(table: TableBuilder) -> Iterator[TailerdStreamReader]:
+    reader = _reader(table, startingVersion="0", maxFilesPerTrigger="3")
+    yield reader
+    reader.stop()
+
+
+def test_an_idle_look_waits_and_costs_no_cpu(reader: TailerdStreamReader) -> None:
+    head = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    assert reader.latestOffset(head, ReadMaxFiles(3)) == head
+    began, cpu = time.monotonic(), time.process_time()
+    for _ in range(2):
+        assert reader.latestOffset(head, ReadMaxFiles(3)) == head
+    assert time.monotonic() - began >= 2 * WAIT_SECONDS * 0.9
+    assert time.process_time() - cpu < 0.2
+
+
+def test_a_commit_ends_the_wait_at_once(table: TableBuilder, reader: TailerdStreamReader) -> None:
+    head = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    reader.latestOffset(head, ReadMaxFiles(3))
+    written: list[float] = []
+
+    def commit() -> None:
+        time.sleep(0.3)
+        table.append([{"id": 4, "name": "x"}])
+        written.append(time.monotonic())
+
+    writer = threading.Thread(target=commit)
+    writer.start()
+    found = reader.latestOffset(head, ReadMaxFiles(3))
+    woke = time.monotonic()
+    writer.join()
+    assert found["version"] == 5
+    assert woke - written[0] < 0.4
+
+
+def test_limits_come_from_the_options_unless_spark_says_otherwise(
+    reader: TailerdStreamReader,
+) -> None:
+    start = reader.initialOffset()
+    assert reader.getDefaultReadLimit() == ReadMaxFiles(3)
+    assert reader.latestOffset(start, ReadMaxFiles(3))["version"] == 3
+    assert reader.latestOffset(start, ReadMaxBytes(1))["version"] == 1
+    assert reader.latestOffset(start, ReadAllAvailable())["version"] == 4
+    with pytest.raises(UsageError, match="ReadMaxRows"):
+        reader.latestOffset(start, ReadMaxRows(3))
+
+
+def test_the_head_is_reported_with_the_age_of_what_waits(
+    table: TableBuilder, reader: TailerdStreamReader
+) -> None:
+    assert reader.reportLatestOffset() is None
+    reader.latestOffset(reader.initialOffset(), ReadMaxFiles(2))
+    report = reader.reportLatestOffset()
+    assert report is not None
+    assert report["version"] == 4
+    assert report["oldest_undelivered_timestamp_ms"] == table.time_of(2)
+
+
+def test_a_copy_for_executors_reads_without_the_drivers_parts(
+    reader: TailerdStreamReader,
+) -> None:
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    partitions = reader.partitions(start, end)
+    copy = pickle.loads(pickle.dumps(reader))
+    rows = [row for part in partitions for batch in copy.read(part) for row in batch.to_pylist()]
+    assert [row["_commit_version"] for row in rows] == [0, 1, 2, 3]
+    assert list(copy.read(ChangePartition(()))) == []
+    assert reader.partitions(end, end) == []
+
+
+def test_available_now_does_not_wait_and_ends_at_the_head_it_saw(table: TableBuilder) -> None:
+    reader = _reader(table, startingVersion="0")
+    try:
+        reader.prepareForTriggerAvailableNow()
+        table.append([{"id": 4, "name": "late"}])
+        end = reader.latestOffset(reader.initialOffset(), ReadMaxFiles(1000))
+        assert end["version"] == 4
+        began = time.monotonic()
+        assert reader.latestOffset(end, ReadMaxFiles(1000)) == end
+        assert time.monotonic() - began < WAIT_SECONDS / 2
+    finally:
+        reader.stop()
+
+
+def test_an_ending_version_is_the_last_that_comes(table: TableBuilder) -> None:
+    reader = _reader(table, startingVersion="1", endingVersion="2")
+    try:
+        end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+        assert end["version"] == 3
+        assert reader.latestOffset(end, ReadAllAvailable()) == end
+    finally:
+        reader.stop()
+
+
+def test_stopping_twice_is_fine(table: TableBuilder) -> None:
+    reader = _reader(table)
+    reader.initialOffset()
+    reader.stop()
+    reader.stop()
+    assert not [thread for thread in threading.enumerate() if thread.name == "tailerd-source"]
