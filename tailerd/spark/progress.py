@@ -85,7 +85,7 @@ def events_of(report: BatchReport, table: str, sink: str) -> list[Event]:
 
 
 def _fields(text: str) -> dict[str, str | int] | None:
-    if not text or text == "null":
+    if text in ("", "null", "None"):
         return None
     fields: dict[str, str | int] | None = json.loads(text)
     return fields

@@ -49,7 +49,7 @@ class DataPaths:
                 f"The log names the file {path!r}, which lies outside the table at {self.root},"
                 " and a log could so make this process read anything.",
                 hint=(
-                    "If it is a shallow clone, allow the place with --allow-path (or allow_paths"
+                    "If it is a shallow clone, allow the place with --allow-path (or allowed_paths"
                     f" in the configuration), for example {posixpath.dirname(place)}."
                 ),
             )

@@ -268,7 +268,7 @@ def test_nulls_that_cover_items_hide_them() -> None:
         (pa.date32(), [0], ['"1970-01-01"']),
         (pa.timestamp("us", "UTC"), [0], ['"1970-01-01T00:00:00.000000Z"']),
         (pa.binary(), [b"a"], ['"YQ=="']),
-        (pa.struct([("x", pa.string())]), [{"x": "y"}], ['"{\\"x\\":\\"y\\"}"']),
+        (pa.struct([("x", pa.string())]), [{"x": "y"}], ['"{\\"x\\": \\"y\\"}"']),
     ],
     ids=str,
 )
