@@ -95,7 +95,6 @@ def _tell(observer: QueryObserver, progress: StreamingQueryProgress | None) -> N
 
 def _report(progress: StreamingQueryProgress) -> BatchReport:
     source = progress.sources[0]
-    import sys; print("DBG", progress.batchId, progress.numInputRows, repr(source.startOffset), repr(source.endOffset), repr(source.latestOffset), progress.durationMs, progress.sink.numOutputRows, progress.observedMetrics, file=sys.stderr)
     observed = progress.observedMetrics.get(OBSERVED)
     return BatchReport(
         start=source.startOffset or "",

@@ -170,5 +170,8 @@ def test_a_new_column_restarts_the_query_with_the_new_schema(tmp_path: Path) -> 
     assert run.ended() == 0, run.said()
     assert [e["error_code"] for e in run.of("RetryScheduled", "orders")] == ["schema_changed"]
     assert not run.of("PipelineFailed", "orders")
+    saved_at = [n for n, e in enumerate(run.events) if e["event"] == "OffsetSaved"]
+    retried_at = next(n for n, e in enumerate(run.events) if e["event"] == "RetryScheduled")
+    assert all(n > retried_at for n in saved_at if run.events[n]["version"] == 3)
     rows = _json_rows(tmp_path / "out")
     assert [(row["id"], row.get("note")) for row in rows] == [(0, None), (1, None), (20, "new")]

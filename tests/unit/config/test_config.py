@@ -121,7 +121,10 @@ REFUSED = {
         MINIMAL + "    max_files_per_batch: 0",
         ["max_files_per_batch is 0", "greater than or equal to 1"],
     ),
-    "absurd interval": (MINIMAL + "    poll_interval: 999d", ["poll_interval is 86313600", "86400"]),
+    "absurd interval": (
+        MINIMAL + "    poll_interval: 999d",
+        ["poll_interval is 86313600", "86400"],
+    ),
     "from is a riddle": (MINIMAL + "    from: yesterday", ["from is 'yesterday'", "snapshot"]),
     "from is a truth value": (MINIMAL + "    from: true", ["from is True"]),
     "listen without a port": ("http: {listen: localhost}" + MINIMAL, ["http.listen", "host:port"]),

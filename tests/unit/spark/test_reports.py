@@ -73,8 +73,18 @@ def test_at_the_head_nothing_is_old() -> None:
 
 
 def test_a_report_without_offsets_tells_nothing() -> None:
-    empty = BatchReport(start="", end="null", head="", observed={}, duration_seconds=0.0)
-    assert events_of(empty, "orders", "file") == []
+    for nothing in ("", "null", "None"):
+        report = BatchReport(start="", end=nothing, head=nothing, observed={}, duration_seconds=0.0)
+        assert events_of(report, "orders", "file") == []
+
+
+def test_a_batch_repeated_after_a_restart_has_no_head_to_report() -> None:
+    report = BatchReport(
+        start=_offset(3), end=_offset(5), head="None", observed={}, duration_seconds=0.5
+    )
+    (saved,) = events_of(report, "orders", "file")
+    assert isinstance(saved, OffsetSaved)
+    assert saved.version == 5
 
 
 def test_an_error_of_ours_comes_back_out_of_a_traceback() -> None:

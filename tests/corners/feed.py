@@ -1,0 +1,150 @@
+"""Reads a table's changes as pipelines do: offset, plan, tasks, batches; also by the command."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.changefeed.change_task import ChangeMode
+from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit, ReadLimit
+from tailerd.changefeed.offset import Offset
+from tailerd.cli import run
+from tailerd.sources.delta.source import DeltaChangeSource
+
+EVERYTHING = ReadLimit(max_files=10**9, max_bytes=10**18)
+ONE_FILE = ReadLimit(max_files=1, max_bytes=1)
+
+Row = dict[str, Any]
+
+
+async def batches_of(
+    source: DeltaChangeSource,
+    start: Offset,
+    end: Offset,
+    limit: BatchLimit = DEFAULT_BATCH_LIMIT,
+) -> list[ChangeBatch]:
+    """Return every batch of [start, end)."""
+    found: list[ChangeBatch] = []
+    async for group in source.plan(start, end):
+        for task in group.tasks:
+            found += source.read(task, limit)
+    return found
+
+
+def rows_of(batches: Iterable[ChangeBatch]) -> list[Row]:
+    """Return rows with their change columns and `change_source`."""
+    return [
+        {**row, "change_source": batch.change_source.value}
+        for batch in batches
+        for row in batch.to_arrow().to_pylist()
+    ]
+
+
+async def changes(
+    folder: Path | str,
+    start: str = "0",
+    *,
+    mode: ChangeMode = ChangeMode.AUTO,
+    limit: ReadLimit = EVERYTHING,
+    restarts: bool = False,
+    columns: Sequence[str] | None = None,
+    allowed: Sequence[str] = (),
+) -> list[Row]:
+    """Return every change row from `start` to the head.
+
+    Args:
+        restarts: Whether each step is taken by a new source, from the offset as it is saved.
+    """
+    found: list[Row] = []
+    for _, _, rows in await steps(
+        folder,
+        start,
+        mode=mode,
+        limit=limit,
+        restarts=restarts,
+        columns=columns,
+        allowed=allowed,
+    ):
+        found += rows
+    return found
+
+
+async def steps(
+    folder: Path | str,
+    start: str = "0",
+    *,
+    mode: ChangeMode = ChangeMode.AUTO,
+    limit: ReadLimit = EVERYTHING,
+    restarts: bool = False,
+    columns: Sequence[str] | None = None,
+    allowed: Sequence[str] = (),
+) -> list[tuple[Offset, Offset, list[Row]]]:
+    """Return what each step from `start` to the head delivers: its offsets and rows."""
+
+    async def opened() -> DeltaChangeSource:
+        return await DeltaChangeSource.open(
+            str(folder), changes=mode, columns=columns, allowed_paths=allowed
+        )
+
+    source = await opened()
+    at = await source.initial_offset(start)
+    taken = []
+    while (end := await source.latest_offset(at, limit)) != at:
+        taken.append((at, end, rows_of(await batches_of(source, at, end))))
+        await source.commit(end)
+        at = end
+        if restarts:
+            source = await opened()
+            at = Offset.from_json(at.to_json())
+    return taken
+
+
+def told(rows: Iterable[Row], *names: str) -> list[tuple[Any, ...]]:
+    """Return (version, change, the named columns) of each row, sorted."""
+    return sorted(
+        ((row["_commit_version"], row["_change_type"], *(row[n] for n in names)) for row in rows),
+        key=repr,
+    )
+
+
+def counted(rows: Iterable[Row]) -> Counter[str]:
+    """Return rows as a multiset."""
+    return Counter(repr(sorted(row.items())) for row in rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """How a command ended and what it printed."""
+
+    status: int
+    output: str
+    errors: str
+
+    @property
+    def rows(self) -> list[Row]:
+        """The JSON lines of standard output."""
+        return [json.loads(line) for line in self.output.splitlines()]
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """Runs the command line in this process."""
+
+    capture: pytest.CaptureFixture[str]
+
+    def __call__(self, *arguments: object) -> Ran:
+        self.capture.readouterr()
+        status = run([str(argument) for argument in arguments])
+        seen = self.capture.readouterr()
+        return Ran(status, seen.out, seen.err)
+
+    def tail(self, folder: Path, *arguments: object) -> Ran:
+        """Run `tail --once --format jsonl`."""
+        return self("tail", folder, "--once", "--format", "jsonl", *arguments)
