@@ -106,8 +106,10 @@ def parse_log_path(name: str, size_bytes: int = 0, mtime_ms: int = 0) -> LogFile
             mtime_ms=mtime_ms,
         )
     match = _OTHER.fullmatch(name)
-    if match is None:
-        return None
+    return None if match is None else _other_file(match, size_bytes, mtime_ms)
+
+
+def _other_file(match: re.Match[str], size_bytes: int, mtime_ms: int) -> LogFile | None:
     version = end_version = int(match["version"])
     part = parts = 0
     if match["checksum"]:
@@ -127,7 +129,7 @@ def parse_log_path(name: str, size_bytes: int = 0, mtime_ms: int = 0) -> LogFile
         if not 1 <= part <= parts:
             return None
     return LogFile(
-        name=name,
+        name=match[0],
         kind=kind,
         version=version,
         end_version=end_version,
