@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import click
 
 from tailerd.cli.output import print_object, print_records, warn
-from tailerd.delta.live_files import read_live_files
+from tailerd.delta.live_files import count_rows, read_live_files
 from tailerd.delta.log_reader import LogReader
 from tailerd.delta.protocol.commit_timestamp import (
     LOOK_BACK_VERSIONS,
@@ -90,7 +90,7 @@ async def describe(reader: LogReader, snapshot: Snapshot, table: str) -> dict[st
         "timestamp_ms": await _timestamp_ms(reader, snapshot),
         "num_files": snapshot.num_files,
         "size_bytes": snapshot.size_bytes,
-        "num_rows": await _num_rows(reader, snapshot),
+        "num_rows": await count_rows(reader, snapshot),
         "protocol": {
             "min_reader_version": state.protocol.min_reader_version,
             "min_writer_version": state.protocol.min_writer_version,
@@ -121,21 +121,6 @@ async def _timestamp_ms(reader: LogReader, snapshot: Snapshot) -> int | None:
     )
 
 
-async def _num_rows(reader: LogReader, snapshot: Snapshot) -> int | None:
-    """Return the rows of all files without the deleted ones; None when a file has no statistics."""
-    total = 0
-    async for files in read_live_files(reader, snapshot, with_stats=True):
-        for file in files:
-            if file.num_records is None:
-                return None
-            total += file.num_records - _deleted_rows(file)
-    return total
-
-
-def _deleted_rows(file: LiveFile) -> int:
-    return 0 if file.deletion_vector is None else file.deletion_vector.cardinality
-
-
 async def _print_files(reader: LogReader, snapshot: Snapshot, as_json: bool) -> None:
     stretches: AsyncIterator[list[LiveFile]] = read_live_files(reader, snapshot, with_stats=True)
     if as_json:
@@ -156,5 +141,5 @@ def _describe_file(file: LiveFile) -> dict[str, object]:
         "modification_time_ms": file.modification_time_ms,
         "num_rows": file.num_records,
         "deletion_vector": None if vector is None else vector.unique_id,
-        "deleted_rows": _deleted_rows(file),
+        "deleted_rows": file.deleted_rows,
     }

@@ -10,7 +10,13 @@ import pyarrow as pa
 
 from tailerd.delta.log_reader import LogReader
 from tailerd.delta.parquet_rows import CheckpointFile
-from tailerd.delta.protocol.checkpoint import FILE_COLUMNS, STATS_COLUMNS, live_files
+from tailerd.delta.protocol.checkpoint import (
+    COUNT_COLUMNS,
+    FILE_COLUMNS,
+    STATS_COLUMNS,
+    live_files,
+    live_rows,
+)
 from tailerd.delta.protocol.commit_file import decode_lines, slices
 from tailerd.delta.protocol.file_index import FileOrigins
 from tailerd.delta.protocol.file_key import KeyArray
@@ -53,16 +59,75 @@ async def read_live_files(
         )
 
 
+async def count_rows(reader: LogReader, snapshot: Snapshot) -> int | None:
+    """Return the rows of all live files without deleted ones; None if a file lacks statistics.
+
+    Raises:
+        CorruptLogError, MissingVersionError: The log changed since the snapshot was made.
+    """
+    origins = snapshot.files.origins_between(0, None)
+    total = 0
+    for file, first_row in snapshot.checkpoint_files:
+        count = await asyncio.to_thread(_count_checkpoint_rows, reader, file, first_row, origins)
+        if count is None:
+            return None
+        total += count
+    async for files in _commit_files(reader, snapshot, origins):
+        count = _rows_of(files)
+        if count is None:
+            return None
+        total += count
+    return total
+
+
+def _count_checkpoint_rows(
+    reader: LogReader, file: LogFile, first_row: int, origins: FileOrigins
+) -> int | None:
+    total = 0
+    if file.is_json:
+        counts: Iterator[int | None] = map(
+            _rows_of, _checkpoint_batches(reader, file, first_row, origins, True)
+        )
+    else:
+        entries = _checkpoint_entries(reader, file, first_row, origins, COUNT_COLUMNS)
+        counts = (live_rows(add) for add, _ in entries)
+    for count in counts:
+        if count is None:
+            return None
+        total += count
+    return total
+
+
+def _rows_of(files: list[LiveFile]) -> int | None:
+    total = 0
+    for file in files:
+        if file.num_records is None:
+            return None
+        total += file.num_records - file.deleted_rows
+    return total
+
+
 def _checkpoint_batches(
     reader: LogReader, file: LogFile, first_row: int, origins: FileOrigins, with_stats: bool
 ) -> Iterator[list[LiveFile]]:
-    source = reader.store.open_input(reader.path_of(file))
     if file.is_json:
-        with source:
+        with reader.store.open_input(reader.path_of(file)) as source:
             yield from _manifest_files(reader, file, source.read(), origins)
         return
-    rows = CheckpointFile(source, file.name)
     columns = (*FILE_COLUMNS, *STATS_COLUMNS) if with_stats else FILE_COLUMNS
+    for add, keys in _checkpoint_entries(reader, file, first_row, origins, columns):
+        yield live_files(add, keys)
+
+
+def _checkpoint_entries(
+    reader: LogReader,
+    file: LogFile,
+    first_row: int,
+    origins: FileOrigins,
+    columns: tuple[str, ...],
+) -> Iterator[tuple[pa.StructArray, KeyArray]]:
+    """Yield the chosen `add` entries of a Parquet checkpoint file, with their keys."""
+    rows = CheckpointFile(reader.store.open_input(reader.path_of(file)), file.name)
     try:
         for batch in rows.rows(columns):
             start, end = np.searchsorted(
@@ -70,8 +135,7 @@ def _checkpoint_batches(
             )
             if start < end:
                 places = origins.checkpoint_rows[start:end].astype(np.int64) - first_row
-                add = batch.column("add").take(pa.array(places))
-                yield live_files(add, origins.checkpoint_keys[start:end])
+                yield batch.column("add").take(pa.array(places)), origins.checkpoint_keys[start:end]
             first_row += batch.num_rows
     finally:
         rows.close()

@@ -50,6 +50,9 @@ FILE_COLUMNS = (
 STATS_COLUMNS = ("add.stats", "add.stats_parsed.numRecords")
 """Where a file's number of rows may be written down."""
 
+COUNT_COLUMNS = ("add.path", "add.deletionVector.cardinality", *STATS_COLUMNS)
+"""Leaf columns that tell how many rows live files have."""
+
 OTHER_ACTIONS = (
     "metaData",
     "protocol",
@@ -226,6 +229,31 @@ def live_files(add: pa.StructArray, keys: KeyArray) -> list[LiveFile]:
                 hint="Remove the checkpoint; the table can be read from its commits.",
             ) from error
     return files
+
+
+def live_rows(add: pa.StructArray) -> int | None:
+    """Return the rows of chosen file entries without deleted ones; None if one lacks statistics.
+
+    Args:
+        add: Entries with `COUNT_COLUMNS`; none is null.
+    """
+    names = [field.name for field in add.type]
+    counts: list[int | None] = [None] * len(add)
+    if "stats_parsed" in names:
+        counts = pc.struct_field(add, ["stats_parsed", "numRecords"]).to_pylist()
+    if None in counts and "stats" in names:
+        texts = pc.struct_field(add, "stats").to_pylist()
+        counts = [
+            num_records_in(text) if count is None else count
+            for count, text in zip(counts, texts, strict=True)
+        ]
+    known = [count for count in counts if count is not None]
+    if len(known) < len(counts):
+        return None
+    deleted = 0
+    if "deletionVector" in names:
+        deleted = pc.sum(pc.struct_field(add, ["deletionVector", "cardinality"])).as_py() or 0
+    return sum(known) - deleted
 
 
 def _descriptor(row: dict[str, Any]) -> DeletionVectorDescriptor | None:

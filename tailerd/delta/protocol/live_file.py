@@ -39,6 +39,11 @@ class LiveFile:
     num_records: int | None
     deletion_vector: DeletionVectorDescriptor | None
 
+    @property
+    def deleted_rows(self) -> int:
+        """Rows its deletion vector removes."""
+        return 0 if self.deletion_vector is None else self.deletion_vector.cardinality
+
     @classmethod
     def of(cls, key: int, action: FileAction) -> LiveFile:
         """Return the file an `add` action describes."""
