@@ -37,6 +37,8 @@ from tailerd.storage.locate import locate, url_of
 
 LARGE_COMMIT_BYTES = 16 * 1024 * 1024
 """Commits above this are never held in memory whole."""
+LINES_SLICE_BYTES = 1024 * 1024
+"""A large commit is taken up again where the last step ended, as precisely as this."""
 _GROUP_FILES = 1024
 _GROUP_BYTES = 32 * 1024 * 1024
 
@@ -241,13 +243,15 @@ class LogReader:
         """Return a log file's path in the store."""
         return f"{self._folder}/{file.name}"
 
-    async def chunks(self, file: LogFile, start: int = 0) -> AsyncIterator[bytes]:
+    async def chunks(
+        self, file: LogFile, start: int = 0, slice_bytes: int = SLICE_BYTES
+    ) -> AsyncIterator[bytes]:
         """Yield a file's bytes from `start` on, in slices of bounded size."""
         while True:
-            chunk = await self.store.get(self.path_of(file), start, SLICE_BYTES)
+            chunk = await self.store.get(self.path_of(file), start, slice_bytes)
             if chunk:
                 yield chunk
-            if len(chunk) < SLICE_BYTES:
+            if len(chunk) < slice_bytes:
                 return
             start += len(chunk)
 
@@ -265,7 +269,7 @@ class LogReader:
         """
         decoder = LineDecoder(file.name)
         if body is None:
-            async for chunk in self.chunks(file, start):
+            async for chunk in self.chunks(file, start, LINES_SLICE_BYTES):
                 yield decoder.feed(chunk), start + decoder.bytes_done
         else:
             for chunk in slices(body[start:] if start else body):

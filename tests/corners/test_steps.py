@@ -219,7 +219,7 @@ async def test_row_09_any_sequence_of_steps_delivers_everything_once_and_in_orde
     mixed_table: Path, start: str
 ) -> None:
     whole = await changes(mixed_table, start)
-    assert len(whole) == (35 if start == "0" else 9)
+    assert len(whole) == (29 if start == "0" else 8)
 
     @given(limits=st.lists(LIMITS, min_size=1, max_size=6), restarts=st.booleans())
     def any_steps(limits: list[ReadLimit], restarts: bool) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
@@ -26,7 +28,7 @@ class _Marks:
 
     def before(self, position: int) -> tuple[int, int]:
         """Return the last mark at or before a position."""
-        return max(place for place in self.places if place[0] <= position)
+        return self.places[bisect.bisect_right(self.places, (position, sys.maxsize)) - 1]
 
     def note(self, position: int, byte: int) -> None:
         """Remember a place, if it is further than the last."""
@@ -46,6 +48,7 @@ class CommitTasks:
         self._window = window
         self._paths = paths
         self._marks: dict[int, _Marks] = {}
+        self._split_tasks: tuple[Offset, list[ChangeTask]] | None = None
 
     def forget_before(self, version: int) -> None:
         """Drop what only versions before `version` need."""
@@ -88,12 +91,16 @@ class CommitTasks:
     async def _split(self, start: Offset, limit: ReadLimit) -> Offset:
         files, size, position = 0, 0, start.position
         found, plan = await self._expect(start.version)
+        admitted: list[ChangeTask] = []
         async for tasks in self._tasks(found, plan, start.position):
             for task in tasks:
                 files += 1
                 size += task.size_bytes
                 if files > 1 and (files > limit.max_files or size > limit.max_bytes):
+                    # The step that follows is asked for just these.
+                    self._split_tasks = start, admitted
                     return start.at(position)
+                admitted.append(task)
                 position = task.position + 1
         return start.after_version()
 
@@ -105,21 +112,27 @@ class CommitTasks:
         Raises:
             TableError: A commit cannot be served truthfully.
         """
+        if self._split_tasks is not None and self._split_tasks[0] == start:
+            tasks = self._split_tasks[1]
+            if tasks and end == start.at(tasks[-1].position + 1):
+                _, plan = await self._expect(start.version)
+                yield _group(start, end, plan, tasks)
+                return
         at = start
         while at.is_before(end):
             until = end.position if at.version == end.version else None
             found, plan = await self._expect(at.version)
             after = at.after_version() if until is None else end
             ready: list[ChangeTask] = []
-            async for tasks in self._tasks(found, plan, at.position):
-                ready.extend(task for task in tasks if until is None or task.position < until)
+            async for found_tasks in self._tasks(found, plan, at.position):
+                ready.extend(t for t in found_tasks if until is None or t.position < until)
                 while len(ready) > GROUP_TASKS:
                     head = ready[:GROUP_TASKS]
                     del ready[:GROUP_TASKS]
                     reached = at if plan.is_whole else at.at(head[-1].position + 1)
                     yield _group(at, reached, plan, head)
                     at = reached
-                if until is not None and tasks and tasks[-1].position >= until:
+                if until is not None and found_tasks and found_tasks[-1].position >= until:
                     break
             yield _group(at, after, plan, ready)
             at = after
