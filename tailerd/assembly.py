@@ -14,7 +14,7 @@ from tailerd.changefeed.offset import Offset
 from tailerd.clock import Clock
 from tailerd.config import Config, SinkConfig, TableConfig
 from tailerd.encoding.json import JsonEncoder
-from tailerd.errors import BugError, OffsetError
+from tailerd.errors import BugError, ChecksumMismatchError, OffsetError
 from tailerd.pipeline.journey import JourneyPlan
 from tailerd.pipeline.offset_store import FileOffsetStore
 from tailerd.pipeline.pipeline import Pipeline
@@ -70,11 +70,17 @@ async def open_source(config: TableConfig, telemetry: Telemetry) -> ChangeSource
     def count(verb: RequestKind) -> None:
         telemetry.emit(events.StorageRequested(operation=verb))
 
+    def warn(error: ChecksumMismatchError) -> None:
+        telemetry.emit(
+            events.ChecksumDiffered(path=config.path, error_code=error.code, hint=str(error))
+        )
+
     return await DeltaChangeSource.open(
         config.path,
         changes=ChangeMode(config.changes),
         allowed_paths=config.allowed_paths,
         wrap_store=lambda store: MeteredStore(store, count),
+        on_mismatch=warn,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 
 import pyarrow as pa
 
@@ -10,6 +11,7 @@ from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset
 from tailerd.clock import SystemClock
 from tailerd.delta.log_reader import LogReader
+from tailerd.errors import ChecksumMismatchError
 from tailerd.sources.base import Backlog
 from tailerd.sources.delta.read import rows_schema
 from tailerd.sources.delta.source import DeltaChangeSource
@@ -29,8 +31,16 @@ async def open_source(options: ReadOptions) -> DeltaChangeSource:
         TableError, StorageError: The table cannot be opened.
     """
     return await DeltaChangeSource.open(
-        options.path, changes=options.changes, allowed_paths=options.allowed_paths
+        options.path,
+        changes=options.changes,
+        allowed_paths=options.allowed_paths,
+        on_mismatch=_warn,
     )
+
+
+def _warn(error: ChecksumMismatchError) -> None:
+    # Spark shows what its Python processes write to standard error.
+    sys.stderr.write(f"warning[{error.code}]: {error}\n")
 
 
 async def declared_columns(options: ReadOptions) -> pa.Schema:

@@ -145,6 +145,15 @@ class WatcherUnavailable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChecksumDiffered:
+    """A version checksum in the log differs from the replay, which goes on as the log says."""
+
+    path: str
+    error_code: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StorageRequested:
     """A request to a storage began; `operation` is its verb: list, get, head, put, delete, open."""
 
@@ -164,5 +173,6 @@ Event = (
     | PipelineFailed
     | PipelineStopped
     | WatcherUnavailable
+    | ChecksumDiffered
     | StorageRequested
 )

@@ -51,6 +51,7 @@ LINES: dict[type[events.Event], tuple[Level, str] | None] = {
     events.PipelineFailed: ("error", "A pipeline stopped."),
     events.PipelineStopped: ("info", "A pipeline ended."),
     events.WatcherUnavailable: ("warning", "File events are not available, polling goes on."),
+    events.ChecksumDiffered: ("warning", "A version checksum does not fit the log."),
     events.StorageRequested: None,
 }
 """Level and constant sentence of every event; None for one that is only counted."""

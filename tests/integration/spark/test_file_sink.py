@@ -109,7 +109,7 @@ def test_parquet_files_have_the_tables_types(spark: SparkSession, tmp_path: Path
         ({"output": "csv"}, UsageError, "jsonl, parquet"),
         ({"ouput": "jsonl"}, UsageError, "did you mean output?"),
     ],
-    ids=str,
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
 def test_a_wrong_option_of_the_sink_is_one_clear_error(
     spark: SparkSession,

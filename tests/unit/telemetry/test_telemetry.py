@@ -23,6 +23,7 @@ NOT_COUNTED = {
     events.ShutdownRequested,
     events.OffsetChosen,
     events.WatcherUnavailable,
+    events.ChecksumDiffered,
 }
 
 STARTED = events.PipelineStarted(table="orders", source="/t", sink="file", engine="arrow")

@@ -1,0 +1,150 @@
+"""Rows 13, 14, 38 of the corners: RESTORE, overwrites, REPLACE, and tables made anew."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tailerd.changefeed.change_task import ChangeMode
+from tailerd.errors import NotATableError, TableRecreatedError
+from tailerd.sources.delta.source import DeltaChangeSource
+from tests.corners.feed import EVERYTHING, Commands, batches_of, changes, rows_of, told
+from tests.doubles.sim_clock import SimClock
+from tests.tables.builder import CDF, TableBuilder
+
+OTHER_ID = "5f1d0f6e-7a11-4e2b-9c1d-000000000002"
+
+
+async def test_row_13_restore_is_the_adds_and_removes_it_commits(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path, properties=CDF)
+    old = table.append([{"id": 1, "name": "a"}]).adds
+    table.commit(table.remove(old[0]), operation="DELETE")
+    new = table.append([{"id": 2, "name": "b"}]).adds
+    table.commit(*old, table.remove(new[0]), operation="RESTORE")
+    for mode in ChangeMode:
+        rows = await changes(tmp_path, "0", mode=mode)
+        assert told(rows, "id") == [
+            (0, "insert", 1),
+            (1, "delete", 1),
+            (2, "insert", 2),
+            (3, "delete", 2),
+            (3, "insert", 1),
+        ]
+
+
+async def test_row_14_replace_gives_removed_rows_the_schema_before_and_added_ones_that_after(
+    tmp_path: Path,
+) -> None:
+    table = TableBuilder(tmp_path)
+    [add] = table.append([{"id": 1, "name": "a"}]).adds
+    table.fields = TableBuilder(tmp_path, fields=[("id", "string"), ("amount", "double")]).fields
+    table.commit(
+        table.metadata(),
+        table.data_file([{"id": "x", "amount": 1.5}]),
+        table.remove(add),
+        operation="CREATE OR REPLACE TABLE AS SELECT",
+    )
+    rows = await changes(tmp_path, "1")
+    plain = [{name: row[name] for name in row if not name.startswith("_c")} for row in rows]
+    assert plain == [
+        {"id": "x", "amount": 1.5, "change_source": "files"},
+        {"id": 1, "name": "a", "change_source": "files"},
+    ]
+
+
+def test_row_14_replace_with_other_types_goes_through_the_command(
+    tmp_path: Path, command: Commands
+) -> None:
+    table = TableBuilder(tmp_path)
+    [add] = table.append([{"id": 1, "name": "a"}]).adds
+    table.fields = TableBuilder(tmp_path, fields=[("id", "string")]).fields
+    table.commit(table.metadata(), table.remove(add), table.data_file([{"id": "x"}]))
+    for arguments in ([], ["--columns", "id"], ["--columns", "id,name"]):
+        ran = command.tail(tmp_path, "--from", 0, *arguments)
+        assert (ran.status, ran.errors) == (0, "")
+        assert [row["id"] for row in ran.rows] == [1, 1, "x"]
+
+
+async def test_row_38_partition_columns_may_change_in_an_overwrite(tmp_path: Path) -> None:
+    fields = [("id", "long"), ("name", "string")]
+    table = TableBuilder(tmp_path, fields=fields, partition_by=["name"])
+    [add] = table.append([{"id": 1, "name": "a"}]).adds
+    table.partition_by = ["id"]
+    table.commit(table.metadata(), table.remove(add), table.data_file([{"id": 2, "name": "b"}]))
+    [added] = [item for item in table.state().adds.values()]
+    table.partition_by = []
+    table.commit(
+        table.metadata(), table.remove({"add": added}), table.data_file([{"id": 3, "name": "c"}])
+    )
+    assert told(await changes(tmp_path), "id", "name") == [
+        (0, "insert", 1, "a"),
+        (1, "delete", 1, "a"),
+        (1, "insert", 2, "b"),
+        (2, "delete", 2, "b"),
+        (2, "insert", 3, "c"),
+    ]
+
+
+@pytest.mark.parametrize("commits", [1, 3, 5], ids="{} commits".format)
+async def test_row_14_a_table_made_anew_while_it_is_followed_is_noticed(
+    tmp_path: Path, commits: int
+) -> None:
+    folder = tmp_path / "orders"
+    table = TableBuilder(folder)
+    for number in range(3):
+        table.append([{"id": number, "name": ""}])
+    clock = SimClock()
+    source = await DeltaChangeSource.open(str(folder), clock=clock)
+    at = await source.initial_offset("0")
+    at = await source.latest_offset(at, EVERYTHING)
+    assert await source.latest_offset(at, EVERYTHING) == at
+
+    shutil.rmtree(folder)
+    again = TableBuilder(folder, table_id=OTHER_ID)
+    for number in range(commits):
+        again.append([{"id": 100 + number, "name": ""}])
+
+    await clock.advance(60)
+    with pytest.raises(TableRecreatedError):
+        await source.latest_offset(at, EVERYTHING)
+    # A restart has nothing but the offset.
+    reopened = await DeltaChangeSource.open(str(folder))
+    with pytest.raises(TableRecreatedError):
+        await reopened.latest_offset(at, EVERYTHING)
+
+
+async def test_row_14_a_table_that_vanished_is_no_table_any_longer(tmp_path: Path) -> None:
+    folder = tmp_path / "orders"
+    TableBuilder(folder).append([{"id": 1, "name": ""}])
+    clock = SimClock()
+    source = await DeltaChangeSource.open(str(folder), clock=clock)
+    at = await source.initial_offset("latest")
+    assert await source.latest_offset(at, EVERYTHING) == at
+    shutil.rmtree(folder)
+    await clock.advance(60)
+    with pytest.raises(NotATableError, match="dropped"):
+        await source.latest_offset(at, EVERYTHING)
+    with pytest.raises(NotATableError):
+        await DeltaChangeSource.open(str(folder))
+
+
+async def test_row_14_another_identity_within_one_log_is_noticed(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path)
+    table.append([{"id": 1, "name": "a"}])
+    source = await DeltaChangeSource.open(str(tmp_path))
+    at = await source.initial_offset("latest")
+    table.commit(table.metadata(id=OTHER_ID))
+    with pytest.raises(TableRecreatedError):
+        await source.latest_offset(at, EVERYTHING)
+
+
+async def test_row_14_replace_keeps_the_identity_and_is_followed(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path)
+    [add] = table.append([{"id": 1, "name": "a"}]).adds
+    source = await DeltaChangeSource.open(str(tmp_path))
+    at = await source.initial_offset("latest")
+    table.commit(table.protocol(), table.metadata(), table.remove(add), operation="REPLACE TABLE")
+    end = await source.latest_offset(at, EVERYTHING)
+    assert told(rows_of(await batches_of(source, at, end)), "id") == [(1, "delete", 1)]
