@@ -212,13 +212,17 @@ class LogReader:
     async def _feed_commits(self, replay: LogReplay) -> None:
         """Feed commits in groups; while one group is replayed the next is fetched."""
         ahead = self._fetch_group(replay)
-        while ahead is not None:
-            files, bodies = ahead[0], await ahead[1]
-            ahead = self._fetch_group(replay)
-            if bodies is None:
-                await self._feed_large(replay, files[0])
-            else:
-                await asyncio.to_thread(_feed_group, replay, files, bodies)
+        try:
+            while ahead is not None:
+                files, bodies = ahead[0], await ahead[1]
+                ahead = self._fetch_group(replay)
+                if bodies is None:
+                    await self._feed_large(replay, files[0])
+                else:
+                    await asyncio.to_thread(_feed_group, replay, files, bodies)
+        finally:
+            if ahead is not None:
+                ahead[1].cancel()
 
     def _fetch_group(
         self, replay: LogReplay

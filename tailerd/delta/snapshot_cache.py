@@ -53,7 +53,7 @@ class SnapshotCache:
         if file is None:  # Case B
             return None
         found = await self.reader.read_commit(file)  # Case A
-        snapshot = self.snapshot.advance(found.commit)
-        snapshot.state.check_rows()
-        self._snapshot = snapshot
+        # Checked first, because advancing takes the files away from the snapshot that stays.
+        self.snapshot.state.after(found.commit).check_rows()
+        self._snapshot = self.snapshot.advance(found.commit)
         return found

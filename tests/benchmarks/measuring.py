@@ -64,11 +64,15 @@ def paired(ours: Callable[[], Measured], peer: Callable[[], Measured], times: in
 
 
 def middle(runs: Sequence[Measured]) -> Measured:
-    """Return median time and median peak of several runs."""
+    """Return median times and median peak of several runs."""
+    result = runs[-1].result
+    if isinstance(result, dict) and "seconds" in result:
+        inner = statistics.median(run.result["seconds"] for run in runs)
+        result = {**result, "seconds": inner}
     return Measured(
         seconds=statistics.median(run.seconds for run in runs),
         peak_bytes=round(statistics.median(run.peak_bytes for run in runs)),
-        result=runs[-1].result,
+        result=result,
     )
 
 

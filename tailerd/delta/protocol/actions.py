@@ -14,7 +14,12 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
+from tailerd.errors import CorruptLogError
+
 NO_RAW = Raw(b"")
+
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What decoding JSON raises on bytes that are none, or have another shape."""
 
 
 class DeletionVectorDescriptor(Struct, rename="camel", gc=False, frozen=True):
@@ -152,7 +157,10 @@ class CommitInfo(Struct, frozen=True):
 
 
 def _object(raw: bytes) -> dict[str, Any]:
-    value = msgspec.json.decode(raw) if raw else {}
+    try:
+        value = msgspec.json.decode(raw) if raw else {}
+    except UNREADABLE:
+        return {}
     return value if isinstance(value, dict) else {}
 
 
@@ -170,10 +178,20 @@ _PARTITION_VALUES = msgspec.json.Decoder(dict[str, str | None] | None)
 
 
 def partition_values_of(action: FileAction) -> tuple[tuple[str, str | None], ...]:
-    """Decode `partitionValues` as (physical name, serialized value) pairs; empty when absent."""
+    """Decode `partitionValues` as (physical name, serialized value) pairs; empty when absent.
+
+    Raises:
+        CorruptLogError: They are no map of texts.
+    """
     if not action.partition_values:
         return ()
-    return tuple((_PARTITION_VALUES.decode(action.partition_values) or {}).items())
+    try:
+        return tuple((_PARTITION_VALUES.decode(action.partition_values) or {}).items())
+    except UNREADABLE as error:
+        raise CorruptLogError(
+            f"The partition values of {action.path!r} are no map of texts: {error}.",
+            hint="The writer is broken: restore the log entry from a backup.",
+        ) from error
 
 
 class _Stats(Struct, rename="camel", gc=False):
@@ -193,7 +211,7 @@ def num_records_in(stats: str | bytes | None) -> int | None:
         return None
     try:
         return _STATS.decode(stats).num_records
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return None
 
 
@@ -203,5 +221,5 @@ def num_records_of(action: FileAction) -> int | None:
         return None
     try:
         return num_records_in(_STATS_TEXT.decode(action.stats))
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None

@@ -139,12 +139,16 @@ def checkpoint_files(batch: pa.RecordBatch, first_row: int, root_url: str = "") 
         batch: At least the `KEY_COLUMNS` that the file has.
         first_row: Row number of the batch's first row within the whole checkpoint.
         root_url: The table's place, to recognise absolute paths below it.
+
+    Raises:
+        CorruptLogError: The entries do not have the shape of `add`.
     """
     add = _column(batch, "add")
     if add is None or add.null_count == len(add):
         return CheckpointFiles(
             keys=np.empty(0, np.uint64), sizes=np.empty(0, np.int64), rows=np.empty(0, np.uint32)
         )
+    _check_shape(add.type)
     paths = pc.struct_field(add, "path")
     present = pc.is_valid(paths)
     rows = np.flatnonzero(present.to_numpy(zero_copy_only=False)).astype(np.uint32)
@@ -157,6 +161,17 @@ def checkpoint_files(batch: pa.RecordBatch, first_row: int, root_url: str = "") 
         sizes=sizes.astype(np.int64),
         rows=rows + np.uint32(first_row),
     )
+
+
+def _check_shape(add: pa.DataType) -> None:
+    types = {item.name: item.type for item in add} if pa.types.is_struct(add) else {}
+    path, size = types.get("path"), types.get("size")
+    is_text = path is not None and (pa.types.is_string(path) or pa.types.is_large_string(path))
+    if not is_text or size is None or not pa.types.is_integer(size):
+        raise CorruptLogError(
+            f"The checkpoint's files have the shape {add}, which lacks a path or size.",
+            hint="Remove the checkpoint; the table can be read from its commits.",
+        )
 
 
 def logical_keys(add: pa.StructArray, paths: pa.Array, root_url: str) -> KeyArray:

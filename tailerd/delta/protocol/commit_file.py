@@ -9,9 +9,10 @@ from array import array
 from collections.abc import Iterable, Iterator, MutableSequence
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from tailerd.delta.protocol.actions import (
+    UNREADABLE,
     CommitInfo,
     DomainMetadata,
     FileAction,
@@ -29,6 +30,7 @@ SLICE_BYTES = 4 * 1024 * 1024
 PACK_AT_LEAST = 16_384
 
 _DECODER = msgspec.json.Decoder(Line)
+_NULL = Raw(b"null")
 
 
 class LineDecoder:
@@ -74,13 +76,17 @@ class LineDecoder:
 
         Raises:
             TornCommitError: The last line is incomplete, or the file has no action at all.
+        CorruptLogError: The last line is no action, whatever might follow it.
         """
         rest, self._rest = self._rest, b""
         self.bytes_done += len(rest)
         if rest.strip():
             try:
                 last = _DECODER.decode(rest)
-            except msgspec.MsgspecError as error:
+            except msgspec.ValidationError as error:
+                # Whatever would follow, this is no action.
+                raise self._name_line(rest, error) from error
+            except UNREADABLE as error:
                 raise TornCommitError(
                     f"The last line of {self.name} is incomplete ({error}), because its writer has"
                     " not finished or has died while writing."
@@ -96,7 +102,7 @@ class LineDecoder:
     def _decode(self, whole: bytes) -> list[Line]:
         try:
             lines = _DECODER.decode_lines(whole)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             raise self._name_line(whole, error) from error
         self._lines_seen += len(lines)
         return lines
@@ -109,7 +115,7 @@ class LineDecoder:
             number += 1
             try:
                 _DECODER.decode(text)
-            except (msgspec.MsgspecError, UnicodeDecodeError) as first:
+            except UNREADABLE as first:
                 error = first
                 break
         return CorruptLogError(
@@ -278,9 +284,6 @@ class CommitScan:
         commit = self._commit
         if line.cdc is not None:
             commit.change_files.count(line.cdc)
-        elif line.commit_info:
-            commit.info_json = bytes(line.commit_info)
-            commit.is_info_first = self._is_first
         elif line.txn is not None:
             commit.transactions.append(line.txn)
         elif line.domain_metadata is not None:
@@ -291,6 +294,9 @@ class CommitScan:
         elif line.protocol is not None:
             self._once(commit.protocol, "protocol")
             commit.protocol = line.protocol
+        elif line.commit_info and line.commit_info != _NULL:
+            commit.info_json = bytes(line.commit_info)
+            commit.is_info_first = self._is_first
 
     def _once(self, seen: object, action: str) -> None:
         if seen is not None:

@@ -9,16 +9,20 @@ import base64
 import uuid
 import zlib
 
-from pyroaring import BitMap64
+from pyroaring import BitMap, BitMap64
 
 from tailerd.changefeed.change_task import DeletionVector
 from tailerd.errors import InvalidDeletionVectorError
 
 MAGIC = 1_681_511_377
+NATIVE_MAGIC = 1_681_511_376
+"""Of the form the protocol's example of an inline vector has; otherwise it is not written."""
 FILE_FORMAT_VERSION = 1
 FRAME_BYTES = 8
 """Length before the bitmap and checksum behind it, four bytes each, in a file."""
 _UUID_CHARS = 20
+_Z85_BLOCK = 4
+"""Z85 pads to as many bytes."""
 
 _Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _B85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
@@ -64,7 +68,8 @@ def decode_inline(vector: DeletionVector) -> BitMap64:
         data = z85_decode(vector.path_or_inline)
     except ValueError as error:
         raise _invalid(vector, str(error)) from error
-    # Z85 pads to four bytes.
+    if not 0 <= len(data) - vector.size_bytes < _Z85_BLOCK:
+        raise _invalid(vector, f"it has {len(data)} bytes and the log says {vector.size_bytes}")
     return _bitmap(vector, data[: vector.size_bytes])
 
 
@@ -90,14 +95,29 @@ def decode_framed(vector: DeletionVector, frame: bytes) -> BitMap64:
 
 
 def _bitmap(vector: DeletionVector, data: bytes) -> BitMap64:
-    if len(data) < 4 or int.from_bytes(data[:4], "little") != MAGIC:
-        raise _invalid(vector, "it does not start with the magic number of the format")
     try:
-        bitmap = BitMap64.deserialize(data[4:])
-    except (ValueError, MemoryError, RuntimeError) as error:
+        if data[:4] == MAGIC.to_bytes(4, "little"):
+            bitmap = BitMap64.deserialize(data[4:])
+        elif data[:4] == NATIVE_MAGIC.to_bytes(4, "big"):
+            bitmap = _native_bitmap(data)
+        else:
+            raise _invalid(vector, "it does not start with the magic number of the format")
+    except (ValueError, MemoryError, RuntimeError, IndexError) as error:
         raise _invalid(vector, f"its bitmap is damaged ({error})") from error
     if len(bitmap) != vector.cardinality:
         raise _invalid(vector, f"it holds {len(bitmap)} rows and the log says {vector.cardinality}")
+    return bitmap
+
+
+def _native_bitmap(data: bytes) -> BitMap64:
+    """Read the older form: a count, then 32-bit bitmaps, each after its length, big-endian."""
+    bitmap = BitMap64()
+    at = 8
+    for high in range(int.from_bytes(data[4:8], "big")):
+        length = int.from_bytes(data[at : at + 4], "big")
+        low = BitMap.deserialize(data[at + 4 : at + 4 + length])
+        bitmap |= BitMap64(row + (high << 32) for row in low)
+        at += 4 + length
     return bitmap
 
 

@@ -36,14 +36,17 @@ def parse_last_checkpoint(body: bytes) -> LastCheckpoint | None:
         version = int(fields["version"])
         size = int(fields["size"]) if fields.get("size") is not None else None
         parts = int(fields["parts"]) if fields.get("parts") is not None else None
+        checksum = fields.get("checksum")
+        is_whole = checksum is None or checksum == checksum_of(fields)
     except (ValueError, KeyError, TypeError, RecursionError, ArithmeticError):
         return None
-    if version < 0:
-        return None
-    checksum = fields.get("checksum")
-    if checksum is not None and checksum != checksum_of(fields):
+    if version < 0 or not is_whole:
         return None
     return LastCheckpoint(version=version, size=size, parts=parts)
+
+
+_MAX_DIGITS = 20
+"""As many as the name of a log file has."""
 
 
 class _Number(str):
@@ -52,7 +55,10 @@ class _Number(str):
     __slots__ = ()
 
     def __int__(self) -> int:
-        return int(Decimal(self))
+        number = Decimal(self)
+        if number.adjusted() >= _MAX_DIGITS:
+            raise ValueError("no version has so many digits")
+        return int(number)
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

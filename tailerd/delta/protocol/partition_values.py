@@ -9,7 +9,7 @@ import datetime
 import re
 import zoneinfo
 from collections.abc import Callable
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 
 import pyarrow as pa
 
@@ -22,6 +22,8 @@ _TIMESTAMP = re.compile(
     r"(?P<zone>Z|[+-]\d{2}:?\d{2})?)?"
 )
 _MICROS = 1_000_000
+_DIGITS = Context(prec=76)
+"""As many as the widest decimal has; Python alone rounds to 28."""
 
 
 def parse_partition_value(
@@ -62,8 +64,8 @@ def _parse(text: str, arrow_type: pa.DataType, zone: str) -> pa.Scalar:
         if fits(arrow_type):
             return pa.scalar(convert(text), arrow_type)
     if types.is_decimal(arrow_type):
-        value = Decimal(text)
-        return pa.scalar(value.quantize(Decimal(1).scaleb(-arrow_type.scale)), arrow_type)
+        unit = Decimal(1).scaleb(-arrow_type.scale)
+        return pa.scalar(Decimal(text).quantize(unit, context=_DIGITS), arrow_type)
     if types.is_date(arrow_type):
         return pa.scalar(_days(text), pa.int32()).cast(arrow_type)
     if types.is_timestamp(arrow_type):
