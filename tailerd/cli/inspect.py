@@ -8,18 +8,15 @@ from collections.abc import AsyncIterator
 
 import click
 
+from tailerd.changefeed.change_task import ChangeMode
 from tailerd.cli.output import print_object, print_records, warn
 from tailerd.delta.live_files import count_rows, read_live_files
 from tailerd.delta.log_reader import LogReader
-from tailerd.delta.protocol.commit_timestamp import (
-    LOOK_BACK_VERSIONS,
-    commit_time_ms,
-    monotonic_file_times,
-)
 from tailerd.delta.protocol.live_file import LiveFile
 from tailerd.delta.protocol.snapshot import Snapshot
 from tailerd.delta.time_travel import TimeAxis
 from tailerd.errors import UnsupportedFeatureError, UsageError
+from tailerd.sources.delta.commit_window import CommitWindow
 from tailerd.sources.delta.start import parse_point, to_ms
 
 _EXAMPLES = """\b
@@ -110,15 +107,12 @@ async def describe(reader: LogReader, snapshot: Snapshot, table: str) -> dict[st
 
 
 async def _timestamp_ms(reader: LogReader, snapshot: Snapshot) -> int | None:
-    version = snapshot.version
-    listing = await reader.list_log(max(0, version - LOOK_BACK_VERSIONS))
-    file = listing.commits.get(version)
-    if file is None:
+    window = CommitWindow(reader, ChangeMode.AUTO)
+    listing = await window.look_around(snapshot.version)
+    if snapshot.version not in listing.commits:
         return None
-    found = await reader.read_commit(file)
-    return commit_time_ms(
-        found.commit, snapshot.state, monotonic_file_times(listing.commits)[version]
-    )
+    found = await window.commit(snapshot.version)
+    return None if found is None else await window.time_ms(found, snapshot.state)
 
 
 async def _print_files(reader: LogReader, snapshot: Snapshot, as_json: bool) -> None:

@@ -16,15 +16,18 @@ from tailerd.changefeed.limits import BatchLimit
 from tailerd.changefeed.offset import Offset
 from tailerd.sources.base import ChangeSource
 
-FILES_AHEAD = max(2, os.cpu_count() or 1)
-"""Files read at the same time; more than there are processors only costs memory."""
+RUNS_AHEAD = 1 + (os.cpu_count() or 1)
+"""Runs of files read at the same time: one a processor, and one that waits for its turn."""
+RUN_BYTES = 2 * 1024 * 1024
+RUN_FILES = 16
+"""Small files are read several in a row: a hop between threads costs as much as a tiny file."""
 
 
 class ChangeStream:
-    """Batches of [start, end) in order, several files read at once.
+    """Batches of [start, end) in order, several runs of files read at once.
 
-    Memory: each file that is being read holds at most `limit.max_bytes` (or one batch, if that is
-    larger); there are `FILES_AHEAD` of them and the one being consumed.
+    Memory: each run that is being read holds at most `limit.max_bytes` (or one batch, if that is
+    larger); there are `RUNS_AHEAD` of them and the one being consumed.
 
     Attributes:
         rows: Rows given so far, by `_change_type`.
@@ -58,11 +61,11 @@ class ChangeStream:
 
     async def batches(self) -> AsyncGenerator[ChangeBatch, None]:
         """Yield the batches; to be consumed once, and closed when not consumed to the end."""
-        ahead: deque[_FileReading] = deque()
+        ahead: deque[_Reading] = deque()
         try:
-            async for task in self._tasks():
-                ahead.append(self._begin(task))
-                if len(ahead) > FILES_AHEAD:
+            async for run in self._runs():
+                ahead.append(self._begin(run))
+                if len(ahead) > RUNS_AHEAD:
                     async with aclosing(self._drain(ahead[0])) as batches:
                         async for batch in batches:
                             yield batch
@@ -77,42 +80,52 @@ class ChangeStream:
                 await reading.abandon()
         self.is_complete = True
 
-    async def _tasks(self) -> AsyncIterator[ChangeTask]:
+    async def _runs(self) -> AsyncIterator[list[ChangeTask]]:
+        """Yield consecutive tasks that are read in one go."""
+        run: list[ChangeTask] = []
+        size = 0
         async for group in self._source.plan(self._start, self._end):
             for task in group.tasks:
-                yield task
+                if run and (len(run) >= RUN_FILES or size + task.size_bytes > RUN_BYTES):
+                    yield run
+                    run, size = [], 0
+                run.append(task)
+                size += task.size_bytes
+        if run:
+            yield run
 
-    def _begin(self, task: ChangeTask) -> _FileReading:
-        reading = _FileReading(self._source.read(task, self._limit), self._limit.max_bytes)
+    def _begin(self, run: list[ChangeTask]) -> _Reading:
+        reading = _Reading(self._read(run), self._limit.max_bytes)
         reading.read_on(self._executor)
         return reading
 
-    async def _drain(self, reading: _FileReading) -> AsyncGenerator[ChangeBatch, None]:
+    def _read(self, run: list[ChangeTask]) -> Iterator[ChangeBatch]:
+        for task in run:
+            yield from self._source.read(task, self._limit)
+
+    async def _drain(self, reading: _Reading) -> AsyncGenerator[ChangeBatch, None]:
         while True:
             piece = await reading.piece()
             if not piece.is_last:
                 reading.read_on(self._executor)
-            for batch in piece.batches:
-                self._count(batch)
+            for batch, rows in piece.batches:
+                self.rows.update(rows)
+                self.bytes += batch.size_bytes
                 yield batch
             if piece.is_last:
                 return
 
-    def _count(self, batch: ChangeBatch) -> None:
-        self.bytes += batch.size_bytes
-        self.rows.update(batch.count_changes())
-
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Consecutive batches of one file, read in one go."""
+    """Consecutive batches of one run, read in one go, each with its rows by change."""
 
-    batches: list[ChangeBatch]
+    batches: list[tuple[ChangeBatch, dict[str, int]]]
     is_last: bool
 
 
-class _FileReading:
-    """One file's batches, read in a thread, a piece ahead of their use."""
+class _Reading:
+    """One run's batches, read in a thread, a piece ahead of their use."""
 
     def __init__(self, batches: Iterator[ChangeBatch], max_bytes: int) -> None:
         self._batches = batches
@@ -124,10 +137,10 @@ class _FileReading:
         self._pending = asyncio.get_running_loop().run_in_executor(executor, self._read)
 
     def _read(self) -> _Piece:
-        batches: list[ChangeBatch] = []
+        batches: list[tuple[ChangeBatch, dict[str, int]]] = []
         size = 0
         for batch in self._batches:
-            batches.append(batch)
+            batches.append((batch, batch.count_changes()))
             size += batch.size_bytes
             if size >= self._max_bytes:
                 return _Piece(batches, is_last=False)

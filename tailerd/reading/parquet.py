@@ -174,7 +174,7 @@ def _batch_rows(about: pq.RowGroupMetaData, limit: BatchLimit) -> int:
 
 def _bounded(rows: pa.RecordBatch, changes: pa.Array | None, limit: BatchLimit) -> Iterator[_Part]:
     """Cut a batch that turned out larger than its file said (dictionaries, for instance)."""
-    pieces = min(rows.num_rows, -(-rows.nbytes // limit.max_bytes))
+    pieces = min(rows.num_rows, -(-rows.get_total_buffer_size() // limit.max_bytes))
     if pieces <= 1:
         yield rows, changes
         return

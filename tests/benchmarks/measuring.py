@@ -57,7 +57,7 @@ def run_process(program: str, *arguments: str | Path) -> Measured:
     return Measured(seconds=seconds, **report)
 
 
-def paired(ours: Callable[[], Measured], peer: Callable[[], Measured], times: int = 3) -> list[Any]:
+def paired(ours: Callable[[], Measured], peer: Callable[[], Measured], times: int = 5) -> list[Any]:
     """Run both in turns, so that a noisy machine disturbs both; return the medians of each."""
     runs = [(ours(), peer()) for _ in range(times)]
     return [middle([pair[side] for pair in runs]) for side in (0, 1)]
@@ -66,9 +66,11 @@ def paired(ours: Callable[[], Measured], peer: Callable[[], Measured], times: in
 def middle(runs: Sequence[Measured]) -> Measured:
     """Return median times and median peak of several runs."""
     result = runs[-1].result
-    if isinstance(result, dict) and "seconds" in result:
-        inner = statistics.median(run.result["seconds"] for run in runs)
-        result = {**result, "seconds": inner}
+    if isinstance(result, dict):
+        # What a program timed itself.
+        timed = [name for name in result if name.endswith("seconds")]
+        medians = {name: statistics.median(run.result[name] for run in runs) for name in timed}
+        result = {**result, **medians}
     return Measured(
         seconds=statistics.median(run.seconds for run in runs),
         peak_bytes=round(statistics.median(run.peak_bytes for run in runs)),

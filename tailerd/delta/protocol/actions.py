@@ -9,10 +9,10 @@ Protocol: PROTOCOL.md#actions
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 
 from tailerd.errors import CorruptLogError
 
@@ -20,6 +20,10 @@ NO_RAW = Raw(b"")
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What decoding JSON raises on bytes that are none, or have another shape."""
+
+
+Bytes = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+"""What a signed 64-bit number of the index can hold; more is no size of a file."""
 
 
 class DeletionVectorDescriptor(Struct, rename="camel", gc=False, frozen=True):
@@ -44,7 +48,7 @@ class FileAction(Struct, rename="camel", gc=False):
 
     path: str
     data_change: bool = True
-    size: int | None = None
+    size: Bytes | None = None
     partition_values: Raw = NO_RAW
     deletion_vector: DeletionVectorDescriptor | None = None
     stats: Raw = NO_RAW

@@ -76,7 +76,7 @@ class LineDecoder:
 
         Raises:
             TornCommitError: The last line is incomplete, or the file has no action at all.
-        CorruptLogError: The last line is no action, whatever might follow it.
+            CorruptLogError: The last line is no action, whatever might follow it.
         """
         rest, self._rest = self._rest, b""
         self.bytes_done += len(rest)

@@ -123,7 +123,7 @@ def parse_schema(text: str) -> StructType:
     """
     try:
         parsed = _parse(json.loads(text))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptLogError(
             f"The table's schemaString is no Delta schema: {error!r}.",
             hint="The metaData action is damaged: restore the log entry from a backup.",

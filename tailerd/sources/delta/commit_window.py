@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.delta.log_reader import CommitBody, LogReader
@@ -39,6 +40,9 @@ class CommitWindow:
     Args:
         reader: The table's log.
         mode: Which changes are asked for.
+
+    Attributes:
+        newest: The newest commit's file that was seen, as it was seen first.
     """
 
     def __init__(self, reader: LogReader, mode: ChangeMode) -> None:
@@ -50,6 +54,7 @@ class CommitWindow:
         self._bytes = 0
         self._file_times: dict[int, int] = {}
         self._listed: dict[int, LogFile] = {}
+        self.newest: LogFile | None = None
 
     async def commit(self, version: int) -> CommitBody | None:
         """Return a commit, or None when there is none of that version yet.
@@ -80,9 +85,29 @@ class CommitWindow:
     async def look_around(self, version: int) -> LogListing:
         """List the log around a version: times behind it, and what may be fetched at once ahead."""
         listing = await self.reader.list_log(max(0, version - LOOK_BACK_VERSIONS))
-        self._file_times = monotonic_file_times(listing.commits)
+        await self._learn_times(listing.commits)
+        if version - 1 in listing.commits:
+            self.note_newest(listing.commits[version - 1])
         self._listed = {v: file for v, file in listing.commits.items() if v >= version}
         return listing
+
+    async def _learn_times(self, commits: Mapping[int, LogFile]) -> None:
+        """Learn the times of listed commits; a version keeps the time it was first seen with."""
+        first = min(commits, default=0)
+        times = monotonic_file_times(commits)
+        if first and first not in self._file_times and _are_raised(times, commits):
+            # The log was copied, or clocks jumped: only its beginning tells where times start.
+            commits = (await self.reader.list_log()).commits
+        last = -1
+        for version in sorted(commits):
+            if version not in self._file_times:
+                self._file_times[version] = max(commits[version].mtime_ms, last + 1)
+            last = self._file_times[version]
+
+    def note_newest(self, file: LogFile) -> None:
+        """Remember the newest commit's file as it was seen first."""
+        if self.newest is None or file.version > self.newest.version:
+            self.newest = file
 
     async def _fetch_listed(self, version: int) -> None:
         """Fetch a run of listed commits in one go; a large one comes alone."""
@@ -107,6 +132,7 @@ class CommitWindow:
 
     def _keep(self, version: int, found: CommitBody) -> None:
         self._found[version] = found
+        self.note_newest(found.file)
         self.timeline.extend(found.commit)
         self._bytes += len(found.body or b"")
         while len(self._found) > 1 and self._bytes > WINDOW_BYTES:
@@ -199,3 +225,7 @@ class CommitWindow:
             else:
                 self._file_times[version] = max(file.mtime_ms, before + 1)
         return self._file_times.get(version, file.mtime_ms)
+
+
+def _are_raised(times: Mapping[int, int], commits: Mapping[int, LogFile]) -> bool:
+    return any(times[version] != file.mtime_ms for version, file in commits.items())

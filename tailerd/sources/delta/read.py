@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from tailerd.changefeed.change_batch import CHANGE_COLUMNS, CHANGE_TYPE, VARIANT_FIELD, ChangeBatch
-from tailerd.changefeed.change_task import ChangeTask, TableSchema
+from tailerd.changefeed.change_task import ChangeTask, ChangeType, TableSchema
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
 from tailerd.delta.protocol.partition_values import parse_partition_value
 from tailerd.delta.protocol.schema import (
@@ -33,11 +33,10 @@ def read_changes(
     """Read one task's change rows; blocking, for worker threads and executors.
 
     Args:
-        columns: Logical names to read; None for all.
+        columns: Logical names to read, as far as the task's version has them; None for all.
 
     Raises:
         TableError: A file is missing or damaged.
-        UsageError: A column in `columns` does not exist.
     """
     scan = file_scan(task, None if columns is None else tuple(columns))
     for rows, changes in read_file(scan, limit):
@@ -60,6 +59,8 @@ def file_scan(task: ChangeTask, columns: tuple[str, ...] | None = None) -> FileS
     values = dict(task.partition_values)
     for index, field in enumerate(fields):
         if field.target.name in task.schema.partition_columns:
+            if task.change_type is ChangeType.DELETE and not values:
+                raise _unpartitioned(task)
             item = schema.named(field.target.name)
             name = item.physical_name(task.schema.column_mapping) if item else field.target.name
             constant = parse_partition_value(
@@ -77,25 +78,29 @@ def file_scan(task: ChangeTask, columns: tuple[str, ...] | None = None) -> FileS
     )
 
 
+def _unpartitioned(task: ChangeTask) -> TableError:
+    return TableError(
+        f"Version {task.version} removes {task.url} without its partition values, which an old"
+        " writer may leave out, so its deleted rows cannot be told whole.",
+        hint="Leave the partition columns out with --columns, or start after that version.",
+    )
+
+
 @functools.lru_cache(maxsize=256)
 def column_scans(
     schema: TableSchema, columns: tuple[str, ...] | None = None
 ) -> tuple[FieldScan, ...]:
     """Return how each column is found in a data file, in schema order.
 
+    Args:
+        columns: Logical names to read, as far as this version of the table has them; None for all.
+
     Raises:
         UnsupportedFeatureError: A column has a type that is not read.
         TableError: A column is named like a change column.
-        UsageError: A column in `columns` does not exist.
     """
     fields = parse_schema(schema.text).fields
     if columns is not None:
-        names = [field.name for field in fields]
-        if unknown := [name for name in columns if name not in names]:
-            raise UsageError(
-                f"There is no column {unknown[0]!r}; the table has {', '.join(names)}.",
-                hint="Check the spelling; names are case-sensitive.",
-            )
         fields = tuple(field for field in fields if field.name in columns)
     for field in fields:
         if field.name in CHANGE_COLUMNS:
@@ -139,5 +144,16 @@ def _children(kind: DataType, target: pa.Field, mapping: str) -> tuple[FieldScan
 
 
 def rows_schema(schema: TableSchema, columns: tuple[str, ...] | None = None) -> pa.Schema:
-    """Return the Arrow schema of rows read under a table schema, without change columns."""
+    """Return the Arrow schema of rows read under a table schema, without change columns.
+
+    Raises:
+        TableError: As `column_scans`.
+        UsageError: A column in `columns` does not exist.
+    """
+    names = [field.name for field in parse_schema(schema.text).fields]
+    if unknown := [name for name in columns or () if name not in names]:
+        raise UsageError(
+            f"There is no column {unknown[0]!r}; the table has {', '.join(names)}.",
+            hint="Check the spelling; names are case-sensitive.",
+        )
     return pa.schema([field.target for field in column_scans(schema, columns)])

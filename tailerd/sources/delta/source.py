@@ -18,6 +18,7 @@ from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.clock import Clock, SystemClock
 from tailerd.delta.log_reader import LogReader
 from tailerd.delta.protocol.data_path import DataPaths, allowed_places
+from tailerd.delta.protocol.log_path import LogFile, LogFileKind
 from tailerd.delta.protocol.log_segment import LogListing
 from tailerd.delta.protocol.snapshot import TableState
 from tailerd.delta.time_travel import TimeAxis
@@ -72,6 +73,7 @@ class DeltaChangeSource:
         self._snapshot: SnapshotTasks | None = None
         self._clock = clock or SystemClock()
         self._listed_at = float("-inf")
+        self._seen_version = head_version
 
     @classmethod
     async def open(
@@ -104,7 +106,8 @@ class DeltaChangeSource:
         reader = LogReader(
             wrap_store(store) if wrap_store else store, root, on_mismatch=on_mismatch
         )
-        head = await reader.open(with_files=False)
+        head, segment = await reader.open_listed(with_files=False)
+        head.state.check_rows()
         source = cls(
             table,
             reader,
@@ -116,6 +119,9 @@ class DeltaChangeSource:
             clock=clock,
         )
         source._window.timeline.restart(head.version, head.state)
+        for file in segment.ascending_commits[-1:]:
+            if file.kind is LogFileKind.COMMIT:
+                source._window.note_newest(file)
         return source
 
     @property
@@ -207,11 +213,14 @@ class DeltaChangeSource:
         if start.phase is Phase.SNAPSHOT:
             tasks = await self._snapshot_tasks(start.version)
             return tasks.furthest(start, limit)
+        seen = self._window.newest
         end = await self._commits.furthest(start, limit)
         if end == start:
             await self._check_for_gap(start.version)
             # The listing may have brought what was missing a moment ago.
             end = await self._commits.furthest(start, limit)
+        if end != start and seen is not None and seen.version == start.version - 1:
+            await self._check_for_another_table(seen)
         return end
 
     def _check_identity(self, offset: Offset) -> None:
@@ -222,12 +231,27 @@ class DeltaChangeSource:
                 hint="Reset the pipeline with `tailerd offsets reset NAME --to snapshot`.",
             )
 
+    async def _check_for_another_table(self, seen: LogFile) -> None:
+        """Refuse to go on in a log that took the place of the one `seen` belongs to."""
+        if await self._reader.commit_file(seen.version) == seen:
+            return
+        snapshot, _ = await self._reader.open_listed(with_files=False)
+        if snapshot.state.metadata.id != self.table_id:
+            raise TableRecreatedError(
+                f"{self._name} now holds table {snapshot.state.metadata.id}, and table"
+                f" {self.table_id} was read before: it was dropped and created again.",
+                hint="Reset the pipeline with `tailerd offsets reset NAME --to snapshot`.",
+            )
+
     async def _check_for_gap(self, version: int) -> None:
-        now = self._clock.monotonic()
-        if now - self._listed_at < SAFETY_LISTING_SECONDS:
+        is_due = self._clock.monotonic() - self._listed_at >= SAFETY_LISTING_SECONDS
+        # A version that is known to have been there cannot be one that is yet to come.
+        if not is_due and version > self._seen_version:
             return
         listing = await self._look_around(version)
         self._check_still_there(listing, version)
+        if (seen := self._window.newest) is not None and seen.version == version - 1:
+            await self._check_for_another_table(seen)
         if version in listing.commits or not _is_beyond(listing, version):
             return
         # Stores exist that show files out of order for a moment.
@@ -259,7 +283,9 @@ class DeltaChangeSource:
 
     async def _look_around(self, version: int) -> LogListing:
         self._listed_at = self._clock.monotonic()
-        return await self._window.look_around(version)
+        listing = await self._window.look_around(version)
+        self._seen_version = max(self._seen_version, listing.head_version or 0)
+        return listing
 
     async def _snapshot_tasks(self, version: int) -> SnapshotTasks:
         if self._snapshot is None or self._snapshot.snapshot.version != version:

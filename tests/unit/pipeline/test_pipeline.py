@@ -10,7 +10,7 @@ import pytest
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.offset import Phase
 from tailerd.errors import SinkError, StorageError, TableError, TailerdError
-from tailerd.pipeline.change_stream import FILES_AHEAD
+from tailerd.pipeline.change_stream import RUN_FILES, RUNS_AHEAD
 from tailerd.telemetry import events
 from tests.doubles.fake_source import FakeSource, FakeTable
 from tests.unit.pipeline.collecting_sink import CollectingSink
@@ -327,7 +327,7 @@ async def test_the_source_hears_every_saved_offset_in_order() -> None:
 
 
 async def test_reading_ahead_is_bounded_while_the_sink_is_slow() -> None:
-    run = Run(table=table_of(*[3] * 50))
+    run = Run(table=table_of(*[3] * 200))
 
     class SlowSink(CollectingSink):
         async def write(self, delivery: object) -> int:
@@ -343,7 +343,7 @@ async def test_reading_ahead_is_bounded_while_the_sink_is_slow() -> None:
     task = asyncio.create_task(run.once())
     await eventually(lambda: sink.in_flight == 1)
     await asyncio.sleep(0.05)
-    assert run.source.reads_begun <= FILES_AHEAD + 1
+    assert run.source.reads_begun <= (RUNS_AHEAD + 1) * RUN_FILES
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
