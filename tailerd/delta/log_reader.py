@@ -356,6 +356,12 @@ class _DamagedCheckpointError(Exception):
 
 
 def _as_damage(error: Exception, segment: LogSegment) -> CorruptLogError:
+    if isinstance(error, TornCommitError):
+        # Unlike a commit, a checkpoint that is torn stays so: waiting does not help.
+        return CorruptLogError(
+            f"The checkpoint of version {segment.checkpoint_version} is torn: {error.message}",
+            hint="Remove it; the table can be read from another checkpoint or its commits.",
+        )
     if isinstance(error, CorruptLogError):
         return error
     return CorruptLogError(

@@ -10,6 +10,7 @@ from typing import BinaryIO, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tailerd.delta.protocol.log_path import SIDECAR_FOLDER
 from tailerd.errors import CorruptLogError
 
 BATCH_ROWS = 65_536
@@ -35,6 +36,18 @@ class CheckpointFile:
         self._leaves = [
             self._file.schema.column(index).path for index in range(len(self._file.schema))
         ]
+        self._check_has_files()
+
+    def _check_has_files(self) -> None:
+        """Refuse a Parquet file that is something else: its files would be gone without a word."""
+        has_adds = "add.path" in self._leaves
+        is_lacking = not has_adds and any(leaf.split(".")[0] == "add" for leaf in self._leaves)
+        is_sidecar = self.name.startswith(f"{SIDECAR_FOLDER}/")
+        if is_lacking or (is_sidecar and not has_adds and "remove.path" not in self._leaves):
+            raise CorruptLogError(
+                f"{self.name} is no checkpoint file: it has no column add.path.",
+                hint="Remove it; the table can be read from another checkpoint or its commits.",
+            )
 
     @property
     def num_rows(self) -> int:

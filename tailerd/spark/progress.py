@@ -40,11 +40,9 @@ def events_of(report: BatchReport, table: str, sink: str) -> list[Event]:
     end = _fields(report.end)
     if end is None:
         return []
-    events: list[Event] = []
     version = int(end["version"])
-    rows = {kind.value: report.observed.get(kind.value) or 0 for kind in ChangeType}
-    rows = {kind: count for kind, count in rows.items() if count}
-    if rows:
+    events: list[Event] = []
+    if rows := _rows(report):
         events.append(
             DeliveryAcknowledged(
                 table=table,
@@ -58,30 +56,37 @@ def events_of(report: BatchReport, table: str, sink: str) -> list[Event]:
             )
         )
     if report.start != report.end:
+        offset = Offset.from_json(report.end)
         events.append(
             OffsetSaved(
                 table=table,
                 engine=ENGINE,
                 version=version,
-                offset=Offset.from_json(report.end).to_json(),
+                offset=offset.to_json(),
                 duration_seconds=report.duration_seconds,
             )
         )
-    head = _fields(report.head)
-    if head is not None:
-        behind = max(0, int(head["version"]) - version)
-        oldest = head.get(OLDEST_MS)
-        events.append(
-            BacklogMeasured(
-                table=table,
-                engine=ENGINE,
-                version=version,
-                head_version=int(head["version"]) - 1,
-                versions=behind,
-                oldest_timestamp_ms=int(oldest) if oldest is not None and behind else None,
-            )
-        )
+    if (head := _fields(report.head)) is not None:
+        events.append(_backlog(table, version, head))
     return events
+
+
+def _rows(report: BatchReport) -> dict[str, int]:
+    counts = ((kind.value, report.observed.get(kind.value) or 0) for kind in ChangeType)
+    return {kind: count for kind, count in counts if count}
+
+
+def _backlog(table: str, version: int, head: Mapping[str, str | int]) -> BacklogMeasured:
+    behind = max(0, int(head["version"]) - version)
+    oldest = head.get(OLDEST_MS)
+    return BacklogMeasured(
+        table=table,
+        engine=ENGINE,
+        version=version,
+        head_version=int(head["version"]) - 1,
+        versions=behind,
+        oldest_timestamp_ms=int(oldest) if oldest is not None and behind else None,
+    )
 
 
 def _fields(text: str) -> dict[str, str | int] | None:

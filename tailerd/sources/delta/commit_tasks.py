@@ -97,10 +97,12 @@ class CommitTasks:
                 files += 1
                 size += task.size_bytes
                 if files > 1 and (files > limit.max_files or size > limit.max_bytes):
-                    # The step that follows is asked for just these.
-                    self._split_tasks = start, admitted
+                    if len(admitted) == files - 1:
+                        # The step that follows is asked for just these.
+                        self._split_tasks = start, admitted
                     return start.at(position)
-                admitted.append(task)
+                if files <= GROUP_TASKS:
+                    admitted.append(task)
                 position = task.position + 1
         return start.after_version()
 
@@ -112,12 +114,11 @@ class CommitTasks:
         Raises:
             TableError: A commit cannot be served truthfully.
         """
-        if self._split_tasks is not None and self._split_tasks[0] == start:
-            tasks = self._split_tasks[1]
-            if tasks and end == start.at(tasks[-1].position + 1):
-                _, plan = await self._expect(start.version)
-                yield _group(start, end, plan, tasks)
-                return
+        kept, self._split_tasks = self._split_tasks, None
+        if kept is not None and kept[0] == start and end == start.at(kept[1][-1].position + 1):
+            _, plan = await self._expect(start.version)
+            yield _group(start, end, plan, kept[1])
+            return
         at = start
         while at.is_before(end):
             until = end.position if at.version == end.version else None

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 import pytest
 
@@ -23,9 +24,12 @@ PLAIN = Protocol(min_reader_version=1, min_writer_version=2)
 
 
 def state(
-    protocol: Protocol = PLAIN, provider: str = "parquet", **configuration: str
+    configuration: Mapping[str, str] | None = None,
+    *,
+    protocol: Protocol = PLAIN,
+    provider: str = "parquet",
 ) -> TableState:
-    body = metadata(configuration=configuration, format={"provider": provider})
+    body = metadata(configuration=dict(configuration or {}), format={"provider": provider})
     found = commit_of(body).metadata
     assert found is not None
     return TableState(version=0, protocol=protocol, metadata=found)
@@ -81,17 +85,17 @@ def test_rows_in_another_format_are_refused() -> None:
 def test_column_mapping_counts_only_where_it_is_supported() -> None:
     mapped = Protocol(min_reader_version=2, min_writer_version=5)
     mode = {"delta.columnMapping.mode": "NAME"}
-    assert state(mapped, **mode).column_mapping == "name"
-    assert state(mapped).column_mapping == "none"
-    assert state(**mode).column_mapping == "none"
+    assert state(mode, protocol=mapped).column_mapping == "name"
+    assert state(protocol=mapped).column_mapping == "none"
+    assert state(mode).column_mapping == "none"
     with pytest.raises(UnsupportedFeatureError, match="known are none, name, id"):
-        state(mapped, **{"delta.columnMapping.mode": "new"}).check_rows()
+        state({"delta.columnMapping.mode": "new"}, protocol=mapped).check_rows()
 
 
 @pytest.mark.parametrize(("text", "is_on"), [("true", True), (" TRUE ", True), ("1", False)])
 def test_properties_are_on_when_they_say_true(text: str, is_on: bool) -> None:
-    assert state(**{"delta.enableChangeDataFeed": text}).has_change_data_feed is is_on
-    assert state(**{"delta.enableInCommitTimestamps": text}).has_in_commit_timestamps is is_on
+    assert state({"delta.enableChangeDataFeed": text}).has_change_data_feed is is_on
+    assert state({"delta.enableInCommitTimestamps": text}).has_in_commit_timestamps is is_on
 
 
 def test_advancing_hands_the_files_over() -> None:
