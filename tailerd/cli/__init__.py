@@ -15,7 +15,7 @@ import traceback
 import click
 
 from tailerd import __version__
-from tailerd.errors import TailerdError
+from tailerd.errors import TailerdError, UsageError
 
 COMMANDS = {
     "demo": "A table that keeps changing, and its changes arriving: needs nothing.",
@@ -81,15 +81,26 @@ def run(arguments: list[str]) -> int:
         return EXIT_INTERRUPTED
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return error.exit_code
+    except click.ClickException as error:
+        return _report_usage(error)
     except BrokenPipeError:
         # The reader went away, as `| head` does: that is no failure.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except BaseException as error:  # noqa: BLE001 - the last line of defence
         return _report(_first_error(error), is_debug)
+
+
+def _report_usage(error: click.ClickException) -> int:
+    """Tell of arguments that click refused, in the form of every other error."""
+    message = error.format_message().rstrip().rstrip(".")
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    path = "tailerd" if context is None else context.command_path
+    click.echo(f"error[{UsageError.code}]: {message}. See `{path} --help`.", err=True)
+    return error.exit_code
 
 
 def _first_error(error: BaseException) -> BaseException:

@@ -40,7 +40,8 @@ LARGE_COMMIT_BYTES = 16 * 1024 * 1024
 LINES_SLICE_BYTES = 1024 * 1024
 """A large commit is taken up again where the last step ended, as precisely as this."""
 _GROUP_FILES = 1024
-_GROUP_BYTES = 32 * 1024 * 1024
+# A commit too large to be held must come alone, so a group is no larger than such a one.
+_GROUP_BYTES = LARGE_COMMIT_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,22 +1,18 @@
-"""Reads a table's changes as pipelines do: offset, plan, tasks, batches; also by the command."""
+"""Reads a table's changes as pipelines do: offset, plan, tasks, batches."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset
-from tailerd.cli import run
 from tailerd.sources.delta.source import DeltaChangeSource
+from tests.unit.cli.commands import Commands as Commands
 
 EVERYTHING = ReadLimit(max_files=10**9, max_bytes=10**18)
 ONE_FILE = ReadLimit(max_files=1, max_bytes=1)
@@ -117,34 +113,3 @@ def told(rows: Iterable[Row], *names: str) -> list[tuple[Any, ...]]:
 def counted(rows: Iterable[Row]) -> Counter[str]:
     """Return rows as a multiset."""
     return Counter(repr(sorted(row.items())) for row in rows)
-
-
-@dataclass(frozen=True, slots=True)
-class Ran:
-    """How a command ended and what it printed."""
-
-    status: int
-    output: str
-    errors: str
-
-    @property
-    def rows(self) -> list[Row]:
-        """The JSON lines of standard output."""
-        return [json.loads(line) for line in self.output.splitlines()]
-
-
-@dataclass(frozen=True, slots=True)
-class Commands:
-    """Runs the command line in this process."""
-
-    capture: pytest.CaptureFixture[str]
-
-    def __call__(self, *arguments: object) -> Ran:
-        self.capture.readouterr()
-        status = run([str(argument) for argument in arguments])
-        seen = self.capture.readouterr()
-        return Ran(status, seen.out, seen.err)
-
-    def tail(self, folder: Path, *arguments: object) -> Ran:
-        """Run `tail --once --format jsonl`."""
-        return self("tail", folder, "--once", "--format", "jsonl", *arguments)

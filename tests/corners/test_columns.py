@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tailerd.errors import TableError, UnreadableDataFileError, UsageError
+from tailerd.sources.delta.source import DeltaChangeSource
 from tests.corners.feed import Commands, changes, told
 from tests.tables import delta_schema
 from tests.tables.builder import CDF, TableBuilder
@@ -68,7 +69,7 @@ async def test_row_35_a_column_dropped_and_added_again_does_not_show_its_old_val
     assert found == {1: None, 2: None, 3: "new"}
 
 
-NESTED = [
+NESTED: list[tuple[str, delta_schema.DeltaType]] = [
     ("id", "long"),
     ("s", delta_schema.struct(field("x", "long"), field("y", "string"))),
     ("l", delta_schema.array(delta_schema.struct(field("x", "long"), field("y", "string")))),
@@ -180,10 +181,8 @@ def test_chosen_columns_may_be_younger_than_the_first_commit(
 
 async def test_a_column_the_table_never_had_is_refused(tmp_path: Path) -> None:
     TableBuilder(tmp_path).append([{"id": 1, "name": "a"}])
+    source = await DeltaChangeSource.open(str(tmp_path), columns=["Name"])
     with pytest.raises(UsageError, match="no column 'Name'; the table has id, name"):
-        from tailerd.sources.delta.source import DeltaChangeSource
-
-        source = await DeltaChangeSource.open(str(tmp_path), columns=["Name"])
         await source.arrow_schema()
 
 

@@ -101,7 +101,11 @@ async def test_row_17_times_grow_by_at_least_a_millisecond(tmp_path: Path) -> No
         assert found == {v: t for v, t in expected.items() if v >= start}
 
 
-COPIED = {"all at once": lambda n: 0, "backward": lambda n: -n * 10, "one jump": lambda n: -n or 900}
+COPIED = {
+    "all at once": lambda n: 0,
+    "backward": lambda n: -n * 10,
+    "one jump": lambda n: -n or 900,
+}
 
 
 @pytest.mark.parametrize("kind", COPIED)

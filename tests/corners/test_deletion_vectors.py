@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -188,10 +190,14 @@ async def test_row_07_positions_count_over_all_row_groups(tmp_path: Path) -> Non
 
 
 def damaged(
-    table: TableBuilder, add: Action, positions: Iterable[int] = (1,), **wrong: object
+    table: TableBuilder,
+    add: Action,
+    positions: Iterable[int] = (1,),
+    *,
+    checksum: int | None = None,
+    **wrong: object,
 ) -> None:
-    checksum = wrong.pop("checksum", None)
-    descriptor = table.vector_file().add(positions, checksum=checksum)  # type: ignore[arg-type]
+    descriptor = table.vector_file().add(positions, checksum=checksum)
     marked = {"add": {**add["add"], "deletionVector": {**descriptor, **wrong}}}
     table.commit(marked, table.remove(add))
 
@@ -202,7 +208,7 @@ def damaged(
     ids=repr,
 )
 async def test_row_07_a_damaged_vector_is_an_error_and_never_other_rows(
-    tmp_path: Path, wrong: dict[str, object]
+    tmp_path: Path, wrong: dict[str, Any]
 ) -> None:
     table, add = vector_table(tmp_path)
     damaged(table, add, **wrong)
@@ -238,10 +244,10 @@ async def test_row_07_a_vector_file_outside_the_table_is_refused(tmp_path: Path)
 
 async def test_row_07_a_missing_vector_file_is_named(tmp_path: Path) -> None:
     table, add = vector_table(tmp_path)
-    damaged(table, add)
-    [file] = tmp_path.glob("deletion_vector_*.bin")
-    file.unlink()
-    with pytest.raises(MissingDataFileError, match=file.name):
+    file = table.vector_file()
+    table.commit({"add": {**add["add"], "deletionVector": file.add([1])}}, table.remove(add))
+    file.path.unlink()
+    with pytest.raises(MissingDataFileError, match=re.escape(file.path.name)):
         await changes(tmp_path, "1")
 
 

@@ -76,7 +76,7 @@ async def test_row_38_partition_columns_may_change_in_an_overwrite(tmp_path: Pat
     [add] = table.append([{"id": 1, "name": "a"}]).adds
     table.partition_by = ["id"]
     table.commit(table.metadata(), table.remove(add), table.data_file([{"id": 2, "name": "b"}]))
-    [added] = [item for item in table.state().adds.values()]
+    [added] = list(table.state().adds.values())
     table.partition_by = []
     table.commit(
         table.metadata(), table.remove({"add": added}), table.data_file([{"id": 3, "name": "c"}])

@@ -128,7 +128,7 @@ async def test_row_39_a_remove_that_does_not_say_its_partition_invents_no_values
     for name in ("partitionValues", "size", "extendedFileMetadata"):
         del remove["remove"][name]
     table.commit(remove)
-    with pytest.raises(TableError, match="Version 1 removes .* without its partition values"):
+    with pytest.raises(TableError, match=r"Version 1 removes .* without its partition values"):
         await changes(tmp_path, "1")
     assert told(await changes(tmp_path, "1", columns=["id"]), "id") == [(1, "delete", 1)]
 

@@ -67,7 +67,8 @@ class LogListing:
     @property
     def head_version(self) -> int | None:
         """The newest version anything tells of; None for an empty log."""
-        newest = [*self.commits, *self.checkpoints]
+        compacted = (file.end_version for file in self.compactions)
+        newest = [*self.commits, *self.checkpoints, *compacted]
         return max(newest) if newest else None
 
     @property
@@ -116,7 +117,7 @@ class LogSegment:
             excluded: Names of checkpoint or compaction files found damaged; they are passed over.
 
         Raises:
-            NotATableError: The log has no commit and no checkpoint.
+            NotATableError: The log has no commit, no checkpoint and no compaction.
             MissingVersionError: Files that are needed are not there; says which.
         """
         head = listing.head_version

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tailerd.changefeed.change_batch import CHANGE_COLUMNS, CHANGE_TYPE, VARIANT_FIELD, ChangeBatch
 from tailerd.changefeed.change_task import ChangeTask, ChangeType, TableSchema
@@ -69,6 +70,8 @@ def file_scan(task: ChangeTask, columns: tuple[str, ...] | None = None) -> FileS
                 field.target.name,
                 task.schema.writer_timezone,
             )
+            if field.pad_to is not None:
+                constant = pc.utf8_rpad(constant, width=field.pad_to)
             fields[index] = FieldScan(target=field.target, constant=constant)
     return FileScan(
         url=task.url,

@@ -357,7 +357,7 @@ async def test_groups_and_large_commits_change_nothing(
 ) -> None:
     table = write_history(tmp_path)
     monkeypatch.setattr(log_reader, "_GROUP_FILES", group)
-    monkeypatch.setattr(log_reader, "_GROUP_BYTES", 500)
+    monkeypatch.setattr(log_reader, "_GROUP_BYTES", 300)
     monkeypatch.setattr(log_reader, "LARGE_COMMIT_BYTES", 300)
     monkeypatch.setattr(log_reader, "SLICE_BYTES", 50)
     reader = reader_of(table)
@@ -411,6 +411,7 @@ async def test_lines_are_read_again_from_where_a_line_begins(
 ) -> None:
     table = write_history(tmp_path)
     monkeypatch.setattr(log_reader, "SLICE_BYTES", 64)
+    monkeypatch.setattr(log_reader, "LINES_SLICE_BYTES", 64)
     reader = reader_of(table)
     file = await reader.commit_file(0)
     assert file is not None

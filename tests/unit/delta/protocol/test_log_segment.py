@@ -165,6 +165,12 @@ def test_a_compaction_from_zero_can_begin_a_log() -> None:
     assert names(LogSegment.for_version(log)) == ([], [compaction(0, 2), commit(3)])
 
 
+def test_a_compaction_of_the_newest_versions_tells_that_they_are_there() -> None:
+    log = listing(commit(0), compaction(1, 3))
+    assert names(LogSegment.for_version(log)) == ([], [commit(0), compaction(1, 3)])
+    assert log.head_version == 3
+
+
 def test_a_compaction_that_begins_at_another_version_is_of_no_use() -> None:
     with pytest.raises(MissingVersionError):
         LogSegment.for_version(listing(*commits(0, 4), compaction(2, 3)))

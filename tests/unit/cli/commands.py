@@ -1,0 +1,95 @@
+"""Runs the command line: in this process, or as a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, Queue
+from typing import Any
+
+import pytest
+
+from tailerd.cli import run
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """How a command ended and what it printed."""
+
+    status: int
+    output: str
+    errors: str
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The JSON lines of standard output."""
+        return [json.loads(line) for line in self.output.splitlines()]
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """Runs `tailerd` in this process."""
+
+    capture: pytest.CaptureFixture[str]
+
+    def __call__(self, *arguments: object) -> Ran:
+        self.capture.readouterr()
+        status = run([str(argument) for argument in arguments])
+        seen = self.capture.readouterr()
+        return Ran(status, seen.out, seen.err)
+
+    def tail(self, folder: Path, *arguments: object) -> Ran:
+        """Run `tail --once --format jsonl`."""
+        return self("tail", folder, "--once", "--format", "jsonl", *arguments)
+
+
+class Process:
+    """A running `tailerd` whose lines of output can be waited for."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self._lines: Queue[str] = Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line)
+
+    def line(self, timeout_seconds: float = 20) -> str:
+        """Return the next line; fail when none comes in time."""
+        try:
+            return self._lines.get(timeout=timeout_seconds)
+        except Empty:
+            raise AssertionError(f"no line in {timeout_seconds} s") from None
+
+    def end(self, timeout_seconds: float = 20) -> tuple[int, str]:
+        """Wait for the end; return exit status and standard error."""
+        status = self.process.wait(timeout_seconds)
+        assert self.process.stderr is not None
+        return status, self.process.stderr.read()
+
+
+@contextmanager
+def started(*arguments: object) -> Iterator[Process]:
+    """Start `tailerd` as a process of its own; it is gone at the end."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "tailerd", *map(str, arguments)],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield Process(process)
+        finally:
+            process.kill()

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tailerd.cli.demo_table import DemoTable, make_demo_table
+from tailerd.delta.log_reader import LogReader
+from tests.corners.feed import changes
+from tests.unit.cli.commands import started
+
+
+def test_the_demo_table_is_a_delta_table_whose_feed_and_files_agree(tmp_path: Path) -> None:
+    make_demo_table(tmp_path / "orders", changes=20)
+    folder = tmp_path / "orders"
+
+    async def keys() -> tuple[Counter[int], Counter[int]]:
+        snapshot = Counter(row["order_id"] for row in await changes(folder, "snapshot"))
+        folded: Counter[int] = Counter()
+        for row in await changes(folder, "0"):
+            folded[row["order_id"]] += -1 if row["_change_type"] in LEAVING else 1
+        return snapshot, folded
+
+    snapshot, folded = asyncio.run(keys())
+    assert snapshot == folded
+    assert set(snapshot.values()) == {1}
+    assert asyncio.run(LogReader.at(str(folder)).open()).version == 20
+
+
+LEAVING = {"delete", "update_preimage"}
+
+
+def test_a_seed_makes_the_same_changes_again(tmp_path: Path) -> None:
+    made = []
+    for name in ("a", "b"):
+        table = DemoTable(tmp_path / name, seed=3)
+        table.create()
+        made.append([table.change() for _ in range(10)])
+    assert made[0] == made[1]
+    assert len(set(made[0])) > 1
+
+
+@pytest.mark.slow
+def test_the_demo_shows_changes_and_stops_by_itself() -> None:
+    with started("demo", "--engine", "arrow", "--seconds", 2) as demo:
+        first = json.loads(demo.line())
+        assert {"order_id", "_change_type", "_commit_version"} <= first.keys()
+        status, errors = demo.end()
+    assert status == 0
+    assert "Engine: Arrow" in errors
+    assert "Metrics: http://127.0.0.1:" in errors
+    [folder] = [
+        line.split()[1].rstrip(",") for line in errors.splitlines() if line.startswith("Table:")
+    ]
+    assert not Path(folder).exists(), "the temporary table is removed"
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_demo_early_and_removes_its_table() -> None:
+    with started("demo", "--engine", "arrow", "--seconds", 600) as demo:
+        demo.line()
+        demo.process.send_signal(signal.SIGINT)
+        status, errors = demo.end()
+    assert status == 130
+    assert "Traceback" not in errors
+    [folder] = [
+        line.split()[1].rstrip(",") for line in errors.splitlines() if line.startswith("Table:")
+    ]
+    assert not Path(folder).exists()

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.tables.builder import CDF, START_MS, TableBuilder
+from tests.unit.cli.commands import Commands
+
+
+def eventful(folder: Path) -> TableBuilder:
+    table = TableBuilder(folder, properties=CDF)
+    [add] = table.append([{"id": 1, "name": "a"}]).adds
+    change = {"id": 1, "name": "a", "_change_type": "delete"}
+    table.commit(table.remove(add), table.cdc_file([change]), operation="DELETE")
+    table.change_metadata(properties={"a": "b"})
+    table.commit(table.data_file([{"id": 2, "name": "b"}], data_change=False), commit_info=False)
+    return table
+
+
+def test_json_tells_each_commit(tmp_path: Path, command: Commands) -> None:
+    eventful(tmp_path)
+    ran = command("history", tmp_path, "--json")
+    assert (ran.status, ran.errors) == (0, "")
+    records = ran.rows
+    assert [record["version"] for record in records] == [0, 1, 2, 3]
+    assert [record["operation"] for record in records] == [
+        *("CREATE TABLE", "DELETE", "SET TBLPROPERTIES", None)
+    ]
+    assert [record["changes"] for record in records] == ["files", "cdc", "none", "none"]
+    assert [record["files_added"] for record in records] == [1, 0, 0, 1]
+    assert [record["files_removed"] for record in records] == [0, 1, 0, 0]
+    assert [record["change_files"] for record in records] == [0, 1, 0, 0]
+    assert records[0]["bytes_added"] == records[1]["bytes_removed"] > 0
+    assert records[1]["timestamp_ms"] == START_MS + 1000
+    assert records[1]["time"] == "2024-01-01T00:00:01.000Z"
+
+
+def test_the_newest_commits_are_shown_newest_last(tmp_path: Path, command: Commands) -> None:
+    eventful(tmp_path)
+    records = command("history", tmp_path, "--limit", 2, "--json").rows
+    assert [record["version"] for record in records] == [2, 3]
+    heading, *lines = command("history", tmp_path, "--limit", 2).output.splitlines()
+    assert heading.split()[:3] == ["version", "time", "operation"]
+    assert [line.split()[0] for line in lines] == ["2", "3"]
+
+
+def test_a_log_that_was_cleaned_up_begins_where_it_begins(
+    tmp_path: Path, command: Commands
+) -> None:
+    table = eventful(tmp_path)
+    table.checkpoint(2)
+    for version in (0, 1):
+        table.commit_path(version).unlink()
+    records = command("history", tmp_path, "--json").rows
+    assert [record["version"] for record in records] == [2, 3]
+
+
+def test_a_gap_is_an_error(tmp_path: Path, command: Commands) -> None:
+    table = eventful(tmp_path)
+    table.checkpoint()
+    table.commit_path(1).unlink()
+    ran = command("history", tmp_path, "--json")
+    assert ran.status == 3
+    assert ran.errors.startswith("error[missing_version]: ")
+    assert "ersion 1 " in ran.errors
+
+
+def test_a_torn_commit_is_an_error_that_names_it(tmp_path: Path, command: Commands) -> None:
+    table = eventful(tmp_path)
+    table.raw_commit(b'{"add":')
+    ran = command("history", tmp_path, "--json")
+    assert ran.status == 3
+    assert ran.errors.startswith("error[torn_commit]: ")

@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import io
+import json
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.tables.builder import CDF, TableBuilder
+from tests.unit.cli.commands import ROOT, Commands, started
+
+
+def orders(folder: Path, versions: int = 4) -> TableBuilder:
+    """A table with one insert a version, its number."""
+    table = TableBuilder(folder)
+    for number in range(versions):
+        table.append([{"id": number, "name": f"n{number}"}])
+    return table
+
+
+def told(folder: Path | str, command: Commands, *arguments: object) -> list[int]:
+    ran = command("tail", folder, "--format", "jsonl", *arguments)
+    assert (ran.status, ran.errors) == (0, "")
+    return [row["id"] for row in ran.rows]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--once"], []),
+        (["--once", "--from", "latest"], []),
+        (["--once", "--from", "0"], [0, 1, 2, 3]),
+        (["--once", "--from", "2"], [2, 3]),
+        (["--from", "0", "--to", "2"], [0, 1, 2]),
+        (["--from", "1", "--to", "1"], [1]),
+        (["--from", "2", "--to", "1"], []),
+        (["--once", "--from", "1", "--to", "2"], [1, 2]),
+        (["--once", "--from", "2024-01-01T00:00:02"], [2, 3]),
+        (["--from", "0", "--to", "2024-01-01T00:00:01.5"], [0, 1]),
+        (["--from", "snapshot", "--to", "3"], [0, 1, 2, 3]),
+        (["--from", " Snapshot ", "--once"], [0, 1, 2, 3]),
+        (["--from", "snapshot", "--to", "2"], []),
+    ],
+    ids=repr,
+)
+def test_from_and_to_say_which_versions(
+    tmp_path: Path, command: Commands, arguments: list[str], expected: list[int]
+) -> None:
+    orders(tmp_path)
+    assert sorted(told(tmp_path, command, *arguments)) == expected
+
+
+@pytest.mark.parametrize("start", ["yesterday", "-1", "1.5", "2024-13-01", "", "0x1"])
+def test_a_start_that_is_none_is_wrong_usage(tmp_path: Path, command: Commands, start: str) -> None:
+    orders(tmp_path)
+    ran = command("tail", tmp_path, "--once", "--from", start)
+    assert (ran.status, ran.output) == (2, "")
+    assert ran.errors.startswith("error[usage]: ")
+
+
+def test_a_place_may_be_a_path_or_a_url(tmp_path: Path, command: Commands) -> None:
+    orders(tmp_path / "a b")
+    for place in (tmp_path / "a b", f"{tmp_path}/a b/", f"file://{tmp_path}/a%20b"):
+        assert told(place, command, "--from", 3, "--once") == [3]
+
+
+def test_columns_come_in_the_order_asked_for(tmp_path: Path, command: Commands) -> None:
+    orders(tmp_path, 1)
+    ran = command(
+        *("tail", tmp_path, "--from", 0, "--once", "--format", "jsonl", "--columns", "name, id")
+    )
+    assert [list(row)[:2] for row in ran.rows] == [["name", "id"]]
+    ran = command("tail", tmp_path, "--from", 0, "--once", "--columns", "name,,id")
+    assert ran.status == 2
+
+
+def test_every_format_tells_the_same_rows(tmp_path: Path, command: Commands) -> None:
+    table = TableBuilder(tmp_path, properties=CDF)
+    [add] = table.append([{"id": 1, "name": "a"}]).adds
+    table.commit(
+        table.remove(add),
+        table.data_file([{"id": 1, "name": "b"}]),
+        table.cdc_file(
+            [
+                {"id": 1, "name": "a", "_change_type": "update_preimage"},
+                {"id": 1, "name": "b", "_change_type": "update_postimage"},
+            ]
+        ),
+    )
+    asked = ("tail", tmp_path, "--from", 0, "--once")
+    table_lines = command(*asked).output.splitlines()
+    assert [line.split()[:2] for line in table_lines if not line.startswith("change")] == [
+        ["insert", "0"],
+        ["update_preimage", "1"],
+        ["update_postimage", "1"],
+    ]
+    events = command(*asked, "--format", "debezium").rows
+    assert [event["op"] for event in events] == ["c", "u"]
+    assert (events[1]["before"]["name"], events[1]["after"]["name"]) == ("a", "b")
+    assert [row["name"] for row in command(*asked, "--format", "jsonl").rows] == ["a", "a", "b"]
+
+
+def test_the_arrow_format_is_a_stream_with_change_columns(tmp_path: Path) -> None:
+    orders(tmp_path, 2)
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "tailerd", "tail", str(tmp_path), "--from", "0", "--once"),
+            *("--format", "arrow"),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    read = pa.ipc.open_stream(io.BytesIO(done.stdout)).read_all()
+    assert read.column("id").to_pylist() == [0, 1]
+    assert read.column("_commit_version").to_pylist() == [0, 1]
+    assert done.stderr == b""
+
+
+@pytest.mark.parametrize("mode", ["auto", "cdf", "files"])
+def test_changes_say_where_rows_come_from(tmp_path: Path, command: Commands, mode: str) -> None:
+    table = TableBuilder(tmp_path, properties=CDF)
+    table.create()
+    row = {"id": 1, "name": "from the file"}
+    fed = {"id": 1, "name": "from the feed", "_change_type": "insert"}
+    table.commit(table.data_file([row]), table.cdc_file([fed]))
+    ran = command(
+        *("tail", tmp_path, "--from", 0, "--once", "--format", "jsonl", "--changes", mode)
+    )
+    expected = "from the file" if mode == "files" else "from the feed"
+    assert [row["name"] for row in ran.rows] == [expected]
+
+
+def test_a_commit_becomes_a_line_while_the_command_runs(tmp_path: Path) -> None:
+    table = orders(tmp_path, 1)
+    with started("tail", tmp_path, "--from", 0, "--format", "jsonl") as tail:
+        assert json.loads(tail.line())["id"] == 0
+        for number in range(7, 10):
+            table.append([{"id": number, "name": "new"}])
+            row: dict[str, Any] = json.loads(tail.line())
+            assert (row["id"], row["_commit_version"]) == (number, number - 6)
+        tail.process.send_signal(signal.SIGINT)
+        assert tail.end() == (130, "\n"), "only what ends the line of ^C"
+
+
+def test_the_end_may_be_a_version_that_is_yet_to_come(tmp_path: Path) -> None:
+    table = orders(tmp_path, 1)
+    with started("tail", tmp_path, "--from", 0, "--to", 2, "--format", "jsonl") as tail:
+        tail.line()
+        for number in (1, 2, 3):
+            table.append([{"id": number, "name": "new"}])
+        assert [json.loads(tail.line())["id"] for _ in range(2)] == [1, 2]
+        assert tail.end() == (0, "")
+
+
+def test_ctrl_c_while_nothing_happens_ends_at_once_with_130(tmp_path: Path) -> None:
+    orders(tmp_path, 1)
+    with started("tail", tmp_path, "--from", "snapshot", "--format", "jsonl") as tail:
+        tail.line()
+        tail.process.send_signal(signal.SIGINT)
+        assert tail.end(timeout_seconds=5) == (130, "\n")
+
+
+def test_a_reader_that_has_seen_enough_is_no_failure(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path)
+    table.append({"id": number, "name": "x" * 200} for number in range(20_000))
+    tail = shlex.join([sys.executable, "-m", "tailerd", "tail", str(tmp_path), "--from", "0"])
+    done = subprocess.run(
+        ["bash", "-c", f"{tail} --once --format jsonl | head -n 2; echo ${{PIPESTATUS[0]}}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    *lines, status = done.stdout.splitlines()
+    assert [json.loads(line)["id"] for line in lines] == [0, 1]
+    assert (status, done.stderr) == ("0", "")
+
+
+def test_a_table_that_breaks_while_it_is_followed_ends_the_command_with_3(tmp_path: Path) -> None:
+    table = orders(tmp_path, 1)
+    with started("tail", tmp_path, "--from", 0, "--format", "jsonl") as tail:
+        tail.line()
+        table.commit(table.protocol(minReaderVersion=9))
+        status, errors = tail.end()
+    assert status == 3
+    assert errors.startswith("error[unsupported_feature]: ")
+    assert "Traceback" not in errors

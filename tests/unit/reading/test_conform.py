@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tailerd.errors import UnreadableDataFileError
+from tailerd.reading.conform import FIELD_ID, conform, find_field
+from tailerd.reading.file_scan import FieldScan
+
+
+def scan_for(target: pa.DataType, *children: FieldScan, **more: Any) -> FieldScan:
+    return FieldScan(target=pa.field("x", target), name="x", children=children, **more)
+
+
+def part(name: str, kind: pa.DataType, *children: FieldScan) -> FieldScan:
+    return FieldScan(target=pa.field(name, kind), name=name, children=children)
+
+
+LIST = scan_for(pa.list_(pa.int64()), part("element", pa.int64()))
+MAP = scan_for(
+    pa.map_(pa.string(), pa.int64()), part("key", pa.string()), part("value", pa.int64())
+)
+STRUCT = scan_for(
+    pa.struct([("a", pa.int64()), ("b", pa.string())]),
+    part("a", pa.int64()),
+    part("b", pa.string()),
+)
+
+
+@pytest.mark.parametrize("cut", [slice(None), slice(1, None), slice(1, 3), slice(2, 2)], ids=str)
+@pytest.mark.parametrize(
+    ("scan", "array", "values"),
+    [
+        (LIST, pa.array([[1], None, [], [2, None]], pa.list_(pa.int32())), None),
+        (LIST, pa.array([[1], None, [], [2, None]], pa.large_list(pa.int64())), None),
+        (
+            MAP,
+            pa.array([[("a", 1)], None, [], [("b", None)]], pa.map_(pa.string(), pa.int8())),
+            None,
+        ),
+        (
+            STRUCT,
+            pa.array([{"a": 1}, None, {"a": None}, {"a": 4}], pa.struct([("a", pa.int32())])),
+            [{"a": 1, "b": None}, None, {"a": None, "b": None}, {"a": 4, "b": None}],
+        ),
+        (scan_for(pa.int64()), pa.array([1, None, 3, 4], pa.int8()), None),
+    ],
+    ids=["list", "large list", "map", "struct", "number"],
+)
+def test_nested_values_keep_nulls_and_places_in_slices_too(
+    scan: FieldScan, array: pa.Array, values: list[Any] | None, cut: slice
+) -> None:
+    found = conform(array[cut], scan)
+    found.validate(full=True)
+    assert found.type == scan.target.type
+    assert found.to_pylist() == (array.to_pylist() if values is None else values)[cut]
+
+
+@pytest.mark.parametrize(
+    ("array", "scan"),
+    [
+        (pa.array([1]), scan_for(pa.string())),
+        (pa.array(["1"]), scan_for(pa.int64())),
+        (pa.array([1.0]), scan_for(pa.int64())),
+        (pa.array([1.0]), scan_for(pa.float32())),
+        (pa.array([True]), scan_for(pa.int64())),
+        (pa.array([300]), scan_for(pa.int8())),
+        (pa.array([datetime.date(2024, 1, 1)]), scan_for(pa.int64())),
+        (pa.array([1]), LIST),
+        (pa.array([[1]]), MAP),
+        (pa.array([[1]]), STRUCT),
+        (pa.array([{"a": 1}]), LIST),
+        (pa.array([["x"]]), LIST),
+        (pa.array([b"\xff"]), scan_for(pa.string())),
+    ],
+    ids=repr,
+)
+def test_a_value_is_never_bent_into_another_type(array: pa.Array, scan: FieldScan) -> None:
+    with pytest.raises(UnreadableDataFileError, match="in the file and"):
+        conform(array, scan)
+
+
+def test_a_column_is_found_by_its_id_or_not_at_all() -> None:
+    fields = [pa.field("x", pa.int64(), metadata={FIELD_ID: b"7"}), pa.field("y", pa.int64())]
+    assert find_field(scan_for(pa.int64(), field_id=7), fields) == 0
+    assert find_field(scan_for(pa.int64(), field_id=8), fields) is None
+    assert find_field(part("y", pa.int64()), fields) == 1
+
+
+def test_a_name_in_another_case_is_found_only_where_it_is_the_only_one() -> None:
+    fields = [pa.field(name, pa.int64()) for name in ("X", "Y", "y")]
+    assert find_field(part("x", pa.int64()), fields) == 0
+    assert find_field(part("y", pa.int64()), fields) == 2
+    assert find_field(part("Y", pa.int64()), fields) == 1
+    twice = [pa.field("AB", pa.int64()), pa.field("Ab", pa.int64())]
+    assert find_field(part("ab", pa.int64()), twice) is None
