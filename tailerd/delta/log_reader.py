@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tailerd.delta.parquet_rows import CheckpointFile
 from tailerd.delta.protocol.actions import Line
@@ -34,6 +35,8 @@ from tailerd.errors import (
 )
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.locate import locate, url_of
+
+T = TypeVar("T")
 
 LARGE_COMMIT_BYTES = 16 * 1024 * 1024
 """Commits above this are never held in memory whole."""
@@ -129,6 +132,32 @@ class LogReader:
 
         Only the log need be understood: whether rows may be read is for the caller to check.
         """
+        return await self._patiently(lambda: self._open_listed(version, with_files))
+
+    async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Try again while a commit is torn: its writer may need a moment.
+
+        Raises:
+            TornCommitError: It stays torn for `torn_wait_seconds`.
+        """
+        pause = 0.02
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + self._torn_wait_seconds
+        while True:
+            try:
+                return await attempt()
+            except TornCommitError as error:
+                if clock() + pause > deadline:
+                    raise TornCommitError(
+                        error.message,
+                        hint="If no writer is at work, remove the file: it was never committed.",
+                    ) from error
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 0.5)
+
+    async def _open_listed(
+        self, version: int | None, with_files: bool
+    ) -> tuple[Snapshot, LogSegment]:
         listing = await self._list_for(version)
         excluded: set[str] = set()
         damage: CorruptLogError | None = None
@@ -320,19 +349,7 @@ class LogReader:
             CorruptLogError: It is damaged.
             FileMissingError: It is gone.
         """
-        pause = 0.02
-        deadline = asyncio.get_running_loop().time() + self._torn_wait_seconds
-        while True:
-            try:
-                return await self._read_commit(file)
-            except TornCommitError as error:
-                if asyncio.get_running_loop().time() + pause > deadline:
-                    raise TornCommitError(
-                        error.message,
-                        hint="If no writer is at work, remove the file: it was never committed.",
-                    ) from error
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, 0.5)
+        return await self._patiently(lambda: self._read_commit(file))
 
     async def _read_commit(self, file: LogFile) -> CommitBody:
         scan = CommitScan(file.version, file.name, self.url)
