@@ -114,6 +114,7 @@ async def test_row_34_following_begins_at_the_version_behind_the_snapshot(tmp_pa
     table = busy(tmp_path)
     taken = await steps(tmp_path, "snapshot", limit=ONE_FILE)
     assert [start.phase for start, _, _ in taken] == [Phase.SNAPSHOT] * len(taken)
+    assert len(taken) == len(table.state().adds) == 5, "one file a step"
     last = taken[-1][1]
     assert (last.version, last.phase, last.position) == (table.version + 1, Phase.FOLLOW, 0)
 
