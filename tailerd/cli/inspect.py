@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import click
 
@@ -17,7 +18,7 @@ from tailerd.delta.protocol.snapshot import Snapshot
 from tailerd.delta.time_travel import TimeAxis
 from tailerd.errors import UnsupportedFeatureError, UsageError
 from tailerd.sources.delta.commit_window import CommitWindow
-from tailerd.sources.delta.start import parse_point, to_ms
+from tailerd.sources.delta.start import parse_point, show_ms, to_ms
 
 _EXAMPLES = """\b
 Examples:
@@ -66,7 +67,8 @@ async def _inspect(
     if files:
         await _print_files(reader, snapshot, as_json)
     else:
-        print_object(await describe(reader, snapshot, table), as_json=as_json)
+        description = await describe(reader, snapshot, table)
+        print_object(description if as_json else _for_people(description), as_json=as_json)
 
 
 async def _version_at(reader: LogReader, timestamp: str) -> int:
@@ -104,6 +106,37 @@ async def describe(reader: LogReader, snapshot: Snapshot, table: str) -> dict[st
         "transactions": {name: action.version for name, action in snapshot.transactions.items()},
         "change_data_feed": state.has_change_data_feed,
     }
+
+
+def _for_people(description: dict[str, Any]) -> dict[str, object]:
+    """Return the same facts as one reads them: times, counts with separators, a line a column."""
+    protocol, schema = description["protocol"], description["schema"]
+    features = {*(protocol["reader_features"] or ()), *(protocol["writer_features"] or ())}
+    versions = f"reader {protocol['min_reader_version']}, writer {protocol['min_writer_version']}"
+    time, rows = description["timestamp_ms"], description["num_rows"]
+    shown: dict[str, object] = {
+        "table": description["path"],
+        "id": description["table_id"],
+        "version": description["version"],
+        "committed": None if time is None else show_ms(time),
+        "files": f"{description['num_files']:,}",
+        "bytes": f"{description['size_bytes']:,}",
+        "rows": "unknown, some files have no statistics" if rows is None else f"{rows:,}",
+        "protocol": f"{versions}: {', '.join(sorted(features))}" if features else versions,
+        "change data feed": "on" if description["change_data_feed"] else "off",
+        "last checkpoint": description["checkpoint_version"],
+    }
+    if description["partition_columns"]:
+        shown["partitioned by"] = ", ".join(description["partition_columns"])
+    if description["name"]:
+        shown["name"] = description["name"]
+    shown |= description["properties"]
+    shown |= {f"domain {name}": text for name, text in description["domain_metadata"].items()}
+    shown |= {f"writer {name}": number for name, number in description["transactions"].items()}
+    for field in schema["fields"]:
+        kind = field["type"]
+        shown[f"column {field['name']}"] = kind if isinstance(kind, str) else json.dumps(kind)
+    return shown
 
 
 async def _timestamp_ms(reader: LogReader, snapshot: Snapshot) -> int | None:

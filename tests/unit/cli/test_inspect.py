@@ -157,7 +157,10 @@ def test_a_version_that_is_not_there_is_an_error(
 def test_people_get_names_and_values(tmp_path: Path, command: Commands) -> None:
     full(tmp_path)
     lines = command("inspect", tmp_path).output.splitlines()
-    assert [line.split()[0] for line in lines][: len(CONTRACT)] == list(CONTRACT)
+    names = [line.split("  ")[0] for line in lines]
+    for name in ("table", "version", "committed", "files", "rows", "protocol", "change data feed"):
+        assert name in names
+    assert any(name.startswith("column ") for name in names)
     heading, *files = command("inspect", tmp_path, "--files").output.splitlines()
     assert heading.split()[:3] == ["path", "size_bytes", "num_rows"]
     assert len(files) == 3
