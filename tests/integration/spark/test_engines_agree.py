@@ -91,7 +91,7 @@ def _of_arrow(folder: Path, options: dict[str, str]) -> Rows | TailerdError:
 
 
 async def _arrow_rows(options: ReadOptions) -> Rows:
-    source = await DeltaChangeSource.open(options.path)
+    source = await DeltaChangeSource.open(options.path, on_mismatch=lambda error: None)
     start, end = await batch_range(source, options)
     rows: Rows = Counter()
     if start.is_before(end):
