@@ -1,31 +1,29 @@
-"""Lists and fetches log files and drives the replay. Decides nothing the protocol decides."""
+"""Opens versions of a table and reads its commits. Decides nothing the protocol decides."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tailerd.delta.parquet_rows import CheckpointFile
-from tailerd.delta.protocol.actions import Line
-from tailerd.delta.protocol.checkpoint import KEY_COLUMNS, OTHER_ACTIONS, PROBES
-from tailerd.delta.protocol.commit_file import SLICE_BYTES, Commit, CommitScan, LineDecoder, slices
+from tailerd.delta.log_folder import LogFolder
+from tailerd.delta.protocol.commit_file import SLICE_BYTES, Commit, CommitScan, slices
 from tailerd.delta.protocol.commit_timestamp import LOOK_BACK_VERSIONS
 from tailerd.delta.protocol.last_checkpoint import parse_last_checkpoint
 from tailerd.delta.protocol.log_path import (
     LAST_CHECKPOINT,
-    LOG_FOLDER,
     LogFile,
     checksum_name,
-    commit_name,
-    first_name_of,
-    parse_log_path,
 )
-from tailerd.delta.protocol.log_replay import LogReplay
 from tailerd.delta.protocol.log_segment import LogListing, LogSegment
 from tailerd.delta.protocol.snapshot import Snapshot
 from tailerd.delta.protocol.version_checksum import parse_version_checksum, validate_checksum
+from tailerd.delta.segment_replay import (
+    LARGE_COMMIT_BYTES,
+    DamagedCheckpointError,
+    replay_segment,
+)
 from tailerd.errors import (
     ChecksumMismatchError,
     CorruptLogError,
@@ -34,17 +32,9 @@ from tailerd.errors import (
     TornCommitError,
 )
 from tailerd.storage.base import ObjectStore
-from tailerd.storage.locate import locate, url_of
+from tailerd.storage.locate import locate
 
 T = TypeVar("T")
-
-LARGE_COMMIT_BYTES = 16 * 1024 * 1024
-"""Commits above this are never held in memory whole."""
-LINES_SLICE_BYTES = 1024 * 1024
-"""A large commit is taken up again where the last step ended, as precisely as this."""
-_GROUP_FILES = 1024
-# A commit too large to be held must come alone, so a group is no larger than such a one.
-_GROUP_BYTES = LARGE_COMMIT_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +50,7 @@ class CommitBody:
     body: bytes | None
 
 
-class LogReader:
+class LogReader(LogFolder):
     """Reads one table's log.
 
     Args:
@@ -79,10 +69,7 @@ class LogReader:
         torn_wait_seconds: float = 2.0,
         on_mismatch: Callable[[ChecksumMismatchError], None] | None = None,
     ) -> None:
-        self.store = store
-        self.root = root.rstrip("/")
-        self.url = url_of(store, self.root)
-        self._folder = f"{self.root}/{LOG_FOLDER}"
+        super().__init__(store, root)
         self._torn_wait_seconds = torn_wait_seconds
         self._on_mismatch = on_mismatch
 
@@ -96,17 +83,6 @@ class LogReader:
             ConfigError: No store serves this place.
         """
         return cls(*locate(table), on_mismatch=on_mismatch)
-
-    async def list_log(self, start_version: int = 0) -> LogListing:
-        """List the log from a version on."""
-        # The character before "/" sorts before every digit, so `start_version` itself is listed.
-        after = first_name_of(start_version)[:-1] if start_version else ""
-        files = []
-        async for meta in self.store.list_from(self._folder, after):
-            file = parse_log_path(meta.name, meta.size_bytes, meta.mtime_ms)
-            if file is not None and file.version >= start_version:
-                files.append(file)
-        return LogListing.of(files)
 
     async def open(self, version: int | None = None, *, with_files: bool = True) -> Snapshot:
         """Rebuild a version (None: the newest) from as little of the log as possible.
@@ -170,7 +146,7 @@ class LogReader:
                 raise damage or error from error
             try:
                 snapshot = await self._replay(segment, with_files)
-            except _DamagedCheckpointError as error:
+            except DamagedCheckpointError as error:
                 damage = error.damage
                 excluded.update(file.name for file in segment.checkpoint)
                 listing = await self.list_log()
@@ -181,7 +157,7 @@ class LogReader:
     async def _list_for(self, version: int | None) -> LogListing:
         start = 0
         try:
-            body = await self.store.get(f"{self._folder}/{LAST_CHECKPOINT}")
+            body = await self.store.get(f"{self.path}/{LAST_CHECKPOINT}")
             hint = parse_last_checkpoint(body)
         except FileMissingError:
             hint = None
@@ -195,17 +171,14 @@ class LogReader:
         return listing
 
     async def _replay(self, segment: LogSegment, with_files: bool) -> Snapshot:
-        replay = LogReplay(segment, with_files=with_files, root_url=self.url)
-        await self._feed_checkpoint(replay)
-        await self._feed_commits(replay)
-        snapshot = replay.result()
+        snapshot = await replay_segment(self, segment, with_files=with_files)
         if with_files and segment.checksum_version is not None:
             await self._validate(snapshot)
         return snapshot
 
     async def _validate(self, snapshot: Snapshot) -> None:
         try:
-            body = await self.store.get(f"{self._folder}/{checksum_name(snapshot.version)}")
+            body = await self.store.get(f"{self.path}/{checksum_name(snapshot.version)}")
         except FileMissingError:
             return
         checksum = parse_version_checksum(body)
@@ -217,112 +190,6 @@ class LogReader:
             if self._on_mismatch is None:
                 raise
             self._on_mismatch(error)
-
-    async def _feed_checkpoint(self, replay: LogReplay) -> None:
-        """Feed manifest, parts and sidecars; each is decoded in a worker thread."""
-        try:
-            while replay.is_checkpoint_open:
-                for file in replay.next_files(_GROUP_FILES):
-                    if file.is_json:
-                        body = await self.store.get(self.path_of(file))
-                        await asyncio.to_thread(replay.feed_lines, file, slices(body))
-                    else:
-                        await asyncio.to_thread(self._feed_parquet, replay, file)
-        except (CorruptLogError, FileMissingError) as error:
-            raise _DamagedCheckpointError(_as_damage(error, replay.segment)) from error
-
-    def _feed_parquet(self, replay: LogReplay, file: LogFile) -> None:
-        rows = CheckpointFile(self.store.open_input(self.path_of(file)), file.name)
-        try:
-            actions = rows.rows_with(OTHER_ACTIONS, PROBES.values())
-            replay.feed_rows(file, actions, rows.rows(KEY_COLUMNS) if replay.with_files else ())
-        finally:
-            rows.close()
-
-    async def _feed_commits(self, replay: LogReplay) -> None:
-        """Feed commits in groups; while one group is replayed the next is fetched."""
-        ahead = self._fetch_group(replay)
-        try:
-            while ahead is not None:
-                files, bodies = ahead[0], await ahead[1]
-                ahead = self._fetch_group(replay)
-                if bodies is None:
-                    await self._feed_large(replay, files[0])
-                else:
-                    await asyncio.to_thread(_feed_group, replay, files, bodies)
-        finally:
-            if ahead is not None:
-                ahead[1].cancel()
-
-    def _fetch_group(
-        self, replay: LogReplay
-    ) -> tuple[list[LogFile], asyncio.Task[list[bytes] | None]] | None:
-        files = replay.next_files(_GROUP_FILES, _GROUP_BYTES)
-        if not files:
-            return None
-        return files, asyncio.create_task(self._fetch(files))
-
-    async def _fetch(self, files: list[LogFile]) -> list[bytes] | None:
-        if files[0].size_bytes > LARGE_COMMIT_BYTES:
-            return None
-        return await self.store.get_many([self.path_of(file) for file in files])
-
-    async def _feed_large(self, replay: LogReplay, file: LogFile) -> None:
-        scan = replay.begin_commit(file)
-        async for chunk in self.chunks(file):
-            await asyncio.to_thread(scan.feed, chunk)
-        await asyncio.to_thread(replay.end_commit, file, scan)
-
-    def path_of(self, file: LogFile) -> str:
-        """Return a log file's path in the store."""
-        return f"{self._folder}/{file.name}"
-
-    async def chunks(
-        self, file: LogFile, start: int = 0, slice_bytes: int = SLICE_BYTES
-    ) -> AsyncIterator[bytes]:
-        """Yield a file's bytes from `start` on, in slices of bounded size."""
-        while True:
-            chunk = await self.store.get(self.path_of(file), start, slice_bytes)
-            if chunk:
-                yield chunk
-            if len(chunk) < slice_bytes:
-                return
-            start += len(chunk)
-
-    async def lines(
-        self, file: LogFile, start: int = 0, body: bytes | None = None
-    ) -> AsyncIterator[tuple[list[Line], int]]:
-        """Yield a commit's actions, slice by slice, each with the byte after its last line.
-
-        Args:
-            start: Byte to start at, the beginning of a line.
-            body: The whole file where it is at hand.
-
-        Raises:
-            CorruptLogError, TornCommitError: The file is damaged.
-        """
-        decoder = LineDecoder(file.name)
-        if body is None:
-            async for chunk in self.chunks(file, start, LINES_SLICE_BYTES):
-                yield decoder.feed(chunk), start + decoder.bytes_done
-        else:
-            for chunk in slices(body[start:] if start else body):
-                yield decoder.feed(chunk), start + decoder.bytes_done
-        if decoder.has_rest:
-            yield decoder.finish(), start + decoder.bytes_done
-
-    async def commit_file(self, version: int) -> LogFile | None:
-        """Look up one commit by its name: the cheapest way to learn of a new version.
-
-        Returns:
-            The file with its size and time, or None when there is no such commit yet.
-        """
-        name = commit_name(version)
-        try:
-            meta = await self.store.head(f"{self._folder}/{name}")
-        except FileMissingError:
-            return None
-        return parse_log_path(name, meta.size_bytes, meta.mtime_ms)
 
     async def read_commits(self, files: Sequence[LogFile]) -> list[CommitBody]:
         """Fetch and scan several commits that are small enough to be held.
@@ -365,35 +232,7 @@ class LogReader:
         return CommitBody(file=file, commit=commit, body=body)
 
 
-class _DamagedCheckpointError(Exception):
-    """A checkpoint could not be used; another way may exist."""
-
-    def __init__(self, damage: CorruptLogError) -> None:
-        super().__init__(str(damage))
-        self.damage = damage
-
-
-def _as_damage(error: Exception, segment: LogSegment) -> CorruptLogError:
-    if isinstance(error, TornCommitError):
-        # Unlike a commit, a checkpoint that is torn stays so: waiting does not help.
-        return CorruptLogError(
-            f"The checkpoint of version {segment.checkpoint_version} is torn: {error.message}",
-            hint="Remove it; the table can be read from another checkpoint or its commits.",
-        )
-    if isinstance(error, CorruptLogError):
-        return error
-    return CorruptLogError(
-        f"The checkpoint of version {segment.checkpoint_version} lacks a file: {error}",
-        hint="No other checkpoint and no complete log is there: restore the file from a backup.",
-    )
-
-
 def _scan(scan: CommitScan, body: bytes) -> Commit:
     for chunk in slices(body):
         scan.feed(chunk)
     return scan.finish()
-
-
-def _feed_group(replay: LogReplay, files: Sequence[LogFile], bodies: Sequence[bytes]) -> None:
-    for file, body in zip(files, bodies, strict=True):
-        replay.feed_lines(file, slices(body))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tailerd.changefeed.limits import ReadLimit
-from tailerd.delta import log_reader
+from tailerd.delta import log_folder, log_reader, segment_replay
 from tailerd.errors import CorruptLogError, UnsupportedFeatureError
 from tailerd.sources.delta.source import DeltaChangeSource
 from tests.corners.feed import EVERYTHING, Commands, changes, steps
@@ -118,8 +118,10 @@ async def test_row_47_a_commit_too_large_to_hold_gives_the_same_tasks(
         table.commit(*(table.with_vector(add, [0]) for add in adds), *map(table.remove, adds))
     expected = await steps(tmp_path, "0", limit=EVERYTHING)
     monkeypatch.setattr(log_reader, "LARGE_COMMIT_BYTES", 64)
-    monkeypatch.setattr(log_reader, "_GROUP_BYTES", 64)
-    monkeypatch.setattr(log_reader, "SLICE_BYTES", 100)
+    monkeypatch.setattr(segment_replay, "LARGE_COMMIT_BYTES", 64)
+    monkeypatch.setattr(segment_replay, "_GROUP_BYTES", 64)
+    monkeypatch.setattr(log_folder, "SLICE_BYTES", 100)
+    monkeypatch.setattr(log_folder, "LINES_SLICE_BYTES", 100)
     assert await steps(tmp_path, "0", limit=EVERYTHING) == expected
     small = await steps(tmp_path, "0", limit=ReadLimit(max_files=2), restarts=True)
     assert [row for _, _, rows in small for row in rows] == [
@@ -129,7 +131,7 @@ async def test_row_47_a_commit_too_large_to_hold_gives_the_same_tasks(
 
 async def test_row_47_commits_behind_one_too_large_to_hold_are_not_lost(tmp_path: Path) -> None:
     table = TableBuilder(tmp_path)
-    size = log_reader.LARGE_COMMIT_BYTES + 1
+    size = segment_replay.LARGE_COMMIT_BYTES + 1
     table.create({"commitInfo": {"operation": "x" * size}}, commit_info=False)
     table.append([ROW])
     table.append([ROW])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tailerd.delta import log_reader
+from tailerd.delta import segment_replay
 from tailerd.delta.log_reader import LogReader
 from tailerd.delta.snapshot_cache import SnapshotCache
 from tailerd.errors import FileMissingError, StorageError, TailerdError
@@ -36,7 +36,7 @@ Journey = Callable[[LogReader, TableBuilder], Awaitable[None]]
 @pytest.fixture(autouse=True)
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the few commits of a test several fetches."""
-    monkeypatch.setattr(log_reader, "_GROUP_FILES", 2)
+    monkeypatch.setattr(segment_replay, "_GROUP_FILES", 2)
 
 
 async def fail_everywhere(

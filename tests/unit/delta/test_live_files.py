@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tailerd.delta import log_reader
+from tailerd.delta import log_folder
 from tailerd.delta.live_files import read_live_files
 from tailerd.delta.log_reader import LogReader
 from tailerd.errors import CorruptLogError, MissingVersionError
@@ -64,7 +64,7 @@ async def test_statistics_are_read_only_where_they_are_wanted(tmp_path: Path) ->
 async def test_a_large_commit_is_found_again_in_slices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_reader, "LINES_SLICE_BYTES", 512)
+    monkeypatch.setattr(log_folder, "LINES_SLICE_BYTES", 512)
     table = TableBuilder(tmp_path)
     table.create(*(add(f"f{number}") for number in range(50)))
     table.commit(*(remove(f"f{number}") for number in range(0, 50, 2)))

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tailerd.delta import log_reader
+from tailerd.delta import log_folder, log_reader, segment_replay
 from tailerd.delta.log_reader import LogReader
 from tailerd.errors import (
     ChecksumMismatchError,
@@ -343,7 +343,7 @@ async def test_a_failed_replay_leaves_no_fetch_running(
 ) -> None:
     table = write_history(tmp_path)
     table.commit_path(2).write_bytes(b"x\n")
-    monkeypatch.setattr(log_reader, "_GROUP_FILES", 1)
+    monkeypatch.setattr(segment_replay, "_GROUP_FILES", 1)
     before = asyncio.all_tasks()
     with pytest.raises(CorruptLogError):
         await reader_of(table).open()
@@ -356,10 +356,12 @@ async def test_groups_and_large_commits_change_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: int
 ) -> None:
     table = write_history(tmp_path)
-    monkeypatch.setattr(log_reader, "_GROUP_FILES", group)
-    monkeypatch.setattr(log_reader, "_GROUP_BYTES", 300)
+    monkeypatch.setattr(segment_replay, "_GROUP_FILES", group)
+    monkeypatch.setattr(segment_replay, "_GROUP_BYTES", 300)
+    monkeypatch.setattr(segment_replay, "LARGE_COMMIT_BYTES", 300)
     monkeypatch.setattr(log_reader, "LARGE_COMMIT_BYTES", 300)
-    monkeypatch.setattr(log_reader, "SLICE_BYTES", 50)
+    monkeypatch.setattr(log_folder, "SLICE_BYTES", 50)
+    monkeypatch.setattr(log_folder, "LINES_SLICE_BYTES", 50)
     reader = reader_of(table)
     snapshot = await reader.open()
     assert_is(snapshot, table.state())
@@ -410,8 +412,9 @@ async def test_lines_are_read_again_from_where_a_line_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = write_history(tmp_path)
-    monkeypatch.setattr(log_reader, "SLICE_BYTES", 64)
-    monkeypatch.setattr(log_reader, "LINES_SLICE_BYTES", 64)
+    monkeypatch.setattr(log_folder, "SLICE_BYTES", 64)
+    monkeypatch.setattr(log_folder, "LINES_SLICE_BYTES", 64)
+    monkeypatch.setattr(log_folder, "LINES_SLICE_BYTES", 64)
     reader = reader_of(table)
     file = await reader.commit_file(0)
     assert file is not None

@@ -1,0 +1,99 @@
+"""The files of one table's log: listed, looked up by name, read in slices."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from tailerd.delta.protocol.actions import Line
+from tailerd.delta.protocol.commit_file import SLICE_BYTES, LineDecoder, slices
+from tailerd.delta.protocol.log_path import (
+    LOG_FOLDER,
+    LogFile,
+    commit_name,
+    first_name_of,
+    parse_log_path,
+)
+from tailerd.delta.protocol.log_segment import LogListing
+from tailerd.errors import FileMissingError
+from tailerd.storage.base import ObjectStore
+from tailerd.storage.locate import url_of
+
+LINES_SLICE_BYTES = 1024 * 1024
+"""A large commit is taken up again where the last step ended, as precisely as this."""
+
+
+class LogFolder:
+    """A table's `_delta_log`.
+
+    Args:
+        store, root: Where the table is: a store and the table's path in it.
+    """
+
+    def __init__(self, store: ObjectStore, root: str) -> None:
+        self.store = store
+        self.root = root.rstrip("/")
+        self.url = url_of(store, self.root)
+        self.path = f"{self.root}/{LOG_FOLDER}"
+
+    async def list_log(self, start_version: int = 0) -> LogListing:
+        """List the log from a version on."""
+        # The character before "/" sorts before every digit, so `start_version` itself is listed.
+        after = first_name_of(start_version)[:-1] if start_version else ""
+        files = []
+        async for meta in self.store.list_from(self.path, after):
+            file = parse_log_path(meta.name, meta.size_bytes, meta.mtime_ms)
+            if file is not None and file.version >= start_version:
+                files.append(file)
+        return LogListing.of(files)
+
+    def path_of(self, file: LogFile) -> str:
+        """Return a log file's path in the store."""
+        return f"{self.path}/{file.name}"
+
+    async def chunks(
+        self, file: LogFile, start: int = 0, slice_bytes: int | None = None
+    ) -> AsyncIterator[bytes]:
+        """Yield a file's bytes from `start` on, in slices of bounded size."""
+        size = SLICE_BYTES if slice_bytes is None else slice_bytes
+        while True:
+            chunk = await self.store.get(self.path_of(file), start, size)
+            if chunk:
+                yield chunk
+            if len(chunk) < size:
+                return
+            start += len(chunk)
+
+    async def lines(
+        self, file: LogFile, start: int = 0, body: bytes | None = None
+    ) -> AsyncIterator[tuple[list[Line], int]]:
+        """Yield a commit's actions, slice by slice, each with the byte after its last line.
+
+        Args:
+            start: Byte to start at, the beginning of a line.
+            body: The whole file where it is at hand.
+
+        Raises:
+            CorruptLogError, TornCommitError: The file is damaged.
+        """
+        decoder = LineDecoder(file.name)
+        if body is None:
+            async for chunk in self.chunks(file, start, LINES_SLICE_BYTES):
+                yield decoder.feed(chunk), start + decoder.bytes_done
+        else:
+            for chunk in slices(body[start:] if start else body):
+                yield decoder.feed(chunk), start + decoder.bytes_done
+        if decoder.has_rest:
+            yield decoder.finish(), start + decoder.bytes_done
+
+    async def commit_file(self, version: int) -> LogFile | None:
+        """Look up one commit by its name: the cheapest way to learn of a new version.
+
+        Returns:
+            The file with its size and time, or None when there is no such commit yet.
+        """
+        name = commit_name(version)
+        try:
+            meta = await self.store.head(f"{self.path}/{name}")
+        except FileMissingError:
+            return None
+        return parse_log_path(name, meta.size_bytes, meta.mtime_ms)
