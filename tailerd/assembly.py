@@ -18,6 +18,8 @@ from tailerd.errors import BugError, ChecksumMismatchError, OffsetError
 from tailerd.pipeline.journey import JourneyPlan
 from tailerd.pipeline.offset_store import FileOffsetStore
 from tailerd.pipeline.pipeline import Pipeline
+from tailerd.pipeline.poison_log import FilePoisonLog
+from tailerd.pipeline.policies import OnGap, OnPoison
 from tailerd.registry import load_class
 from tailerd.sinks.base import Sink
 from tailerd.sinks.resources import SinkResources
@@ -178,8 +180,9 @@ def open_pipelines(
                 hint=hints.subscribe(log_folder(table)),
                 telemetry=telemetry,
                 clock=clock,
-                max_attempts=_ATTEMPTS_ONCE if is_once else None,
+                max_attempts=table.max_attempts or (_ATTEMPTS_ONCE if is_once else None),
                 executor=executor,
+                poison=FilePoisonLog(Path(config.state) / "poison"),
             )
         )
     return pipelines
@@ -195,4 +198,6 @@ def _journey_plan(name: str, table: TableConfig, *, is_once: bool) -> JourneyPla
             max_files=table.max_files_per_batch, max_bytes=table.max_bytes_per_batch
         ),
         is_once=is_once,
+        on_gap=OnGap(table.on_gap),
+        on_poison=OnPoison(table.on_poison),
     )

@@ -139,6 +139,27 @@ class TableConfig(BaseModel):
         " file watcher is looked at at once.",
         examples=["2s"],
     )
+    on_gap: Literal["stop", "snapshot", "latest"] = Field(
+        default="stop",
+        description="What to do where the next version is gone or the table was dropped and created"
+        " again: `stop`, or go on with a new `snapshot` or with what comes next (`latest`). What is"
+        " missing is told to the log, the metrics, /status and the sink. Arrow engine.",
+        examples=["stop"],
+    )
+    on_poison: Literal["stop", "skip-and-record"] = Field(
+        default="stop",
+        description="What to do with a commit whose data, change or deletion-vector file is missing"
+        " or damaged: `stop`, or deliver nothing of it and record it in <state>/poison"
+        " (`skip-and-record`, which reads every commit twice). Arrow engine.",
+        examples=["stop"],
+    )
+    max_attempts: int | None = Field(
+        default=None,
+        ge=1,
+        description="Failed attempts in a row after which the pipeline stops; without it, what may"
+        " pass is tried again for ever.",
+        examples=[10],
+    )
     allowed_paths: list[str] = Field(
         default_factory=list,
         description="Folders outside the table's own that its log may name files in.",
@@ -215,7 +236,7 @@ class Config(BaseSettings):
     def _tables_keep_apart(self) -> Config:
         seen: dict[str, str] = {}
         for name, table in self.tables.items():
-            _check_engine(name, self.engine_of(name), table.sink)
+            _check_engine(name, self.engine_of(name), table)
             keys = [f"the name {name.casefold()!r}"]
             if table.sink.place():
                 keys.append(f"the place {table.sink.place()!r}")
@@ -266,7 +287,15 @@ def _read_sink(where: str, section: dict[str, Any]) -> SinkConfig:
         raise ConfigError(explain(error, model, prefixed(where))) from error
 
 
-def _check_engine(name: str, engine: str, sink: SinkConfig) -> None:
+def _check_engine(name: str, engine: str, table: TableConfig) -> None:
+    sink = table.sink
+    for field in ("on_gap", "on_poison"):
+        if engine == "spark" and getattr(table, field) != "stop":
+            raise ConfigError(
+                f"tables.{name}.{field} is {getattr(table, field)!r}, but Spark keeps the offset in"
+                " its checkpoint and cannot leave anything out.",
+                hint=f"Set tables.{name}.engine to arrow, or {field} to stop.",
+            )
     if engine not in sink.engines:
         raise ConfigError(
             f"tables.{name}.sink.kind is {sink.kind!r}, which the {engine} engine cannot write to.",

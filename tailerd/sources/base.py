@@ -24,6 +24,19 @@ class Backlog:
     oldest_undelivered_timestamp_ms: int | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableIdentity:
+    """What tells two tables, or two histories of one table, apart.
+
+    Attributes:
+        table_id: Identity of the table that is there now.
+        schema_id: Hash of the schema of one version; empty where it can no longer be told.
+    """
+
+    table_id: str
+    schema_id: str = ""
+
+
 class ChangeSource(Protocol):
     """A table that can be asked for its changes.
 
@@ -43,6 +56,10 @@ class ChangeSource(Protocol):
         `snapshot` is the head version's snapshot, then what follows; `latest` is after the head;
         a version is inclusive; a timestamp means the first commit at or after it.
         """
+        ...
+
+    async def identity(self, version: Version) -> TableIdentity:
+        """Return who the table is, with the schema of `version`; below 0 there is none."""
         ...
 
     async def latest_offset(self, start: Offset, limit: ReadLimit) -> Offset:

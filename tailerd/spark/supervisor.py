@@ -289,7 +289,7 @@ class _Pipeline:
             is_new = self._schema_changed_at != self._last_end
             self._schema_changed_at = self._last_end
             return is_new
-        limit = _ATTEMPTS_ONCE if self._engine.once else None
+        limit = self._table.max_attempts or (_ATTEMPTS_ONCE if self._engine.once else None)
         return failure.retryable and (limit is None or self._attempt < limit)
 
     async def _wait_before_retry(self, failure: TailerdError) -> None:

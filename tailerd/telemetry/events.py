@@ -128,6 +128,36 @@ class PipelineFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GapMet:
+    """Commits are gone, or another table is there, and `on_gap` moved the offset over that.
+
+    Attributes:
+        start_version: The version that was to come next.
+        end_version: The version delivery goes on with.
+        error_code: What was met: missing_version or table_recreated.
+    """
+
+    table: str
+    engine: str
+    start_version: int
+    end_version: int
+    error_code: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitSkipped:
+    """A commit's rows cannot be read; `on_poison` recorded it in `path` and went on behind it."""
+
+    table: str
+    engine: str
+    version: int
+    error_code: str
+    path: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineStopped:
     """A pipeline ended as asked: the head was reached, or the process shuts down."""
 
@@ -171,6 +201,8 @@ Event = (
     | OffsetSaved
     | RetryScheduled
     | PipelineFailed
+    | GapMet
+    | CommitSkipped
     | PipelineStopped
     | WatcherUnavailable
     | ChecksumDiffered

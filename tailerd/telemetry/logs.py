@@ -49,6 +49,8 @@ LINES: dict[type[events.Event], tuple[Level, str] | None] = {
     events.OffsetSaved: ("debug", "The offset was saved."),
     events.RetryScheduled: ("warning", "An attempt failed and is repeated."),
     events.PipelineFailed: ("error", "A pipeline stopped."),
+    events.GapMet: ("error", "Changes are missing and the pipeline goes on behind them."),
+    events.CommitSkipped: ("error", "A damaged commit was recorded and left out."),
     events.PipelineStopped: ("info", "A pipeline ended."),
     events.WatcherUnavailable: ("warning", "File events are not available, polling goes on."),
     events.ChecksumDiffered: ("warning", "A version checksum does not fit the log."),

@@ -43,12 +43,15 @@ class Metrics:
             events.OffsetSaved: self._on_offset,
             events.RetryScheduled: self._on_retry,
             events.PipelineFailed: self._on_failed,
+            events.GapMet: self._on_gap,
+            events.CommitSkipped: self._on_skipped,
             events.PipelineStopped: self._on_stopped,
             events.StorageRequested: self._on_storage,
         }
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
         self._make_pipeline_metrics()
+        self._make_policy_metrics()
         self._make_delivery_metrics()
         self._make_storage_metrics()
 
@@ -95,6 +98,21 @@ class Metrics:
             "Time to read the commits found and to move the known state on by them",
             ("table",),
             buckets=_FAST,
+            registry=r,
+        )
+
+    def _make_policy_metrics(self) -> None:
+        r = self._registry
+        self._gaps = Counter(
+            "tailerd_gaps_total",
+            "Times the offset was moved over missing commits or to another table",
+            ("table", "error_code"),
+            registry=r,
+        )
+        self._skipped = Counter(
+            "tailerd_commits_skipped_total",
+            "Damaged commits that were recorded and left out",
+            ("table", "error_code"),
             registry=r,
         )
 
@@ -177,6 +195,12 @@ class Metrics:
     def _on_failed(self, event: events.PipelineFailed) -> None:
         self._state.labels(event.table, event.engine).set(STATES["failed"])
         self._errors.labels(event.table, event.error_code).inc()
+
+    def _on_gap(self, event: events.GapMet) -> None:
+        self._gaps.labels(event.table, event.error_code).inc()
+
+    def _on_skipped(self, event: events.CommitSkipped) -> None:
+        self._skipped.labels(event.table, event.error_code).inc()
 
     def _on_stopped(self, event: events.PipelineStopped) -> None:
         self._state.labels(event.table, event.engine).set(STATES["stopped"])

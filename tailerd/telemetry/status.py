@@ -21,6 +21,9 @@ class TableStatus:
         rows: Delivered rows by `_change_type`, since the process started.
         last_error: The last error's text; stays when the pipeline recovers.
         attempt: Failed attempts in a row.
+        next_retry_ms: Wall-clock time of the next attempt while it waits for one.
+        gaps: Times the offset was moved over a gap; `last_gap` says what happened last.
+        skipped_commits: Damaged commits left out since the process started.
     """
 
     table: str
@@ -37,6 +40,10 @@ class TableStatus:
     last_error: str = ""
     last_error_code: str = ""
     attempt: int = 0
+    next_retry_ms: int | None = None
+    gaps: int = 0
+    last_gap: str = ""
+    skipped_commits: int = 0
 
     def to_json(self, now_ms: int) -> dict[str, object]:
         """Return what `/status` shows of this table."""
@@ -59,6 +66,10 @@ class TableStatus:
             if self.last_error
             else None,
             "attempt": self.attempt,
+            "next_retry_ms": self.next_retry_ms,
+            "gaps": self.gaps,
+            "last_gap": self.last_gap or None,
+            "skipped_commits": self.skipped_commits,
         }
 
 
@@ -95,10 +106,10 @@ class StatusBoard:
         name = getattr(event, "table", None)
         with self._lock:
             if name in self._tables:
-                self._tables[name] = _after(self._tables[name], event)
+                self._tables[name] = _after(self._tables[name], event, self._clock.now_ms())
 
 
-def _after(status: TableStatus, event: events.Event) -> TableStatus:
+def _after(status: TableStatus, event: events.Event, now_ms: int) -> TableStatus:
     match event:
         case events.PipelineStarted():
             return replace(status, source=event.source, sink=event.sink, state="starting")
@@ -109,6 +120,7 @@ def _after(status: TableStatus, event: events.Event) -> TableStatus:
                 status,
                 state="running",
                 is_ready=True,
+                next_retry_ms=None,
                 version=event.version,
                 head_version=event.head_version,
                 lag_versions=event.versions,
@@ -120,16 +132,27 @@ def _after(status: TableStatus, event: events.Event) -> TableStatus:
             return replace(status, rows=rows, attempt=0)
         case events.OffsetSaved():
             return replace(status, version=event.version)
-        case events.RetryScheduled() | events.PipelineFailed():
-            is_retry = isinstance(event, events.RetryScheduled)
-            return replace(
-                status,
-                state="retrying" if is_retry else "failed",
-                last_error=event.hint,
-                last_error_code=event.error_code,
-                attempt=status.attempt + 1,
-            )
+        case events.RetryScheduled():
+            retry_ms = now_ms + round(event.wait_seconds * 1000)
+            return replace(_broken(status, event), state="retrying", next_retry_ms=retry_ms)
+        case events.PipelineFailed():
+            return replace(_broken(status, event), state="failed", next_retry_ms=None)
+        case events.GapMet():
+            return replace(status, gaps=status.gaps + 1, last_gap=event.hint)
+        case events.CommitSkipped():
+            return replace(status, skipped_commits=status.skipped_commits + 1)
         case events.PipelineStopped():
-            return replace(status, state="stopped")
+            return replace(status, state="stopped", next_retry_ms=None)
         case _:
             return status
+
+
+def _broken(
+    status: TableStatus, event: events.RetryScheduled | events.PipelineFailed
+) -> TableStatus:
+    return replace(
+        status,
+        last_error=event.hint,
+        last_error_code=event.error_code,
+        attempt=status.attempt + 1,
+    )

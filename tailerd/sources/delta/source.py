@@ -29,9 +29,10 @@ from tailerd.errors import (
     TableRecreatedError,
     UsageError,
 )
-from tailerd.sources.base import Backlog
+from tailerd.sources.base import Backlog, TableIdentity
 from tailerd.sources.delta.commit_tasks import CommitTasks
 from tailerd.sources.delta.commit_window import CommitWindow
+from tailerd.sources.delta.identity import schema_id
 from tailerd.sources.delta.read import read_changes, rows_schema
 from tailerd.sources.delta.snapshot_tasks import SnapshotTasks
 from tailerd.sources.delta.start import StartWord, parse_point, parse_start, show_ms, to_ms
@@ -74,6 +75,7 @@ class DeltaChangeSource:
         self._clock = clock or SystemClock()
         self._listed_at = float("-inf")
         self._seen_version = head_version
+        self._schema_id = (-1, "")
 
     @classmethod
     async def open(
@@ -138,6 +140,13 @@ class DeltaChangeSource:
     def table_id(self) -> str:
         """Identity of the table."""
         return self._head_state.metadata.id
+
+    async def identity(self, version: Version) -> TableIdentity:
+        """Return the table's id and a hash of the schema of `version`, as far as it is known."""
+        if self._schema_id[0] != version:
+            state = None if version < 0 else await self._window.state_at(version)
+            self._schema_id = (version, "" if state is None else schema_id(state.schema))
+        return TableIdentity(table_id=self.table_id, schema_id=self._schema_id[1])
 
     async def initial_offset(self, start: str) -> Offset:
         """Return where to begin: `snapshot`, `latest`, a version, or a time.
