@@ -20,10 +20,10 @@ from tailerd.delta.protocol.actions import (
     Metadata,
     Protocol,
     Transaction,
-    num_records_of,
 )
 from tailerd.delta.protocol.file_key import file_key
 from tailerd.delta.protocol.file_tally import cardinality
+from tailerd.delta.protocol.row_tally import RowTally
 from tailerd.errors import CorruptLogError, TornCommitError
 
 SLICE_BYTES = 4 * 1024 * 1024
@@ -256,9 +256,7 @@ class CommitScan:
         self, version: int, name: str, root_url: str = "", *, with_rows: bool = False
     ) -> None:
         self._commit = Commit(version)
-        if with_rows:
-            self._commit.rows_added = self._commit.rows_removed = 0
-        self._with_rows = with_rows
+        self._rows = RowTally() if with_rows else None
         self._decoder = LineDecoder(name)
         self._root_url = root_url
         self._is_first = True
@@ -275,13 +273,13 @@ class CommitScan:
             CorruptLogError, TornCommitError: As `LineDecoder`, or two metadata or protocol actions.
         """
         self._take(self._decoder.finish())
+        if self._rows is not None:
+            self._commit.rows_added = self._rows.added
+            self._commit.rows_removed = self._rows.removed
         return self._commit
 
     def _take(self, lines: list[Line]) -> None:
         commit = self._commit
-        if self._with_rows:
-            commit.rows_added = _more_rows(commit.rows_added, (line.add for line in lines))
-            commit.rows_removed = _more_rows(commit.rows_removed, (line.remove for line in lines))
         for line in lines:
             if (action := line.add) is not None:
                 key, path_key = self._keys(action)
@@ -289,6 +287,8 @@ class CommitScan:
                 commit.added_sizes.append(action.size or 0)
                 commit.added_paths.append(path_key)
                 commit.added.count(action)
+                if self._rows is not None:
+                    self._rows.take_add(action, path_key)
                 if action.deletion_vector is not None:
                     commit.vector_keys.append(key)
                     commit.vector_rows.append(cardinality(action.deletion_vector.cardinality))
@@ -299,6 +299,8 @@ class CommitScan:
                 commit.removed_keys.append(key)
                 commit.removed_paths.append(path_key)
                 commit.removed.count(action)
+                if self._rows is not None:
+                    self._rows.take_remove(action, path_key)
                 if action.data_change:
                     commit.data_removed.count(action)
             else:
@@ -337,16 +339,6 @@ class CommitScan:
                 f"{self._decoder.name} has two {action} actions, which the protocol forbids.",
                 hint="The writer is broken: restore the log entry from a backup.",
             )
-
-
-def _more_rows(rows: int | None, actions: Iterable[FileAction | None]) -> int | None:
-    for action in actions:
-        if action is not None:
-            more = None if rows is None else num_records_of(action)
-            if rows is None or more is None:
-                return None
-            rows += more
-    return rows
 
 
 def scan_commit(version: int, name: str, body: bytes, root_url: str = "") -> Commit:

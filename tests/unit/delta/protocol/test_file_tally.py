@@ -135,3 +135,10 @@ def test_rows_are_counted_from_statistics_and_unknown_where_one_file_has_none() 
     assert scanned_rows(four, add("c"), gone) == (None, 9)
     assert scanned_rows(four, remove("c")) == (4, None)
     assert commit_of(four).rows_added is None
+
+
+def test_a_remove_without_statistics_has_the_rows_of_the_add_of_its_path() -> None:
+    marked = add("a", **vector("dv"))
+    marked["add"]["stats"] = '{"numRecords":4}'
+    assert scanned_rows(remove("a"), marked) == (4, 4)
+    assert scanned_rows(remove("b"), marked) == (4, None)
