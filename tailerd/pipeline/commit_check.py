@@ -12,6 +12,7 @@ from tailerd.changefeed.limits import BatchLimit
 from tailerd.changefeed.offset import Offset, Phase
 from tailerd.errors import TailerdError
 from tailerd.pipeline.change_stream import ChangeStream
+from tailerd.pipeline.memory_budget import TableMemory
 from tailerd.pipeline.policies import POISON_ERRORS
 from tailerd.sources.base import ChangeSource
 
@@ -20,11 +21,17 @@ class CommitCheck:
     """Checks the commits of one journey, in order. Snapshots are not checked."""
 
     def __init__(
-        self, source: ChangeSource, *, limit: BatchLimit, executor: Executor | None
+        self,
+        source: ChangeSource,
+        *,
+        limit: BatchLimit,
+        executor: Executor | None,
+        memory: TableMemory | None,
     ) -> None:
         self._source = source
         self._limit = limit
         self._executor = executor
+        self._memory = memory
         self._checked: Offset | None = None
 
     async def reach(self, start: Offset, end: Offset) -> tuple[Offset, TailerdError | None]:
@@ -54,7 +61,14 @@ class CommitCheck:
         return end, None
 
     async def _error_in(self, start: Offset, end: Offset) -> TailerdError | None:
-        stream = ChangeStream(self._source, start, end, limit=self._limit, executor=self._executor)
+        stream = ChangeStream(
+            self._source,
+            start,
+            end,
+            limit=self._limit,
+            executor=self._executor,
+            memory=self._memory,
+        )
         try:
             async with aclosing(stream.batches()) as batches:
                 async for _ in batches:

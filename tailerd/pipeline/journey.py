@@ -21,6 +21,7 @@ from tailerd.errors import BugError, SinkError, TailerdError
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.commit_check import CommitCheck
 from tailerd.pipeline.identity import check_identity, last_version, save_offset
+from tailerd.pipeline.memory_budget import TableMemory
 from tailerd.pipeline.offset_store import OffsetStore
 from tailerd.pipeline.poison_log import PoisonLog, PoisonRecord
 from tailerd.pipeline.policies import OnGap, OnPoison
@@ -75,6 +76,7 @@ class Journey:
         on_progress: Callable[[], None],
         executor: Executor | None = None,
         poison: PoisonLog | None = None,
+        memory: TableMemory | None = None,
     ) -> None:
         """Prepare; nothing is read or written before `run`.
 
@@ -86,6 +88,8 @@ class Journey:
             on_progress: Called whenever an offset was saved.
             executor: Threads that read; the loop's own by default.
             poison: Takes the records of commits that `on_poison` leaves out.
+            memory: The table's part of the process's budget; without it, nothing bounds the table
+                but its own limits.
         """
         self._plan = plan
         self._source = source
@@ -97,8 +101,9 @@ class Journey:
         self._on_progress = on_progress
         self._executor = executor
         self._poison = poison
+        self._memory = memory
         self._check = (
-            CommitCheck(source, limit=plan.batch_limit, executor=executor)
+            CommitCheck(source, limit=plan.batch_limit, executor=executor, memory=memory)
             if plan.on_poison is OnPoison.SKIP_AND_RECORD
             else None
         )
@@ -155,6 +160,7 @@ class Journey:
                 engine=ENGINE,
                 version=offset.version,
                 is_resumed=saved is not None,
+                offset=offset.to_json(),
             )
         )
         return offset
@@ -225,7 +231,12 @@ class Journey:
     async def _deliver(self, start: Offset, end: Offset) -> None:
         began = self._clock.monotonic()
         stream = ChangeStream(
-            self._source, start, end, limit=self._plan.batch_limit, executor=self._executor
+            self._source,
+            start,
+            end,
+            limit=self._plan.batch_limit,
+            executor=self._executor,
+            memory=self._memory,
         )
         async with aclosing(stream.batches()) as batches:
             rows = await self._write(
@@ -236,7 +247,15 @@ class Journey:
                 f"The sink {self._plan.sink} acknowledged {rows} rows of {self._plan.table} after"
                 f" taking {stream.total_rows}, not all there were."
             )
-        if rows:
+        self._tell_delivery(stream, start, end, self._clock.monotonic() - began)
+        safe = self._tracker.delivered(end)
+        if safe is not None:
+            await self._save(safe)
+
+    def _tell_delivery(
+        self, stream: ChangeStream, start: Offset, end: Offset, duration_seconds: float
+    ) -> None:
+        if stream.total_rows:
             self._telemetry.emit(
                 events.DeliveryAcknowledged(
                     table=self._plan.table,
@@ -246,12 +265,15 @@ class Journey:
                     end_version=last_version(end),
                     rows=dict(stream.rows),
                     bytes=stream.bytes,
-                    duration_seconds=self._clock.monotonic() - began,
+                    duration_seconds=duration_seconds,
                 )
             )
-        safe = self._tracker.delivered(end)
-        if safe is not None:
-            await self._save(safe)
+        if stream.commits:
+            self._telemetry.emit(
+                events.CommitsDelivered(
+                    table=self._plan.table, engine=ENGINE, commits=dict(stream.commits)
+                )
+            )
 
     async def _write(self, delivery: Delivery) -> int:
         try:
@@ -308,6 +330,7 @@ class Journey:
                 head_version=backlog.head_version,
                 versions=backlog.versions,
                 oldest_timestamp_ms=backlog.oldest_undelivered_timestamp_ms,
+                retention_seconds=backlog.retention_seconds,
             )
         )
 

@@ -25,6 +25,7 @@ from tailerd.clock import Clock
 from tailerd.errors import BugError, NotATableError, TableError, TailerdError
 from tailerd.pipeline.gap_crossing import cross_gap
 from tailerd.pipeline.journey import ENGINE, Journey, JourneyPlan
+from tailerd.pipeline.memory_budget import TableMemory
 from tailerd.pipeline.offset_store import OffsetStore
 from tailerd.pipeline.poison_log import PoisonLog
 from tailerd.pipeline.policies import GAP_ERRORS, POISON_ERRORS, OnGap, OnPoison
@@ -59,6 +60,7 @@ class Pipeline:
         jitter: random.Random | None = None,
         executor: Executor | None = None,
         poison: PoisonLog | None = None,
+        memory: TableMemory | None = None,
     ) -> None:
         """Prepare; the table is opened by `run`.
 
@@ -66,7 +68,8 @@ class Pipeline:
             plan: What to do.
             source_place: The table's place, for telemetry.
             open_source: Opens the table; tried again like everything else.
-            sink, offsets, hint, telemetry, clock, executor, poison: As `Journey` takes them.
+            sink, offsets, hint, telemetry, clock: As `Journey` takes them.
+            executor, poison, memory: As `Journey` takes them; `run` closes the memory.
             backoff: Waits between attempts.
             max_attempts: Failed attempts in a row before giving up; None never gives up.
             jitter: Source of randomness of the waits.
@@ -86,6 +89,7 @@ class Pipeline:
         self._jitter = jitter or random.Random()
         self._executor = executor
         self._poison = poison
+        self._memory = memory
         self._journey: Journey | None = None
         self._stopping = asyncio.Event()
         self._attempt = 0
@@ -131,6 +135,8 @@ class Pipeline:
                 await self._wait_before_retry(error)
             self._tell_stopped(False)
         finally:
+            if self._memory is not None:
+                self._memory.close()
             await self._sink.aclose()
 
     async def _may_cross(self, error: TailerdError) -> bool:
@@ -218,6 +224,7 @@ class Pipeline:
             on_progress=self._made_progress,
             executor=self._executor,
             poison=self._poison,
+            memory=self._memory,
         )
         self._journey = journey
         if self._stopping.is_set():

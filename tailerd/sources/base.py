@@ -16,12 +16,17 @@ from tailerd.changefeed.offset import Offset, Version
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """What lies between an offset and the head of the table, as far as the log was looked at."""
+    """What lies between an offset and the head of the table, as far as the log was looked at.
+
+    `retention_seconds` is how long after its time a commit and its files are kept at least; None
+    where the source does not know.
+    """
 
     head_version: Version
     versions: int
     head_timestamp_ms: int
     oldest_undelivered_timestamp_ms: int | None
+    retention_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

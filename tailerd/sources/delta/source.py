@@ -21,6 +21,7 @@ from tailerd.delta.protocol.data_path import DataPaths, allowed_places
 from tailerd.delta.protocol.log_path import LogFile, LogFileKind
 from tailerd.delta.protocol.log_segment import LogListing
 from tailerd.delta.protocol.snapshot import TableState
+from tailerd.delta.protocol.table_properties import retention_seconds
 from tailerd.delta.time_travel import TimeAxis
 from tailerd.errors import (
     ChecksumMismatchError,
@@ -341,6 +342,7 @@ class DeltaChangeSource:
         head = max(listing.head_version or 0, start.version - 1)
         pending = [version for version in listing.commits if version >= start.version]
         newest, oldest = listing.commits.get(head), min(pending, default=None)
+        state = self._window.timeline.newest or self._head_state
         return Backlog(
             head_version=Version(head),
             versions=max(0, head - start.version + 1),
@@ -348,6 +350,7 @@ class DeltaChangeSource:
             oldest_undelivered_timestamp_ms=(
                 None if oldest is None else listing.commits[oldest].mtime_ms
             ),
+            retention_seconds=retention_seconds(state.metadata.configuration),
         )
 
     async def commit(self, end: Offset) -> None:

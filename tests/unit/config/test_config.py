@@ -129,7 +129,7 @@ REFUSED = {
     "from is a truth value": (MINIMAL + "    from: true", ["from is True"]),
     "listen without a port": ("http: {listen: localhost}" + MINIMAL, ["http.listen", "host:port"]),
     "listen with an impossible port": ("http: {listen: 'x:70000'}" + MINIMAL, ["65535"]),
-    "no tables": ("tables: {}", ["tables is {}", "at least 1"]),
+    "no tables": ("tables: {}", ["tables is missing or empty", "nothing to do"]),
     "tables is a list": ("tables: [1]", ["tables is [1]", "mapping"]),
     "table is a number": ("tables: {o: 3}", ["tables.o is 3", "mapping"]),
     "no path": (

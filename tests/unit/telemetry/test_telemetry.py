@@ -20,8 +20,12 @@ from tests.doubles.sim_clock import SimClock
 ALL = get_args(events.Event)
 NOT_COUNTED = {
     events.DaemonStarted,
+    events.ConfigReloaded,
+    events.ConfigRejected,
+    events.TableAdded,
+    events.TableAltered,
+    events.TableRejected,
     events.ShutdownRequested,
-    events.OffsetChosen,
     events.WatcherUnavailable,
     events.ChecksumDiffered,
 }
