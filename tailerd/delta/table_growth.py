@@ -13,6 +13,7 @@ from tailerd.delta.live_files import count_rows
 from tailerd.delta.log_reader import CommitBody, LogReader
 from tailerd.delta.log_tally import LogTally
 from tailerd.delta.protocol.commit_file import Commit
+from tailerd.delta.protocol.table_properties import retention_seconds
 from tailerd.delta.snapshot_cache import SnapshotCache
 from tailerd.errors import MissingVersionError
 
@@ -30,6 +31,7 @@ class TableSize:
         commits_since_checkpoint, bytes_since_checkpoint: What a reader replays on top of the
             newest checkpoint, or from the beginning.
         log_files: Files of the log.
+        retention_seconds: How long after its time a commit and its files are kept at least.
     """
 
     version: int
@@ -43,6 +45,7 @@ class TableSize:
     commits_since_checkpoint: int
     bytes_since_checkpoint: int
     log_files: int
+    retention_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +151,7 @@ class TableGrowth:
             commits_since_checkpoint=log.commits,
             bytes_since_checkpoint=log.bytes,
             log_files=log.files,
+            retention_seconds=retention_seconds(snapshot.state.metadata.configuration),
         )
 
     def _take(self, found: CommitBody, files_before: int) -> None:
