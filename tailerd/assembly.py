@@ -29,6 +29,7 @@ from tailerd.registry import load_class
 from tailerd.sinks.base import Sink
 from tailerd.sinks.resources import SinkResources
 from tailerd.sources.base import ChangeSource
+from tailerd.sources.delta.snapshot_spool import SnapshotSpool
 from tailerd.sources.delta.source import DeltaChangeSource
 from tailerd.storage.locate import locate
 from tailerd.storage.metered import MeteredStore, RequestKind
@@ -69,8 +70,13 @@ def open_sink(table: str, config: SinkConfig) -> Sink | None:
     return sink_class.from_config(config, resources)
 
 
-async def open_source(config: TableConfig, telemetry: Telemetry) -> ChangeSource:
+async def open_source(
+    config: TableConfig, telemetry: Telemetry, spool: Path | None = None
+) -> ChangeSource:
     """Open a table for its changes.
+
+    Args:
+        spool: Folder for the file list of a snapshot that is being delivered.
 
     Raises:
         TableError: It is none, or asks for what this reader does not know.
@@ -91,6 +97,7 @@ async def open_source(config: TableConfig, telemetry: Telemetry) -> ChangeSource
         allowed_paths=config.allowed_paths,
         wrap_store=lambda store: MeteredStore(store, count),
         on_mismatch=warn,
+        spool=None if spool is None else SnapshotSpool(spool),
     )
 
 
@@ -125,6 +132,11 @@ async def saved_offset(config: Config, name: str) -> Offset | None:
         return _spark_offset(spark_checkpoint(config, name))
     saved = await offset_store(config).load(name)
     return None if saved is None else saved.offset
+
+
+def snapshot_spool(config: Config, name: str) -> Path:
+    """Return the folder where a pipeline keeps the file list of a snapshot under way."""
+    return Path(config.state) / "spool" / name
 
 
 def spark_checkpoint(config: Config, name: str) -> Path:
@@ -239,7 +251,9 @@ class Assembly:
         return Pipeline(
             _journey_plan(name, table, is_once=self._is_once),
             source_place=table.path,
-            open_source=partial(open_source, table, self._telemetry),
+            open_source=partial(
+                open_source, table, self._telemetry, snapshot_spool(self._config, name)
+            ),
             sink=sink,
             offsets=offset_store(self._config),
             hint=self._bell(name, log_folder(table)),
@@ -283,7 +297,7 @@ async def reset_offset(
     except ValueError as error:
         raise UsageError(f"--to is {to!r}, but {error}.") from error
     table = config.tables[name]
-    source = await open_source(table, telemetry or Telemetry())
+    source = await open_source(table, telemetry or Telemetry(), snapshot_spool(config, name))
     offset = await source.initial_offset(to)
     await save_offset(offset_store(config), name, offset, ChangeMode(table.changes), source)
     return offset

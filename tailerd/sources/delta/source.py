@@ -35,6 +35,8 @@ from tailerd.sources.delta.commit_tasks import CommitTasks
 from tailerd.sources.delta.commit_window import CommitWindow
 from tailerd.sources.delta.identity import schema_id
 from tailerd.sources.delta.read import read_changes, rows_schema
+from tailerd.sources.delta.snapshot_files import LoggedFiles, SnapshotFiles
+from tailerd.sources.delta.snapshot_spool import SnapshotSpool
 from tailerd.sources.delta.snapshot_tasks import SnapshotTasks
 from tailerd.sources.delta.start import StartWord, parse_point, parse_start, show_ms, to_ms
 from tailerd.storage.base import ObjectStore
@@ -63,6 +65,7 @@ class DeltaChangeSource:
         allowed_paths: Iterable[str] = (),
         columns: Sequence[str] | None = None,
         clock: Clock | None = None,
+        spool: SnapshotSpool | None = None,
     ) -> None:
         self._name = name
         self._reader = reader
@@ -73,6 +76,7 @@ class DeltaChangeSource:
         self._window = CommitWindow(reader, changes)
         self._commits = CommitTasks(self._window, self._paths)
         self._snapshot: SnapshotTasks | None = None
+        self._spool = spool
         self._clock = clock or SystemClock()
         self._listed_at = float("-inf")
         self._seen_version = head_version
@@ -89,6 +93,7 @@ class DeltaChangeSource:
         wrap_store: Callable[[ObjectStore], ObjectStore] | None = None,
         on_mismatch: Callable[[ChecksumMismatchError], None] | None = None,
         clock: Clock | None = None,
+        spool: SnapshotSpool | None = None,
     ) -> DeltaChangeSource:
         """Open a table at its newest version.
 
@@ -100,6 +105,8 @@ class DeltaChangeSource:
             wrap_store: Puts a wrapper (metering, retries) around the store of the log.
             on_mismatch: Told when a version checksum differs from the replay; without it, that
                 is an error.
+            spool: Keeps the file list of a snapshot over a restart; without it, the snapshot goes
+                on only as long as the log has its version.
 
         Raises:
             NotATableError, TableError: The table cannot be served.
@@ -120,6 +127,7 @@ class DeltaChangeSource:
             allowed_paths=allowed_paths,
             columns=columns,
             clock=clock,
+            spool=spool,
         )
         source._window.timeline.restart(head.version, head.state)
         for file in segment.ascending_commits[-1:]:
@@ -158,6 +166,9 @@ class DeltaChangeSource:
         """
         match parse_start(start):
             case StartWord.SNAPSHOT:
+                if self._spool is not None:
+                    # Before anybody saves the offset: whoever has it, has the list.
+                    await self._snapshot_tasks(self._head_version, is_new=True)
                 return self._offset(self._head_version, Phase.SNAPSHOT)
             case StartWord.LATEST:
                 return self._offset(self._head_version + 1)
@@ -297,14 +308,25 @@ class DeltaChangeSource:
         self._seen_version = max(self._seen_version, listing.head_version or 0)
         return listing
 
-    async def _snapshot_tasks(self, version: int) -> SnapshotTasks:
-        if self._snapshot is None or self._snapshot.snapshot.version != version:
-            snapshot = await self._reader.open(version)
-            if snapshot.state.metadata.id != self.table_id:
-                raise TableRecreatedError(f"Version {version} belongs to another table.")
-            time = await self._version_time_ms(version, snapshot.state)
-            self._snapshot = SnapshotTasks(self._reader, snapshot, time, self._paths)
+    async def _snapshot_tasks(self, version: int, *, is_new: bool = False) -> SnapshotTasks:
+        """Return the plan of a snapshot; a spool that was begun is gone on with unless `is_new`."""
+        if is_new or self._snapshot is None or self._snapshot.version != version:
+            files: SnapshotFiles | None = None
+            if self._spool is not None and not is_new:
+                files = await self._spool.find(self.table_id, version)
+            if files is None:
+                files = await self._logged_files(version)
+                if self._spool is not None:
+                    files = await self._spool.write(self.table_id, files)
+            self._snapshot = SnapshotTasks(files, self._paths)
         return self._snapshot
+
+    async def _logged_files(self, version: int) -> LoggedFiles:
+        snapshot = await self._reader.open(version)
+        if snapshot.state.metadata.id != self.table_id:
+            raise TableRecreatedError(f"Version {version} belongs to another table.")
+        time = await self._version_time_ms(version, snapshot.state)
+        return LoggedFiles(self._reader, snapshot, time)
 
     async def _version_time_ms(self, version: int, state: TableState) -> int:
         listing = await self._look_around(version)
@@ -359,6 +381,8 @@ class DeltaChangeSource:
         self._commits.forget_before(end.version)
         if end.phase is Phase.FOLLOW:
             self._snapshot = None
+            if self._spool is not None:
+                await self._spool.remove()
 
     async def arrow_schema(self) -> pa.Schema:
         """Return the newest version's columns, as seen when the table was opened."""
