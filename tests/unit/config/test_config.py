@@ -224,7 +224,10 @@ def test_generated_documents_are_in_step_with_the_code() -> None:
         assert (ROOT / "config" / name).read_text() == text, again
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "config").glob("*.yaml")), ids=lambda p: p.name)
+SHIPPED = sorted(path for path in (ROOT / "config").glob("*.yaml") if path.stem != "alerts")
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.name)
 def test_shipped_configurations_load_and_fit_the_schema(path: Path) -> None:
     load_config(path)
     jsonschema.validate(yaml.safe_load(path.read_text()), schema())
