@@ -3,7 +3,7 @@
 A spool is one folder, named by the version, that appears whole:
 
     manifest.json       what it is a list of, and the schema its rows are read with
-    keys.npy sizes.npy  key and bytes of every live file, ascending by key
+    keys sizes          key and bytes of every live file, ascending by key, 64 bit each
     00000.files ...     descriptions, one file for every `BUCKET_FILES` keys
 
 The log gives descriptions in its own order; each goes to the bucket of its key. So a range of keys
@@ -19,10 +19,11 @@ import shutil
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from tailerd.changefeed.change_task import TableSchema
 from tailerd.delta.protocol.file_index import Sizes
@@ -35,6 +36,8 @@ FORMAT = 1
 BUCKET_FILES = 4096
 BUFFER_BYTES = 8 * 1024 * 1024
 _MANIFEST = "manifest.json"
+_KEYS = "keys"
+_SIZES = "sizes"
 _FRESH = ".fresh"
 
 _encoder = msgspec.msgpack.Encoder()
@@ -59,14 +62,10 @@ class SpooledFiles:
         self.version = manifest.version
         self.timestamp_ms = manifest.timestamp_ms
         self.schema = msgspec.convert(manifest.schema, TableSchema)
-        # An empty file cannot be mapped.
-        mode: Literal["r"] | None = "r" if manifest.count else None
-        self._keys: KeyArray = np.load(folder / "keys.npy", mmap_mode=mode)
-        self._sizes: Sizes = np.load(folder / "sizes.npy", mmap_mode=mode)
+        self._keys: KeyArray = _mapped(folder / _KEYS, np.dtype("<u8"), manifest.count)
+        self._sizes: Sizes = _mapped(folder / _SIZES, np.dtype("<i8"), manifest.count)
         self._bounds = np.array(self._keys[::BUCKET_FILES])
         self._cached: tuple[int, list[LiveFile]] = (-1, [])
-        if not len(self._keys) == len(self._sizes) == manifest.count:
-            raise ValueError(f"{len(self._keys)} keys, and {manifest.count} were written")
 
     def sorted_files(self) -> tuple[KeyArray, Sizes]:
         """Return keys, ascending, and sizes of all files; they stay on disk."""
@@ -212,8 +211,8 @@ class _Writer:
     def finish(self, manifest: _Manifest, sizes: Sizes) -> None:
         """Make everything durable; the manifest comes last."""
         self._flush()
-        np.save(self._folder / "keys.npy", self._keys)
-        np.save(self._folder / "sizes.npy", sizes)
+        (self._folder / _KEYS).write_bytes(self._keys.astype("<u8").tobytes())
+        (self._folder / _SIZES).write_bytes(sizes.astype("<i8").tobytes())
         for path in self._folder.iterdir():
             _sync(path)
         manifest_path = self._folder / _MANIFEST
@@ -228,6 +227,22 @@ class _Writer:
                 file.write(len(chunk).to_bytes(8, "big") + chunk)
         self._buffers.clear()
         self._buffered_bytes = 0
+
+
+def _mapped(path: Path, kind: np.dtype[Any], count: int) -> npt.NDArray[Any]:
+    """Return a file of numbers as an array that stays on disk.
+
+    Not a `.npy`: numpy parses its header as Python, which threads of CPython 3.11 cannot do at once
+    (cpython#106905).
+
+    Raises:
+        ValueError: The file has another length.
+    """
+    size_bytes = path.stat().st_size
+    if size_bytes != count * kind.itemsize:
+        raise ValueError(f"{path.name} has {size_bytes} bytes for {count} files")
+    # An empty file cannot be mapped.
+    return np.memmap(path, kind, "r", shape=(count,)) if count else np.empty(0, kind)
 
 
 def _bucket_path(folder: Path, number: int) -> Path:

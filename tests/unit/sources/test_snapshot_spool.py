@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -91,6 +92,15 @@ async def test_every_range_of_keys_comes_back_whole_and_in_order(
             assert await keys_between(files, first, until) == expected
 
 
+async def test_many_pipelines_spool_at_once(tmp_path: Path) -> None:
+    async def spool(number: int) -> list[int]:
+        files = await SnapshotSpool(tmp_path / str(number)).write("t", ListedFiles(number))
+        return await keys_between(files, 0, None)
+
+    found = await asyncio.gather(*(spool(number) for number in range(200)))
+    assert [len(keys) for keys in found] == list(range(200))
+
+
 async def test_a_range_reads_no_more_than_its_buckets(tmp_path: Path) -> None:
     listed = ListedFiles(6 * BUCKET_FILES)
     files = await SnapshotSpool(tmp_path / "s").write("t", listed)
@@ -151,7 +161,7 @@ async def found_keys(folder: Path) -> list[int]:
     ("name", "damage"),
     [
         (name, damage)
-        for name in ("manifest.json", "keys.npy", "sizes.npy", "00000.files")
+        for name in ("manifest.json", "keys", "sizes", "00000.files")
         for damage in ("cut off", "empty", "gone")
         if (name, damage) != ("manifest.json", "gone")
     ],
