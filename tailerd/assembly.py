@@ -193,6 +193,7 @@ class Assembly:
 
     Attributes:
         hints: Where pipelines wait for the watchers' events.
+        memory: What their rows may take ahead of the sinks.
     """
 
     def __init__(
@@ -218,7 +219,7 @@ class Assembly:
         self._clock = clock
         self._executor = executor
         self._is_once = is_once
-        self._memory = MemoryBudget(config.memory)
+        self.memory = MemoryBudget(config.memory)
         self._bells: dict[str, tuple[str, Hint]] = {}
         self._spark: SparkEngine | None = None
 
@@ -262,7 +263,7 @@ class Assembly:
             max_attempts=table.max_attempts or attempts_once,
             executor=self._executor,
             poison=FilePoisonLog(Path(self._config.state) / "poison"),
-            memory=self._memory.join(sink.max_in_flight),
+            memory=self.memory.join(sink.max_in_flight),
         )
 
     def _spark_pipeline(self, name: str, table: TableConfig) -> Runner:

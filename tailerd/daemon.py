@@ -151,6 +151,8 @@ class Daemon:
             executor=executor,
             is_once=self._is_once,
         )
+        memory = assembly.memory
+        self._metrics.watch_memory(memory.total_bytes, lambda: memory.used_bytes)
         try:
             async with asyncio.TaskGroup() as group:
                 config = await self._discover(self._file_config)

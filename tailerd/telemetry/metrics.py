@@ -82,6 +82,21 @@ class Metrics:
         """Return all metrics in Prometheus's text format."""
         return generate_latest(self._registry)
 
+    def watch_memory(self, budget_bytes: int, used_bytes: Callable[[], int]) -> None:
+        """Show the rows that are read ahead of the sinks; `used_bytes` is asked at each scrape."""
+        budget = Gauge(
+            "tailerd_memory_budget_bytes",
+            "Bytes of rows that all tables may read ahead of their sinks",
+            registry=self._registry,
+        )
+        budget.set(budget_bytes)
+        used = Gauge(
+            "tailerd_memory_used_bytes",
+            "Bytes of rows that are read ahead now",
+            registry=self._registry,
+        )
+        used.set_function(used_bytes)
+
     def _make_pipeline_metrics(self) -> None:
         r = self._registry
         self._state = Gauge(

@@ -28,6 +28,7 @@ SELECTOR = re.compile(r"\b((?:tailerd|process)_[a-z_]+)\{([^}]*)\}")
 def real_samples() -> dict[str, set[str]]:
     """Return the labels of every sample a daemon gives, by its name."""
     metrics = Metrics(SimClock())
+    metrics.watch_memory(1, lambda: 0)
     for event in (
         STARTED,
         backlog(1, 1),

@@ -176,3 +176,12 @@ def test_the_next_attempt_is_told_and_forgotten_when_it_succeeds() -> None:
     assert shown(board)["next_retry_ms"] == clock.now_ms() + 2500
     board.handle(backlog(0, None))
     assert shown(board)["next_retry_ms"] is None
+
+
+def test_memory_is_asked_at_each_scrape() -> None:
+    metrics, used = Metrics(SimClock()), [10]
+    metrics.watch_memory(256, lambda: used[0])
+    assert samples(metrics)["tailerd_memory_used_bytes",] == 10
+    used[0] = 20
+    assert samples(metrics)["tailerd_memory_used_bytes",] == 20
+    assert samples(metrics)["tailerd_memory_budget_bytes",] == 256
