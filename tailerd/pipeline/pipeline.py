@@ -198,6 +198,10 @@ class Pipeline:
         try:
             return None, await self._travel()
         except ExceptionGroup as group:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                # A task group puts its tasks' errors before a cancellation that came meanwhile.
+                raise asyncio.CancelledError from group
             return self._noted(_first(group)), False
         except TailerdError as error:
             return self._noted(error), False
