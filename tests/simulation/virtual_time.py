@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 MAX_STEPS = 2_000_000
+TICK_DIGITS = 6
+"""Time goes in whole microseconds, so that equal moments are equal whatever was added up."""
 START_MS = 1_700_000_000_000
 
 
@@ -37,7 +39,7 @@ class _Jumper(selectors.SelectSelector):
             raise StandstillError("Everybody waits and no timer is set.")
         if self.turns > MAX_STEPS:
             raise StandstillError(f"{MAX_STEPS} turns of the loop and no end.")
-        self.now += max(0.0, timeout)
+        self.now = round(self.now + max(0.0, timeout), TICK_DIGITS)
         return []
 
 
@@ -52,14 +54,29 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self, thread_seconds: Callable[[], float] = lambda: 0.001) -> None:
         self._jumper = _Jumper()
         self._alarm: tuple[int, Callable[[], None]] | None = None
+        self._timers = 0
         self.steps = 0
         self.thread_seconds = thread_seconds
         super().__init__(self._jumper)
+        # Timers of one tick are due together.
+        self._clock_resolution = 0.5 * 10**-TICK_DIGITS
         # Futures that die with a killed process would be reported as forgotten.
         self.set_exception_handler(lambda _loop, _context: None)
 
     def time(self) -> float:
         return self._jumper.now
+
+    def call_at(  # type: ignore[override]
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        self._timers += 1
+        # Of one tick, the timer that was set first is first; a heap alone does not promise that.
+        due = round(when, TICK_DIGITS) + self._timers * 1e-12
+        return super().call_at(due, callback, *args, context=context)
 
     def strike_after(self, steps: int, alarm: Callable[[], None]) -> None:
         """Call `alarm` right after that many more steps; replaces an earlier one."""
