@@ -2,34 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset
 from tailerd.clock import Clock
 from tailerd.config import Config, SinkConfig, TableConfig
+from tailerd.config.values import check_start
+from tailerd.delta.log_reader import LogReader
 from tailerd.encoding.json import JsonEncoder
-from tailerd.errors import BugError, ChecksumMismatchError, OffsetError
+from tailerd.errors import BugError, ChecksumMismatchError, OffsetError, UsageError
+from tailerd.pipeline.fleet import Member, Runner
+from tailerd.pipeline.identity import save_offset
 from tailerd.pipeline.journey import JourneyPlan
+from tailerd.pipeline.memory_budget import MemoryBudget
 from tailerd.pipeline.offset_store import FileOffsetStore
 from tailerd.pipeline.pipeline import Pipeline
+from tailerd.pipeline.poison_log import FilePoisonLog
+from tailerd.pipeline.policies import OnGap, OnPoison
 from tailerd.registry import load_class
 from tailerd.sinks.base import Sink
 from tailerd.sinks.resources import SinkResources
 from tailerd.sources.base import ChangeSource
+from tailerd.sources.delta.snapshot_spool import SnapshotSpool
 from tailerd.sources.delta.source import DeltaChangeSource
 from tailerd.storage.locate import locate
 from tailerd.storage.metered import MeteredStore, RequestKind
 from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.base import Watcher
-from tailerd.watchers.hints import HintBoard
+from tailerd.watchers.hints import Hint, HintBoard
 from tailerd.watchers.local import LocalWatcher
 from tailerd.watchers.poll import PollWatcher
+
+if TYPE_CHECKING:
+    from tailerd.spark.engine import SparkEngine
 
 _ATTEMPTS_ONCE = 5
 """`--once` is a command somebody waits for: it gives up where the daemon would go on trying."""
@@ -59,8 +70,13 @@ def open_sink(table: str, config: SinkConfig) -> Sink | None:
     return sink_class.from_config(config, resources)
 
 
-async def open_source(config: TableConfig, telemetry: Telemetry) -> ChangeSource:
+async def open_source(
+    config: TableConfig, telemetry: Telemetry, spool: Path | None = None
+) -> ChangeSource:
     """Open a table for its changes.
+
+    Args:
+        spool: Folder for the file list of a snapshot that is being delivered.
 
     Raises:
         TableError: It is none, or asks for what this reader does not know.
@@ -81,7 +97,24 @@ async def open_source(config: TableConfig, telemetry: Telemetry) -> ChangeSource
         allowed_paths=config.allowed_paths,
         wrap_store=lambda store: MeteredStore(store, count),
         on_mismatch=warn,
+        spool=None if spool is None else SnapshotSpool(spool),
     )
+
+
+def open_log(place: str, *, telemetry: Telemetry) -> LogReader:
+    """Return the reader of a table's log that its growth is followed with.
+
+    Checksums that differ are told by the pipeline's own reader.
+
+    Raises:
+        ConfigError: No store serves this place.
+    """
+
+    def count(verb: RequestKind) -> None:
+        telemetry.emit(events.StorageRequested(operation=verb))
+
+    store, root = locate(place)
+    return LogReader(MeteredStore(store, count), root, on_mismatch=lambda _: None, with_rows=True)
 
 
 def offset_store(config: Config) -> FileOffsetStore:
@@ -99,6 +132,11 @@ async def saved_offset(config: Config, name: str) -> Offset | None:
         return _spark_offset(spark_checkpoint(config, name))
     saved = await offset_store(config).load(name)
     return None if saved is None else saved.offset
+
+
+def snapshot_spool(config: Config, name: str) -> Path:
+    """Return the folder where a pipeline keeps the file list of a snapshot under way."""
+    return Path(config.state) / "spool" / name
 
 
 def spark_checkpoint(config: Config, name: str) -> Path:
@@ -150,39 +188,120 @@ def open_watchers(
     return [LocalWatcher(folders, on_unavailable=report), *pollers] if folders else []
 
 
-def open_pipelines(
-    config: Config,
-    names: Sequence[str],
-    *,
-    hints: HintBoard,
-    telemetry: Telemetry,
-    clock: Clock,
-    executor: Executor,
-    is_once: bool,
-) -> list[Pipeline]:
-    """Build the Arrow engine's pipelines of the named tables; nothing is opened yet."""
-    offsets = offset_store(config)
-    pipelines = []
-    for name in names:
-        table = config.tables[name]
+class Assembly:
+    """Builds the pipelines of a running daemon, table by table and again after every change.
+
+    Attributes:
+        hints: Where pipelines wait for the watchers' events.
+        memory: What their rows may take ahead of the sinks.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        telemetry: Telemetry,
+        clock: Clock,
+        executor: Executor,
+        is_once: bool,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            config: For what belongs to the process: state, memory, Spark.
+            telemetry, clock: As everywhere.
+            executor: Threads that read.
+            is_once: Whether pipelines end at the present heads of their tables.
+        """
+        self.hints = HintBoard()
+        self._config = config
+        self._telemetry = telemetry
+        self._clock = clock
+        self._executor = executor
+        self._is_once = is_once
+        self.memory = MemoryBudget(config.memory)
+        self._bells: dict[str, tuple[str, Hint]] = {}
+        self._spark: SparkEngine | None = None
+
+    def members(self, config: Config) -> dict[str, Member]:
+        """Return how every table of a configuration is run."""
+        return {name: self._member(config, name) for name in config.tables}
+
+    async def close(self) -> None:
+        """End the Spark session, if there is one."""
+        if self._spark is not None:
+            await self._spark.close()
+
+    def _member(self, config: Config, name: str) -> Member:
+        table, engine = config.tables[name], config.engine_of(name)
+        build: Callable[[], Runner] = partial(self._arrow_pipeline, name, table)
+        reset: Callable[[str], Awaitable[Offset]] | None = None
+        if engine == "spark":
+            build = partial(self._spark_pipeline, name, table)
+        else:
+            reset = partial(reset_offset, config, name, telemetry=self._telemetry)
+        return Member(
+            settings=(engine, table), engine=engine, path=table.path, build=build, reset=reset
+        )
+
+    def _arrow_pipeline(self, name: str, table: TableConfig) -> Pipeline:
         sink = open_sink(name, table.sink)
         if sink is None:
             raise BugError(f"The sink of {name} cannot be written by the Arrow engine.")
-        pipelines.append(
-            Pipeline(
-                _journey_plan(name, table, is_once=is_once),
-                source_place=table.path,
-                open_source=partial(open_source, table, telemetry),
-                sink=sink,
-                offsets=offsets,
-                hint=hints.subscribe(log_folder(table)),
-                telemetry=telemetry,
-                clock=clock,
-                max_attempts=_ATTEMPTS_ONCE if is_once else None,
-                executor=executor,
-            )
+        attempts_once = _ATTEMPTS_ONCE if self._is_once else None
+        return Pipeline(
+            _journey_plan(name, table, is_once=self._is_once),
+            source_place=table.path,
+            open_source=partial(
+                open_source, table, self._telemetry, snapshot_spool(self._config, name)
+            ),
+            sink=sink,
+            offsets=offset_store(self._config),
+            hint=self._bell(name, log_folder(table)),
+            telemetry=self._telemetry,
+            clock=self._clock,
+            max_attempts=table.max_attempts or attempts_once,
+            executor=self._executor,
+            poison=FilePoisonLog(Path(self._config.state) / "poison"),
+            memory=self.memory.join(sink.max_in_flight),
         )
-    return pipelines
+
+    def _spark_pipeline(self, name: str, table: TableConfig) -> Runner:
+        # Loads pyspark, which an Arrow-only daemon does without.
+        from tailerd.spark.engine import SparkEngine
+        from tailerd.spark.supervisor import SparkPipeline
+
+        if self._spark is None:
+            self._spark = SparkEngine(self._config, self._telemetry, once=self._is_once)
+        return SparkPipeline(self._spark, name, table)
+
+    def _bell(self, name: str, folder: str) -> Hint:
+        """Return a new bell for a table's pipeline; the one of the pipeline before is gone."""
+        if name in self._bells:
+            self.hints.unsubscribe(*self._bells[name])
+        hint = self.hints.subscribe(folder)
+        self._bells[name] = (folder, hint)
+        return hint
+
+
+async def reset_offset(
+    config: Config, name: str, to: str, *, telemetry: Telemetry | None = None
+) -> Offset:
+    """Save where a pipeline of the Arrow engine, which does not run, begins next; return it.
+
+    Raises:
+        UsageError: `to` says no place.
+        TailerdError: The table or the offset store.
+    """
+    try:
+        check_start(to)
+    except ValueError as error:
+        raise UsageError(f"--to is {to!r}, but {error}.") from error
+    table = config.tables[name]
+    source = await open_source(table, telemetry or Telemetry(), snapshot_spool(config, name))
+    offset = await source.initial_offset(to)
+    await save_offset(offset_store(config), name, offset, ChangeMode(table.changes), source)
+    return offset
 
 
 def _journey_plan(name: str, table: TableConfig, *, is_once: bool) -> JourneyPlan:
@@ -195,4 +314,6 @@ def _journey_plan(name: str, table: TableConfig, *, is_once: bool) -> JourneyPla
             max_files=table.max_files_per_batch, max_bytes=table.max_bytes_per_batch
         ),
         is_once=is_once,
+        on_gap=OnGap(table.on_gap),
+        on_poison=OnPoison(table.on_poison),
     )

@@ -12,24 +12,30 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, contextmanager, suppress
+from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
-from tailerd.assembly import open_pipelines, open_watchers
+import watchfiles
+
+from tailerd.assembly import Assembly, open_log, open_watchers
 from tailerd.clock import SystemClock
-from tailerd.config import Config
-from tailerd.errors import BugError, TailerdError
-from tailerd.pipeline.pipeline import Pipeline
+from tailerd.config import Config, TableConfig, discover_tables
+from tailerd.errors import BugError, ConfigError, TailerdError
+from tailerd.pipeline.fleet import Fleet
+from tailerd.pipeline.growth_keeper import GrowthKeeper
+from tailerd.pipeline.pause_store import PauseStore
 from tailerd.pipeline.state_lock import state_lock
 from tailerd.telemetry import Handler, Telemetry, events
 from tailerd.telemetry.metrics import Metrics
 from tailerd.telemetry.status import StatusBoard
-from tailerd.watchers.hints import HintBoard
+from tailerd.web.control import ControlRoutes
 from tailerd.web.pages import Pages
 from tailerd.web.server import WebServer
 
 _SPARK_GRACE_SECONDS = 10.0
 _STUCK_SECONDS = 2.0
+_FIXED = ("state", "http", "spark", "memory", "growth")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -38,6 +44,7 @@ class Daemon:
 
     Attributes:
         interrupted_by: The first signal that asked it to stop, if any.
+        fleet: The pipelines, to pause, resume and reset.
     """
 
     def __init__(
@@ -47,34 +54,66 @@ class Daemon:
         is_once: bool = False,
         handlers: Sequence[Handler] = (),
         on_stuck: Callable[[], None] | None = None,
+        config_path: Path | None = None,
+        reload: Callable[[], Config] | None = None,
+        is_watching_config: bool = False,
     ) -> None:
         """Prepare.
 
         Args:
-            config: What to run.
+            config: What to run; its patterns are looked at by `run`.
             is_once: End when every table has been delivered up to its present head.
             handlers: Hear every event, beside the metrics and the status page.
             on_stuck: Called when a thread that hangs in the storage or in a sink holds up the
                 shutdown beyond its time; a process ends itself there.
+            config_path: Where the configuration came from.
+            reload: Reads it again, blocking; called at SIGHUP.
+            is_watching_config: Whether a changed file is read without being asked.
         """
         self.interrupted_by: signal.Signals | None = None
-        self._config = config
+        self._file_config = config
+        self._config_path = config_path
+        self._reload = reload
+        self._is_watching_config = is_watching_config
+        self._reload_asked = asyncio.Event()
+        self._rejected: set[tuple[str, str]] = set()
         self._is_once = is_once
         self._on_stuck = on_stuck
         self._clock = SystemClock()
         self._metrics = Metrics(self._clock)
         engines = [(name, config.engine_of(name)) for name in config.tables]
         self._status = StatusBoard(engines, self._clock)
-        self._telemetry = Telemetry([*handlers, self._metrics.handle, self._status.handle])
+        own = [self._metrics.handle, self._status.handle, self._hear]
+        self._telemetry = Telemetry([*handlers, *own])
+        self._growth: GrowthKeeper | None = None
+        if config.growth and not is_once:
+            open_table_log = partial(open_log, telemetry=self._telemetry)
+            self._growth = GrowthKeeper(
+                open_table_log, telemetry=self._telemetry, clock=self._clock
+            )
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
-        self._spark_error: TailerdError | None = None
+        self.fleet = self._make_fleet(config)
+
+    def _make_fleet(self, config: Config) -> Fleet:
+        is_open = bool(config.discover) or self._is_watching_config
+        return Fleet(
+            self._telemetry,
+            patience_seconds=config.shutdown_timeout,
+            is_lasting=is_open and not self._is_once,
+            is_once=self._is_once,
+            pauses=PauseStore(Path(config.state) / "paused"),
+        )
 
     def stop(self) -> None:
         """Begin the first phase of shutdown, or the second when the first has begun."""
         if self._stop.is_set():
             self._stop_now.set()
         self._stop.set()
+
+    def _hear(self, event: events.Event) -> None:
+        if self._growth is not None:
+            self._growth.handle(event)
 
     async def run(self) -> None:
         """Run until every pipeline has ended or `stop` was called.
@@ -84,7 +123,7 @@ class Daemon:
             TailerdError: Of the first table, in the order of the configuration, that failed.
         """
         async with AsyncExitStack() as stack:
-            stack.enter_context(state_lock(Path(self._config.state)))
+            stack.enter_context(state_lock(Path(self._file_config.state)))
             stack.enter_context(self._signals())
             address = await self._listen(stack)
             self._telemetry.emit(events.DaemonStarted(path=address))
@@ -93,40 +132,39 @@ class Daemon:
             raise failures[0]
 
     async def _listen(self, stack: AsyncExitStack) -> str:
-        address = self._config.http.address()
+        address = self._file_config.http.address()
         if address is None:
             return ""
         pages = Pages(metrics=self._metrics, status=self._status)
-        server = await stack.enter_async_context(WebServer(address, pages.routes()))
+        token = self._file_config.http.token
+        control = ControlRoutes(self.fleet, address=address, token=token)
+        routes = [*pages.routes(), *control.routes()]
+        server = await stack.enter_async_context(WebServer(address, routes))
         return f"http://{server.address}"
 
     async def _run_pipelines(self) -> list[TailerdError]:
-        config = self._config
-        arrow = [name for name in config.tables if config.engine_of(name) == "arrow"]
-        spark = [name for name in config.tables if config.engine_of(name) == "spark"]
-        hints = HintBoard()
         executor = ThreadPoolExecutor(2 + (os.cpu_count() or 1), thread_name_prefix="tailerd-read")
-        pipelines = open_pipelines(
-            config,
-            arrow,
-            hints=hints,
+        assembly = Assembly(
+            self._file_config,
             telemetry=self._telemetry,
             clock=self._clock,
             executor=executor,
             is_once=self._is_once,
         )
-        watchers = open_watchers(
-            [config.tables[name] for name in arrow], telemetry=self._telemetry, clock=self._clock
-        )
+        memory = assembly.memory
+        self._metrics.watch_memory(memory.total_bytes, lambda: memory.used_bytes)
         try:
             async with asyncio.TaskGroup() as group:
-                own = [group.create_task(pipeline.run()) for pipeline in pipelines]
-                sparks = [group.create_task(self._run_spark(spark))] if spark else []
+                config = await self._discover(self._file_config)
+                own = group.create_task(self.fleet.run(assembly.members(config)))
                 beside = [
-                    group.create_task(hints.run(watchers)),
-                    group.create_task(self._shut_down(pipelines, own, sparks)),
+                    group.create_task(self._shut_down()),
+                    group.create_task(self._follow(config, assembly, group)),
+                    group.create_task(self._watch_config()),
                 ]
-                await asyncio.wait([*own, *sparks])
+                if self._growth is not None:
+                    beside.append(group.create_task(self._growth.run()))
+                await asyncio.wait([own])
                 for task in beside:
                     task.cancel()
         except ExceptionGroup as error:
@@ -137,37 +175,96 @@ class Daemon:
         finally:
             # A read that hangs in the storage must not keep the process.
             executor.shutdown(wait=False, cancel_futures=True)
-        errors = [pipeline.error for pipeline in pipelines] + [self._spark_error]
-        return [error for error in errors if error is not None]
+            await assembly.close()
+        return self.fleet.errors
 
-    async def _run_spark(self, names: Sequence[str]) -> None:
-        # Loads pyspark, which an Arrow-only daemon does without.
-        from tailerd.spark.supervisor import run_supervised
-
-        tables = {name: self._config.tables[name] for name in names}
+    async def _follow(self, config: Config, assembly: Assembly, group: asyncio.TaskGroup) -> None:
+        """Keep fleet and watchers as the file and the folders say, until cancelled."""
+        watching: asyncio.Task[None] | None = None
+        watched: list[TableConfig] = []
         try:
-            await run_supervised(self._config, tables, self._telemetry, self._stop, self._is_once)
-        except TailerdError as error:
-            self._spark_error = error
+            while True:
+                wanted = [t for n, t in config.tables.items() if config.engine_of(n) == "arrow"]
+                if watching is None or wanted != watched:
+                    if watching is not None:
+                        watching.cancel()
+                        await asyncio.wait([watching])
+                    watched = wanted
+                    watchers = open_watchers(wanted, telemetry=self._telemetry, clock=self._clock)
+                    watching = group.create_task(assembly.hints.run(watchers))
+                is_asked = await self._occasion()
+                if is_asked:
+                    await self._reread()
+                config = await self._discover(self._file_config)
+                if not self._stop.is_set():
+                    reason = "The configuration names it no more, or its folder is gone."
+                    await self.fleet.set_members(assembly.members(config), reason=reason)
+        finally:
+            if watching is not None:
+                watching.cancel()
 
-    async def _shut_down(
-        self,
-        pipelines: Sequence[Pipeline],
-        own: Sequence[asyncio.Task[None]],
-        sparks: Sequence[asyncio.Task[None]],
-    ) -> None:
+    async def _occasion(self) -> bool:
+        """Wait until somebody asks for a new look at the file (True), or at the folders."""
+        pause = min((group.every for group in self._file_config.discover.values()), default=None)
+        try:
+            async with asyncio.timeout(None if self._is_once else pause):
+                await self._reload_asked.wait()
+        except TimeoutError:
+            return False
+        self._reload_asked.clear()
+        return True
+
+    async def _reread(self) -> None:
+        """Take the changed file, or say why not."""
+        if self._reload is None:
+            return
+        try:
+            config = await asyncio.to_thread(self._reload)
+            _check_fixed(self._file_config, config)
+        except TailerdError as error:
+            self._telemetry.emit(
+                events.ConfigRejected(
+                    path=str(self._config_path or ""), error_code=error.code, hint=str(error)
+                )
+            )
+            return
+        self._file_config = config
+        self.fleet.patience_seconds = config.shutdown_timeout
+        self._telemetry.emit(events.ConfigReloaded(path=str(self._config_path or "")))
+
+    async def _discover(self, config: Config) -> Config:
+        discovery = await asyncio.to_thread(discover_tables, config)
+        for path, reason in discovery.rejected:
+            if (path, reason) not in self._rejected:
+                self._telemetry.emit(events.TableRejected(path=path, hint=reason))
+        self._rejected = set(discovery.rejected)
+        return discovery.config
+
+    async def _watch_config(self) -> None:
+        """Ask for a new look whenever the file has other content."""
+        path = self._config_path
+        if path is None or not self._is_watching_config:
+            return
+        known = await asyncio.to_thread(_content, path)
+        # The folder: editors and deployments replace the file.
+        changes = watchfiles.awatch(path.absolute().parent, recursive=False)
+        async with aclosing(changes) as batches:
+            async for _ in batches:
+                content = await asyncio.to_thread(_content, path)
+                if content != known:
+                    known = content
+                    self._reload_asked.set()
+
+    async def _shut_down(self) -> None:
         await self._stop.wait()
-        for pipeline in pipelines:
-            pipeline.stop()
-        await self._patience(self._config.shutdown_timeout)
+        self.fleet.stop()
+        await self._patience(self._file_config.shutdown_timeout)
         # In time or not: what still runs now is cancelled.
-        for task in own:
-            task.cancel()
-        if sparks:
+        self.fleet.cancel("arrow")
+        if self.fleet.has_engine("spark"):
             # Spark keeps the same deadline by itself, then needs time to end its Java process.
             await self._patience(_SPARK_GRACE_SECONDS)
-            for task in sparks:
-                task.cancel()
+        self.fleet.cancel()
         await asyncio.sleep(_STUCK_SECONDS)
         if self._on_stuck is not None:
             self._on_stuck()
@@ -182,10 +279,12 @@ class Daemon:
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
             loop.add_signal_handler(number, self._on_signal, number)
+        if self._reload is not None:
+            loop.add_signal_handler(signal.SIGHUP, self._reload_asked.set)
         try:
             yield
         finally:
-            for number in _SIGNALS:
+            for number in (*_SIGNALS, signal.SIGHUP):
                 loop.remove_signal_handler(number)
 
     def _on_signal(self, number: signal.Signals) -> None:
@@ -193,3 +292,26 @@ class Daemon:
             self.interrupted_by = number
         self._telemetry.emit(events.ShutdownRequested(hint=number.name))
         self.stop()
+
+
+def _check_fixed(before: Config, after: Config) -> None:
+    """Refuse a configuration that changes what a running process cannot change.
+
+    Raises:
+        ConfigError: It does; the message names the fields.
+    """
+    changed = [name for name in _FIXED if getattr(before, name) != getattr(after, name)]
+    if changed:
+        raise ConfigError(
+            f"{', '.join(changed)} cannot change while the daemon runs, so nothing of the new file"
+            " was taken.",
+            hint="Set it back, or restart the daemon.",
+        )
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        # In the middle of being replaced, or gone; the next event tells.
+        return None

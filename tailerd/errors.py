@@ -54,6 +54,12 @@ class UsageError(ConfigError):
     code = "usage"
 
 
+class StateInUseError(ConfigError):
+    """Another process works on this state folder."""
+
+    code = "state_in_use"
+
+
 class TableError(TailerdError):
     """The table cannot be served truthfully."""
 
@@ -186,6 +192,19 @@ class OffsetError(TailerdError):
     """A saved offset is unreadable, from a newer release, or of another table."""
 
     code = "offset"
+
+
+class DaemonUnreachableError(TailerdError):
+    """No daemon answers at the address a command asks."""
+
+    code = "daemon_unreachable"
+    retryable = True
+
+
+class DaemonRefusedError(TailerdError):
+    """The running daemon did not do what a command asked of it."""
+
+    code = "daemon_refused"
 
 
 class BugError(TailerdError):

@@ -25,8 +25,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--benchmark", action="store_true", help="run the benchmarks too")
     parser.addoption(
         "--seeds",
-        default="3",
-        help="how many seeds each random test runs with, or FIRST:UNTIL to repeat some",
+        default="",
+        help="how many seeds each random test runs with, or FIRST:UNTIL to repeat some;"
+        " by default what its module says in DEFAULT_SEEDS, or 3",
     )
 
 
@@ -42,7 +43,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give tests that take `seed` each seed of `--seeds`; the id of a failure says which."""
     if "seed" in metafunc.fixturenames:
-        first, colon, until = str(metafunc.config.getoption("--seeds")).rpartition(":")
+        asked = metafunc.config.getoption("--seeds") or getattr(metafunc.module, "DEFAULT_SEEDS", 3)
+        first, colon, until = str(asked).rpartition(":")
         seeds = range(int(first) if colon else 0, int(until))
         metafunc.parametrize("seed", seeds, ids=[f"seed={seed}" for seed in seeds])
 

@@ -23,7 +23,10 @@ COMMANDS = {
     "tail": "Changes of one table to the terminal.",
     "inspect": "A table's newest (or an older) version: schema, protocol, files.",
     "history": "One line per commit: what it did, and how its changes are read.",
-    "offsets": "Where every pipeline stands; reset one.",
+    "status": "Where the running daemon's pipelines stand, live.",
+    "pause": "Hold one pipeline of the running daemon.",
+    "resume": "Let a paused or failed pipeline go on.",
+    "offsets": "Saved offsets of every pipeline; reset one.",
     "validate": "Check a configuration, reach every table and sink.",
 }
 EXIT_INTERRUPTED = 130

@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tailerd.cli.daemon_client import DaemonClient, http_option, token_option
+from tailerd.errors import DaemonUnreachableError
+
 if TYPE_CHECKING:
     from tailerd.changefeed.offset import Offset
     from tailerd.config import Config
+    from tailerd.errors import StateInUseError
 
 _EXAMPLES = """\b
 Examples:
@@ -56,9 +60,9 @@ def command() -> None:
 def show(name: str | None, config_path: Path, is_json: bool) -> None:
     """Show the saved offset of every pipeline, or of NAME. Does not disturb a running daemon."""
     from tailerd.assembly import saved_offset
-    from tailerd.config import load_config
+    from tailerd.config import discover_tables, load_config
 
-    config = load_config(config_path)
+    config = discover_tables(load_config(config_path)).config
     names = [name] if name is not None else list(config.tables)
     for each in names:
         _known(config, each)
@@ -74,46 +78,58 @@ def show(name: str | None, config_path: Path, is_json: bool) -> None:
     help="snapshot, latest, a version (inclusive), or a timestamp (first commit at or after it).",
 )
 @_config_option
-def reset(name: str, to: str, config_path: Path) -> None:
-    """Let the pipeline NAME begin elsewhere. The daemon must not run.
+@http_option
+@token_option
+def reset(name: str, to: str, config_path: Path, url: str | None, token_file: Path | None) -> None:
+    """Let the pipeline NAME begin elsewhere: through the daemon where one runs, else in its state.
 
-    A file sink forgets what it holds at or after the new place, so its rows are not doubled.
+    A file sink takes back the files that begin at or after the new place; rows of a file that
+    begins before it come again.
     """
-    from tailerd.assembly import spark_checkpoint
-    from tailerd.config import load_config
-    from tailerd.errors import UsageError
+    from tailerd.assembly import reset_offset, spark_checkpoint
+    from tailerd.config import discover_tables, load_config
+    from tailerd.errors import StateInUseError, UsageError
     from tailerd.pipeline.state_lock import state_lock
 
-    config = load_config(config_path)
+    config = discover_tables(load_config(config_path)).config
     _known(config, name)
     if config.engine_of(name) == "spark":
         raise UsageError(
             f"The offset of {name} is kept by Spark, in {spark_checkpoint(config, name)}.",
             hint=f"Stop the daemon, remove that folder and set tables.{name}.from to {to!r}.",
         )
-    with state_lock(Path(config.state)):
-        offset = asyncio.run(_reset(config, name, to))
+    try:
+        with state_lock(Path(config.state)):
+            offset = asyncio.run(reset_offset(config, name, to))
+    except StateInUseError as error:
+        offset = _reset_running(error, name, to, url, config_path, token_file)
     click.echo(f"{name} begins at {_place(offset)} from now on.")
 
 
-async def _reset(config: Config, name: str, to: str) -> Offset:
-    from tailerd.assembly import offset_store, open_source
-    from tailerd.changefeed.change_task import ChangeMode
-    from tailerd.config.values import check_start
-    from tailerd.errors import UsageError
-    from tailerd.pipeline.offset_store import SavedOffset
-    from tailerd.telemetry import Telemetry
+def _reset_running(
+    error: StateInUseError,
+    name: str,
+    to: str,
+    url: str | None,
+    config_path: Path,
+    token_file: Path | None,
+) -> Offset:
+    """Ask the daemon that holds the state folder.
+
+    Raises:
+        DaemonUnreachableError: It has no address, or does not answer; the message names it.
+        UsageError, DaemonRefusedError: It refuses.
+    """
+    from tailerd.changefeed.offset import Offset
 
     try:
-        check_start(to)
-    except ValueError as error:
-        raise UsageError(f"--to is {to!r}, but {error}.") from error
-    table = config.tables[name]
-    source = await open_source(table, Telemetry())
-    offset = await source.initial_offset(to)
-    saved = SavedOffset(offset=offset, changes=ChangeMode(table.changes))
-    await offset_store(config).save(name, saved)
-    return offset
+        answer = DaemonClient.of(url, config_path, token_file).reset(name, to)
+    except DaemonUnreachableError as refusal:
+        raise DaemonUnreachableError(
+            f"{error.message} {refusal.message}",
+            hint="Give that daemon's address with --http, or stop it.",
+        ) from refusal
+    return Offset.from_json(json.dumps(answer.get("offset")))
 
 
 def _known(config: Config, name: str) -> None:

@@ -13,7 +13,6 @@ import click
 
 if TYPE_CHECKING:
     from tailerd.config import Config
-    from tailerd.telemetry import Handler
 
 _EXAMPLES = """\b
 Examples:
@@ -36,6 +35,11 @@ Examples:
     "--engine", type=click.Choice(["spark", "arrow"]), help="Run every table with this engine."
 )
 @click.option(
+    "--watch-config",
+    is_flag=True,
+    help="Take changes of the file without being asked; SIGHUP asks.",
+)
+@click.option(
     "--log-format",
     type=click.Choice(["auto", "human", "json"]),
     default="auto",
@@ -53,21 +57,37 @@ def command(
     config_path: Path,
     once: bool,
     engine: str | None,
+    watch_config: bool,
     log_format: Literal["auto", "human", "json"],
     log_level: Literal["debug", "info", "warning", "error"],
 ) -> None:
     """Deliver the changes of every configured table until stopped.
 
     SIGTERM and Ctrl-C finish what is in flight, save the offsets and end; a second one ends at
-    once. Standard output carries nothing but the rows of console sinks; the log goes to standard
-    error.
+    once. SIGHUP reads the configuration again: tables are added, removed and altered without
+    touching the others, and a file that is wrong changes nothing. Standard output carries nothing
+    but the rows of console sinks; the log goes to standard error.
     """
     from tailerd.config import load_config
+    from tailerd.daemon import Daemon
     from tailerd.telemetry.logs import log_handler
 
-    config = load_config(config_path, engine=engine)
-    make_demo_tables(config)
-    interrupted_by = asyncio.run(_run(config, once, log_handler(sys.stderr, log_format, log_level)))
+    def load() -> Config:
+        config = load_config(config_path, engine=engine)
+        make_demo_tables(config)
+        return config
+
+    daemon = Daemon(
+        load(),
+        is_once=once,
+        handlers=[log_handler(sys.stderr, log_format, log_level)],
+        on_stuck=_leave,
+        config_path=config_path,
+        reload=None if once else load,
+        is_watching_config=watch_config and not once,
+    )
+    asyncio.run(daemon.run())
+    interrupted_by = daemon.interrupted_by
     if interrupted_by is signal.SIGINT:
         raise KeyboardInterrupt
 
@@ -80,14 +100,6 @@ def make_demo_tables(config: Config) -> None:
     for table in config.tables.values():
         if lacks_demo_table(table):
             make_demo_table(Path(log_folder(table)).parent)
-
-
-async def _run(config: Config, once: bool, log: Handler) -> signal.Signals | None:
-    from tailerd.daemon import Daemon
-
-    daemon = Daemon(config, is_once=once, handlers=[log], on_stuck=_leave)
-    await daemon.run()
-    return daemon.interrupted_by
 
 
 def _leave() -> None:

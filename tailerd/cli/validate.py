@@ -28,11 +28,16 @@ def command(context: click.Context, file: Path, is_json: bool) -> None:
 
     Nothing is written or made. Ends with the status of the first thing that would fail.
     """
-    from tailerd.config import load_config
+    from tailerd.config import discover_tables, load_config
 
-    reports = asyncio.run(_examine(load_config(file)))
+    discovery = discover_tables(load_config(file))
+    reports = asyncio.run(_examine(discovery.config))
+    for report in reports:
+        report["discovered_by"] = discovery.found.get(str(report["table"]))
     for report in reports:
         click.echo(json.dumps(report) if is_json else _line(report))
+    for path, reason in discovery.rejected:
+        click.echo(f"{path} is left out: {reason}", err=True)
     for report in reports:
         if report["error"] is not None:
             click.echo(f"error[{report['error_code']}]: {report['error']}", err=True)
@@ -86,7 +91,8 @@ async def _examine_table(config: Config, name: str) -> dict[str, object]:
 
 
 def _line(report: dict[str, object]) -> str:
-    name = f"{report['table']}: "
+    found = f" (found by discover.{report['discovered_by']})" if report["discovered_by"] else ""
+    name = f"{report['table']}{found}: "
     if report["error"] is not None:
         return f"{name}would fail ({report['error_code']})"
     if report["makes_demo_table"]:

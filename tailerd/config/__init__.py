@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from tailerd.config.discovery import Discovery, discover_tables
 from tailerd.config.loading import load_config
-from tailerd.config.models import (
-    Config,
+from tailerd.config.models import Config
+from tailerd.config.sections import (
+    DiscoverConfig,
     Engine,
     HttpConfig,
     SinkConfig,
@@ -16,6 +18,8 @@ from tailerd.config.values import Address, Seconds, SizeBytes
 __all__ = [
     "Address",
     "Config",
+    "DiscoverConfig",
+    "Discovery",
     "Engine",
     "HttpConfig",
     "Seconds",
@@ -23,5 +27,6 @@ __all__ = [
     "SizeBytes",
     "SparkConfig",
     "TableConfig",
+    "discover_tables",
     "load_config",
 ]

@@ -11,7 +11,8 @@ import yaml
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from tailerd.config.models import Config, SinkConfig, TableConfig
+from tailerd.config.models import Config
+from tailerd.config.sections import DiscoverConfig, SinkConfig, TableConfig
 from tailerd.registry import SINK_CONFIGS, load_class
 
 EXAMPLE_NAME = "tailerd.example.yaml"
@@ -51,6 +52,13 @@ def schema() -> dict[str, Any]:
         kinds.append({"$ref": f"#/$defs/{section['title']}"})
     about = definitions["TableConfig"]["properties"]["sink"].get("description", "")
     definitions["TableConfig"]["properties"]["sink"] = {"description": about, "anyOf": kinds}
+    template = definitions["TemplateConfig"]["properties"]
+    template["sink"] = definitions["TableConfig"]["properties"]["sink"]
+    for name in ("path", "create"):
+        del template[name]
+    whole["anyOf"] = [{"required": ["tables"]}, {"required": ["discover"]}]
+    for name in ("tables", "discover"):
+        whole["properties"][name]["minProperties"] = 1
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole}
 
 
@@ -61,6 +69,14 @@ def example() -> str:
         if name == "tables":
             lines += ["", *_comment(field.description or "", 0), "tables:"]
             lines += list(_example_tables())
+        elif name == "discover":
+            lines += ["", *_comment(field.description or "", 0), "discover:", "  lake:"]
+            lines += list(_fields(DiscoverConfig, {}, 4, leave_out=("template",)))
+            template = DiscoverConfig.model_fields["template"]
+            lines += [*_comment(template.description or "", 4), "    template:"]
+            lines += ["      engine: arrow", "      from: snapshot", "      sink:"]
+            sink = {"kind": "file", "path": "/data/changes/{name}"}
+            lines += [f"        {key}: {value}" for key, value in sink.items()]
         elif isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             lines += ["", *_comment(field.description or "", 0), f"{name}:"]
             lines += list(_fields(field.annotation, {}, 2))
@@ -82,9 +98,14 @@ def _example_tables() -> Iterator[str]:
         yield from _fields(_sink_model(kind), {"kind": kind}, 6)
 
 
-def _fields(model: type[BaseModel], values: Mapping[str, object], indent: int) -> Iterator[str]:
+def _fields(
+    model: type[BaseModel],
+    values: Mapping[str, object],
+    indent: int,
+    leave_out: tuple[str, ...] = ("sink",),
+) -> Iterator[str]:
     for name, field in model.model_fields.items():
-        if name != "sink":
+        if name not in leave_out:
             yield from _field(field.alias or name, field, values, indent)
 
 

@@ -1,155 +1,26 @@
-"""The sections of a configuration file. The section of a sink is beside the sink."""
+"""A whole configuration: the sections together, and what must hold between them."""
 
 from __future__ import annotations
 
-import re
-from typing import Any, ClassVar, Literal
+from typing import Any
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SerializeAsAny,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from tailerd.config.explain import explain, prefixed
-from tailerd.config.values import Address, Listen, Seconds, SizeBytes, Start, parse_address
+from tailerd.config.sections import (
+    DiscoverConfig,
+    Engine,
+    HttpConfig,
+    SparkConfig,
+    TableConfig,
+    is_table_name,
+    read_sink,
+    refuse_other_stores,
+)
+from tailerd.config.values import Seconds, SizeBytes
 from tailerd.errors import ConfigError
-from tailerd.registry import sink_config_class, sink_kinds
-
-Engine = Literal["spark", "arrow"]
 
 ENV_PREFIX = "TAILERD__"
-
-_TABLE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_SECTION = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
-
-
-class SinkConfig(BaseModel):
-    """Base of every sink's section; a kind adds its own fields.
-
-    Attributes:
-        engines: The engines that can write to this kind.
-        implementation: `module:Class` of the `Sink` for the Arrow engine; empty where only Spark
-            can write to it.
-    """
-
-    model_config = _SECTION
-    engines: ClassVar[frozenset[str]] = frozenset({"spark", "arrow"})
-    implementation: ClassVar[str] = ""
-
-    kind: str = Field(description="Which sink.", examples=["file"])
-
-    def place(self) -> str:
-        """Return what two tables must not share, or nothing if they may share this sink."""
-        return ""
-
-
-class HttpConfig(BaseModel):
-    """The HTTP listener: /metrics, /healthz, /readyz, /status."""
-
-    model_config = _SECTION
-
-    listen: Listen | None = Field(
-        default="127.0.0.1:9464",
-        description="Address of the read-only pages, host:port. Port 0 takes a free one; null"
-        " switches the listener off.",
-        examples=["127.0.0.1:9464"],
-    )
-
-    def address(self) -> Address | None:
-        """Return the address, None when the listener is off."""
-        return None if self.listen is None else parse_address(self.listen)
-
-
-class SparkConfig(BaseModel):
-    """The Spark session of the tables with `engine: spark`."""
-
-    model_config = _SECTION
-
-    master: str = Field(default="local[*]", description="Spark master.", examples=["local[2]"])
-    conf: dict[str, str] = Field(
-        default_factory=dict,
-        description="Spark properties, passed on as they are.",
-        examples=[{"spark.sql.shuffle.partitions": "4"}],
-        json_schema_extra={"additionalProperties": {"type": ["string", "number", "boolean"]}},
-    )
-
-    @field_validator("conf", mode="before")
-    @classmethod
-    def _spell_as_spark_does(cls, value: object) -> object:
-        if not isinstance(value, dict):
-            return value
-        # YAML knows booleans; Spark knows "true" and "false".
-        return {k: str(v).lower() if isinstance(v, bool) else v for k, v in value.items()}
-
-
-class TableConfig(BaseModel):
-    """One table and where its changes go."""
-
-    model_config = _SECTION
-
-    path: str = Field(
-        min_length=1,
-        description="Folder of the table, or a file:// URL. A relative one counts from the current"
-        " directory of the process.",
-        examples=["/data/orders"],
-    )
-    create: Literal["demo"] | None = Field(
-        default=None,
-        description="`demo` makes a small Delta table at `path` when there is none.",
-        examples=["demo"],
-    )
-    engine: Engine | None = Field(
-        default=None, description="Overrides the engine of the file.", examples=["arrow"]
-    )
-    start: Start = Field(
-        default="latest",
-        alias="from",
-        description="Where to begin when no offset is saved: `snapshot` (every row, then what"
-        " follows), `latest` (only what comes next), a version (inclusive) or a timestamp (first"
-        " commit at or after it).",
-        examples=["snapshot"],
-    )
-    changes: Literal["auto", "cdf", "files"] = Field(
-        default="auto",
-        description="How rows are found: Delta's change data feed, the files of each commit, or"
-        " whichever the commit offers.",
-        examples=["auto"],
-    )
-    max_files_per_batch: int = Field(
-        default=1000, ge=1, le=1_000_000, description="Files one step admits.", examples=[1000]
-    )
-    max_bytes_per_batch: SizeBytes = Field(
-        default=256 * 1024**2,
-        ge=1024,
-        le=1024**4,
-        description="Bytes one step admits; the first file always is.",
-        examples=["256MiB"],
-    )
-    poll_interval: Seconds = Field(
-        default=2.0,
-        ge=0.01,
-        le=86400,
-        description="Longest time between two looks at the log, with a unit; a change seen by the"
-        " file watcher is looked at at once.",
-        examples=["2s"],
-    )
-    allowed_paths: list[str] = Field(
-        default_factory=list,
-        description="Folders outside the table's own that its log may name files in.",
-        examples=[["/data/shared"]],
-    )
-    sink: SerializeAsAny[SinkConfig] = Field(description="Where the changes go.")
-
-    @field_validator("path")
-    @classmethod
-    def _is_local(cls, path: str) -> str:
-        return _refuse_other_stores(path)
 
 
 class Config(BaseSettings):
@@ -179,8 +50,26 @@ class Config(BaseSettings):
     )
     http: HttpConfig = Field(default_factory=HttpConfig, description="The HTTP listener.")
     spark: SparkConfig = Field(default_factory=SparkConfig, description="The Spark session.")
+    growth: bool = Field(
+        default=True,
+        description="Whether to keep the sizes of tables and logs (`tailerd_table_*`), which opens"
+        " each table's files once, beside the deliveries, and takes about 21 bytes a file.",
+        examples=[True],
+    )
+    memory: SizeBytes = Field(
+        default=256 * 1024**2,
+        ge=16 * 1024**2,
+        le=1024**4,
+        description="Bytes of rows that all tables on the Arrow engine together read ahead of their"
+        " sinks. A single larger batch still comes.",
+        examples=["256MiB"],
+    )
     tables: dict[str, TableConfig] = Field(
-        min_length=1, description="The tables, by a name of your choice."
+        default_factory=dict, description="The tables, by a name of your choice."
+    )
+    discover: dict[str, DiscoverConfig] = Field(
+        default_factory=dict,
+        description="Patterns that find further tables, by a name of your choice.",
     )
 
     @classmethod
@@ -202,7 +91,7 @@ class Config(BaseSettings):
     @field_validator("state")
     @classmethod
     def _is_local(cls, path: str) -> str:
-        return _refuse_other_stores(path)
+        return refuse_other_stores(path)
 
     @field_validator("tables", mode="before")
     @classmethod
@@ -211,28 +100,78 @@ class Config(BaseSettings):
             return tables
         return {name: _with_sink(str(name), table) for name, table in tables.items()}
 
+    @field_validator("discover", mode="before")
+    @classmethod
+    def _read_templates(cls, groups: object) -> object:
+        if not isinstance(groups, dict):
+            return groups
+        return {name: _with_template(str(name), group) for name, group in groups.items()}
+
     @model_validator(mode="after")
     def _tables_keep_apart(self) -> Config:
+        if not self.tables and not self.discover:
+            raise ConfigError(
+                "tables is missing or empty, and so is discover: there is nothing to do.",
+                hint="Name at least one table, or a pattern that finds some.",
+            )
         seen: dict[str, str] = {}
         for name, table in self.tables.items():
-            _check_engine(name, self.engine_of(name), table.sink)
-            keys = [f"the name {name.casefold()!r}"]
-            if table.sink.place():
-                keys.append(f"the place {table.sink.place()!r}")
-            for key in keys:
-                if key in seen:
-                    raise ConfigError(
-                        f"tables.{name} and tables.{seen[key]} both have {key}, so their output or"
-                        " state would mix.",
-                        hint="Give each its own.",
-                    )
-                seen[key] = name
+            _check_engine(name, table.engine or self.engine, table)
+            check_apart(seen, name, table)
+        for name, group in self.discover.items():
+            _check_template(name, group, self.engine)
         return self
+
+
+def check_apart(seen: dict[str, str], name: str, table: TableConfig) -> None:
+    """Make sure that a table mixes with none of those noted in `seen`, and note it there.
+
+    Raises:
+        ConfigError: It has the name or the place of another.
+    """
+    keys = [f"the name {name.casefold()!r}"]
+    if table.sink.place():
+        keys.append(f"the place {table.sink.place()!r}")
+    for key in keys:
+        if key in seen:
+            raise ConfigError(
+                f"tables.{name} and tables.{seen[key]} both have {key}, so their output or state"
+                " would mix.",
+                hint="Give each its own.",
+            )
+    seen.update(dict.fromkeys(keys, name))
+
+
+def _with_template(name: str, group: Any) -> object:
+    where = f"discover.{name}.template"
+    template = group.get("template") if isinstance(group, dict) else None
+    if not isinstance(template, dict) or not isinstance(sink := template.get("sink"), dict):
+        return group
+    return {**group, "template": {**template, "sink": read_sink(f"{where}.sink", sink)}}
+
+
+def _check_template(name: str, group: DiscoverConfig, engine: str) -> None:
+    where = f"discover.{name}.template"
+    try:
+        first, second = (group.template.table(table, f"/{table}") for table in ("first", "second"))
+        _check_engine("first", group.template.engine or engine, first)
+    except ConfigError as error:
+        message = error.message.replace("tables.first", where)
+        raise ConfigError(
+            message if where in message else f"{where}: {message}",
+            hint=error.hint.replace("tables.first", where),
+        ) from error
+    if first.sink.place() and first.sink.place() == second.sink.place():
+        raise ConfigError(
+            f"{where}.sink gives every table the place {first.sink.place()!r}, so their output"
+            " would mix.",
+            hint="Write {name} in it, which is the table's name.",
+        )
 
 
 def _with_sink(name: str, table: Any) -> object:
     where = f"tables.{name}"
-    if not _TABLE_NAME.fullmatch(name):
+    if not is_table_name(name):
         raise ConfigError(
             f"{where}: {name!r} is no table name, because names become file names and labels.",
             hint="Use up to 100 letters, digits, `.`, `_` and `-`, first a letter or digit.",
@@ -245,37 +184,20 @@ def _with_sink(name: str, table: Any) -> object:
             hint="Remove the section.",
         )
     sink = table.get("sink")
-    return {**table, "sink": _read_sink(f"{where}.sink", sink)} if isinstance(sink, dict) else table
+    return {**table, "sink": read_sink(f"{where}.sink", sink)} if isinstance(sink, dict) else table
 
 
-def _read_sink(where: str, section: dict[str, Any]) -> SinkConfig:
-    kind = section.get("kind")
-    if not isinstance(kind, str):
-        raise ConfigError(
-            f"{where}.kind is missing or no text.", hint=f"Name one of {', '.join(sink_kinds())}."
-        )
-    try:
-        model = sink_config_class(kind)
-    except ConfigError as error:
-        raise ConfigError(f"{where}.kind: {error.message}", hint=error.hint) from error
-    if not issubclass(model, SinkConfig):
-        raise ConfigError(f"{where}.kind: the part {kind!r} brings no sink configuration.")
-    try:
-        return model.model_validate(section)
-    except ValidationError as error:
-        raise ConfigError(explain(error, model, prefixed(where))) from error
-
-
-def _check_engine(name: str, engine: str, sink: SinkConfig) -> None:
+def _check_engine(name: str, engine: str, table: TableConfig) -> None:
+    sink = table.sink
+    for field in ("on_gap", "on_poison"):
+        if engine == "spark" and getattr(table, field) != "stop":
+            raise ConfigError(
+                f"tables.{name}.{field} is {getattr(table, field)!r}, but Spark keeps the offset in"
+                " its checkpoint and cannot leave anything out.",
+                hint=f"Set tables.{name}.engine to arrow, or {field} to stop.",
+            )
     if engine not in sink.engines:
         raise ConfigError(
             f"tables.{name}.sink.kind is {sink.kind!r}, which the {engine} engine cannot write to.",
             hint=f"Set tables.{name}.engine to {' or '.join(sorted(sink.engines))}.",
         )
-
-
-def _refuse_other_stores(path: str) -> str:
-    scheme, separator, _ = path.partition("://")
-    if separator and scheme != "file":
-        raise ValueError(f"{scheme}:// is not in this release; give a folder or a file:// URL")
-    return path

@@ -59,6 +59,7 @@ class LogReader(LogFolder):
         on_mismatch: Told of a version checksum that differs from the replay; without it, that is
             an error. Replay follows the protocol and checksums are only a second opinion, so
             commands tell their user and go on.
+        with_rows: Whether commits that are read tell how many rows their files have.
     """
 
     def __init__(
@@ -68,10 +69,12 @@ class LogReader(LogFolder):
         *,
         torn_wait_seconds: float = 2.0,
         on_mismatch: Callable[[ChecksumMismatchError], None] | None = None,
+        with_rows: bool = False,
     ) -> None:
         super().__init__(store, root)
         self._torn_wait_seconds = torn_wait_seconds
         self._on_mismatch = on_mismatch
+        self._with_rows = with_rows
 
     @classmethod
     def at(
@@ -204,9 +207,12 @@ class LogReader(LogFolder):
     def _scan_all(self, files: Sequence[LogFile], bodies: Sequence[bytes]) -> list[CommitBody]:
         found = []
         for file, body in zip(files, bodies, strict=True):
-            commit = _scan(CommitScan(file.version, file.name, self.url), body)
+            commit = _scan(self._begin_scan(file), body)
             found.append(CommitBody(file=file, commit=commit, body=body))
         return found
+
+    def _begin_scan(self, file: LogFile) -> CommitScan:
+        return CommitScan(file.version, file.name, self.url, with_rows=self._with_rows)
 
     async def read_commit(self, file: LogFile) -> CommitBody:
         """Fetch and scan one commit; a torn one is given time to become whole.
@@ -219,7 +225,7 @@ class LogReader(LogFolder):
         return await self._patiently(lambda: self._read_commit(file))
 
     async def _read_commit(self, file: LogFile) -> CommitBody:
-        scan = CommitScan(file.version, file.name, self.url)
+        scan = self._begin_scan(file)
         if file.size_bytes > LARGE_COMMIT_BYTES:
             async for chunk in self.chunks(file):
                 await asyncio.to_thread(scan.feed, chunk)

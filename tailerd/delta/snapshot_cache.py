@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from tailerd.delta.log_reader import CommitBody, LogReader
 from tailerd.delta.protocol.snapshot import Snapshot
 from tailerd.errors import BugError
@@ -16,10 +18,15 @@ class SnapshotCache:
     Args:
         reader: The table's log.
         with_files: Whether live files are indexed.
+        in_thread: Whether commits are applied in a worker thread: an index that is folded, or a
+            commit of very many files, takes longer than an event loop should wait.
     """
 
-    def __init__(self, reader: LogReader, *, with_files: bool = True) -> None:
+    def __init__(
+        self, reader: LogReader, *, with_files: bool = True, in_thread: bool = False
+    ) -> None:
         self.reader = reader
+        self._in_thread = in_thread
         self._with_files = with_files
         self._snapshot: Snapshot | None = None
 
@@ -55,5 +62,8 @@ class SnapshotCache:
         found = await self.reader.read_commit(file)  # Case A
         # Checked first, because advancing takes the files away from the snapshot that stays.
         self.snapshot.state.after(found.commit).check_rows()
-        self._snapshot = self.snapshot.advance(found.commit)
+        if self._in_thread:
+            self._snapshot = await asyncio.to_thread(self.snapshot.advance, found.commit)
+        else:
+            self._snapshot = self.snapshot.advance(found.commit)
         return found

@@ -8,17 +8,21 @@ from collections import Counter, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from concurrent.futures import Executor
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tailerd.changefeed.change_batch import ChangeBatch
-from tailerd.changefeed.change_task import ChangeTask
+from tailerd.changefeed.change_task import ChangeTask, TaskGroup
 from tailerd.changefeed.limits import BatchLimit
-from tailerd.changefeed.offset import Offset
+from tailerd.changefeed.offset import Offset, Phase, Version
+from tailerd.pipeline.memory_budget import SMALLEST_PIECE, MemoryBudget, Piece, TableMemory
 from tailerd.sources.base import ChangeSource
 
 RUNS_AHEAD = 1 + (os.cpu_count() or 1)
 """Runs of files read at the same time: one a processor, and one that waits for its turn."""
 RUN_BYTES = 2 * 1024 * 1024
+EXPANSION = 8
+"""Rows in memory are about this much larger than in their files; only a guess to begin with."""
+UNBOUNDED_BYTES = 1 << 60
 RUN_FILES = 16
 """Small files are read several in a row: a hop between threads costs as much as a tiny file."""
 
@@ -26,11 +30,13 @@ RUN_FILES = 16
 class ChangeStream:
     """Batches of [start, end) in order, several runs of files read at once.
 
-    Memory: each run that is being read holds at most `limit.max_bytes` (or one batch, if that is
-    larger); there are `RUNS_AHEAD` of them and the one being consumed.
+    Memory: each piece of a run that is being read holds at most `limit.max_bytes` (or one batch, if
+    that is larger); there are at most `RUNS_AHEAD` runs and the one being consumed, and fewer where
+    the process's budget says so.
 
     Attributes:
         rows: Rows given so far, by `_change_type`.
+        commits: Commits begun so far, by how they are read; snapshots are none.
         bytes: Their Arrow bytes.
         is_complete: Whether the last batch was asked for and there was none left.
     """
@@ -43,14 +49,18 @@ class ChangeStream:
         *,
         limit: BatchLimit,
         executor: Executor | None = None,
+        memory: TableMemory | None = None,
     ) -> None:
-        """Read with `executor`'s threads, by default the loop's own."""
+        """Read with `executor`'s threads, by default the loop's own, within the table's memory."""
         self._source = source
         self._start = start
         self._end = end
         self._limit = limit
         self._executor = executor
+        self._memory = memory or MemoryBudget(UNBOUNDED_BYTES).join()
         self.rows: Counter[str] = Counter()
+        self.commits: Counter[str] = Counter()
+        self._counted: Version | None = None
         self.bytes = 0
         self.is_complete = False
 
@@ -64,12 +74,12 @@ class ChangeStream:
         ahead: deque[_Reading] = deque()
         try:
             async for run in self._runs():
-                ahead.append(self._begin(run))
-                if len(ahead) > RUNS_AHEAD:
+                while (reading := self._begin(run, len(ahead))) is None:
                     async with aclosing(self._drain(ahead[0])) as batches:
                         async for batch in batches:
                             yield batch
                     ahead.popleft()
+                ahead.append(reading)
             while ahead:
                 async with aclosing(self._drain(ahead[0])) as batches:
                     async for batch in batches:
@@ -85,6 +95,7 @@ class ChangeStream:
         run: list[ChangeTask] = []
         size = 0
         async for group in self._source.plan(self._start, self._end):
+            self._count_commit(group)
             for task in group.tasks:
                 if run and (len(run) >= RUN_FILES or size + task.size_bytes > RUN_BYTES):
                     yield run
@@ -94,26 +105,56 @@ class ChangeStream:
         if run:
             yield run
 
-    def _begin(self, run: list[ChangeTask]) -> _Reading:
-        reading = _Reading(self._read(run), self._limit.max_bytes)
-        reading.read_on(self._executor)
+    def _count_commit(self, group: TaskGroup) -> None:
+        """Count a commit once: a large one comes in several groups, and in several streams."""
+        is_begin = group.start.phase is Phase.FOLLOW and group.start.position == 0
+        if is_begin and group.version != self._counted:
+            self._counted = group.version
+            self.commits[group.change_source.value] += 1
+
+    def _begin(self, run: list[ChangeTask], ahead: int) -> _Reading | None:
+        """Begin to read a run behind `ahead` others; None if it must wait for the first of them."""
+        wanted = _wanted(run, self._limit)
+        if ahead:
+            memory = self._memory.admit_ahead(wanted) if ahead <= RUNS_AHEAD else None
+            if memory is None:
+                return None
+        else:
+            memory = self._memory.admit(wanted)
+        limit = replace(self._limit, max_bytes=min(self._limit.max_bytes, memory.size_bytes))
+        reading = _Reading(self._read(run, limit), wanted)
+        reading.read_on(memory, self._executor)
         return reading
 
-    def _read(self, run: list[ChangeTask]) -> Iterator[ChangeBatch]:
+    def _read(self, run: list[ChangeTask], limit: BatchLimit) -> Iterator[ChangeBatch]:
         for task in run:
-            yield from self._source.read(task, self._limit)
+            yield from self._source.read(task, limit)
 
     async def _drain(self, reading: _Reading) -> AsyncGenerator[ChangeBatch, None]:
         while True:
             piece = await reading.piece()
-            if not piece.is_last:
-                reading.read_on(self._executor)
-            for batch, rows in piece.batches:
-                self.rows.update(rows)
-                self.bytes += batch.size_bytes
-                yield batch
+            try:
+                more = None if piece.is_last else self._memory.admit_ahead(reading.wanted_bytes)
+                if more is not None:
+                    reading.read_on(more, self._executor)
+                for batch, rows in piece.batches:
+                    self.rows.update(rows)
+                    self.bytes += batch.size_bytes
+                    yield batch
+            finally:
+                piece.memory.release()
             if piece.is_last:
                 return
+            if more is None:
+                # The sink waits for it now.
+                reading.read_on(self._memory.admit(reading.wanted_bytes), self._executor)
+
+
+def _wanted(run: list[ChangeTask], limit: BatchLimit) -> int:
+    """Return about how much memory a run takes, as far as its files' sizes tell."""
+    if any(task.size_bytes <= 0 for task in run):
+        return limit.max_bytes
+    return min(limit.max_bytes, EXPANSION * sum(task.size_bytes for task in run) + SMALLEST_PIECE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,42 +163,49 @@ class _Piece:
 
     batches: list[tuple[ChangeBatch, dict[str, int]]]
     is_last: bool
+    memory: Piece
 
 
 class _Reading:
     """One run's batches, read in a thread, a piece ahead of their use."""
 
-    def __init__(self, batches: Iterator[ChangeBatch], max_bytes: int) -> None:
+    def __init__(self, batches: Iterator[ChangeBatch], wanted_bytes: int) -> None:
         self._batches = batches
-        self._max_bytes = max_bytes
+        self.wanted_bytes = wanted_bytes
+        self._memory: Piece | None = None
         self._pending: asyncio.Future[_Piece] | None = None
 
-    def read_on(self, executor: Executor | None) -> None:
-        """Begin to read the next piece; the one before must have been taken."""
-        self._pending = asyncio.get_running_loop().run_in_executor(executor, self._read)
+    def read_on(self, memory: Piece, executor: Executor | None) -> None:
+        """Begin to read the next piece into `memory`; the one before must have been taken."""
+        self._memory = memory
+        loop = asyncio.get_running_loop()
+        self._pending = loop.run_in_executor(executor, self._read, memory)
 
-    def _read(self) -> _Piece:
+    def _read(self, memory: Piece) -> _Piece:
         batches: list[tuple[ChangeBatch, dict[str, int]]] = []
         size = 0
         for batch in self._batches:
             batches.append((batch, batch.count_changes()))
             size += batch.size_bytes
-            if size >= self._max_bytes:
-                return _Piece(batches, is_last=False)
-        return _Piece(batches, is_last=True)
+            if size >= memory.size_bytes:
+                return _Piece(batches, False, memory)
+        return _Piece(batches, True, memory)
 
     async def piece(self) -> _Piece:
-        """Return the piece that was begun.
+        """Return the piece that was begun; its memory is the caller's to release.
 
         Raises:
             TableError: The file cannot be read.
         """
         assert self._pending is not None
         # A thread cannot be stopped: `abandon` waits for it.
-        return await asyncio.shield(self._pending)
+        piece = await asyncio.shield(self._pending)
+        piece.memory.resize(sum(batch.size_bytes for batch, _ in piece.batches))
+        self._memory = None
+        return piece
 
     async def abandon(self) -> None:
-        """Wait for the thread and close the file; errors no longer matter."""
+        """Wait for the thread, close the file, free the memory; errors no longer matter."""
         if self._pending is not None:
             with suppress(Exception):
                 await self._pending
@@ -165,3 +213,5 @@ class _Reading:
         close = getattr(self._batches, "close", None)
         if close is not None:
             close()
+        if self._memory is not None:
+            self._memory.release()

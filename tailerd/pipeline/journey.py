@@ -17,9 +17,14 @@ from tailerd.changefeed.delivery import DeliveryTracker
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, DEFAULT_READ_LIMIT, BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.clock import Clock
-from tailerd.errors import BugError, OffsetError, SinkError
+from tailerd.errors import BugError, SinkError, TailerdError
 from tailerd.pipeline.change_stream import ChangeStream
-from tailerd.pipeline.offset_store import OffsetStore, SavedOffset
+from tailerd.pipeline.commit_check import CommitCheck
+from tailerd.pipeline.identity import check_identity, last_version, save_offset
+from tailerd.pipeline.memory_budget import TableMemory
+from tailerd.pipeline.offset_store import OffsetStore
+from tailerd.pipeline.poison_log import PoisonLog, PoisonRecord
+from tailerd.pipeline.policies import OnGap, OnPoison
 from tailerd.sinks.base import Delivery, Sink
 from tailerd.sources.base import ChangeSource
 from tailerd.telemetry import Telemetry, events
@@ -40,6 +45,8 @@ class JourneyPlan:
         read_limit: What one delivery may hold.
         batch_limit: Size of one Arrow batch.
         is_once: End at the version that is the head when the first journey begins.
+        on_gap: What to do where the next version is gone or another table is there.
+        on_poison: What to do with a commit whose rows cannot be read.
     """
 
     table: str
@@ -49,6 +56,8 @@ class JourneyPlan:
     read_limit: ReadLimit = DEFAULT_READ_LIMIT
     batch_limit: BatchLimit = DEFAULT_BATCH_LIMIT
     is_once: bool = False
+    on_gap: OnGap = OnGap.STOP
+    on_poison: OnPoison = OnPoison.STOP
 
 
 class Journey:
@@ -66,6 +75,8 @@ class Journey:
         clock: Clock,
         on_progress: Callable[[], None],
         executor: Executor | None = None,
+        poison: PoisonLog | None = None,
+        memory: TableMemory | None = None,
     ) -> None:
         """Prepare; nothing is read or written before `run`.
 
@@ -76,6 +87,9 @@ class Journey:
             telemetry, clock: As everywhere.
             on_progress: Called whenever an offset was saved.
             executor: Threads that read; the loop's own by default.
+            poison: Takes the records of commits that `on_poison` leaves out.
+            memory: The table's part of the process's budget; without it, nothing bounds the table
+                but its own limits.
         """
         self._plan = plan
         self._source = source
@@ -86,6 +100,14 @@ class Journey:
         self._clock = clock
         self._on_progress = on_progress
         self._executor = executor
+        self._poison = poison
+        self._memory = memory
+        self._check = (
+            CommitCheck(source, limit=plan.batch_limit, executor=executor, memory=memory)
+            if plan.on_poison is OnPoison.SKIP_AND_RECORD
+            else None
+        )
+        self._slots = asyncio.Semaphore(sink.max_in_flight)
         self._tracker = DeliveryTracker()
         self._saving = asyncio.Lock()
         self._saved: Offset | None = None
@@ -107,17 +129,16 @@ class Journey:
             TailerdError: Of the source, the sink or the offset store, as it came.
         """
         offset = await self._begin()
-        slots = asyncio.Semaphore(self._sink.max_in_flight)
         async with asyncio.TaskGroup() as deliveries:
             while True:
-                await slots.acquire()
-                end = await self._next_end(offset, target)
-                if end is None:
+                await self._slots.acquire()
+                step = await self._next_step(offset, target)
+                if step is None:
                     return not self._is_stopping
-                self._tracker.begin(end)
-                delivery = deliveries.create_task(self._deliver(offset, end))
-                delivery.add_done_callback(lambda _: slots.release())
-                offset = end
+                start, offset = step
+                self._tracker.begin(offset)
+                delivery = deliveries.create_task(self._deliver(start, offset))
+                delivery.add_done_callback(lambda _: self._slots.release())
 
     async def _begin(self) -> Offset:
         plan = self._plan
@@ -126,14 +147,10 @@ class Journey:
             offset = await self._source.initial_offset(plan.start)
             # Saved before the first row is delivered: a crash before the first acknowledgement
             # must not begin at another snapshot, whose rows would come on top of the first's.
-            await self._offsets.save(plan.table, SavedOffset(offset=offset, changes=plan.changes))
+            await save_offset(self._offsets, plan.table, offset, plan.changes, self._source)
         else:
-            if saved.changes is not plan.changes:
-                raise OffsetError(
-                    f"The saved offset of {plan.table} counts changes {saved.changes.value!r}, but"
-                    f" the configuration now says {plan.changes.value!r}: positions differ.",
-                    hint=f"Set changes back, or run `tailerd offsets reset {plan.table} --to ...`.",
-                )
+            # Before the sink hears of it: what it holds may be of another table.
+            await check_identity(plan.table, saved, plan.changes, self._source)
             offset = saved.offset
         self._saved = offset
         await self._sink.resume(offset)
@@ -143,14 +160,60 @@ class Journey:
                 engine=ENGINE,
                 version=offset.version,
                 is_resumed=saved is not None,
+                offset=offset.to_json(),
             )
         )
         return offset
 
+    async def _next_step(
+        self, offset: Offset, target: Version | None
+    ) -> tuple[Offset, Offset] | None:
+        """Return start and end of the next delivery, behind commits that are left out."""
+        while (end := await self._next_end(offset, target)) is not None:
+            if self._check is None:
+                return offset, end
+            until, error = await self._check.reach(offset, end)
+            if error is None or until != offset:
+                return offset, until
+            offset = await self._leave_out(offset, error)
+        return None
+
+    async def _leave_out(self, offset: Offset, error: TailerdError) -> Offset:
+        """Record the commit at `offset` as damaged and return the offset behind it."""
+        others = self._sink.max_in_flight - 1
+        for _ in range(others):
+            # A slot is free once its delivery's offset is saved.
+            await self._slots.acquire()
+        for _ in range(others):
+            self._slots.release()
+        if self._poison is None:
+            raise BugError(f"Nothing keeps the record of damaged commits of {self._plan.table}.")
+        record = PoisonRecord.of(offset, error, self._clock.now_ms())
+        path = await self._poison.record(self._plan.table, record)
+        after = offset.after_version()
+        await self._save(after)
+        if offset.position:
+            # Its first files were whole and went out before its damage could be seen.
+            await self._sink.resume(offset.at(0))
+        self._telemetry.emit(
+            events.CommitSkipped(
+                table=self._plan.table,
+                engine=ENGINE,
+                version=offset.version,
+                error_code=error.code,
+                path=path,
+                hint=str(error),
+            )
+        )
+        return after
+
     async def _next_end(self, offset: Offset, target: Version | None) -> Offset | None:
         """Wait for something new and return how far the next delivery goes; None: no more."""
         while not self._is_stopping:
-            if _is_past(offset, target):
+            if target is not None and _is_past(offset, target):
+                if offset.version > target + 1:
+                    # The log is shorter than it was; the source knows what to call that.
+                    await self._source.latest_offset(offset, self._plan.read_limit)
                 await self._measure(offset)
                 return None
             began = self._clock.monotonic()
@@ -168,7 +231,12 @@ class Journey:
     async def _deliver(self, start: Offset, end: Offset) -> None:
         began = self._clock.monotonic()
         stream = ChangeStream(
-            self._source, start, end, limit=self._plan.batch_limit, executor=self._executor
+            self._source,
+            start,
+            end,
+            limit=self._plan.batch_limit,
+            executor=self._executor,
+            memory=self._memory,
         )
         async with aclosing(stream.batches()) as batches:
             rows = await self._write(
@@ -179,22 +247,33 @@ class Journey:
                 f"The sink {self._plan.sink} acknowledged {rows} rows of {self._plan.table} after"
                 f" taking {stream.total_rows}, not all there were."
             )
-        if rows:
+        self._tell_delivery(stream, start, end, self._clock.monotonic() - began)
+        safe = self._tracker.delivered(end)
+        if safe is not None:
+            await self._save(safe)
+
+    def _tell_delivery(
+        self, stream: ChangeStream, start: Offset, end: Offset, duration_seconds: float
+    ) -> None:
+        if stream.total_rows:
             self._telemetry.emit(
                 events.DeliveryAcknowledged(
                     table=self._plan.table,
                     sink=self._plan.sink,
                     engine=ENGINE,
                     start_version=start.version,
-                    end_version=_last_version(end),
+                    end_version=last_version(end),
                     rows=dict(stream.rows),
                     bytes=stream.bytes,
-                    duration_seconds=self._clock.monotonic() - began,
+                    duration_seconds=duration_seconds,
                 )
             )
-        safe = self._tracker.delivered(end)
-        if safe is not None:
-            await self._save(safe)
+        if stream.commits:
+            self._telemetry.emit(
+                events.CommitsDelivered(
+                    table=self._plan.table, engine=ENGINE, commits=dict(stream.commits)
+                )
+            )
 
     async def _write(self, delivery: Delivery) -> int:
         try:
@@ -215,8 +294,9 @@ class Journey:
             # A later delivery may have saved its offset while this one waited for the lock.
             if self._saved is not None and not self._saved.is_before(offset):
                 return
-            saved = SavedOffset(offset=offset, changes=self._plan.changes)
-            await self._offsets.save(self._plan.table, saved)
+            await save_offset(
+                self._offsets, self._plan.table, offset, self._plan.changes, self._source
+            )
             self._saved = offset
         self._on_progress()
         self._telemetry.emit(
@@ -235,7 +315,7 @@ class Journey:
             events.SnapshotAdvanced(
                 table=self._plan.table,
                 start_version=offset.version,
-                end_version=_last_version(end),
+                end_version=last_version(end),
                 duration_seconds=duration_seconds,
             )
         )
@@ -250,6 +330,7 @@ class Journey:
                 head_version=backlog.head_version,
                 versions=backlog.versions,
                 oldest_timestamp_ms=backlog.oldest_undelivered_timestamp_ms,
+                retention_seconds=backlog.retention_seconds,
             )
         )
 
@@ -260,7 +341,7 @@ class Journey:
                 table=self._plan.table,
                 engine=ENGINE,
                 version=offset.version,
-                head_version=_last_version(offset),
+                head_version=last_version(offset),
                 versions=0,
                 oldest_timestamp_ms=None,
             )
@@ -280,9 +361,3 @@ def _clipped(end: Offset, target: Version | None) -> Offset:
     if target is None or not _is_past(end, target):
         return end
     return replace(end, version=Version(target + 1), phase=Phase.FOLLOW, position=0)
-
-
-def _last_version(end: Offset) -> int:
-    """Return the last version before `end` or partly before it."""
-    is_commit_start = end.phase is Phase.FOLLOW and end.position == 0
-    return end.version - 1 if is_commit_start else end.version

@@ -1,7 +1,10 @@
 """Where pipelines keep their offsets between two runs.
 
-With the offset goes what it belongs to: the table's id (in the offset) and the change mode, because
-positions count the tasks of one mode. What is saved is a promise: all before it is delivered.
+With the offset goes what it belongs to: the table's id (in the offset), the schema of the version
+before it, and the change mode, because positions count the tasks of one mode. What is saved is a
+promise: all before it is delivered.
+
+Formats of the file: 1 lacks `schema_id`; 2 is written.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ from tailerd.changefeed.offset import Offset
 from tailerd.errors import AccessDeniedError, OffsetError, StorageError
 from tailerd.sinks.threads import in_thread
 
-FORMAT = 1
+FORMAT = 2
+_READABLE = (1, 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +32,13 @@ class SavedOffset:
     Attributes:
         offset: Everything before it is delivered.
         changes: The change mode it was counted in.
+        schema_id: `TableIdentity.schema_id` of the last version before the offset; empty when it
+            was not known.
     """
 
     offset: Offset
     changes: ChangeMode
+    schema_id: str = ""
 
 
 class OffsetStore(Protocol):
@@ -107,6 +114,8 @@ class FileOffsetStore:
         content = {
             "format": FORMAT,
             "pipeline": pipeline,
+            "table_id": saved.offset.table_id,
+            "schema_id": saved.schema_id,
             "changes": saved.changes.value,
             "offset": json.loads(saved.offset.to_json()),
         }
@@ -132,15 +141,16 @@ def _parse(path: Path, text: bytes, pipeline: str) -> SavedOffset:
     try:
         fields = json.loads(text)
         written_format = fields["format"]
-        if written_format != FORMAT:
+        if written_format not in _READABLE:
             raise OffsetError(
                 f"The offset file {path} has format {written_format!r}, this release reads"
-                f" {FORMAT}, because a newer tailerd wrote it.",
+                f" up to {FORMAT}, because a newer tailerd wrote it.",
                 hint=f"Run the newer release. {reset}",
             )
         return SavedOffset(
             offset=Offset.from_json(json.dumps(fields["offset"])),
             changes=ChangeMode(fields["changes"]),
+            schema_id=str(fields["schema_id"]) if written_format > 1 else "",
         )
     except (ValueError, KeyError, TypeError) as error:
         raise OffsetError(

@@ -6,6 +6,10 @@ Case table of how a journey ends:
     B  error that may go away, attempts left    -> RetryScheduled, wait, next journey
     C  error that stays, or no attempts left    -> PipelineFailed; other tables go on
     D  an exception nobody foresaw              -> as C, as a BugError
+    E  a gap, and a policy that crosses it      -> GapMet, next journey from the new offset
+
+Two errors that stay are met by policy and count as B: a table that is not there, where `on_gap`
+waits for it to come back; and rows that vanish between the check of a commit and its delivery.
 """
 
 from __future__ import annotations
@@ -16,11 +20,15 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 
 from tailerd.backoff import Backoff
-from tailerd.changefeed.offset import Version
+from tailerd.changefeed.offset import Phase, Version
 from tailerd.clock import Clock
-from tailerd.errors import BugError, TailerdError
+from tailerd.errors import BugError, NotATableError, TableError, TailerdError
+from tailerd.pipeline.gap_crossing import cross_gap
 from tailerd.pipeline.journey import ENGINE, Journey, JourneyPlan
+from tailerd.pipeline.memory_budget import TableMemory
 from tailerd.pipeline.offset_store import OffsetStore
+from tailerd.pipeline.poison_log import PoisonLog
+from tailerd.pipeline.policies import GAP_ERRORS, POISON_ERRORS, OnGap, OnPoison
 from tailerd.sinks.base import Sink
 from tailerd.sources.base import ChangeSource
 from tailerd.telemetry import Telemetry, events
@@ -51,6 +59,8 @@ class Pipeline:
         max_attempts: int | None = None,
         jitter: random.Random | None = None,
         executor: Executor | None = None,
+        poison: PoisonLog | None = None,
+        memory: TableMemory | None = None,
     ) -> None:
         """Prepare; the table is opened by `run`.
 
@@ -58,7 +68,8 @@ class Pipeline:
             plan: What to do.
             source_place: The table's place, for telemetry.
             open_source: Opens the table; tried again like everything else.
-            sink, offsets, hint, telemetry, clock, executor: As `Journey` takes them.
+            sink, offsets, hint, telemetry, clock: As `Journey` takes them.
+            executor, poison, memory: As `Journey` takes them; `run` closes the memory.
             backoff: Waits between attempts.
             max_attempts: Failed attempts in a row before giving up; None never gives up.
             jitter: Source of randomness of the waits.
@@ -77,9 +88,12 @@ class Pipeline:
         self._max_attempts = max_attempts
         self._jitter = jitter or random.Random()
         self._executor = executor
+        self._poison = poison
+        self._memory = memory
         self._journey: Journey | None = None
         self._stopping = asyncio.Event()
         self._attempt = 0
+        self._has_crossed = False
         self._target: Version | None = None
 
     @property
@@ -110,24 +124,95 @@ class Pipeline:
                 if error is None:
                     self._tell_stopped(is_complete)
                     return
+                if await self._may_cross(error):
+                    error = await self._cross(error)
+                    if error is None:
+                        continue
                 self._attempt += 1
-                if not error.retryable or self._attempt == self._max_attempts:
+                if not await self._may_retry(error) or self._attempt == self._max_attempts:
                     self._fail(error)
                     return
                 await self._wait_before_retry(error)
             self._tell_stopped(False)
         finally:
+            if self._memory is not None:
+                self._memory.close()
             await self._sink.aclose()
+
+    async def _may_cross(self, error: TailerdError) -> bool:
+        """Tell whether `error` is a gap and policy crosses it, waiting if it did so just now."""
+        if not isinstance(error, GAP_ERRORS) or self._plan.on_gap is OnGap.STOP:
+            return False
+        # Nothing saved: the place that `from` asks for is not there, which is no gap.
+        if await self._saved_phase() is None:
+            return False
+        if self._has_crossed and self._attempt != self._max_attempts:
+            await self._wait_before_retry(error)
+        return not self._stopping.is_set() and self._attempt != self._max_attempts
+
+    async def _cross(self, error: TailerdError) -> TailerdError | None:
+        """Move the offset over the gap; return why that failed, if it did."""
+        self._source = self._target = None
+        try:
+            saved = await self._offsets.load(self._plan.table)
+            if saved is None:
+                return error
+            self._source = await self._open_source()
+            await cross_gap(
+                self._plan,
+                error,
+                saved.offset,
+                source=self._source,
+                sink=self._sink,
+                offsets=self._offsets,
+                telemetry=self._telemetry,
+            )
+        except TailerdError as failure:
+            return failure
+        except Exception as failure:  # noqa: BLE001 - Case D
+            return _bug(failure)
+        # A gap right behind this one waits like a failed attempt: a log may vanish as fast as it
+        # is read.
+        self._attempt += 1
+        self._has_crossed = True
+        return None
+
+    async def _may_retry(self, error: TailerdError) -> bool:
+        if error.retryable:
+            return True
+        if isinstance(error, NotATableError) and self._plan.on_gap is not OnGap.STOP:
+            return await self._saved_phase() is not None
+        if isinstance(error, POISON_ERRORS) and self._plan.on_poison is OnPoison.SKIP_AND_RECORD:
+            return await self._saved_phase() is Phase.FOLLOW
+        return False
+
+    async def _saved_phase(self) -> Phase | None:
+        try:
+            saved = await self._offsets.load(self._plan.table)
+        except TailerdError:
+            # The error that is being judged is told; this one comes with the next journey.
+            return None
+        return None if saved is None else saved.offset.phase
 
     async def _try(self) -> tuple[TailerdError | None, bool]:
         try:
             return None, await self._travel()
         except ExceptionGroup as group:
-            return _first(group), False
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                # A task group puts its tasks' errors before a cancellation that came meanwhile.
+                raise asyncio.CancelledError from group
+            return self._noted(_first(group)), False
         except TailerdError as error:
-            return error, False
+            return self._noted(error), False
         except Exception as error:  # noqa: BLE001 - Case D: one table's bug must not stop the others
             return _bug(error), False
+
+    def _noted(self, error: TailerdError) -> TailerdError:
+        if isinstance(error, TableError):
+            # What is known of the table may be what is wrong: look at it anew.
+            self._source = None
+        return error
 
     async def _travel(self) -> bool:
         if self._source is None:
@@ -142,6 +227,8 @@ class Pipeline:
             clock=self._clock,
             on_progress=self._made_progress,
             executor=self._executor,
+            poison=self._poison,
+            memory=self._memory,
         )
         self._journey = journey
         if self._stopping.is_set():
@@ -156,6 +243,7 @@ class Pipeline:
 
     def _made_progress(self) -> None:
         self._attempt = 0
+        self._has_crossed = False
 
     async def _wait_before_retry(self, error: TailerdError) -> None:
         wait_seconds = self._backoff.wait_seconds(self._attempt - 1, self._jitter)

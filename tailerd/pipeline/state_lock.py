@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tailerd.errors import ConfigError
+from tailerd.errors import ConfigError, StateInUseError
 
 LOCK_NAME = "tailerd.lock"
 
@@ -22,7 +22,8 @@ def state_lock(folder: Path) -> Iterator[None]:
     The lock goes with the process: a killed holder leaves none behind.
 
     Raises:
-        ConfigError: Another process holds it, or the folder cannot be written.
+        StateInUseError: Another process holds it.
+        ConfigError: The folder cannot be written.
     """
     path = folder / LOCK_NAME
     try:
@@ -37,7 +38,7 @@ def state_lock(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise ConfigError(
+            raise StateInUseError(
                 f"The state folder {folder} is in use by {_holder(path)}.",
                 hint="Stop that one, or set `state` to another folder.",
             ) from error

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.offset import Offset
 
 
@@ -55,4 +56,17 @@ class Sink(Protocol):
 
     async def aclose(self) -> None:
         """Finish and free resources; idempotent."""
+        ...
+
+
+@runtime_checkable
+class GapTaker(Protocol):
+    """A sink that can show its readers a gap. Optional: others only go on behind it."""
+
+    async def note_gap(self, gap: Gap) -> None:
+        """Hear of a gap before `resume(gap.end)`; the same gap may be told again after a crash.
+
+        Where the gap `is_other_history`, what was delivered before is of another log: it must not
+        mix with what comes, and it must not be lost.
+        """
         ...

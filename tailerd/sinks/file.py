@@ -4,7 +4,9 @@ A delivery becomes `{version:020}-{phase}-{position:020}-{part:05}.jsonl`, named
 that names sort in delivery order. A file appears whole under its name. Files at or after the saved
 offset were never covered by it: `resume` removes them and they are written again, so a reader sees
 each row once; a reader that looks between a crash and the restart may see rows that are replaced
-by the same rows. A small file `.tailerd.json` says which table the folder belongs to.
+by the same rows. A small file `.tailerd.json` says which table the folder belongs to. A gap is a
+file `....gap.json`, named by what follows it; files of a table that was replaced are set aside in a
+folder `replaced-...`.
 """
 
 from __future__ import annotations
@@ -18,10 +20,12 @@ from typing import Self
 
 import pyarrow as pa
 
+from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.offset import Offset, Phase
 from tailerd.errors import ConfigError, SinkError
 from tailerd.sinks.base import Delivery
 from tailerd.sinks.file_config import FileSinkConfig
+from tailerd.sinks.file_gaps import set_aside, write_gap_record
 from tailerd.sinks.file_parts import (
     TEMPORARY,
     JsonLinesPart,
@@ -37,6 +41,7 @@ from tailerd.sinks.threads import in_thread
 
 _NAME = re.compile(r"(\d{20})-([01])-(\d{20})-(\d{5,})\.(jsonl|parquet)")
 _MARKER = ".tailerd.json"
+_GAP = "-00000.gap.json"
 _FORMAT = 1
 
 
@@ -74,6 +79,14 @@ class FileSink:
             SinkError: The folder cannot be written.
         """
         await asyncio.to_thread(self._resume, offset)
+
+    async def note_gap(self, gap: Gap) -> None:
+        """Write a record of the gap; set files of another history aside.
+
+        Raises:
+            SinkError: The folder cannot be written.
+        """
+        await in_thread(self._note_gap, gap)
 
     async def write(self, delivery: Delivery) -> int:
         """Write all rows and make them durable; return their number. No rows: no file.
@@ -147,6 +160,18 @@ class FileSink:
         except OSError as error:
             raise self._unwritable(error) from error
 
+    def _note_gap(self, gap: Gap) -> None:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            if gap.is_other_history:
+                own = sorted(path for path in self._folder.iterdir() if _is_own(path.name))
+                marker = self._folder / _MARKER
+                # Last: until all is moved, the folder is the old table's.
+                set_aside(self._folder, [*own, *([marker] if marker.exists() else [])], gap)
+            write_gap_record(self._folder / f"{_prefix(gap.end)}{_GAP}", gap)
+        except OSError as error:
+            raise self._unwritable(error) from error
+
     def _claim(self, table_id: str) -> None:
         """Make sure that the folder is this table's: its file names would mix with another's."""
         marker = self._folder / _MARKER
@@ -190,6 +215,10 @@ def _prefix(offset: Offset) -> str:
 
 def _rank(offset: Offset) -> int:
     return 0 if offset.phase is Phase.SNAPSHOT else 1
+
+
+def _is_own(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None or name.endswith(_GAP)
 
 
 def _is_at_or_after(name: str, offset: Offset) -> bool:

@@ -16,12 +16,30 @@ from tailerd.changefeed.offset import Offset, Version
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """What lies between an offset and the head of the table, as far as the log was looked at."""
+    """What lies between an offset and the head of the table, as far as the log was looked at.
+
+    `retention_seconds` is how long after its time a commit and its files are kept at least; None
+    where the source does not know.
+    """
 
     head_version: Version
     versions: int
     head_timestamp_ms: int
     oldest_undelivered_timestamp_ms: int | None
+    retention_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableIdentity:
+    """What tells two tables, or two histories of one table, apart.
+
+    Attributes:
+        table_id: Identity of the table that is there now.
+        schema_id: Hash of the schema of one version; empty where it can no longer be told.
+    """
+
+    table_id: str
+    schema_id: str = ""
 
 
 class ChangeSource(Protocol):
@@ -43,6 +61,10 @@ class ChangeSource(Protocol):
         `snapshot` is the head version's snapshot, then what follows; `latest` is after the head;
         a version is inclusive; a timestamp means the first commit at or after it.
         """
+        ...
+
+    async def identity(self, version: Version) -> TableIdentity:
+        """Return who the table is, with the schema of `version`; below 0 there is none."""
         ...
 
     async def latest_offset(self, start: Offset, limit: ReadLimit) -> Offset:

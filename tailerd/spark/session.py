@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 MIN_JAVA = 17
 _JAVA_TIMEOUT_SECONDS = 20
+_JAVA_END_SECONDS = 2.0
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 
 _LOG4J = """\
@@ -135,6 +137,36 @@ def local_session(
         ) from error
     register(spark)
     return spark
+
+
+def forget_session() -> int | None:
+    """Let the next `local_session` start another Java, if the one there was has ended; blocking.
+
+    Returns:
+        The exit status of the Java that ended, negative for a signal; None where it lives, or
+        nobody can tell, or it was forgotten already: then nothing changes.
+    """
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    gateway = SparkContext._gateway
+    process = getattr(gateway, "proc", None)
+    if gateway is None or process is None:
+        return None
+    try:
+        status = int(process.wait(_JAVA_END_SECONDS))
+    except subprocess.TimeoutExpired:
+        return None
+    with suppress(Exception):
+        # Closes our ends of its sockets, some of which are broken.
+        gateway.shutdown()
+    # pyspark keeps these for the life of the process, and has no word for a Java that died.
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = None
+    SparkSession._activeSession = None
+    return status
 
 
 def _settings() -> dict[str, str]:

@@ -25,6 +25,58 @@ class ShutdownRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigReloaded:
+    """A changed configuration file was taken; `path` is the file."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigRejected:
+    """A changed configuration file is wrong, and what was configured before stays."""
+
+    path: str
+    error_code: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableAdded:
+    """A table belongs to the daemon from now on: from the start, a new configuration, a pattern."""
+
+    table: str
+    engine: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableAltered:
+    """A table's settings changed; its pipeline starts anew with them, at its saved offset."""
+
+    table: str
+    engine: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRemoved:
+    """A table belongs to the daemon no more; its saved offset is kept. `hint` says why."""
+
+    table: str
+    engine: str
+    path: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRejected:
+    """A folder that a pattern finds cannot be a table of this daemon; `hint` says why."""
+
+    path: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineStarted:
     """A table's pipeline is about to open its table."""
 
@@ -36,12 +88,16 @@ class PipelineStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetChosen:
-    """A pipeline knows where it begins: at a saved offset, or where `from` says."""
+    """A pipeline knows where it begins: at a saved offset, or where `from` says.
+
+    `offset` is its JSON text, empty where only the version is known.
+    """
 
     table: str
     engine: str
     version: int
     is_resumed: bool
+    offset: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +109,8 @@ class BacklogMeasured:
         head_version: The newest version of the table.
         versions: Versions not yet delivered.
         oldest_timestamp_ms: Commit time of the oldest of them; None when there is none.
+        retention_seconds: How long after its time a commit and its files are kept at least; None
+            where the source does not tell.
     """
 
     table: str
@@ -61,6 +119,54 @@ class BacklogMeasured:
     head_version: int
     versions: int
     oldest_timestamp_ms: int | None
+    retention_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableMeasured:
+    """The size of a table, its log and what is to be delivered of it are known as of a version.
+
+    Attributes:
+        rows: Live rows; None where statistics do not tell.
+        size_counts: Files by size: bin n holds sizes above 2**(n-1) and up to 2**n bytes.
+        commits_since_checkpoint, bytes_since_checkpoint: What a reader replays.
+        retention_seconds: As of `BacklogMeasured`.
+        pending_files, pending_bytes: Files of changes not yet delivered; None when not known.
+    """
+
+    table: str
+    version: int
+    files: int
+    bytes: int
+    rows: int | None
+    deletion_vectors: int
+    deleted_rows: int
+    size_counts: tuple[int, ...]
+    checkpoint_version: int | None
+    commits_since_checkpoint: int
+    bytes_since_checkpoint: int
+    log_files: int
+    retention_seconds: float | None
+    pending_files: int | None
+    pending_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrowthUnavailable:
+    """The size of a table could not be found out; its changes are delivered all the same."""
+
+    table: str
+    error_code: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitsDelivered:
+    """Commits were delivered, rows or not; `commits` counts them by how they were read."""
+
+    table: str
+    engine: str
+    commits: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +234,44 @@ class PipelineFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GapMet:
+    """Commits are gone, or another table is there, and `on_gap` moved the offset over that.
+
+    Attributes:
+        start_version: The version that was to come next.
+        end_version: The version delivery goes on with.
+        error_code: What was met: missing_version or table_recreated.
+    """
+
+    table: str
+    engine: str
+    start_version: int
+    end_version: int
+    error_code: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitSkipped:
+    """A commit's rows cannot be read; `on_poison` recorded it in `path` and went on behind it."""
+
+    table: str
+    engine: str
+    version: int
+    error_code: str
+    path: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelinePaused:
+    """An operator holds a pipeline; it goes on when asked to."""
+
+    table: str
+    engine: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineStopped:
     """A pipeline ended as asked: the head was reached, or the process shuts down."""
 
@@ -163,14 +307,26 @@ class StorageRequested:
 Event = (
     DaemonStarted
     | ShutdownRequested
+    | ConfigReloaded
+    | ConfigRejected
+    | TableAdded
+    | TableAltered
+    | TableRemoved
+    | TableRejected
     | PipelineStarted
     | OffsetChosen
     | BacklogMeasured
+    | TableMeasured
+    | GrowthUnavailable
+    | CommitsDelivered
     | SnapshotAdvanced
     | DeliveryAcknowledged
     | OffsetSaved
     | RetryScheduled
     | PipelineFailed
+    | GapMet
+    | CommitSkipped
+    | PipelinePaused
     | PipelineStopped
     | WatcherUnavailable
     | ChecksumDiffered

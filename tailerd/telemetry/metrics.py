@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from prometheus_client import (
     CollectorRegistry,
@@ -12,17 +12,21 @@ from prometheus_client import (
     PlatformCollector,
     ProcessCollector,
 )
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
 
 from tailerd.clock import Clock
 from tailerd.telemetry import events
+from tailerd.telemetry.table_gauges import TableGauges
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
-LABELS = frozenset({"table", "source", "sink", "engine", "job", "error_code", "op"})
-"""All label names in use; `op` is `_change_type` of rows or the verb of a storage request."""
+LABELS = frozenset({"table", "source", "sink", "engine", "job", "error_code", "op", "mode"})
+"""All label names in use; `op` is `_change_type` of rows or the verb of a storage request, `mode`
+how a commit was read."""
 
-STATES = {"starting": 0, "running": 1, "retrying": 2, "failed": 3, "stopped": 4}
+STATES = {"starting": 0, "running": 1, "retrying": 2, "failed": 3, "stopped": 4, "paused": 5}
 
 _FAST = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120)
 _PIPELINE = ("table", "engine")
@@ -35,20 +39,31 @@ class Metrics:
         self._clock = clock
         self._registry = CollectorRegistry()
         self._oldest_ms: dict[str, int | None] = {}
+        self._gauges = TableGauges(clock)
         self._handlers: dict[type, Callable[..., None]] = {
             events.PipelineStarted: self._on_started,
             events.BacklogMeasured: self._on_backlog,
             events.SnapshotAdvanced: self._on_snapshot,
+            events.CommitsDelivered: self._on_commits,
+            events.OffsetChosen: self._gauges.handle,
+            events.TableMeasured: self._gauges.handle,
+            events.GrowthUnavailable: self._on_growth_unavailable,
             events.DeliveryAcknowledged: self._on_delivery,
             events.OffsetSaved: self._on_offset,
             events.RetryScheduled: self._on_retry,
             events.PipelineFailed: self._on_failed,
+            events.GapMet: self._on_gap,
+            events.CommitSkipped: self._on_skipped,
             events.PipelineStopped: self._on_stopped,
+            events.PipelinePaused: self._on_paused,
+            events.TableRemoved: self._on_removed,
             events.StorageRequested: self._on_storage,
         }
+        self._registry.register(_TableCollector(self._gauges))
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
         self._make_pipeline_metrics()
+        self._make_policy_metrics()
         self._make_delivery_metrics()
         self._make_storage_metrics()
 
@@ -66,6 +81,21 @@ class Metrics:
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus's text format."""
         return generate_latest(self._registry)
+
+    def watch_memory(self, budget_bytes: int, used_bytes: Callable[[], int]) -> None:
+        """Show the rows that are read ahead of the sinks; `used_bytes` is asked at each scrape."""
+        budget = Gauge(
+            "tailerd_memory_budget_bytes",
+            "Bytes of rows that all tables may read ahead of their sinks",
+            registry=self._registry,
+        )
+        budget.set(budget_bytes)
+        used = Gauge(
+            "tailerd_memory_used_bytes",
+            "Bytes of rows that are read ahead now",
+            registry=self._registry,
+        )
+        used.set_function(used_bytes)
 
     def _make_pipeline_metrics(self) -> None:
         r = self._registry
@@ -98,6 +128,21 @@ class Metrics:
             registry=r,
         )
 
+    def _make_policy_metrics(self) -> None:
+        r = self._registry
+        self._gaps = Counter(
+            "tailerd_gaps_total",
+            "Times the offset was moved over missing commits or to another table",
+            ("table", "error_code"),
+            registry=r,
+        )
+        self._skipped = Counter(
+            "tailerd_commits_skipped_total",
+            "Damaged commits that were recorded and left out",
+            ("table", "error_code"),
+            registry=r,
+        )
+
     def _make_delivery_metrics(self) -> None:
         r = self._registry
         labels = ("table", "sink", "engine")
@@ -127,6 +172,12 @@ class Metrics:
             buckets=_FAST,
             registry=r,
         )
+        self._commits = Counter(
+            "tailerd_commits_total",
+            "Commits delivered, rows or not, by how they were read: cdc, files or none",
+            (*_PIPELINE, "mode"),
+            registry=r,
+        )
         self._delivered = Gauge(
             "tailerd_offset_version", "Version the saved offset points at", _PIPELINE, registry=r
         )
@@ -142,7 +193,16 @@ class Metrics:
     def _on_started(self, event: events.PipelineStarted) -> None:
         self._state.labels(event.table, event.engine).set(STATES["starting"])
 
+    def _on_commits(self, event: events.CommitsDelivered) -> None:
+        for mode, count in event.commits.items():
+            self._commits.labels(event.table, event.engine, mode).inc(count)
+
+    def _on_growth_unavailable(self, event: events.GrowthUnavailable) -> None:
+        self._gauges.handle(event)
+        self._errors.labels(event.table, event.error_code).inc()
+
     def _on_backlog(self, event: events.BacklogMeasured) -> None:
+        self._gauges.handle(event)
         labels = (event.table, event.engine)
         self._state.labels(*labels).set(STATES["running"])
         self._head.labels(*labels).set(event.head_version)
@@ -154,7 +214,7 @@ class Metrics:
             self._lag_seconds.labels(*labels).set_function(lambda: self._lag_of(event.table))
 
     def _lag_of(self, table: str) -> float:
-        return lag_seconds(self._oldest_ms[table], self._clock.now_ms())
+        return lag_seconds(self._oldest_ms.get(table), self._clock.now_ms())
 
     def _on_snapshot(self, event: events.SnapshotAdvanced) -> None:
         self._advance.labels(event.table).observe(event.duration_seconds)
@@ -167,6 +227,7 @@ class Metrics:
         self._delivery.labels(*labels).observe(event.duration_seconds)
 
     def _on_offset(self, event: events.OffsetSaved) -> None:
+        self._gauges.handle(event)
         self._delivered.labels(event.table, event.engine).set(event.version)
         self._commit.labels(event.table, event.engine).observe(event.duration_seconds)
 
@@ -178,11 +239,49 @@ class Metrics:
         self._state.labels(event.table, event.engine).set(STATES["failed"])
         self._errors.labels(event.table, event.error_code).inc()
 
+    def _on_gap(self, event: events.GapMet) -> None:
+        self._gaps.labels(event.table, event.error_code).inc()
+
+    def _on_skipped(self, event: events.CommitSkipped) -> None:
+        self._skipped.labels(event.table, event.error_code).inc()
+
     def _on_stopped(self, event: events.PipelineStopped) -> None:
         self._state.labels(event.table, event.engine).set(STATES["stopped"])
 
+    def _on_paused(self, event: events.PipelinePaused) -> None:
+        self._state.labels(event.table, event.engine).set(STATES["paused"])
+
+    def _on_removed(self, event: events.TableRemoved) -> None:
+        self._gauges.handle(event)
+        # Counters stay; a gauge would go on telling what is no longer looked at.
+        gauges = (self._state, self._head, self._lag_versions, self._lag_seconds, self._delivered)
+        for gauge in gauges:
+            gauge.remove(event.table, event.engine)
+        self._oldest_ms.pop(event.table, None)
+
     def _on_storage(self, event: events.StorageRequested) -> None:
         self._requests.labels(event.operation).inc()
+
+
+class _TableCollector(Collector):
+    """Gives the figures that are worked out at each scrape."""
+
+    def __init__(self, gauges: TableGauges) -> None:
+        self._gauges = gauges
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics."""
+        for family in self._gauges.families():
+            gauge = GaugeMetricFamily(family.name, family.documentation, labels=family.labels)
+            for labels, value in family.samples:
+                gauge.add_metric(labels, value)
+            yield gauge
+        sizes = HistogramMetricFamily(
+            "tailerd_table_file_size_bytes", "Sizes of live data files", labels=("table",)
+        )
+        for table in self._gauges.file_sizes():
+            sizes.add_metric((table.table,), table.buckets, table.sum_bytes)
+        yield sizes
 
 
 def lag_seconds(oldest_timestamp_ms: int | None, now_ms: int) -> float:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from tailerd.clock import Clock
 from tailerd.telemetry import events
+from tailerd.telemetry.rates import MinuteRate
+from tailerd.telemetry.table_gauges import TableGauges, size_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +23,9 @@ class TableStatus:
         rows: Delivered rows by `_change_type`, since the process started.
         last_error: The last error's text; stays when the pipeline recovers.
         attempt: Failed attempts in a row.
+        next_retry_ms: Wall-clock time of the next attempt while it waits for one.
+        gaps: Times the offset was moved over a gap; `last_gap` says what happened last.
+        skipped_commits: Damaged commits left out since the process started.
     """
 
     table: str
@@ -37,6 +42,10 @@ class TableStatus:
     last_error: str = ""
     last_error_code: str = ""
     attempt: int = 0
+    next_retry_ms: int | None = None
+    gaps: int = 0
+    last_gap: str = ""
+    skipped_commits: int = 0
 
     def to_json(self, now_ms: int) -> dict[str, object]:
         """Return what `/status` shows of this table."""
@@ -59,6 +68,10 @@ class TableStatus:
             if self.last_error
             else None,
             "attempt": self.attempt,
+            "next_retry_ms": self.next_retry_ms,
+            "gaps": self.gaps,
+            "last_gap": self.last_gap or None,
+            "skipped_commits": self.skipped_commits,
         }
 
 
@@ -70,6 +83,8 @@ class StatusBoard:
         self._clock = clock
         self._lock = threading.Lock()
         self._tables = {name: TableStatus(table=name, engine=engine) for name, engine in tables}
+        self._gauges = TableGauges(clock)
+        self._rates: dict[str, MinuteRate] = {}
 
     @property
     def tables(self) -> tuple[TableStatus, ...]:
@@ -79,26 +94,62 @@ class StatusBoard:
 
     @property
     def is_ready(self) -> bool:
-        """Tell whether every pipeline has looked at its log and none has failed."""
-        return all(t.is_ready and t.state != "failed" for t in self.tables)
+        """Tell whether every pipeline has looked at its log, or is paused, and none has failed."""
+        return not any(self.unready())
+
+    def unready(self) -> Iterator[tuple[str, str]]:
+        """Yield each pipeline that is not ready, and why."""
+        for table in self.tables:
+            if table.state == "failed":
+                yield table.table, "failed"
+            elif not table.is_ready and table.state != "paused":
+                yield table.table, "not yet ready"
 
     def to_json(self) -> dict[str, object]:
         """Return the whole of `/status`."""
         now_ms = self._clock.now_ms()
         return {
             "ready": self.is_ready,
-            "tables": [table.to_json(now_ms) for table in self.tables],
+            "tables": [
+                table.to_json(now_ms) | self._figures(table.table, now_ms) for table in self.tables
+            ],
+        }
+
+    def _figures(self, table: str, now_ms: int) -> dict[str, object]:
+        figures = self._gauges.figures(table)
+        with self._lock:
+            rate = self._rates.get(table)
+            rows_per_second = 0.0 if rate is None else rate.per_second(self._clock.monotonic())
+        growth = self._gauges.growth(table)
+        return {
+            "lag_files": figures.lag_files(),
+            "lag_bytes": figures.lag_bytes(),
+            "rows_per_second": round(rows_per_second, 3),
+            "snapshot_progress": figures.snapshot_progress,
+            "retention_headroom_seconds": figures.headroom_seconds(now_ms),
+            "last_progress_ms": figures.saved_ms,
+            "size": None if figures.size is None else size_json(figures.size, growth),
         }
 
     def handle(self, event: events.Event) -> None:
         """Take an event; those about no configured table are passed over."""
         name = getattr(event, "table", None)
+        self._gauges.handle(event)
         with self._lock:
+            if isinstance(event, events.DeliveryAcknowledged):
+                rate = self._rates.setdefault(event.table, MinuteRate())
+                rate.add(sum(event.rows.values()), self._clock.monotonic())
+            if isinstance(event, events.TableAdded):
+                fresh = TableStatus(table=event.table, engine=event.engine)
+                self._tables.setdefault(event.table, fresh)
+            elif isinstance(event, events.TableRemoved):
+                self._tables.pop(event.table, None)
+                self._rates.pop(event.table, None)
             if name in self._tables:
-                self._tables[name] = _after(self._tables[name], event)
+                self._tables[name] = _after(self._tables[name], event, self._clock.now_ms())
 
 
-def _after(status: TableStatus, event: events.Event) -> TableStatus:
+def _after(status: TableStatus, event: events.Event, now_ms: int) -> TableStatus:
     match event:
         case events.PipelineStarted():
             return replace(status, source=event.source, sink=event.sink, state="starting")
@@ -109,6 +160,7 @@ def _after(status: TableStatus, event: events.Event) -> TableStatus:
                 status,
                 state="running",
                 is_ready=True,
+                next_retry_ms=None,
                 version=event.version,
                 head_version=event.head_version,
                 lag_versions=event.versions,
@@ -120,16 +172,30 @@ def _after(status: TableStatus, event: events.Event) -> TableStatus:
             return replace(status, rows=rows, attempt=0)
         case events.OffsetSaved():
             return replace(status, version=event.version)
-        case events.RetryScheduled() | events.PipelineFailed():
-            is_retry = isinstance(event, events.RetryScheduled)
-            return replace(
-                status,
-                state="retrying" if is_retry else "failed",
-                last_error=event.hint,
-                last_error_code=event.error_code,
-                attempt=status.attempt + 1,
-            )
-        case events.PipelineStopped():
-            return replace(status, state="stopped")
+        case events.RetryScheduled():
+            retry_ms = now_ms + round(event.wait_seconds * 1000)
+            return replace(_broken(status, event), state="retrying", next_retry_ms=retry_ms)
+        case events.PipelineFailed():
+            return replace(_broken(status, event), state="failed", next_retry_ms=None)
+        case events.GapMet():
+            return replace(status, gaps=status.gaps + 1, last_gap=event.hint)
+        case events.CommitSkipped():
+            return replace(status, skipped_commits=status.skipped_commits + 1)
+        case events.TableAltered():
+            return replace(status, engine=event.engine)
+        case events.PipelinePaused() | events.PipelineStopped():
+            is_paused = isinstance(event, events.PipelinePaused)
+            return replace(status, state="paused" if is_paused else "stopped", next_retry_ms=None)
         case _:
             return status
+
+
+def _broken(
+    status: TableStatus, event: events.RetryScheduled | events.PipelineFailed
+) -> TableStatus:
+    return replace(
+        status,
+        last_error=event.hint,
+        last_error_code=event.error_code,
+        attempt=status.attempt + 1,
+    )

@@ -37,6 +37,14 @@ class HintBoard:
         self._bells.setdefault(folder, []).append(bell)
         return bell
 
+    def unsubscribe(self, folder: str, bell: Hint) -> None:
+        """Ring a bell no more."""
+        bells = self._bells.get(folder, [])
+        if bell in bells:
+            bells.remove(bell)
+        if not bells:
+            self._bells.pop(folder, None)
+
     async def run(self, watchers: Sequence[Watcher]) -> None:
         """Listen to all watchers until cancelled."""
         async with asyncio.TaskGroup() as group:

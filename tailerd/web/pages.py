@@ -1,7 +1,8 @@
-"""The read-only pages: /metrics, /healthz, /readyz, /status."""
+"""The pages that change nothing: /metrics, /healthz, /readyz, /status."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 from aiohttp import web
@@ -28,24 +29,26 @@ class Pages:
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Show the metrics in Prometheus's text format."""
-        return web.Response(body=self._metrics.exposition(), headers={"Content-Type": CONTENT_TYPE})
+        # A thousand tables take a while to write down; deliveries go on meanwhile.
+        text = await asyncio.to_thread(self._metrics.exposition)
+        return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
 
     async def healthz(self, request: web.Request) -> web.Response:
         """Say that the process answers."""
         return web.Response(text="ok\n")
 
     async def readyz(self, request: web.Request) -> web.Response:
-        """Answer 200 once every pipeline has looked at its log and while none has failed."""
-        waiting = [
-            f"{table.table}: {'failed' if table.state == 'failed' else 'not yet ready'}\n"
-            for table in self._status.tables
-            if table.state == "failed" or not table.is_ready
-        ]
+        """Answer 200 once every pipeline has looked at its log and while none has failed.
+
+        A pipeline that an operator paused is as ready as it shall be.
+        """
+        waiting = [f"{table}: {why}\n" for table, why in self._status.unready()]
         return web.Response(status=503 if waiting else 200, text="".join(waiting) or "ready\n")
 
     async def status(self, request: web.Request) -> web.Response:
         """Show where every pipeline stands, as JSON."""
-        return web.json_response(self._status.to_json(), dumps=_dumps)
+        shown = await asyncio.to_thread(self._status.to_json)
+        return web.json_response(shown, dumps=_dumps)
 
 
 def _dumps(value: object) -> str:

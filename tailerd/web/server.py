@@ -1,4 +1,4 @@
-"""The listener itself: one address, read-only, and only for those who call it by its name."""
+"""The listener itself: one address, small requests, only for those who call it by its name."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tailerd.errors import ConfigError
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _EVERY_ADDRESS = frozenset({"0.0.0.0", "::"})
 _SHUTDOWN_SECONDS = 2.0
+_LARGEST_BODY_BYTES = 16 * 1024
 
 
 class WebServer:
@@ -34,7 +35,9 @@ class WebServer:
         Raises:
             ConfigError: The address is taken, or not of this machine.
         """
-        app = web.Application(middlewares=[_named_only(self.address)])
+        app = web.Application(
+            middlewares=[_named_only(self.address)], client_max_size=_LARGEST_BODY_BYTES
+        )
         app.add_routes(self._routes)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
         await runner.setup()

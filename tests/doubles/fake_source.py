@@ -18,8 +18,8 @@ from tailerd.changefeed.change_task import (
 )
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset, Phase, Version
-from tailerd.errors import MissingVersionError, TableRecreatedError
-from tailerd.sources.base import Backlog
+from tailerd.errors import MissingDataFileError, MissingVersionError, TableRecreatedError
+from tailerd.sources.base import Backlog, TableIdentity
 
 SCHEMA = pa.schema([pa.field("id", pa.int64())])
 _TEXT = TableSchema('{"type":"struct","fields":[]}')
@@ -27,10 +27,19 @@ _TEXT = TableSchema('{"type":"struct","fields":[]}')
 
 @dataclass
 class FakeTable:
-    """Commits of files of row ids; every row is an insert. A commit may have no files."""
+    """Commits of files of row ids; every row is an insert. A commit may have no files.
+
+    Attributes:
+        first: Versions before this one were cleaned up.
+        lost: (version, position) of files of commits that are not there any more.
+        schema_id: Identity of the schema of every version.
+    """
 
     table_id: str = "table-1"
     commits: list[list[list[int]]] = field(default_factory=list)
+    first: int = 0
+    lost: set[tuple[int, int]] = field(default_factory=set)
+    schema_id: str = "schema-1"
 
     def commit(self, *files: Sequence[int]) -> Version:
         """Append a commit with these files; return its version."""
@@ -79,6 +88,13 @@ class FakeSource:
         version = table.head + 1 if start == "latest" else int(start)
         return Offset(table_id=table.table_id, version=Version(version))
 
+    async def identity(self, version: Version) -> TableIdentity:
+        self._fails("identity")
+        known = 0 <= version <= self._table.head
+        return TableIdentity(
+            table_id=self._table.table_id, schema_id=self._table.schema_id if known else ""
+        )
+
     async def latest_offset(self, start: Offset, limit: ReadLimit) -> Offset:
         await asyncio.sleep(0)
         self._fails("latest_offset")
@@ -111,6 +127,9 @@ class FakeSource:
         self.reads_begun += 1
         try:
             rows = self._rows_of(task)
+            is_commit = task.change_source is not ChangeSourceKind.SNAPSHOT
+            if is_commit and (task.version, task.position) in self._table.lost:
+                raise MissingDataFileError(f"The file {task.url} is gone.")
             for first in range(0, len(rows), limit.max_rows):
                 self._fails("read")
                 ids = pa.array(rows[first : first + limit.max_rows], pa.int64())
@@ -151,6 +170,8 @@ class FakeSource:
             return [file for commit in self._table.commits[: offset.version + 1] for file in commit]
         if offset.version >= len(self._table.commits):
             return None
+        if offset.version < self._table.first:
+            raise MissingVersionError(f"Version {offset.version} was cleaned up.")
         return self._table.commits[offset.version]
 
     def _group(self, start: Offset, end: Offset, until: int) -> TaskGroup:

@@ -5,8 +5,8 @@ Protocol: PROTOCOL.md#checkpoints, #checkpoint-schema
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -26,6 +26,7 @@ from tailerd.delta.protocol.actions import (
 )
 from tailerd.delta.protocol.file_index import CheckpointFiles
 from tailerd.delta.protocol.file_key import SEPARATOR, KeyArray, hash_names, normal_path
+from tailerd.delta.protocol.file_tally import cardinality
 from tailerd.delta.protocol.live_file import LiveFile
 from tailerd.errors import CorruptLogError
 
@@ -35,13 +36,13 @@ KEY_COLUMNS = (
     "add.deletionVector.storageType",
     "add.deletionVector.pathOrInlineDv",
     "add.deletionVector.offset",
+    "add.deletionVector.cardinality",
 )
 """Leaf columns that identify live files; statistics, most of a checkpoint's bytes, stay unread."""
 
 FILE_COLUMNS = (
     *KEY_COLUMNS,
     "add.deletionVector.sizeInBytes",
-    "add.deletionVector.cardinality",
     "add.partitionValues",
     "add.modificationTime",
 )
@@ -156,11 +157,23 @@ def checkpoint_files(batch: pa.RecordBatch, first_row: int, root_url: str = "") 
         add = add.filter(present)
         paths = pc.struct_field(add, "path")
     sizes = pc.fill_null(pc.struct_field(add, "size"), 0).to_numpy(zero_copy_only=False)
+    vectors = list(vectors_of(add))
+    keys = logical_keys(paths, vectors, root_url)
     return CheckpointFiles(
-        keys=logical_keys(add, paths, root_url),
+        keys=keys,
         sizes=sizes.astype(np.int64),
         rows=rows + np.uint32(first_row),
+        vector_keys=tuple(int(keys[vector.row]) for vector in vectors),
+        vector_rows=tuple(vector.deleted_rows for vector in vectors),
     )
+
+
+class FileVector(NamedTuple):
+    """The deletion vector of one row: its identity, and how many rows it deletes."""
+
+    row: int
+    unique_id: str
+    deleted_rows: int
 
 
 def _check_shape(add: pa.DataType) -> None:
@@ -174,14 +187,14 @@ def _check_shape(add: pa.DataType) -> None:
         )
 
 
-def logical_keys(add: pa.StructArray, paths: pa.Array, root_url: str) -> KeyArray:
+def logical_keys(paths: pa.Array, vectors: Iterable[FileVector], root_url: str) -> KeyArray:
     """Return the key of each file entry; shape (n,)."""
     names: list[bytes] = paths.cast(pa.binary()).to_pylist()
     if _may_need_decoding(paths):
         for row in _positions(pc.match_substring_regex(paths, "%|:|^/")):
             names[row] = normal_path(paths[row].as_py(), root_url)
-    for row, vector_id in _vector_ids(add):
-        names[row] += SEPARATOR + vector_id.encode()
+    for vector in vectors:
+        names[vector.row] += SEPARATOR + vector.unique_id.encode()
     return hash_names(names)
 
 
@@ -197,7 +210,8 @@ def _positions(mask: pa.Array) -> Sequence[int]:
     return found
 
 
-def _vector_ids(add: pa.StructArray) -> Iterator[tuple[int, str]]:
+def vectors_of(add: pa.StructArray) -> Iterator[FileVector]:
+    """Yield the deletion vectors of file entries, in the order of the entries."""
     names = [field.name for field in add.type]
     if "deletionVector" not in names:
         return
@@ -210,7 +224,8 @@ def _vector_ids(add: pa.StructArray) -> Iterator[tuple[int, str]]:
     for row, entry in zip(places, chosen.to_pylist(), strict=True):
         offset = entry.get("offset")
         suffix = "" if offset is None else f"@{offset}"
-        yield row, f"{entry['storageType']}{entry['pathOrInlineDv']}{suffix}"
+        unique_id = f"{entry['storageType']}{entry['pathOrInlineDv']}{suffix}"
+        yield FileVector(row, unique_id, cardinality(entry.get("cardinality") or 0))
 
 
 def live_files(add: pa.StructArray, keys: KeyArray) -> list[LiveFile]:

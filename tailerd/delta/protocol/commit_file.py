@@ -22,6 +22,8 @@ from tailerd.delta.protocol.actions import (
     Transaction,
 )
 from tailerd.delta.protocol.file_key import file_key
+from tailerd.delta.protocol.file_tally import cardinality
+from tailerd.delta.protocol.row_tally import RowTally
 from tailerd.errors import CorruptLogError, TornCommitError
 
 SLICE_BYTES = 4 * 1024 * 1024
@@ -164,6 +166,17 @@ Keys = MutableSequence[int]
 """Unsigned 64-bit keys; an array where there are many."""
 
 
+_PACKED = {
+    "added_keys": "Q",
+    "added_sizes": "q",
+    "added_paths": "Q",
+    "removed_keys": "Q",
+    "removed_paths": "Q",
+    "vector_keys": "Q",
+    "vector_rows": "q",
+}
+
+
 class Commit(Struct):
     """What one pass over a commit (or compaction) finds: everything but the file actions' bodies.
 
@@ -177,6 +190,10 @@ class Commit(Struct):
         added, removed, change_files: Tallies of all `add`, `remove` and `cdc` actions.
         data_added, data_removed: The same of those with `dataChange`.
         has_vectors: Whether any file action carries a deletion vector.
+        vector_keys, vector_rows: Keys of `add` actions with a deletion vector, and how many rows
+            it deletes; parallel.
+        rows_added, rows_removed: Physical rows in the files of all `add` and `remove` actions;
+            None where one lacks statistics, or where nobody asked to count.
         size_bytes: Bytes of the body.
     """
 
@@ -198,6 +215,10 @@ class Commit(Struct):
     data_added: FileTally = msgspec.field(default_factory=FileTally)
     data_removed: FileTally = msgspec.field(default_factory=FileTally)
     has_vectors: bool = False
+    vector_keys: Keys = msgspec.field(default_factory=list)
+    vector_rows: Keys = msgspec.field(default_factory=list)
+    rows_added: int | None = None
+    rows_removed: int | None = None
     size_bytes: int = 0
 
     @property
@@ -215,10 +236,10 @@ class Commit(Struct):
         """Turn long lists of keys into arrays: 8 bytes an entry instead of 40."""
         if len(self.added_keys) + len(self.removed_keys) < PACK_AT_LEAST:
             return
-        for name in ("added_keys", "removed_keys", "added_paths", "removed_paths", "added_sizes"):
+        for name, kind in _PACKED.items():
             values = getattr(self, name)
             if isinstance(values, list):
-                setattr(self, name, array("q" if name == "added_sizes" else "Q", values))
+                setattr(self, name, array(kind, values))
 
 
 class CommitScan:
@@ -228,10 +249,14 @@ class CommitScan:
         version: Version of the commit.
         name: File name for error messages.
         root_url: The table's place, to recognise absolute paths below it.
+        with_rows: Whether to look into statistics for the number of rows.
     """
 
-    def __init__(self, version: int, name: str, root_url: str = "") -> None:
+    def __init__(
+        self, version: int, name: str, root_url: str = "", *, with_rows: bool = False
+    ) -> None:
         self._commit = Commit(version)
+        self._rows = RowTally() if with_rows else None
         self._decoder = LineDecoder(name)
         self._root_url = root_url
         self._is_first = True
@@ -248,6 +273,9 @@ class CommitScan:
             CorruptLogError, TornCommitError: As `LineDecoder`, or two metadata or protocol actions.
         """
         self._take(self._decoder.finish())
+        if self._rows is not None:
+            self._commit.rows_added = self._rows.added
+            self._commit.rows_removed = self._rows.removed
         return self._commit
 
     def _take(self, lines: list[Line]) -> None:
@@ -259,6 +287,11 @@ class CommitScan:
                 commit.added_sizes.append(action.size or 0)
                 commit.added_paths.append(path_key)
                 commit.added.count(action)
+                if self._rows is not None:
+                    self._rows.take_add(action, path_key)
+                if action.deletion_vector is not None:
+                    commit.vector_keys.append(key)
+                    commit.vector_rows.append(cardinality(action.deletion_vector.cardinality))
                 if action.data_change:
                     commit.data_added.count(action)
             elif (action := line.remove) is not None:
@@ -266,6 +299,8 @@ class CommitScan:
                 commit.removed_keys.append(key)
                 commit.removed_paths.append(path_key)
                 commit.removed.count(action)
+                if self._rows is not None:
+                    self._rows.take_remove(action, path_key)
                 if action.data_change:
                     commit.data_removed.count(action)
             else:

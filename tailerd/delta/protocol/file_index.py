@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
 from tailerd.delta.protocol.commit_file import Commit
 from tailerd.delta.protocol.file_key import KeyArray
+from tailerd.delta.protocol.file_tally import SizeHistogram, VectorTally
 
 Sizes = npt.NDArray[np.int64]
 Origins = npt.NDArray[np.uint32]
@@ -24,6 +26,8 @@ Origins = npt.NDArray[np.uint32]
 VERSION_FLAG = 1 << 31
 """An origin with this bit is an age: commits since the checkpoint; without it, a row there."""
 FOLD_AT_LEAST = 65_536
+FEW = 64
+"""Up to so many a loop is faster than arrays."""
 BULK_COMMIT = 16_384
 """Commits with more file actions than this go straight into the arrays."""
 
@@ -36,11 +40,15 @@ class CheckpointFiles:
         keys: Logical file keys, shape (n,).
         sizes: Bytes, shape (n,).
         rows: Row number of each within the whole checkpoint, shape (n,), ascending.
+        vector_keys, vector_rows: Keys of those with a deletion vector, and how many rows it
+            deletes; parallel.
     """
 
     keys: KeyArray
     sizes: Sizes
     rows: Origins
+    vector_keys: tuple[int, ...] = ()
+    vector_rows: tuple[int, ...] = ()
 
 
 class FileIndex:
@@ -48,6 +56,11 @@ class FileIndex:
 
     Args:
         base_version: Version of the checkpoint below; -1 without one. Ages count from it.
+
+    Attributes:
+        num_files, size_bytes: Of all live files.
+        sizes: The same by magnitude.
+        vectors: Their deletion vectors.
     """
 
     def __init__(self, base_version: int = -1) -> None:
@@ -59,6 +72,8 @@ class FileIndex:
         self._recent: dict[int, tuple[int, int]] = {}
         self.num_files = 0
         self.size_bytes = 0
+        self.sizes = SizeHistogram()
+        self.vectors = VectorTally()
 
     @classmethod
     def from_checkpoint(cls, version: int, parts: Iterable[CheckpointFiles]) -> FileIndex:
@@ -69,12 +84,21 @@ class FileIndex:
             keys = np.concatenate([part.keys for part in stretches])
             sizes = np.concatenate([part.sizes for part in stretches])
             rows = np.concatenate([part.rows for part in stretches])
+            index.vectors.add(
+                chain.from_iterable(part.vector_keys for part in stretches),
+                chain.from_iterable(part.vector_rows for part in stretches),
+            )
             stretches.clear()
             index._set_arrays(keys, sizes, rows)
         return index
 
     def apply(self, commit: Commit) -> None:
         """Reconcile one commit: its removes, then its adds."""
+        if commit.has_vectors:
+            # A key tells the vector too: a file with one is removed, or replaced, by the same.
+            self.vectors.forget(commit.removed_keys)
+            self.vectors.forget(commit.vector_keys)
+            self.vectors.add(commit.vector_keys, commit.vector_rows)
         if len(commit.added_keys) + len(commit.removed_keys) > BULK_COMMIT:
             self._apply_bulk(commit)
             return
@@ -88,7 +112,9 @@ class FileIndex:
                 if (before := recent.get(key)) is not None:
                     self.size_bytes -= before[0]
                     self.num_files -= 1
+                    self.sizes.count(before[0], -1)
                 recent[key] = (size, origin)
+                self.sizes.count(size)
                 self.size_bytes += size
             self.num_files += len(commit.added_keys)
         if len(self._recent) > max(FOLD_AT_LEAST, len(self._keys) // 4):
@@ -103,6 +129,7 @@ class FileIndex:
             if (entry := recent.pop(key, None)) is not None:
                 self.num_files -= 1
                 self.size_bytes -= entry[0]
+                self.sizes.count(entry[0], -1)
             else:
                 base.append(key)
         if base and len(self._keys):
@@ -113,8 +140,14 @@ class FileIndex:
         at[at == len(self._keys)] = 0
         hits = np.unique(at[(self._keys[at] == keys) & self._is_live[at]])
         self._is_live[hits] = False
+        sizes = self._sizes[hits]
         self.num_files -= len(hits)
-        self.size_bytes -= int(self._sizes[hits].sum())
+        self.size_bytes -= int(sizes.sum())
+        if len(hits) > FEW:
+            self.sizes.count_all(sizes, -1)
+        else:
+            for size in sizes.tolist():
+                self.sizes.count(size, -1)
 
     def _apply_bulk(self, commit: Commit) -> None:
         self._fold()
@@ -161,6 +194,8 @@ class FileIndex:
         self._is_live = live
         self.num_files = len(live)
         self.size_bytes = int(self._sizes.sum())
+        self.sizes = SizeHistogram()
+        self.sizes.count_all(self._sizes)
 
     def sorted_files(self) -> tuple[KeyArray, Sizes]:
         """Return keys, ascending, and sizes of all live files."""

@@ -27,6 +27,7 @@ from tailerd.delta.protocol.checkpoint import checkpoint_files, other_actions
 from tailerd.delta.protocol.commit_file import Commit, CommitScan, decode_lines
 from tailerd.delta.protocol.file_index import CheckpointFiles, FileIndex
 from tailerd.delta.protocol.file_key import file_key
+from tailerd.delta.protocol.file_tally import cardinality
 from tailerd.delta.protocol.log_path import LogFile, LogFileKind
 from tailerd.delta.protocol.log_segment import LogSegment
 from tailerd.delta.protocol.sidecar import sidecar_file
@@ -199,6 +200,7 @@ class LogReplay:
 
     def _feed_manifest(self, file: LogFile, chunks: Iterable[bytes]) -> None:
         keys, sizes, rows = [], [], []
+        vector_keys, vector_rows = [], []
         self._checkpoint.first_rows.append((file, self._checkpoint.next_row))
         for lines in decode_lines(file.name, chunks):
             for line in lines:
@@ -208,6 +210,9 @@ class LogReplay:
                     keys.append(file_key(line.add.path, name, self._root_url))
                     sizes.append(line.add.size or 0)
                     rows.append(self._checkpoint.next_row)
+                    if vector is not None:
+                        vector_keys.append(keys[-1])
+                        vector_rows.append(cardinality(vector.cardinality))
                 else:
                     self._take(line)
                 self._checkpoint.next_row += 1
@@ -216,6 +221,8 @@ class LogReplay:
                 keys=np.array(keys, np.uint64),
                 sizes=np.array(sizes, np.int64),
                 rows=np.array(rows, np.uint32),
+                vector_keys=tuple(vector_keys),
+                vector_rows=tuple(vector_rows),
             )
         )
 

@@ -205,6 +205,18 @@ class CommitWindow:
         self.timeline.restart(commit.version, snapshot.state)
         return snapshot.state, snapshot.state
 
+    async def state_at(self, version: int) -> TableState | None:
+        """Return protocol and metadata of a version; None where they can no longer be told."""
+        if self.timeline.knows(version):
+            return self.timeline.at(version)
+        try:
+            snapshot, _ = await self.reader.open_listed(version, with_files=False)
+        except TableError:
+            return None
+        if not self._found:
+            self.timeline.restart(version, snapshot.state)
+        return snapshot.state
+
     async def time_ms(self, found: CommitBody, state: TableState) -> int:
         """Return a commit's timestamp in milliseconds.
 

@@ -20,34 +20,28 @@ from tailerd.changefeed.change_task import (
 )
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset, Version
-from tailerd.delta.live_files import read_live_files
-from tailerd.delta.log_reader import LogReader
 from tailerd.delta.protocol.data_path import DataPaths
 from tailerd.delta.protocol.live_file import LiveFile
-from tailerd.delta.protocol.snapshot import Snapshot
+from tailerd.sources.delta.snapshot_files import SnapshotFiles
 
 
 class SnapshotTasks:
     """Plans one snapshot.
 
     Args:
-        reader: The table's log.
-        snapshot: Opened with files.
-        timestamp_ms: The version's commit timestamp.
+        files: Its files, from the log or from a spool.
         paths: Resolves the files' places.
     """
 
-    def __init__(
-        self, reader: LogReader, snapshot: Snapshot, timestamp_ms: int, paths: DataPaths
-    ) -> None:
-        self._reader = reader
-        self.snapshot = snapshot
-        self._timestamp_us = timestamp_ms * 1000
+    def __init__(self, files: SnapshotFiles, paths: DataPaths) -> None:
+        self._files = files
+        self.version = Version(files.version)
+        self._timestamp_us = files.timestamp_ms * 1000
         self._paths = paths
 
     def furthest(self, start: Offset, limit: ReadLimit) -> Offset:
         """Return how far one step from `start` may go: at least one file, or past the snapshot."""
-        keys, sizes = self.snapshot.files.sorted_files()
+        keys, sizes = self._files.sorted_files()
         first = int(np.searchsorted(keys, np.uint64(start.position)))
         fitting = np.cumsum(sizes[first : first + limit.max_files]) <= limit.max_bytes
         count = max(1, int(np.count_nonzero(fitting)))
@@ -63,15 +57,13 @@ class SnapshotTasks:
         """
         until = end.position if end.version == start.version else None
         tasks: list[ChangeTask] = []
-        async for files in read_live_files(
-            self._reader, self.snapshot, first_key=start.position, until_key=until
-        ):
+        async for files in self._files.between(start.position, until):
             tasks.extend(self._task(file) for file in files)
         tasks.sort(key=lambda task: task.position)
         return TaskGroup(
             start=start,
             end=end,
-            version=Version(self.snapshot.version),
+            version=self.version,
             timestamp_us=self._timestamp_us,
             change_source=ChangeSourceKind.SNAPSHOT,
             tasks=tuple(tasks),
@@ -86,7 +78,7 @@ class SnapshotTasks:
         if file.deletion_vector is not None:
             rows = RowFilter(exclude=self._paths.vector(file.deletion_vector))
         return ChangeTask(
-            version=Version(self.snapshot.version),
+            version=self.version,
             timestamp_us=self._timestamp_us,
             position=file.key,
             change_source=ChangeSourceKind.SNAPSHOT,
@@ -94,7 +86,7 @@ class SnapshotTasks:
             url=self._paths.resolve(file.path),
             size_bytes=file.size_bytes,
             partition_values=file.partition_values,
-            schema=self.snapshot.state.schema,
+            schema=self._files.schema,
             rows=rows,
             num_records=file.num_records,
         )

@@ -21,6 +21,7 @@ from tailerd.delta.protocol.data_path import DataPaths, allowed_places
 from tailerd.delta.protocol.log_path import LogFile, LogFileKind
 from tailerd.delta.protocol.log_segment import LogListing
 from tailerd.delta.protocol.snapshot import TableState
+from tailerd.delta.protocol.table_properties import retention_seconds
 from tailerd.delta.time_travel import TimeAxis
 from tailerd.errors import (
     ChecksumMismatchError,
@@ -29,10 +30,13 @@ from tailerd.errors import (
     TableRecreatedError,
     UsageError,
 )
-from tailerd.sources.base import Backlog
+from tailerd.sources.base import Backlog, TableIdentity
 from tailerd.sources.delta.commit_tasks import CommitTasks
 from tailerd.sources.delta.commit_window import CommitWindow
+from tailerd.sources.delta.identity import schema_id
 from tailerd.sources.delta.read import read_changes, rows_schema
+from tailerd.sources.delta.snapshot_files import LoggedFiles, SnapshotFiles
+from tailerd.sources.delta.snapshot_spool import SnapshotSpool
 from tailerd.sources.delta.snapshot_tasks import SnapshotTasks
 from tailerd.sources.delta.start import StartWord, parse_point, parse_start, show_ms, to_ms
 from tailerd.storage.base import ObjectStore
@@ -61,6 +65,7 @@ class DeltaChangeSource:
         allowed_paths: Iterable[str] = (),
         columns: Sequence[str] | None = None,
         clock: Clock | None = None,
+        spool: SnapshotSpool | None = None,
     ) -> None:
         self._name = name
         self._reader = reader
@@ -71,9 +76,11 @@ class DeltaChangeSource:
         self._window = CommitWindow(reader, changes)
         self._commits = CommitTasks(self._window, self._paths)
         self._snapshot: SnapshotTasks | None = None
+        self._spool = spool
         self._clock = clock or SystemClock()
         self._listed_at = float("-inf")
         self._seen_version = head_version
+        self._schema_id = (-1, "")
 
     @classmethod
     async def open(
@@ -86,6 +93,7 @@ class DeltaChangeSource:
         wrap_store: Callable[[ObjectStore], ObjectStore] | None = None,
         on_mismatch: Callable[[ChecksumMismatchError], None] | None = None,
         clock: Clock | None = None,
+        spool: SnapshotSpool | None = None,
     ) -> DeltaChangeSource:
         """Open a table at its newest version.
 
@@ -97,6 +105,8 @@ class DeltaChangeSource:
             wrap_store: Puts a wrapper (metering, retries) around the store of the log.
             on_mismatch: Told when a version checksum differs from the replay; without it, that
                 is an error.
+            spool: Keeps the file list of a snapshot over a restart; without it, the snapshot goes
+                on only as long as the log has its version.
 
         Raises:
             NotATableError, TableError: The table cannot be served.
@@ -117,6 +127,7 @@ class DeltaChangeSource:
             allowed_paths=allowed_paths,
             columns=columns,
             clock=clock,
+            spool=spool,
         )
         source._window.timeline.restart(head.version, head.state)
         for file in segment.ascending_commits[-1:]:
@@ -139,6 +150,13 @@ class DeltaChangeSource:
         """Identity of the table."""
         return self._head_state.metadata.id
 
+    async def identity(self, version: Version) -> TableIdentity:
+        """Return the table's id and a hash of the schema of `version`, as far as it is known."""
+        if self._schema_id[0] != version:
+            state = None if version < 0 else await self._window.state_at(version)
+            self._schema_id = (version, "" if state is None else schema_id(state.schema))
+        return TableIdentity(table_id=self.table_id, schema_id=self._schema_id[1])
+
     async def initial_offset(self, start: str) -> Offset:
         """Return where to begin: `snapshot`, `latest`, a version, or a time.
 
@@ -148,6 +166,9 @@ class DeltaChangeSource:
         """
         match parse_start(start):
             case StartWord.SNAPSHOT:
+                if self._spool is not None:
+                    # Before anybody saves the offset: whoever has it, has the list.
+                    await self._snapshot_tasks(self._head_version, is_new=True)
                 return self._offset(self._head_version, Phase.SNAPSHOT)
             case StartWord.LATEST:
                 return self._offset(self._head_version + 1)
@@ -287,14 +308,25 @@ class DeltaChangeSource:
         self._seen_version = max(self._seen_version, listing.head_version or 0)
         return listing
 
-    async def _snapshot_tasks(self, version: int) -> SnapshotTasks:
-        if self._snapshot is None or self._snapshot.snapshot.version != version:
-            snapshot = await self._reader.open(version)
-            if snapshot.state.metadata.id != self.table_id:
-                raise TableRecreatedError(f"Version {version} belongs to another table.")
-            time = await self._version_time_ms(version, snapshot.state)
-            self._snapshot = SnapshotTasks(self._reader, snapshot, time, self._paths)
+    async def _snapshot_tasks(self, version: int, *, is_new: bool = False) -> SnapshotTasks:
+        """Return the plan of a snapshot; a spool that was begun is gone on with unless `is_new`."""
+        if is_new or self._snapshot is None or self._snapshot.version != version:
+            files: SnapshotFiles | None = None
+            if self._spool is not None and not is_new:
+                files = await self._spool.find(self.table_id, version)
+            if files is None:
+                files = await self._logged_files(version)
+                if self._spool is not None:
+                    files = await self._spool.write(self.table_id, files)
+            self._snapshot = SnapshotTasks(files, self._paths)
         return self._snapshot
+
+    async def _logged_files(self, version: int) -> LoggedFiles:
+        snapshot = await self._reader.open(version)
+        if snapshot.state.metadata.id != self.table_id:
+            raise TableRecreatedError(f"Version {version} belongs to another table.")
+        time = await self._version_time_ms(version, snapshot.state)
+        return LoggedFiles(self._reader, snapshot, time)
 
     async def _version_time_ms(self, version: int, state: TableState) -> int:
         listing = await self._look_around(version)
@@ -332,6 +364,7 @@ class DeltaChangeSource:
         head = max(listing.head_version or 0, start.version - 1)
         pending = [version for version in listing.commits if version >= start.version]
         newest, oldest = listing.commits.get(head), min(pending, default=None)
+        state = self._window.timeline.newest or self._head_state
         return Backlog(
             head_version=Version(head),
             versions=max(0, head - start.version + 1),
@@ -339,6 +372,7 @@ class DeltaChangeSource:
             oldest_undelivered_timestamp_ms=(
                 None if oldest is None else listing.commits[oldest].mtime_ms
             ),
+            retention_seconds=retention_seconds(state.metadata.configuration),
         )
 
     async def commit(self, end: Offset) -> None:
@@ -347,6 +381,8 @@ class DeltaChangeSource:
         self._commits.forget_before(end.version)
         if end.phase is Phase.FOLLOW:
             self._snapshot = None
+            if self._spool is not None:
+                await self._spool.remove()
 
     async def arrow_schema(self) -> pa.Schema:
         """Return the newest version's columns, as seen when the table was opened."""

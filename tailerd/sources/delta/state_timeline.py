@@ -26,6 +26,11 @@ class StateTimeline:
         """Tell whether the state of `version` is known."""
         return self._start <= version <= self._end
 
+    @property
+    def newest(self) -> TableState | None:
+        """The state of the newest known version; None before any is known."""
+        return self._states[-1] if self._states else None
+
     def at(self, version: int) -> TableState:
         """Return the state of a known version."""
         return self._states[bisect.bisect_right(self._versions, version) - 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -175,3 +176,46 @@ def test_a_new_column_restarts_the_query_with_the_new_schema(tmp_path: Path) -> 
     assert all(n > retried_at for n in saved_at if run.events[n]["version"] == 3)
     rows = _json_rows(tmp_path / "out")
     assert [(row["id"], row.get("note")) for row in rows] == [(0, None), (1, None), (20, "new")]
+
+
+def test_a_java_process_that_is_killed_is_replaced_and_the_queries_go_on(tmp_path: Path) -> None:
+    table = _table(tmp_path / "orders")
+    sink = {"kind": "file", "path": str(tmp_path / "out")}
+    other = {"kind": "file", "path": str(tmp_path / "other")}
+    source = {"path": str(table.folder), "from": "snapshot"}
+    run = Supervised(
+        tmp_path, {"orders": {**source, "sink": sink}, "again": {**source, "sink": other}}
+    )
+    run.until(lambda: run.delivered("orders") == run.delivered("again") == 6)
+    (java,) = _children(run.process.pid, "java")
+    os.kill(java, signal.SIGKILL)
+    table.append([{"id": 30, "name": "while it was down"}])
+    run.until(lambda: run.delivered("orders") == run.delivered("again") == 7, 120)
+    (second,) = _children(run.process.pid, "java")
+    assert second != java
+    run.process.send_signal(signal.SIGTERM)
+    assert run.ended() == 0, run.said()
+
+    for name in ("out", "other"):
+        ids = [row["id"] for row in _json_rows(tmp_path / name)]
+        assert (sorted(ids[:6]), ids[6:]) == ([0, 1, 10, 11, 20, 21], [30])
+    retries = [*run.of("RetryScheduled", "orders"), *run.of("RetryScheduled", "again")]
+    assert {e["error_code"] for e in retries} == {"engine"}
+    assert any("ended by signal 9" in e["hint"] for e in retries), run.said()
+    assert not run.of("PipelineFailed", "orders")
+
+
+def _children(pid: int, name: str) -> list[int]:
+    """Processes below `pid` whose program is `name`."""
+    found: list[int] = []
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            fields = dict(line.split(":\t", 1) for line in status.read_text().splitlines())
+        except (OSError, ValueError):
+            continue
+        if int(fields.get("PPid", "0")) == pid:
+            below = int(fields["Pid"])
+            alive = not fields["State"].startswith("Z")
+            found += [below] if fields["Name"] == name and alive else []
+            found += _children(below, name)
+    return found

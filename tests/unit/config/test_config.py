@@ -129,7 +129,7 @@ REFUSED = {
     "from is a truth value": (MINIMAL + "    from: true", ["from is True"]),
     "listen without a port": ("http: {listen: localhost}" + MINIMAL, ["http.listen", "host:port"]),
     "listen with an impossible port": ("http: {listen: 'x:70000'}" + MINIMAL, ["65535"]),
-    "no tables": ("tables: {}", ["tables is {}", "at least 1"]),
+    "no tables": ("tables: {}", ["tables is missing or empty", "nothing to do"]),
     "tables is a list": ("tables: [1]", ["tables is [1]", "mapping"]),
     "table is a number": ("tables: {o: 3}", ["tables.o is 3", "mapping"]),
     "no path": (
@@ -224,7 +224,10 @@ def test_generated_documents_are_in_step_with_the_code() -> None:
         assert (ROOT / "config" / name).read_text() == text, again
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "config").glob("*.yaml")), ids=lambda p: p.name)
+SHIPPED = sorted(path for path in (ROOT / "config").glob("*.yaml") if path.stem != "alerts")
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.name)
 def test_shipped_configurations_load_and_fit_the_schema(path: Path) -> None:
     load_config(path)
     jsonschema.validate(yaml.safe_load(path.read_text()), schema())

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Iterator
 
+from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.offset import Offset
 from tailerd.sinks.base import Delivery
 from tests.doubles.fake_source import never_fails
@@ -27,6 +28,7 @@ class CollectingSink:
         self.gate = asyncio.Event()
         self.gate.set()
         self.resumed: list[Offset] = []
+        self.gaps: list[Gap] = []
         self.is_closed = False
         self.in_flight = 0
         self.most_in_flight = 0
@@ -50,7 +52,15 @@ class CollectingSink:
     async def resume(self, offset: Offset) -> None:
         self._fails("resume")
         self.resumed.append(offset)
-        self.kept = {start: ids for start, ids in self.kept.items() if start.is_before(offset)}
+        self.kept = {
+            start: ids
+            for start, ids in self.kept.items()
+            if start.table_id != offset.table_id or start.is_before(offset)
+        }
+
+    async def note_gap(self, gap: Gap) -> None:
+        self._fails("note_gap")
+        self.gaps.append(gap)
 
     async def write(self, delivery: Delivery) -> int:
         self.in_flight += 1

@@ -10,6 +10,8 @@ from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.pipeline.journey import JourneyPlan
 from tailerd.pipeline.offset_store import MemoryOffsetStore, OffsetStore
 from tailerd.pipeline.pipeline import Pipeline
+from tailerd.pipeline.poison_log import MemoryPoisonLog
+from tailerd.pipeline.policies import OnGap, OnPoison
 from tailerd.sinks.base import Sink
 from tailerd.sources.base import ChangeSource
 from tailerd.telemetry import Telemetry
@@ -37,6 +39,9 @@ class Run:
     max_rows: int = 1000
     is_once: bool = True
     max_attempts: int | None = None
+    on_gap: OnGap = OnGap.STOP
+    on_poison: OnPoison = OnPoison.STOP
+    poison: MemoryPoisonLog = field(default_factory=MemoryPoisonLog)
 
     def pipeline(self) -> Pipeline:
         async def open_source() -> ChangeSource:
@@ -51,6 +56,8 @@ class Run:
                 read_limit=ReadLimit(max_files=self.max_files),
                 batch_limit=BatchLimit(max_rows=self.max_rows),
                 is_once=self.is_once,
+                on_gap=self.on_gap,
+                on_poison=self.on_poison,
             ),
             source_place="fake",
             open_source=open_source,
@@ -61,6 +68,7 @@ class Run:
             clock=self.clock,
             max_attempts=self.max_attempts,
             jitter=random.Random(1),
+            poison=self.poison,
         )
 
     async def once(self) -> Pipeline:

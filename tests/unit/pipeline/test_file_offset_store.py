@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tailerd.changefeed.change_task import ChangeMode
 from tailerd.errors import OffsetError, StorageError, TailerdError
 from tailerd.pipeline.offset_store import FileOffsetStore
 from tests.contracts.test_offset_store import saved
@@ -41,7 +43,8 @@ DAMAGED: dict[str, str | bytes] = {
             },
         }
     ),
-    "from a newer release": json.dumps({**GOOD, "format": 2}),
+    "from a newer release": json.dumps({**GOOD, "format": 3}),
+    "of format 2 without its schema": json.dumps({**GOOD, "format": 2}),
     "with a newer offset": json.dumps({**GOOD, "offset": {"format": 9}}),
 }
 
@@ -54,6 +57,27 @@ async def test_a_damaged_file_is_named_with_the_way_out(tmp_path: Path, case: st
         await store.load("orders")
     assert str(store.path("orders")) in str(caught.value)
     assert "tailerd offsets reset orders" in str(caught.value)
+
+
+async def test_a_file_of_the_release_before_is_read(tmp_path: Path) -> None:
+    store = FileOffsetStore(tmp_path)
+    store.path("orders").write_text(json.dumps(GOOD))
+    found = await store.load("orders")
+    assert found is not None
+    assert (found.offset.version, found.changes, found.schema_id) == (3, ChangeMode.AUTO, "")
+
+
+async def test_the_identity_of_the_table_is_in_the_file(tmp_path: Path) -> None:
+    store = FileOffsetStore(tmp_path)
+    await store.save("orders", replace(saved(1), schema_id="abc"))
+    fields = json.loads(store.path("orders").read_text())
+    assert [fields[name] for name in ("format", "table_id", "schema_id", "changes")] == [
+        2,
+        "t",
+        "abc",
+        "auto",
+    ]
+    assert await store.load("orders") == replace(saved(1), schema_id="abc")
 
 
 async def test_the_offset_before_the_last_is_kept_beside_it(tmp_path: Path) -> None:

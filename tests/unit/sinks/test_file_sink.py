@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeSourceKind, ChangeType
+from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.encoding.json import JsonEncoder
 from tailerd.errors import ConfigError, SinkError
@@ -32,6 +34,10 @@ def names(folder: Path) -> list[str]:
 
 def everything(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
+
+
+def folders(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if path.is_dir()]
 
 
 async def test_names_sort_as_offsets_do(tmp_path: Path) -> None:
@@ -165,3 +171,61 @@ def test_a_url_is_no_folder() -> None:
 def _remove(folder: Path) -> None:
     (folder / ".tailerd.json").unlink()
     folder.rmdir()
+
+
+async def test_a_gap_is_a_record_right_before_what_follows_it(tmp_path: Path) -> None:
+    target = sink(tmp_path)
+    await target.resume(offset(0))
+    await target.write(delivery(0, batch(0, [1])))
+    gap = Gap(table="orders", start=offset(1), end=offset(7), reason="missing_version")
+    for _ in range(2):
+        # Told again after a crash.
+        await target.note_gap(gap)
+        await target.resume(gap.end)
+    await target.write(delivery(7, batch(7, [2])))
+    _, record, _ = names(tmp_path)
+    assert record == f"{7:020}-1-{0:020}-00000.gap.json"
+    said = json.loads((tmp_path / record).read_text())
+    assert (said["reason"], said["from"]["version"], said["to"]["version"]) == (
+        "missing_version",
+        1,
+        7,
+    )
+    assert [row[0] for row in file_rows(tmp_path)] == [1, 2]
+
+
+@pytest.mark.parametrize("is_torn", [False, True])
+async def test_files_of_a_replaced_table_are_set_aside_not_lost(
+    tmp_path: Path, is_torn: bool
+) -> None:
+    target = sink(tmp_path)
+    await target.resume(offset(0))
+    for version in range(3):
+        await target.write(delivery(version, batch(version, [version])))
+    start, end = offset(3), replace(offset(0), table_id="another")
+    gap = Gap(table="orders", start=start, end=end, reason="table_recreated")
+    await target.note_gap(gap)
+    (aside,) = folders(tmp_path)
+    if is_torn:
+        # As if a crash had come in the middle: some files are still in their old place.
+        for name in sorted(everything(aside))[2:]:
+            (aside / name).rename(tmp_path / name)
+        await target.note_gap(gap)
+    await target.resume(end)
+    assert file_rows(tmp_path) == []
+    assert [row[0] for row in file_rows(aside)] == [0, 1, 2]
+    await target.write(replace(delivery(0, batch(0, [9])), start=end))
+    assert [row[0] for row in file_rows(tmp_path)] == [9]
+
+
+async def test_a_history_replaced_twice_at_one_offset_overwrites_nothing(tmp_path: Path) -> None:
+    target = sink(tmp_path)
+    gap = Gap(table="orders", start=offset(1), end=offset(0), reason="table_recreated")
+    await target.resume(offset(0))
+    for number in (1, 2):
+        await target.write(delivery(0, batch(0, [number])))
+        await target.note_gap(gap)
+        await target.resume(gap.end)
+    (aside,) = folders(tmp_path)
+    kept = [name for name in everything(aside) if ".jsonl" in name]
+    assert len(kept) == 2

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailerd.delta.protocol.checkpoint import logical_keys
+from tailerd.delta.protocol.checkpoint import logical_keys, vectors_of
 from tailerd.delta.protocol.file_key import file_key, hash_names, normal_path
 
 ROOT = "/lake/my table"
@@ -85,7 +85,7 @@ def test_checkpoints_give_the_keys_that_commits_give(
         file_key(name, None if text is None else f"u{text}", ROOT)
         for name, (_, _, text) in zip(names, files, strict=True)
     ]
-    assert logical_keys(entries, texts, ROOT).tolist() == keys
+    assert logical_keys(texts, vectors_of(entries), ROOT).tolist() == keys
 
 
 @given(paths)

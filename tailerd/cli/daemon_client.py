@@ -1,0 +1,216 @@
+"""Talks to a running daemon over its HTTP address."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlsplit
+
+import click
+
+from tailerd.errors import (
+    DaemonRefusedError,
+    DaemonUnreachableError,
+    TailerdError,
+    UsageError,
+)
+
+if TYPE_CHECKING:
+    from tailerd.config import Config
+
+DEFAULT_URL = "http://127.0.0.1:9464"
+TOKEN_VARIABLE = "TAILERD__HTTP__TOKEN"
+_TIMEOUT_SECONDS = 10.0
+_CONTROL_SECONDS = 300.0
+"""Control answers when a pipeline has come to rest, which takes `shutdown_timeout` at most."""
+_LARGEST_ANSWER_BYTES = 256 * 1024**2
+
+http_option = click.option(
+    "--http",
+    "url",
+    metavar="URL",
+    help=f"Address of the running daemon; {DEFAULT_URL} by default, or what --config says.",
+)
+config_option = click.option(
+    "--config",
+    "config_path",
+    type=click.Path(path_type=Path),
+    help="The daemon's configuration, for its address and token.",
+)
+token_option = click.option(
+    "--token-file",
+    type=click.Path(path_type=Path),
+    help=f"File with the token of `http.token`; {TOKEN_VARIABLE} is asked first.",
+)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class DaemonClient:
+    """Where a daemon listens, and what it wants to know of a caller."""
+
+    url: str
+    token: str = ""
+
+    @classmethod
+    def of(cls, url: str | None, config_path: Path | None, token_file: Path | None) -> DaemonClient:
+        """Return the client that a command's options mean.
+
+        Raises:
+            UsageError: The address is none, or the token cannot be read.
+            DaemonUnreachableError: The configuration has no address.
+            ConfigError: The configuration is wrong.
+        """
+        config = None
+        if config_path is not None:
+            from tailerd.config import load_config
+
+            config = load_config(config_path)
+        token = os.environ.get(TOKEN_VARIABLE, "")
+        if not token and token_file is not None:
+            token = _read_token(token_file)
+        if not token and config is not None and config.http.token is not None:
+            token = config.http.token.get_secret_value()
+        return cls(_checked(url or (DEFAULT_URL if config is None else url_of(config))), token)
+
+    def status(self) -> dict[str, object]:
+        """Return what `/status` shows.
+
+        Raises:
+            DaemonUnreachableError: Nobody answers.
+            DaemonRefusedError: Something else answers.
+        """
+        return self._ask("GET", "/status", None, _TIMEOUT_SECONDS)
+
+    def pause(self, name: str) -> dict[str, object]:
+        """Pause a pipeline.
+
+        Raises:
+            DaemonUnreachableError, DaemonRefusedError: It is not paused.
+            TailerdError: What the daemon met, of the same class.
+        """
+        return self._change(name, "pause", {})
+
+    def resume(self, name: str) -> dict[str, object]:
+        """Let a pipeline go on; errors as `pause`."""
+        return self._change(name, "resume", {})
+
+    def reset(self, name: str, to: str) -> dict[str, object]:
+        """Move a pipeline's offset; errors as `pause`."""
+        return self._change(name, "reset", {"to": to})
+
+    def _change(self, name: str, verb: str, body: dict[str, str]) -> dict[str, object]:
+        path = f"/pipelines/{quote(name, safe='')}/{verb}"
+        return self._ask("POST", path, json.dumps(body).encode(), _CONTROL_SECONDS)
+
+    def _ask(
+        self, method: str, path: str, body: bytes | None, timeout_seconds: float
+    ) -> dict[str, object]:
+        headers = {"X-Tailerd": "1", "Content-Type": "application/json"}
+        if self.token:
+            headers["Authorization"] = f"Bearer {self.token}"
+        request = urllib.request.Request(self.url + path, data=body, headers=headers, method=method)
+        # A proxy of the environment must not see the token, nor answer in the daemon's place.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
+        try:
+            with opener.open(request, timeout=timeout_seconds) as answer:
+                return _parsed(self.url, answer.read(_LARGEST_ANSWER_BYTES))
+        except urllib.error.HTTPError as error:
+            with error:
+                raise _refused(self.url, error.code, error.read(_LARGEST_ANSWER_BYTES)) from error
+        except (OSError, HTTPException) as error:
+            reason = error.reason if isinstance(error, urllib.error.URLError) else error
+            raise DaemonUnreachableError(
+                f"No daemon answers at {self.url}: {reason}.",
+                hint="Start it with `tailerd run`, or give its address with --http or --config.",
+            ) from error
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A daemon redirects nobody; the token must not follow one who does."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Take the redirect for the error it is."""
+
+
+def url_of(config: Config) -> str:
+    """Return where a configured daemon listens, for a caller on the same machine.
+
+    Raises:
+        DaemonUnreachableError: It does not listen, or on a port that only the daemon knows.
+    """
+    address = config.http.address()
+    if address is None:
+        raise DaemonUnreachableError(
+            "The configuration switches the listener off (http.listen is null).",
+            hint="Set http.listen; commands reach a running daemon through it.",
+        )
+    if address.port == 0:
+        raise DaemonUnreachableError(
+            "http.listen has port 0, so only the daemon's log knows the port.",
+            hint="Give the address with --http.",
+        )
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)
+    return f"http://{f'[{host}]' if ':' in host else host}:{address.port}"
+
+
+def _read_token(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"The token file {path} cannot be read: {error}.") from error
+
+
+def _checked(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        is_good = parts.scheme in ("http", "https") and parts.hostname and (parts.port or True)
+    except ValueError:
+        is_good = False
+    if not is_good:
+        raise UsageError(f"{url!r} is no address of a daemon.", hint=f"Write {DEFAULT_URL}.")
+    return url.rstrip("/")
+
+
+def _parsed(url: str, body: bytes) -> dict[str, object]:
+    try:
+        answer = json.loads(body)
+    except (ValueError, RecursionError):
+        answer = None
+    if not isinstance(answer, dict):
+        raise DaemonRefusedError(
+            f"What answers at {url} is no tailerd: its answer is no JSON object.",
+            hint="Give the daemon's address with --http.",
+        )
+    return answer
+
+
+def _refused(url: str, status: int, body: bytes) -> TailerdError:
+    try:
+        error = json.loads(body)["error"]
+        code, message = str(error["code"]), str(error["message"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        text = body[:200].decode("utf-8", "replace").strip()
+        return DaemonRefusedError(
+            f"What answers at {url} said {status}: {text}",
+            hint="Is it a tailerd of this release?",
+        )
+    hint = f"Set {TOKEN_VARIABLE}, or give --token-file." if status == 401 else ""
+    kind = UsageError if status == 404 else _kinds().get(code, DaemonRefusedError)
+    return kind(message, hint=hint)
+
+
+def _kinds() -> dict[str, type[TailerdError]]:
+    """Return the errors by code: what the daemon met ends the command as if it was met here."""
+    found: dict[str, type[TailerdError]] = {}
+    ahead = [TailerdError]
+    while ahead:
+        kind = ahead.pop()
+        found.setdefault(kind.code, kind)
+        ahead += kind.__subclasses__()
+    return found

@@ -1,0 +1,29 @@
+"""`tailerd pause`: hold one pipeline of the running daemon."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tailerd.cli.daemon_client import DaemonClient, config_option, http_option, token_option
+
+_EXAMPLES = """\b
+Examples:
+  tailerd pause orders
+  tailerd pause orders --http http://127.0.0.1:9464
+"""
+
+
+@click.command("pause", epilog=_EXAMPLES)
+@click.argument("name")
+@http_option
+@config_option
+@token_option
+def command(name: str, url: str | None, config_path: Path | None, token_file: Path | None) -> None:
+    """Let the pipeline NAME finish what is in flight, and hold it.
+
+    It stays paused, over restarts of the daemon too, until `tailerd resume NAME`. Others run on.
+    """
+    DaemonClient.of(url, config_path, token_file).pause(name)
+    click.echo(f"{name} is paused.")

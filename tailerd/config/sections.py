@@ -1,0 +1,283 @@
+"""The sections of a configuration file. The section of a sink is beside the sink."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, ClassVar, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    SerializeAsAny,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from tailerd.config.explain import explain, prefixed
+from tailerd.config.values import Address, Listen, Seconds, SizeBytes, Start, parse_address
+from tailerd.errors import ConfigError
+from tailerd.registry import sink_config_class, sink_kinds
+
+Engine = Literal["spark", "arrow"]
+
+_TABLE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_SECTION = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
+
+
+class SinkConfig(BaseModel):
+    """Base of every sink's section; a kind adds its own fields.
+
+    Attributes:
+        engines: The engines that can write to this kind.
+        implementation: `module:Class` of the `Sink` for the Arrow engine; empty where only Spark
+            can write to it.
+    """
+
+    model_config = _SECTION
+    engines: ClassVar[frozenset[str]] = frozenset({"spark", "arrow"})
+    implementation: ClassVar[str] = ""
+
+    kind: str = Field(description="Which sink.", examples=["file"])
+
+    def place(self) -> str:
+        """Return what two tables must not share, or nothing if they may share this sink."""
+        return ""
+
+
+class HttpConfig(BaseModel):
+    """The HTTP listener: /metrics, /healthz, /readyz, /status, and control of pipelines."""
+
+    model_config = _SECTION
+
+    listen: Listen | None = Field(
+        default="127.0.0.1:9464",
+        description="Address of the pages and of control, host:port. Port 0 takes a free one; null"
+        " switches the listener off.",
+        examples=["127.0.0.1:9464"],
+    )
+    token: SecretStr | None = Field(
+        default=None,
+        min_length=16,
+        description="What callers must know who pause, resume or reset a pipeline (`Authorization:"
+        " Bearer ...`), 16 characters at least; better given as TAILERD__HTTP__TOKEN. Without it"
+        " only a loopback listener has control.",
+        examples=["a-long-random-text"],
+    )
+
+    def address(self) -> Address | None:
+        """Return the address, None when the listener is off."""
+        return None if self.listen is None else parse_address(self.listen)
+
+
+class SparkConfig(BaseModel):
+    """The Spark session of the tables with `engine: spark`."""
+
+    model_config = _SECTION
+
+    master: str = Field(default="local[*]", description="Spark master.", examples=["local[2]"])
+    conf: dict[str, str] = Field(
+        default_factory=dict,
+        description="Spark properties, passed on as they are.",
+        examples=[{"spark.sql.shuffle.partitions": "4"}],
+        json_schema_extra={"additionalProperties": {"type": ["string", "number", "boolean"]}},
+    )
+
+    @field_validator("conf", mode="before")
+    @classmethod
+    def _spell_as_spark_does(cls, value: object) -> object:
+        if not isinstance(value, dict):
+            return value
+        # YAML knows booleans; Spark knows "true" and "false".
+        return {k: str(v).lower() if isinstance(v, bool) else v for k, v in value.items()}
+
+
+class TableConfig(BaseModel):
+    """One table and where its changes go."""
+
+    model_config = _SECTION
+
+    path: str = Field(
+        min_length=1,
+        description="Folder of the table, or a file:// URL. A relative one counts from the current"
+        " directory of the process.",
+        examples=["/data/orders"],
+    )
+    create: Literal["demo"] | None = Field(
+        default=None,
+        description="`demo` makes a small Delta table at `path` when there is none.",
+        examples=["demo"],
+    )
+    engine: Engine | None = Field(
+        default=None, description="Overrides the engine of the file.", examples=["arrow"]
+    )
+    start: Start = Field(
+        default="latest",
+        alias="from",
+        description="Where to begin when no offset is saved: `snapshot` (every row, then what"
+        " follows), `latest` (only what comes next), a version (inclusive) or a timestamp (first"
+        " commit at or after it).",
+        examples=["snapshot"],
+    )
+    changes: Literal["auto", "cdf", "files"] = Field(
+        default="auto",
+        description="How rows are found: Delta's change data feed, the files of each commit, or"
+        " whichever the commit offers.",
+        examples=["auto"],
+    )
+    max_files_per_batch: int = Field(
+        default=1000, ge=1, le=1_000_000, description="Files one step admits.", examples=[1000]
+    )
+    max_bytes_per_batch: SizeBytes = Field(
+        default=256 * 1024**2,
+        ge=1024,
+        le=1024**4,
+        description="Bytes one step admits; the first file always is.",
+        examples=["256MiB"],
+    )
+    poll_interval: Seconds = Field(
+        default=2.0,
+        ge=0.01,
+        le=86400,
+        description="Longest time between two looks at the log, with a unit; a change seen by the"
+        " file watcher is looked at at once.",
+        examples=["2s"],
+    )
+    on_gap: Literal["stop", "snapshot", "latest"] = Field(
+        default="stop",
+        description="What to do where the next version is gone or the table was dropped and created"
+        " again: `stop`, or go on with a new `snapshot` or with what comes next (`latest`). What is"
+        " missing is told to the log, the metrics, /status and the sink. Arrow engine.",
+        examples=["stop"],
+    )
+    on_poison: Literal["stop", "skip-and-record"] = Field(
+        default="stop",
+        description="What to do with a commit whose data, change or deletion-vector file is missing"
+        " or damaged: `stop`, or deliver nothing of it and record it in <state>/poison"
+        " (`skip-and-record`, which reads every commit twice). Arrow engine.",
+        examples=["stop"],
+    )
+    max_attempts: int | None = Field(
+        default=None,
+        ge=1,
+        description="Failed attempts in a row after which the pipeline stops; without it, what may"
+        " pass is tried again for ever.",
+        examples=[10],
+    )
+    allowed_paths: list[str] = Field(
+        default_factory=list,
+        description="Folders outside the table's own that its log may name files in.",
+        examples=[["/data/shared"]],
+    )
+    sink: SerializeAsAny[SinkConfig] = Field(description="Where the changes go.")
+
+    @field_validator("path")
+    @classmethod
+    def _is_local(cls, path: str) -> str:
+        return refuse_other_stores(path)
+
+
+class TemplateConfig(TableConfig):
+    """What all tables of one pattern have in common; `{name}` in its texts is the table's name."""
+
+    path: str = Field(default="", description="Set by the pattern.")
+
+    @model_validator(mode="after")
+    def _leaves_the_place_open(self) -> TemplateConfig:
+        for name in ("path", "create"):
+            if name in self.model_fields_set:
+                raise ValueError(f"`{name}` is not for a template: each table found has its own")
+        return self
+
+    def table(self, name: str, path: str) -> TableConfig:
+        """Return the section of one table that was found.
+
+        Raises:
+            ConfigError: With this name, a field does not fit.
+        """
+        section = _filled(self.model_dump(by_alias=True, exclude_unset=True), name)
+        sink = _filled(self.sink.model_dump(by_alias=True, exclude_unset=True), name)
+        filled = {**section, "path": path, "sink": read_sink("sink", sink)}
+        try:
+            return TableConfig.model_validate(filled)
+        except ValidationError as error:
+            raise ConfigError(explain(error, TableConfig)) from error
+
+
+class DiscoverConfig(BaseModel):
+    """Tables found by a pattern: every folder that matches it and has a `_delta_log`."""
+
+    model_config = _SECTION
+
+    path: str = Field(
+        min_length=1,
+        description="Pattern of table folders, with `*`, `?` and `[...]`. A table is named after"
+        " its folder.",
+        examples=["/lake/*"],
+    )
+    every: Seconds = Field(
+        default=60.0,
+        ge=0.1,
+        le=86400,
+        description="Time between two looks for tables that came or went, with a unit.",
+        examples=["60s"],
+    )
+    template: TemplateConfig = Field(
+        description="Fields of each table found, as in `tables` but without `path`; `{name}` in a"
+        " text is the table's name."
+    )
+
+    @field_validator("path")
+    @classmethod
+    def _is_local(cls, path: str) -> str:
+        return refuse_other_stores(path)
+
+
+def is_table_name(name: str) -> bool:
+    """Tell whether `name` can be the name of a table: of files and labels."""
+    return _TABLE_NAME.fullmatch(name) is not None
+
+
+def _filled(value: Any, name: str) -> Any:
+    if isinstance(value, str):
+        return value.replace("{name}", name)
+    if isinstance(value, dict):
+        return {key: _filled(item, name) for key, item in value.items()}
+    return [_filled(item, name) for item in value] if isinstance(value, list) else value
+
+
+def read_sink(where: str, section: dict[str, Any]) -> SinkConfig:
+    """Return the section of a sink as its kind reads it; `where` is its path, for errors.
+
+    Raises:
+        ConfigError: The kind is unknown, or a field does not fit.
+    """
+    kind = section.get("kind")
+    if not isinstance(kind, str):
+        raise ConfigError(
+            f"{where}.kind is missing or no text.", hint=f"Name one of {', '.join(sink_kinds())}."
+        )
+    try:
+        model = sink_config_class(kind)
+    except ConfigError as error:
+        raise ConfigError(f"{where}.kind: {error.message}", hint=error.hint) from error
+    if not issubclass(model, SinkConfig):
+        raise ConfigError(f"{where}.kind: the part {kind!r} brings no sink configuration.")
+    try:
+        return model.model_validate(section)
+    except ValidationError as error:
+        raise ConfigError(explain(error, model, prefixed(where))) from error
+
+
+def refuse_other_stores(path: str) -> str:
+    """Return `path` when it is a local one.
+
+    Raises:
+        ValueError: It is a URL of another store.
+    """
+    scheme, separator, _ = path.partition("://")
+    if separator and scheme != "file":
+        raise ValueError(f"{scheme}:// is not in this release; give a folder or a file:// URL")
+    return path

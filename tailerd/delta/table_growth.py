@@ -1,0 +1,178 @@
+"""How large a table is and what a reader of its changes has before it, moved on by each commit.
+
+The table is opened once, with its files; from then on a commit costs what the commit is long. Rows
+follow statistics: one file without them, or a commit that does not add up, and they are unknown.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from tailerd.delta.live_files import count_rows
+from tailerd.delta.log_reader import CommitBody, LogReader
+from tailerd.delta.log_tally import LogTally
+from tailerd.delta.protocol.commit_file import Commit
+from tailerd.delta.protocol.table_properties import retention_seconds
+from tailerd.delta.snapshot_cache import SnapshotCache
+from tailerd.errors import MissingVersionError
+
+COMMITS_AT_ONCE = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSize:
+    """A table at one version.
+
+    Attributes:
+        version: The version all else is of.
+        rows: Live rows without deleted ones; None where statistics do not tell.
+        size_counts: Files by the bins of `SizeHistogram`.
+        commits_since_checkpoint, bytes_since_checkpoint: What a reader replays on top of the
+            newest checkpoint, or from the beginning.
+        log_files: Files of the log.
+        retention_seconds: How long after its time a commit and its files are kept at least.
+    """
+
+    version: int
+    files: int
+    bytes: int
+    rows: int | None
+    deletion_vectors: int
+    deleted_rows: int
+    size_counts: tuple[int, ...]
+    checkpoint_version: int | None
+    commits_since_checkpoint: int
+    bytes_since_checkpoint: int
+    log_files: int
+    retention_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingWork:
+    """Files that commits not yet delivered have changed, and their bytes."""
+
+    files: int
+    bytes: int
+
+
+class TableGrowth:
+    """Follows one table. Opened and advanced by one task.
+
+    Args:
+        reader: The table's log, made `with_rows`.
+    """
+
+    def __init__(self, reader: LogReader) -> None:
+        self._reader = reader
+        self._cache = SnapshotCache(reader, in_thread=True)
+        self._log = LogTally(reader)
+        self._stored_rows: int | None = None
+        self._first_version = 0
+        self._commits: deque[tuple[int, int, int]] = deque()
+
+    @property
+    def table_id(self) -> str:
+        """Identity of the table that was opened."""
+        return self._cache.snapshot.state.metadata.id
+
+    @property
+    def version(self) -> int:
+        """The version it has come to."""
+        return self._cache.snapshot.version
+
+    async def open(self, next_version: int, now: float) -> None:
+        """Load the table right before `next_version`, or at its head if that is no longer there.
+
+        Args:
+            next_version: The next version to be delivered; commits from there on are pending.
+            now: Monotonic seconds.
+
+        Raises:
+            TableError: The table cannot be read.
+            StorageError: The log cannot be.
+        """
+        try:
+            snapshot = await self._cache.open(max(0, next_version - 1))
+        except MissingVersionError:
+            snapshot = await self._cache.open()
+        self._first_version = snapshot.version + 1
+        rows = await count_rows(self._reader, snapshot)
+        self._stored_rows = None if rows is None else rows + snapshot.files.vectors.deleted_rows
+        await self._log.look(now)
+
+    async def advance(self, now: float) -> bool:
+        """Apply commits that have come, a bounded number; tell whether more may be there.
+
+        Raises:
+            TableError, StorageError: A commit cannot be read.
+        """
+        for _ in range(COMMITS_AT_ONCE):
+            files = self._cache.snapshot.files.num_files
+            found = await self._cache.advance()
+            if found is None:
+                await self._log.look(now)
+                return False
+            self._take(found, files)
+        return True
+
+    def due_in(self, now: float) -> float | None:
+        """Return the seconds until `advance` should be called although no commit came."""
+        return self._log.due_in(now)
+
+    def pending(self, next_version: int) -> PendingWork | None:
+        """Return what is to deliver from `next_version` on; None where it was not followed.
+
+        What lies before is forgotten.
+        """
+        while self._commits and self._commits[0][0] < next_version:
+            self._first_version = self._commits.popleft()[0] + 1
+        if next_version < self._first_version:
+            return None
+        return PendingWork(
+            files=sum(files for _, files, _ in self._commits),
+            bytes=sum(size for _, _, size in self._commits),
+        )
+
+    def size(self) -> TableSize:
+        """Return the table as it is now."""
+        snapshot, log = self._cache.snapshot, self._log
+        files = snapshot.files
+        deleted = files.vectors.deleted_rows
+        return TableSize(
+            version=snapshot.version,
+            files=files.num_files,
+            bytes=files.size_bytes,
+            rows=None if self._stored_rows is None else self._stored_rows - deleted,
+            deletion_vectors=files.vectors.count,
+            deleted_rows=deleted,
+            size_counts=tuple(files.sizes.counts),
+            checkpoint_version=log.checkpoint_version,
+            commits_since_checkpoint=log.commits,
+            bytes_since_checkpoint=log.bytes,
+            log_files=log.files,
+            retention_seconds=retention_seconds(snapshot.state.metadata.configuration),
+        )
+
+    def _take(self, found: CommitBody, files_before: int) -> None:
+        commit = found.commit
+        self._log.advance(found.file)
+        self._commits.append((commit.version, *_work_of(commit)))
+        # A file that is added again, or removed twice, makes the sums of rows wrong.
+        is_plain = (
+            self._cache.snapshot.files.num_files
+            == files_before + commit.added.files - commit.removed.files
+        )
+        rows, added, removed = self._stored_rows, commit.rows_added, commit.rows_removed
+        if rows is None or added is None or removed is None or not is_plain:
+            self._stored_rows = None
+        else:
+            self._stored_rows = rows + added - removed
+
+
+def _work_of(commit: Commit) -> tuple[int, int]:
+    """Return files and bytes behind the row changes of a commit."""
+    if commit.change_files.files:
+        return commit.change_files.files, commit.change_files.size_bytes
+    added, removed = commit.data_added, commit.data_removed
+    return added.files + removed.files, added.size_bytes + removed.size_bytes

@@ -1,0 +1,78 @@
+"""Reads commits before they are delivered, so that a damaged one is found while none of it is out.
+
+Costs reading twice; only pipelines that leave damaged commits out pay it.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor
+from contextlib import aclosing
+
+from tailerd.changefeed.limits import BatchLimit
+from tailerd.changefeed.offset import Offset, Phase
+from tailerd.errors import TailerdError
+from tailerd.pipeline.change_stream import ChangeStream
+from tailerd.pipeline.memory_budget import TableMemory
+from tailerd.pipeline.policies import POISON_ERRORS
+from tailerd.sources.base import ChangeSource
+
+
+class CommitCheck:
+    """Checks the commits of one journey, in order. Snapshots are not checked."""
+
+    def __init__(
+        self,
+        source: ChangeSource,
+        *,
+        limit: BatchLimit,
+        executor: Executor | None,
+        memory: TableMemory | None,
+    ) -> None:
+        self._source = source
+        self._limit = limit
+        self._executor = executor
+        self._memory = memory
+        self._checked: Offset | None = None
+
+    async def reach(self, start: Offset, end: Offset) -> tuple[Offset, TailerdError | None]:
+        """Return how far from `start` every commit can be read whole, `end` at most.
+
+        Returns:
+            (end, None), or the start of the first damaged commit and what is wrong with it. Of a
+            commit that is delivered in parts, the later parts are checked with the first.
+
+        Raises:
+            TailerdError: Something that is not the fault of one commit.
+        """
+        if start.phase is Phase.SNAPSHOT:
+            after = start.after_version()
+            return (after if after.is_before(end) else end), None
+        whole = end if end.position == 0 else end.after_version()
+        if self._checked is not None and not self._checked.is_before(whole):
+            return end, None
+        if await self._error_in(start, whole) is not None:
+            here = start
+            while here.is_before(whole):
+                error = await self._error_in(here, here.after_version())
+                if error is not None:
+                    return here, error
+                here = here.after_version()
+        self._checked = whole
+        return end, None
+
+    async def _error_in(self, start: Offset, end: Offset) -> TailerdError | None:
+        stream = ChangeStream(
+            self._source,
+            start,
+            end,
+            limit=self._limit,
+            executor=self._executor,
+            memory=self._memory,
+        )
+        try:
+            async with aclosing(stream.batches()) as batches:
+                async for _ in batches:
+                    pass
+        except POISON_ERRORS as error:
+            return error
+        return None

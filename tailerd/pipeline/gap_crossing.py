@@ -1,0 +1,55 @@
+"""Moves a pipeline's offset over a gap, told to everybody: never silent."""
+
+from __future__ import annotations
+
+from tailerd.changefeed.gap import Gap
+from tailerd.changefeed.offset import Offset
+from tailerd.errors import TailerdError
+from tailerd.pipeline.identity import save_offset
+from tailerd.pipeline.journey import ENGINE, JourneyPlan
+from tailerd.pipeline.offset_store import OffsetStore
+from tailerd.sinks.base import GapTaker, Sink
+from tailerd.sources.base import ChangeSource
+from tailerd.telemetry import Telemetry, events
+
+
+async def cross_gap(
+    plan: JourneyPlan,
+    error: TailerdError,
+    start: Offset,
+    *,
+    source: ChangeSource,
+    sink: Sink,
+    offsets: OffsetStore,
+    telemetry: Telemetry,
+) -> None:
+    """Save the offset that `plan.on_gap` names, after the sink has heard of the gap.
+
+    The sink comes first: after a crash between the two the gap is met and told again, whereas a
+    saved offset would hide it.
+
+    Args:
+        plan: Its `on_gap` is not `stop`.
+        error: What was met.
+        start: The offset that was saved before.
+        source: Freshly opened, so that it knows the table that is there now.
+        sink, offsets, telemetry: The pipeline's.
+
+    Raises:
+        TailerdError: The gap could not be crossed; nothing is saved.
+    """
+    end = await source.initial_offset(plan.on_gap.value)
+    gap = Gap(table=plan.table, start=start, end=end, reason=error.code)
+    if isinstance(sink, GapTaker):
+        await sink.note_gap(gap)
+    await save_offset(offsets, plan.table, end, plan.changes, source)
+    telemetry.emit(
+        events.GapMet(
+            table=plan.table,
+            engine=ENGINE,
+            start_version=start.version,
+            end_version=end.version,
+            error_code=error.code,
+            hint=f"on_gap: {plan.on_gap.value}. {error.message}",
+        )
+    )

@@ -1,0 +1,112 @@
+"""The bytes of rows that all tables of the process may read ahead of their sinks.
+
+Most of the budget is a pool. A table takes from it no more than is left for everybody else, so that
+tables whose sinks are slow never empty it: n of them hold n/(n+1) of it together. The rest is a
+reserve: the piece that a sink waits for is always admitted, if need be a small one out of the
+table's own share of the reserve. So nothing waits for ever, and a slow sink slows its own table.
+
+The bound: budget + what single pieces are larger than they were admitted for, which is at most one
+row group or row each, and is counted until it is consumed.
+"""
+
+from __future__ import annotations
+
+POOL_SHARE = 0.75
+SMALLEST_PIECE = 64 * 1024
+
+
+class MemoryBudget:
+    """Hands out bytes; belongs to one event loop.
+
+    Attributes:
+        total_bytes: The whole budget.
+        used_bytes: What is held now.
+        most_used_bytes: The most that ever was held.
+    """
+
+    def __init__(self, total_bytes: int) -> None:
+        self.total_bytes = total_bytes
+        self.used_bytes = 0
+        self.most_used_bytes = 0
+        self._pool_bytes = int(total_bytes * POOL_SHARE)
+        self._pool_used_bytes = 0
+        self._streams = 0
+
+    def join(self, streams: int = 1) -> TableMemory:
+        """Return the part of one more table; to be closed when the table is run no more.
+
+        Args:
+            streams: Deliveries it may have in flight, each with a share of the reserve.
+        """
+        self._streams += streams
+        return TableMemory(self, streams)
+
+    def _reserve_share(self) -> int:
+        reserve = self.total_bytes - self._pool_bytes
+        return max(SMALLEST_PIECE, reserve // max(1, self._streams))
+
+    def _from_pool(self, table: TableMemory, wanted: int) -> Piece | None:
+        left_for_others = self._pool_bytes - self._pool_used_bytes - table._pool_used_bytes
+        granted = min(wanted, left_for_others)
+        if granted < min(wanted, SMALLEST_PIECE):
+            return None
+        return Piece(table, granted, is_pooled=True)
+
+    def _take(self, piece: Piece, size: int) -> None:
+        if piece._is_pooled:
+            self._pool_used_bytes += size
+            piece._table._pool_used_bytes += size
+        self.used_bytes += size
+        self.most_used_bytes = max(self.most_used_bytes, self.used_bytes)
+
+
+class TableMemory:
+    """One table's way to the budget."""
+
+    def __init__(self, budget: MemoryBudget, streams: int) -> None:
+        self._budget = budget
+        self._streams = streams
+        self._pool_used_bytes = 0
+        self._is_closed = False
+
+    def admit(self, wanted: int) -> Piece:
+        """Admit the piece that the sink waits for, at once; it may be smaller than wanted."""
+        budget = self._budget
+        piece = budget._from_pool(self, wanted)
+        return piece or Piece(self, min(wanted, budget._reserve_share()), is_pooled=False)
+
+    def admit_ahead(self, wanted: int) -> Piece | None:
+        """Admit a piece that is read ahead, perhaps smaller than wanted; None if it must wait.
+
+        Nobody sleeps for it: the sink takes the piece before, and then this one is the next.
+        """
+        return self._budget._from_pool(self, wanted)
+
+    def close(self) -> None:
+        """Leave; the others' shares of the reserve grow. Idempotent."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._budget._streams -= self._streams
+
+
+class Piece:
+    """Bytes that are held until `release`.
+
+    Attributes:
+        size_bytes: How much: what was admitted, then what it really took.
+    """
+
+    def __init__(self, table: TableMemory, size_bytes: int, *, is_pooled: bool) -> None:
+        self._table = table
+        self._is_pooled = is_pooled
+        self.size_bytes = size_bytes
+        table._budget._take(self, size_bytes)
+
+    def resize(self, size_bytes: int) -> None:
+        """Say how large it really is, smaller or larger than admitted."""
+        difference, self.size_bytes = size_bytes - self.size_bytes, size_bytes
+        self._table._budget._take(self, difference)
+
+    def release(self) -> None:
+        """Give everything back; idempotent."""
+        self.resize(0)

@@ -1,0 +1,38 @@
+"""What a pipeline does where the table cannot be delivered as it should be."""
+
+from __future__ import annotations
+
+import enum
+
+from tailerd.errors import (
+    InvalidDeletionVectorError,
+    MissingDataFileError,
+    MissingVersionError,
+    TableRecreatedError,
+    UnreadableDataFileError,
+)
+
+
+class OnGap(enum.StrEnum):
+    """Where to go on when the next version is gone, or another table is there.
+
+    Two of the values are words of `ChangeSource.initial_offset`.
+    """
+
+    STOP = "stop"
+    SNAPSHOT = "snapshot"
+    LATEST = "latest"
+
+
+class OnPoison(enum.StrEnum):
+    """What to do with a commit whose rows cannot be read."""
+
+    STOP = "stop"
+    SKIP_AND_RECORD = "skip-and-record"
+
+
+GAP_ERRORS = (MissingVersionError, TableRecreatedError)
+"""Errors that mean a gap."""
+
+POISON_ERRORS = (MissingDataFileError, UnreadableDataFileError, InvalidDeletionVectorError)
+"""Errors that mean a commit whose rows cannot be read."""

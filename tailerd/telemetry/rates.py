@@ -1,0 +1,85 @@
+"""What happened lately: rows a second over a minute, growth over a day. Pure: `now` is given."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+MINUTE_SECONDS = 60
+DAY_MS = 86_400_000
+_BUCKET_MS = 300_000
+
+
+class MinuteRate:
+    """Counts of the last minute, by the second."""
+
+    def __init__(self) -> None:
+        self._seconds: deque[tuple[int, int]] = deque()
+        self._began: float | None = None
+
+    def add(self, count: int, now: float) -> None:
+        """Count so many at `now`, monotonic seconds."""
+        if self._began is None:
+            self._began = now
+        second = int(now)
+        if self._seconds and self._seconds[-1][0] == second:
+            count += self._seconds.pop()[1]
+        self._seconds.append((second, count))
+        self._forget(now)
+
+    def per_second(self, now: float) -> float:
+        """Return the mean of the last minute, or of the time since the first count if shorter."""
+        self._forget(now)
+        if self._began is None:
+            return 0.0
+        span = min(float(MINUTE_SECONDS), max(1.0, now - self._began))
+        return sum(count for _, count in self._seconds) / span
+
+    def _forget(self, now: float) -> None:
+        while self._seconds and self._seconds[0][0] <= now - MINUTE_SECONDS:
+            self._seconds.popleft()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableTotals:
+    """Size of a table at one time; `rows` is None where they are not known."""
+
+    files: int
+    bytes: int
+    rows: int | None
+
+
+class DayGrowth:
+    """How much a table has grown in the last 24 hours, as far as it was watched."""
+
+    def __init__(self) -> None:
+        self._totals: deque[tuple[int, TableTotals]] = deque()
+
+    def add(self, totals: TableTotals, now_ms: int) -> None:
+        """Note the size at `now_ms`; notes of the same five minutes are one, the last."""
+        bucket = now_ms - now_ms % _BUCKET_MS
+        # The very first is what all else is compared with.
+        if len(self._totals) > 1 and self._totals[-1][0] == bucket:
+            self._totals.pop()
+        self._totals.append((bucket, totals))
+        self._forget(now_ms)
+
+    def per_day(self, now_ms: int) -> TableTotals:
+        """Return the growth, negative where the table shrank.
+
+        Raises:
+            IndexError: Nothing was noted.
+        """
+        self._forget(now_ms)
+        then, now = self._totals[0][1], self._totals[-1][1]
+        are_rows_known = then.rows is not None and now.rows is not None
+        return TableTotals(
+            files=now.files - then.files,
+            bytes=now.bytes - then.bytes,
+            rows=(now.rows or 0) - (then.rows or 0) if are_rows_known else None,
+        )
+
+    def _forget(self, now_ms: int) -> None:
+        # What was the size when the day began is still needed.
+        while len(self._totals) > 1 and self._totals[1][0] <= now_ms - DAY_MS:
+            self._totals.popleft()

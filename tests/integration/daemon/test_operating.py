@@ -1,0 +1,220 @@
+"""What operators do with a running daemon, and what they see."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import yaml
+
+from tests.integration.daemon.running import (
+    TAILERD,
+    address,
+    daemon,
+    delivered_ids,
+    eventually,
+    file_table,
+    log_of,
+    page,
+    run_to_end,
+    write_config,
+)
+from tests.tables.builder import TableBuilder
+
+TOKEN = "a-long-random-text"
+
+
+def table_of(folder: Path, commits: int = 3) -> TableBuilder:
+    builder = TableBuilder(folder, start_ms=None)
+    builder.create()
+    for number in range(commits):
+        append(builder, number)
+    return builder
+
+
+def append(builder: TableBuilder, number: int) -> None:
+    builder.append([{"id": number * 10 + n, "name": "x" * 20} for n in range(10)])
+
+
+def tailerd(config: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return run_to_end(*arguments, "--http", address(config))
+
+
+def status(config: Path, name: str) -> dict[str, object]:
+    shown = tailerd(config, "status", name, "--json")
+    assert shown.returncode == 0, shown.stderr
+    found: dict[str, object] = json.loads(shown.stdout)
+    return found
+
+
+def test_a_paused_pipeline_rests_over_a_restart_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    builder, out = table_of(tmp_path / "t"), tmp_path / "out"
+    other, other_out = table_of(tmp_path / "u"), tmp_path / "other"
+    config = write_config(
+        tmp_path,
+        orders=file_table(tmp_path / "t", out),
+        refunds=file_table(tmp_path / "u", other_out),
+    )
+    with daemon(config) as process:
+        eventually(lambda: out.exists() and len(delivered_ids(out)) == 30)
+        assert tailerd(config, "pause", "orders").stdout == "orders is paused.\n"
+        append(builder, 3)
+        append(other, 3)
+        eventually(lambda: len(delivered_ids(other_out)) == 40)
+        assert status(config, "orders")["state"] == "paused"
+        assert 'tailerd_pipeline_state{engine="arrow",table="orders"} 5.0' in page(
+            config, "/metrics"
+        )
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+    with daemon(config) as process:
+        log_before = log_of(config)
+        eventually(lambda: log_of(config).count("The daemon listens.") == 2, 10)
+        append(other, 4)
+        eventually(lambda: len(delivered_ids(other_out)) == 50)
+        assert status(config, "orders")["state"] == "paused"
+        assert page(config, "/readyz") == "ready\n"
+        assert len(delivered_ids(out)) == 30
+        # A command that ends leaves it alone, too.
+        assert log_before.count("Changes were delivered.") > 0
+        assert tailerd(config, "resume", "orders").returncode == 0
+        eventually(lambda: len(delivered_ids(out)) == 40)
+        assert sorted(delivered_ids(out)) == list(range(40))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+    assert not list((tmp_path / "state/paused").iterdir())
+
+
+def test_once_leaves_a_paused_pipeline_alone_and_ends(tmp_path: Path) -> None:
+    table_of(tmp_path / "t")
+    config = write_config(tmp_path, orders=file_table(tmp_path / "t", tmp_path / "out"))
+    (tmp_path / "state/paused").mkdir(parents=True)
+    (tmp_path / "state/paused/orders").touch()
+    assert run_to_end("run", "--config", config, "--once").returncode == 0
+    assert not (tmp_path / "out").exists() or delivered_ids(tmp_path / "out") == []
+
+
+def test_offsets_reset_goes_through_the_daemon_that_runs(tmp_path: Path) -> None:
+    table_of(tmp_path / "t")
+    out = tmp_path / "out"
+    config = write_config(tmp_path, orders=file_table(tmp_path / "t", out, **{"from": "0"}))
+    with daemon(config) as process:
+        eventually(lambda: out.exists() and len(delivered_ids(out)) == 30)
+        before = tailerd(config, "offsets", "reset", "orders", "--to", "0", "--config", str(config))
+        assert (before.returncode, before.stdout) == (
+            0,
+            "orders begins at version 0, task 0 from now on.\n",
+        )
+        eventually(lambda: status(config, "orders")["offset_version"] == 4)
+        # The file sink took back what lies at or after version 0, so no row is there twice.
+        eventually(lambda: sorted(delivered_ids(out)) == list(range(30)))
+        wrong = tailerd(config, "offsets", "reset", "orders", "--to", "99", "--config", str(config))
+        assert (wrong.returncode, "error[missing_version]" in wrong.stderr) == (3, True)
+        assert status(config, "orders")["state"] in ("starting", "running")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+
+
+def test_a_failed_pipeline_is_mended_and_resumed_without_a_restart(tmp_path: Path) -> None:
+    table_of(tmp_path / "good")
+    config = write_config(
+        tmp_path,
+        good=file_table(tmp_path / "good", tmp_path / "out"),
+        late=file_table(tmp_path / "late", tmp_path / "late_out"),
+    )
+    with daemon(config):
+        eventually(lambda: "not_a_table" in log_of(config))
+        failed = status(config, "late")
+        error = failed["last_error"]
+        assert isinstance(error, dict)
+        assert (failed["state"], error["code"]) == ("failed", "not_a_table")
+        table_of(tmp_path / "late")
+        assert tailerd(config, "resume", "late").returncode == 0
+        eventually(
+            lambda: (
+                (tmp_path / "late_out").exists() and len(delivered_ids(tmp_path / "late_out")) == 30
+            )
+        )
+
+
+def test_growth_and_backlog_are_in_status_and_metrics(tmp_path: Path) -> None:
+    builder, out = table_of(tmp_path / "t"), tmp_path / "out"
+    config = write_config(tmp_path, orders=file_table(tmp_path / "t", out))
+    with daemon(config):
+        eventually(lambda: out.exists() and len(delivered_ids(out)) == 30)
+        eventually(lambda: "tailerd_table_files" in page(config, "/metrics"))
+        for number in range(3, 6):
+            append(builder, number)
+        eventually(lambda: 'tailerd_table_rows{table="orders"} 60.0' in page(config, "/metrics"))
+        metrics, shown = page(config, "/metrics"), status(config, "orders")
+    size = shown["size"]
+    assert isinstance(size, dict)
+    assert (size["files"], size["rows"], size["commits_since_checkpoint"]) == (6, 60, 7)
+    assert size["growth_per_day"]["rows"] == 30
+    assert (shown["lag_files"], shown["lag_bytes"]) == (0, 0)
+    assert shown["retention_headroom_seconds"] == 7 * 86_400
+    for sample in (
+        'tailerd_log_files{table="orders"} 7.0',
+        'tailerd_table_file_size_bytes_count{table="orders"} 6.0',
+        'tailerd_commits_total{engine="arrow",mode="files",table="orders"} 3.0',
+        'tailerd_retention_headroom_seconds{engine="arrow",table="orders"} 604800.0',
+    ):
+        assert sample in metrics
+
+
+def test_growth_can_be_switched_off(tmp_path: Path) -> None:
+    table_of(tmp_path / "t")
+    out = tmp_path / "out"
+    config = write_config(tmp_path, orders=file_table(tmp_path / "t", out))
+    config.write_text(f"growth: false\n{config.read_text()}")
+    with daemon(config):
+        eventually(lambda: out.exists() and len(delivered_ids(out)) == 30)
+        time.sleep(1.5)
+        assert "tailerd_table_files{" not in page(config, "/metrics")
+        assert status(config, "orders")["size"] is None
+
+
+def test_a_token_guards_control_and_appears_nowhere(tmp_path: Path) -> None:
+    table_of(tmp_path / "t")
+    out = tmp_path / "out"
+    config = write_config(tmp_path, orders=file_table(tmp_path / "t", out))
+    content = yaml.safe_load(config.read_text())
+    content["http"] = {"listen": "0.0.0.0:0", "token": TOKEN}
+    config.write_text(yaml.safe_dump(content))
+    with daemon(config, "--log-level", "debug"):
+        eventually(lambda: out.exists() and len(delivered_ids(out)) == 30)
+        refused = tailerd(config, "pause", "orders")
+        assert (refused.returncode, "TAILERD__HTTP__TOKEN" in refused.stderr) == (1, True)
+        assert status(config, "orders")["state"] == "running"
+        paused = tailerd(config, "pause", "orders", "--config", str(config))
+        assert paused.returncode == 0, paused.stderr
+        shown = page(config, "/status") + page(config, "/metrics") + log_of(config)
+    assert TOKEN not in shown + refused.stderr + paused.stdout
+
+
+def test_a_listener_for_everybody_without_a_token_shows_but_changes_nothing(tmp_path: Path) -> None:
+    table_of(tmp_path / "t")
+    config = write_config(tmp_path, orders=file_table(tmp_path / "t", tmp_path / "out"))
+    config.write_text(config.read_text().replace("127.0.0.1:0", "0.0.0.0:0"))
+    with daemon(config):
+        eventually(lambda: status(config, "orders")["state"] == "running")
+        refused = tailerd(config, "pause", "orders")
+        assert (refused.returncode, "http.token is not set" in refused.stderr) == (1, True)
+        assert status(config, "orders")["state"] == "running"
+
+
+def test_watching_shows_again_and_again_until_ctrl_c(tmp_path: Path) -> None:
+    table_of(tmp_path / "t")
+    config = write_config(tmp_path, orders=file_table(tmp_path / "t", tmp_path / "out"))
+    with daemon(config):
+        url = address(config)
+        arguments = [*TAILERD, "status", "--watch", "--interval", "0.1", "--json", "--http", url]
+        with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as watching:
+            assert watching.stdout is not None
+            lines = [json.loads(watching.stdout.readline()) for _ in range(3)]
+            watching.send_signal(signal.SIGINT)
+            assert watching.wait(10) == 130
+    assert [line["table"] for line in lines] == ["orders"] * 3

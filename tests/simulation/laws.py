@@ -1,0 +1,79 @@
+"""What must hold at the end of every seed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from tests.simulation.sim_table import Cell, Change
+from tests.simulation.simulation import Simulation, ViolationError, World
+
+
+def check_laws(simulation: Simulation) -> None:
+    """Check every table.
+
+    Raises:
+        ViolationError: A law does not hold.
+    """
+    for world in simulation.worlds:
+        _check_offsets(world)
+        if world.doom:
+            _check_nothing_invented(world)
+            continue
+        _check_exactly_once(world)
+        _check_fold(world)
+        if not world.sink.is_transactional and world.sink.most_repeated() > world.max_in_flight:
+            raise ViolationError(f"{world.name}: more than one delivery came again at once.")
+
+
+def _check_offsets(world: World) -> None:
+    for before, after in zip(world.offsets.history, world.offsets.history[1:], strict=False):
+        if after.is_before(before):
+            raise ViolationError(f"{world.name}: {before} was saved, and then {after}.")
+
+
+def _check_exactly_once(world: World) -> None:
+    expected = Counter(world.table.expected_from(world.offsets.history[0]))
+    found = Counter(world.sink.rows_once())
+    if found != expected:
+        lost, doubled = expected - found, found - expected
+        raise ViolationError(f"{world.name}: lost {_few(lost)}, too many {_few(doubled)}.")
+    if set(world.sink.rows()) != set(expected):
+        raise ViolationError(f"{world.name}: rows that nobody wrote.")
+
+
+def _check_nothing_invented(world: World) -> None:
+    if not world.offsets.history:
+        return
+    expected = Counter(world.table.expected_from(world.offsets.history[0]))
+    if invented := Counter(world.sink.rows_once()) - expected:
+        raise ViolationError(f"{world.name}: invented {_few(invented)}.")
+
+
+def _check_fold(world: World) -> None:
+    """A reader who applies what was delivered, repeats and all, has the table."""
+    start = world.offsets.history[0]
+    is_late = world.plan.start == "latest"
+    rows = dict(world.table.snapshots[start.version - 1]) if is_late else {}
+    folded = fold(world.sink.rows(), rows)
+    wanted = dict(world.table.snapshots[-1])
+    if folded != wanted:
+        raise ViolationError(f"{world.name}: folded it has {folded}, the table {wanted}.")
+
+
+def fold(changes: Iterable[Change], rows: dict[int, str]) -> dict[int, str]:
+    """Apply changes to rows by id, in the order of versions, what goes before what comes."""
+    cells: dict[int, str] = dict(rows)
+    for _, kind, key, value in sorted(changes, key=lambda c: (c[0], c[1] in _COMING)):
+        if kind in _COMING:
+            cells[key] = value
+        else:
+            cells.pop(key, None)
+    return cells
+
+
+_COMING = ("insert", "update_postimage")
+
+
+def _few(changes: Counter[Change] | Counter[Cell]) -> str:
+    return f"{changes.total()} rows {sorted(changes)[:4]}"

@@ -1,0 +1,115 @@
+"""Patterns that find tables: templates, names, collisions, and how a wrong one is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailerd.config import Config, discover_tables
+from tailerd.config.loading import load_config
+from tailerd.errors import ConfigError
+from tailerd.sinks.file_config import FileSinkConfig
+
+TEMPLATE = {"from": "snapshot", "sink": {"kind": "file", "path": "/out/{name}"}}
+
+
+def lake(folder: Path, *names: str) -> str:
+    for name in names:
+        (folder / name / "_delta_log").mkdir(parents=True)
+    return f"{folder}/*"
+
+
+def config_of(pattern: str, template: dict[str, Any] = TEMPLATE, **fields: Any) -> Config:
+    group = {"path": pattern, "template": template}
+    return Config(**{"engine": "arrow", "discover": {"lake": group}, **fields})
+
+
+def test_every_folder_with_a_log_is_a_table_with_the_templates_fields(tmp_path: Path) -> None:
+    pattern = lake(tmp_path, "orders", "refunds")
+    (tmp_path / "plain").mkdir()
+    discovery = discover_tables(config_of(pattern))
+    assert discovery.found == {"orders": "lake", "refunds": "lake"}
+    table = discovery.config.tables["orders"]
+    assert (table.path, table.start) == (str(tmp_path / "orders"), "snapshot")
+    assert isinstance(table.sink, FileSinkConfig)
+    assert table.sink.path == "/out/orders"
+    assert discovery.config.engine_of("orders") == "arrow"
+
+
+def test_names_are_made_of_folders_and_what_gives_none_is_told(tmp_path: Path) -> None:
+    pattern = lake(tmp_path, "a b", "-x", "Ünïcode", ".hidden", "öö", "y" * 101)
+    discovery = discover_tables(config_of(pattern))
+    assert sorted(discovery.found) == ["a-b", "n-code", "x"]
+    assert {Path(path).name for path, _ in discovery.rejected} == {"öö", "y" * 101}
+
+
+def test_two_folders_with_one_name_are_told_and_the_first_is_taken(tmp_path: Path) -> None:
+    pattern = lake(tmp_path, "Orders", "orders")
+    discovery = discover_tables(config_of(pattern))
+    assert list(discovery.found) == ["Orders"]
+    ((path, reason),) = discovery.rejected
+    assert path == str(tmp_path / "orders")
+    assert "both have the name 'orders'" in reason
+
+
+def test_a_table_of_the_file_is_not_found_again(tmp_path: Path) -> None:
+    pattern = lake(tmp_path, "orders", "other")
+    own = {"path": f"file://{tmp_path}/orders", "sink": {"kind": "console"}}
+    discovery = discover_tables(config_of(pattern, tables={"mine": own}))
+    assert list(discovery.config.tables) == ["mine", "other"]
+
+
+def test_a_place_that_a_table_of_the_file_has_is_told(tmp_path: Path) -> None:
+    pattern = lake(tmp_path, "orders")
+    own = {"path": "/elsewhere", "sink": {"kind": "file", "path": "/out/orders"}}
+    discovery = discover_tables(config_of(pattern, tables={"mine": own}))
+    assert list(discovery.config.tables) == ["mine"]
+    assert "would mix" in discovery.rejected[0][1]
+
+
+def test_nothing_is_found_where_nothing_is(tmp_path: Path) -> None:
+    discovery = discover_tables(config_of(f"{tmp_path}/no/*"))
+    assert (discovery.found, discovery.config.tables) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{path: /l/*, template: {sink: {kind: file, path: /out}}}", ["Write {name} in it"]),
+        ("{path: /l/*, template: {path: /x, sink: {kind: console}}}", ["`path`", "template"]),
+        ("{path: /l/*, template: {create: demo, sink: {kind: console}}}", ["`create`"]),
+        ("{path: /l/*, template: {frm: 1, sink: {kind: console}}}", ["template.frm", "`from`"]),
+        ("{path: /l/*, template: {sink: {kind: fil}}}", ["template.sink.kind", "`file`"]),
+        ("{path: /l/*, evry: 1s, template: {sink: {kind: console}}}", ["evry", "`every`"]),
+        ("{path: /l/*, every: 10, template: {sink: {kind: console}}}", ["every", "10s"]),
+        ("{path: 's3://b/*', template: {sink: {kind: console}}}", ["s3://"]),
+        ("{path: /l/*}", ["template is missing"]),
+        ("{path: /l/*, template: {engine: arrow, sink: {kind: stream, format: delta}}}", ["arrow"]),
+    ],
+)
+def test_a_wrong_pattern_is_refused_by_its_field(
+    tmp_path: Path, text: str, words: list[str]
+) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(f"discover: {{lake: {text}}}")
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    for word in ("lake", *words):
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("field", ["on_gap", "on_poison"])
+def test_a_policy_that_spark_cannot_keep_is_refused(tmp_path: Path, field: str) -> None:
+    value = {"on_gap": "latest", "on_poison": "skip-and-record"}[field]
+    path = tmp_path / "c.yaml"
+    path.write_text(f"tables: {{o: {{path: /t, {field}: {value}, sink: {{kind: console}}}}}}")
+    with pytest.raises(ConfigError, match=f"tables.o.{field}"):
+        load_config(path)
+    assert list(load_config(path, engine="arrow").tables) == ["o"]
+
+
+def test_the_example_of_many_tables_can_be_loaded() -> None:
+    config = load_config(Path(__file__).resolve().parents[3] / "config/many-tables.yaml")
+    assert list(config.discover) == ["lake"]

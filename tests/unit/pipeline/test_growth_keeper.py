@@ -1,0 +1,161 @@
+"""The keeper measures what pipelines tell of, over real tables."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from tailerd.changefeed.offset import Offset, Phase, Version
+from tailerd.delta.log_reader import LogReader
+from tailerd.pipeline.growth_keeper import RETRY_SECONDS, GrowthKeeper
+from tailerd.storage.locate import locate
+from tailerd.telemetry import Telemetry, events
+from tests.doubles.sim_clock import SimClock
+from tests.tables.builder import TableBuilder
+
+ROWS: list[dict[str, object]] = [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]
+
+
+class Kept:
+    """A keeper with what it tells."""
+
+    def __init__(self) -> None:
+        self.told: list[events.Event] = []
+        self.clock = SimClock()
+        self.keeper = GrowthKeeper(
+            lambda place: LogReader(*locate(place), with_rows=True),
+            telemetry=Telemetry([self.told.append]),
+            clock=self.clock,
+        )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.keeper.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+    def start(self, place: Path | str) -> None:
+        self.keeper.handle(
+            events.PipelineStarted(table="orders", source=str(place), sink="file", engine="arrow")
+        )
+
+    def save(self, table_id: str, version: int, phase: Phase = Phase.FOLLOW, at: int = 0) -> None:
+        offset = Offset(table_id=table_id, version=Version(version), phase=phase, position=at)
+        self.keeper.handle(
+            events.OffsetSaved(
+                table="orders",
+                engine="arrow",
+                version=version,
+                offset=offset.to_json(),
+                duration_seconds=0.0,
+            )
+        )
+
+    async def next_told(self, seconds: float = 1.0) -> events.Event:
+        """Let time pass until something more is told; return it."""
+        before = len(self.told)
+        for _ in range(400):
+            await asyncio.sleep(0.005)
+            if len(self.told) > before:
+                return self.told[-1]
+            await self.clock.advance(seconds / 10)
+        raise AssertionError("nothing was told")
+
+
+def table_of(folder: Path, commits: int) -> tuple[TableBuilder, str]:
+    table = TableBuilder(folder)
+    for _ in range(commits):
+        table.append(ROWS)
+    return table, table.table_id
+
+
+async def test_a_table_is_measured_and_then_followed(tmp_path: Path) -> None:
+    table, table_id = table_of(tmp_path, 3)
+    kept = Kept()
+    async with kept.running():
+        kept.start(tmp_path)
+        kept.save(table_id, 2)
+        first = await kept.next_told()
+        assert isinstance(first, events.TableMeasured)
+        assert (first.version, first.files, first.rows) == (2, 3, 6)
+        assert first.pending_files == 1
+        table.append(ROWS)
+        kept.save(table_id, 3)
+        second = await kept.next_told()
+        assert isinstance(second, events.TableMeasured)
+        assert (second.version, second.rows, second.pending_files) == (3, 8, 1)
+        kept.save(table_id, 4)
+        third = await kept.next_told()
+        assert isinstance(third, events.TableMeasured)
+        assert (third.pending_files, third.pending_bytes) == (0, 0)
+
+
+async def test_what_was_heard_before_it_runs_is_not_lost(tmp_path: Path) -> None:
+    _, table_id = table_of(tmp_path, 1)
+    kept = Kept()
+    kept.start(tmp_path)
+    kept.save(table_id, 1)
+    async with kept.running():
+        assert isinstance(await kept.next_told(), events.TableMeasured)
+
+
+async def test_a_snapshot_that_is_half_delivered_is_pending_by_half(tmp_path: Path) -> None:
+    _, table_id = table_of(tmp_path, 8)
+    kept = Kept()
+    kept.start(tmp_path)
+    kept.save(table_id, 7, Phase.SNAPSHOT, 1 << 63)
+    async with kept.running():
+        told = await kept.next_told()
+    assert isinstance(told, events.TableMeasured)
+    assert told.pending_files == 4
+    assert told.pending_bytes == round(told.bytes / 2)
+
+
+async def test_an_offset_that_was_moved_back_is_followed_from_there(tmp_path: Path) -> None:
+    _, table_id = table_of(tmp_path, 5)
+    kept = Kept()
+    kept.start(tmp_path)
+    kept.save(table_id, 5)
+    async with kept.running():
+        first = await kept.next_told()
+        assert isinstance(first, events.TableMeasured)
+        assert first.pending_files == 0
+        kept.save(table_id, 1)
+        told = await kept.next_told()
+    assert isinstance(told, events.TableMeasured)
+    assert told.pending_files == 4
+
+
+async def test_another_table_at_the_place_is_opened_anew(tmp_path: Path) -> None:
+    table, table_id = table_of(tmp_path, 3)
+    kept = Kept()
+    kept.start(tmp_path)
+    kept.save(table_id, 3)
+    async with kept.running():
+        await kept.next_told()
+        for path in table.log.iterdir():
+            path.unlink()
+        other = TableBuilder(tmp_path, table_id="another")
+        other.append(ROWS)
+        kept.save("another", 1)
+        told = await kept.next_told()
+    assert isinstance(told, events.TableMeasured)
+    assert (told.version, told.files) == (0, 1)
+
+
+async def test_a_table_that_cannot_be_read_is_told_and_tried_again_later(tmp_path: Path) -> None:
+    kept = Kept()
+    kept.start(tmp_path)
+    kept.save("t", 1)
+    async with kept.running():
+        failed = await kept.next_told()
+        assert isinstance(failed, events.GrowthUnavailable)
+        assert failed.error_code == "not_a_table"
+        table_of(tmp_path, 1)
+        told = await kept.next_told(RETRY_SECONDS)
+        assert isinstance(told, events.TableMeasured)
