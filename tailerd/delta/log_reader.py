@@ -153,6 +153,11 @@ class LogReader(LogFolder):
                 damage = error.damage
                 excluded.update(file.name for file in segment.checkpoint)
                 listing = await self.list_log()
+            except FileMissingError:
+                # Cleanup removes commits while they are read: what is there now tells more.
+                before, listing = listing, await self._list_for(version)
+                if listing.commits == before.commits:
+                    raise
             else:
                 snapshot.state.check_log()
                 return snapshot, segment

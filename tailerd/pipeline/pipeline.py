@@ -94,6 +94,7 @@ class Pipeline:
         self._stopping = asyncio.Event()
         self._attempt = 0
         self._has_crossed = False
+        self._saved_phase: Phase | None = None
         self._target: Version | None = None
 
     @property
@@ -124,12 +125,14 @@ class Pipeline:
                 if error is None:
                     self._tell_stopped(is_complete)
                     return
+                if not error.retryable:
+                    error = await self._weighed(error)
                 if await self._may_cross(error):
                     error = await self._cross(error)
                     if error is None:
                         continue
                 self._attempt += 1
-                if not await self._may_retry(error) or self._attempt == self._max_attempts:
+                if not self._may_retry(error) or self._attempt == self._max_attempts:
                     self._fail(error)
                     return
                 await self._wait_before_retry(error)
@@ -144,7 +147,7 @@ class Pipeline:
         if not isinstance(error, GAP_ERRORS) or self._plan.on_gap is OnGap.STOP:
             return False
         # Nothing saved: the place that `from` asks for is not there, which is no gap.
-        if await self._saved_phase() is None:
+        if self._saved_phase is None:
             return False
         if self._has_crossed and self._attempt != self._max_attempts:
             await self._wait_before_retry(error)
@@ -177,22 +180,29 @@ class Pipeline:
         self._has_crossed = True
         return None
 
-    async def _may_retry(self, error: TailerdError) -> bool:
+    def _may_retry(self, error: TailerdError) -> bool:
         if error.retryable:
             return True
         if isinstance(error, NotATableError) and self._plan.on_gap is not OnGap.STOP:
-            return await self._saved_phase() is not None
+            return self._saved_phase is not None
         if isinstance(error, POISON_ERRORS) and self._plan.on_poison is OnPoison.SKIP_AND_RECORD:
-            return await self._saved_phase() is Phase.FOLLOW
+            return self._saved_phase is Phase.FOLLOW
         return False
 
-    async def _saved_phase(self) -> Phase | None:
+    async def _weighed(self, error: TailerdError) -> TailerdError:
+        """Look up the saved offset, on which policy depends; return `error`, or why that must wait.
+
+        The next journey meets `error` again.
+        """
+        self._saved_phase = None
         try:
             saved = await self._offsets.load(self._plan.table)
-        except TailerdError:
-            # The error that is being judged is told; this one comes with the next journey.
-            return None
-        return None if saved is None else saved.offset.phase
+        except TailerdError as failure:
+            return failure if failure.retryable else error
+        except Exception as failure:  # noqa: BLE001 - Case D
+            return _bug(failure)
+        self._saved_phase = None if saved is None else saved.offset.phase
+        return error
 
     async def _try(self) -> tuple[TailerdError | None, bool]:
         try:

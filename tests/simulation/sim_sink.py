@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.offset import Offset
 from tailerd.errors import SinkError
 from tailerd.sinks.base import Delivery
@@ -31,11 +32,13 @@ class SinkDisk:
         is_transactional: Whether `resume` takes back what no saved offset covers.
         written: Every write, in order; a transactional sink's forgotten ones are gone.
         resumes: The offsets of all calls of `resume`; the place of one is its epoch.
+        gaps: What `note_gap` was told.
     """
 
     is_transactional: bool
     written: list[Written] = field(default_factory=list)
     resumes: list[Offset] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
 
     def resume(self, offset: Offset) -> None:
         self.resumes.append(offset)
@@ -103,6 +106,11 @@ class SimSink:
     async def resume(self, offset: Offset) -> None:
         await self._request()
         self._disk.resume(offset)
+
+    async def note_gap(self, gap: Gap) -> None:
+        await self._request()
+        self._disk.gaps.append(gap)
+        await self._request()
 
     async def write(self, delivery: Delivery) -> int:
         await self._request()

@@ -7,6 +7,7 @@ import functools
 import io
 import json
 import random
+import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,16 @@ Cell = tuple[int, str]
 Change = tuple[int, str, int, str]
 """A change row: version, change, id and value. No two of one table are equal."""
 Action = dict[str, Any]
+
+_FEATURES = ["deletionVectors", "v2Checkpoint"]
+PROTOCOL: Action = {
+    "protocol": {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": _FEATURES,
+        "writerFeatures": _FEATURES,
+    }
+}
 
 
 @dataclass(slots=True)
@@ -65,24 +76,18 @@ class SimTable:
         """The order of the offset behind the newest version."""
         return (self.version + 1, 1, 0)
 
-    def expected_from(self, start: Offset) -> list[Change]:
-        """Return all that a pipeline that began at `start` has to deliver."""
+    def expected_from(self, start: Offset, end: Offset | None = None) -> list[Change]:
+        """Return all that there is to deliver from `start` on, or between two whole commits."""
         found: list[Change] = []
         if start.phase is Phase.SNAPSHOT:
             found = [(start.version, "insert", *cell) for cell in self.snapshots[start.version]]
         first = start.version + (start.phase is Phase.SNAPSHOT)
-        return found + [change for changes in self.changes[first:] for change in changes]
+        until = self.version + 1 if end is None else end.version
+        return found + [change for changes in self.changes[first:until] for change in changes]
 
     async def create(self) -> None:
         """Commit version 0."""
-        features = ["deletionVectors"]
-        protocol = {
-            "minReaderVersion": 3,
-            "minWriterVersion": 7,
-            "readerFeatures": features,
-            "writerFeatures": features,
-        }
-        await self._commit([{"protocol": protocol}, self._metadata(), *await self._append(1)])
+        await self._commit([PROTOCOL, self._metadata(), *await self._append(1)])
 
     async def change(self) -> None:
         """Commit the next version, of some kind."""
@@ -99,6 +104,18 @@ class SimTable:
         }
         [kind] = self._random.choices(list(kinds), list(kinds.values()))
         await self._commit(await kind())
+
+    async def clean_up(self) -> None:
+        """Write a checkpoint of the newest version and remove the commits before it."""
+        head: list[Action] = [{"checkpointMetadata": {"version": self.version}}, PROTOCOL]
+        adds = [{"add": {**file.add, "dataChange": False}} for file in self._files]
+        actions = [*head, self._metadata(), *adds]
+        body = "".join(json.dumps(action) + "\n" for action in actions).encode()
+        identity = uuid.UUID(int=self.version)
+        prefix = f"{self.log}/{self.version:020}.checkpoint"
+        await self._store.put(f"{prefix}.{identity}.json", body)
+        for version in range(self.version):
+            await self._store.delete(f"{self.log}/{version:020}.json")
 
     # ------------------------------------------------------------------ kinds of commits
 
