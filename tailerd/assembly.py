@@ -15,6 +15,7 @@ from tailerd.clock import Clock
 from tailerd.config import Config, SinkConfig, TableConfig
 from tailerd.config.values import check_start
 from tailerd.delta.log_reader import LogReader
+from tailerd.delta.protocol.log_path import LOG_FOLDER
 from tailerd.encoding.json import JsonEncoder
 from tailerd.errors import BugError, ChecksumMismatchError, OffsetError, UsageError
 from tailerd.pipeline.fleet import Member, Runner
@@ -161,7 +162,7 @@ def _spark_offset(checkpoint: Path) -> Offset | None:
 def log_folder(config: TableConfig) -> str:
     """Return the folder whose files are the table's commits."""
     _, path = locate(config.path)
-    return f"{path}/_delta_log"
+    return f"{path}/{LOG_FOLDER}"
 
 
 def lacks_demo_table(config: TableConfig) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tailerd.delta.log_folder import LogFolder
-from tailerd.delta.protocol.commit_file import SLICE_BYTES, Commit, CommitScan, slices
+from tailerd.delta.protocol.commit_file import SLICE_BYTES, Commit, CommitScan
 from tailerd.delta.protocol.commit_timestamp import LOOK_BACK_VERSIONS
 from tailerd.delta.protocol.last_checkpoint import parse_last_checkpoint
 from tailerd.delta.protocol.log_path import (
@@ -212,7 +212,7 @@ class LogReader(LogFolder):
     def _scan_all(self, files: Sequence[LogFile], bodies: Sequence[bytes]) -> list[CommitBody]:
         found = []
         for file, body in zip(files, bodies, strict=True):
-            commit = _scan(self._begin_scan(file), body)
+            commit = self._begin_scan(file).whole(body)
             found.append(CommitBody(file=file, commit=commit, body=body))
         return found
 
@@ -237,13 +237,7 @@ class LogReader(LogFolder):
             return CommitBody(file=file, commit=scan.finish(), body=None)
         body = await self.store.get(self.path_of(file))
         if len(body) > SLICE_BYTES:
-            commit = await asyncio.to_thread(_scan, scan, body)
+            commit = await asyncio.to_thread(scan.whole, body)
         else:
-            commit = _scan(scan, body)
+            commit = scan.whole(body)
         return CommitBody(file=file, commit=commit, body=body)
-
-
-def _scan(scan: CommitScan, body: bytes) -> Commit:
-    for chunk in slices(body):
-        scan.feed(chunk)
-    return scan.finish()

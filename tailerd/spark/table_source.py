@@ -11,6 +11,7 @@ from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset
 from tailerd.clock import SystemClock
 from tailerd.delta.log_reader import LogReader
+from tailerd.delta.protocol.log_path import LOG_FOLDER
 from tailerd.errors import ChecksumMismatchError
 from tailerd.sources.base import Backlog
 from tailerd.sources.delta.read import rows_schema
@@ -63,7 +64,7 @@ class FollowedTable:
     def __init__(self, source: DeltaChangeSource, options: ReadOptions) -> None:
         self.source = source
         store, path = locate(options.path)
-        folder = f"{path}/_delta_log"
+        folder = f"{path}/{LOG_FOLDER}"
         watchers: list[Watcher] = [
             PollWatcher([folder], interval_seconds=options.poll_seconds, clock=SystemClock())
         ]

@@ -266,6 +266,16 @@ class CommitScan:
         self._commit.size_bytes += len(chunk)
         self._take(self._decoder.feed(chunk))
 
+    def whole(self, body: bytes) -> Commit:
+        """Take a body held in memory and return the commit.
+
+        Raises:
+            CorruptLogError, TornCommitError: As `finish`.
+        """
+        for chunk in slices(body):
+            self.feed(chunk)
+        return self.finish()
+
     def finish(self) -> Commit:
         """Return the commit.
 
@@ -343,7 +353,4 @@ class CommitScan:
 
 def scan_commit(version: int, name: str, body: bytes, root_url: str = "") -> Commit:
     """Scan a body held in memory."""
-    scan = CommitScan(version, name, root_url)
-    for chunk in slices(body):
-        scan.feed(chunk)
-    return scan.finish()
+    return CommitScan(version, name, root_url).whole(body)
