@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import Executor
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset
+from tailerd.changefeed.saved_offset import OffsetStore
 from tailerd.clock import Clock
 from tailerd.config import Config, SinkConfig, TableConfig
 from tailerd.config.values import check_start
@@ -118,9 +120,22 @@ def open_log(place: str, *, telemetry: Telemetry) -> LogReader:
     return LogReader(MeteredStore(store, count), root, on_mismatch=lambda _: None, with_rows=True)
 
 
-def offset_store(config: Config) -> FileOffsetStore:
-    """Return the store of the Arrow engine's offsets."""
+def offset_store(config: Config, sink: Sink | None = None) -> OffsetStore:
+    """Return the store of an Arrow engine's offsets: its sink's own, or the state folder."""
+    if sink is not None and sink.offsets is not None:
+        return sink.offsets
     return FileOffsetStore(Path(config.state) / "offsets")
+
+
+@asynccontextmanager
+async def opened_offset_store(config: Config, name: str) -> AsyncIterator[OffsetStore]:
+    """Give the store of one table's offset while no pipeline runs it."""
+    sink = open_sink(name, config.tables[name].sink)
+    try:
+        yield offset_store(config, sink)
+    finally:
+        if sink is not None:
+            await sink.aclose()
 
 
 async def saved_offset(config: Config, name: str) -> Offset | None:
@@ -131,7 +146,8 @@ async def saved_offset(config: Config, name: str) -> Offset | None:
     """
     if config.engine_of(name) == "spark":
         return _spark_offset(spark_checkpoint(config, name))
-    saved = await offset_store(config).load(name)
+    async with opened_offset_store(config, name) as offsets:
+        saved = await offsets.load(name)
     return None if saved is None else saved.offset
 
 
@@ -257,7 +273,7 @@ class Assembly:
                 open_source, table, self._telemetry, snapshot_spool(self._config, name)
             ),
             sink=sink,
-            offsets=offset_store(self._config),
+            offsets=offset_store(self._config, sink),
             hint=self._bell(name, log_folder(table)),
             telemetry=self._telemetry,
             clock=self._clock,
@@ -301,7 +317,8 @@ async def reset_offset(
     table = config.tables[name]
     source = await open_source(table, telemetry or Telemetry(), snapshot_spool(config, name))
     offset = await source.initial_offset(to)
-    await save_offset(offset_store(config), name, offset, ChangeMode(table.changes), source)
+    async with opened_offset_store(config, name) as offsets:
+        await save_offset(offsets, name, offset, ChangeMode(table.changes), source)
     return offset
 
 

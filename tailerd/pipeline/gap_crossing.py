@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.offset import Offset
+from tailerd.changefeed.saved_offset import OffsetStore
 from tailerd.errors import TailerdError
 from tailerd.pipeline.identity import save_offset
 from tailerd.pipeline.journey import ENGINE, JourneyPlan
-from tailerd.pipeline.offset_store import OffsetStore
 from tailerd.sinks.base import GapTaker, Sink
 from tailerd.sources.base import ChangeSource
 from tailerd.telemetry import Telemetry, events

@@ -16,13 +16,13 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.delivery import DeliveryTracker
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, DEFAULT_READ_LIMIT, BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset, Phase, Version
+from tailerd.changefeed.saved_offset import OffsetStore
 from tailerd.clock import Clock
 from tailerd.errors import BugError, SinkError, TailerdError
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.commit_check import CommitCheck
-from tailerd.pipeline.identity import check_identity, last_version, save_offset
+from tailerd.pipeline.identity import check_identity, identified, last_version, save_offset
 from tailerd.pipeline.memory_budget import TableMemory
-from tailerd.pipeline.offset_store import OffsetStore
 from tailerd.pipeline.poison_log import PoisonLog, PoisonRecord
 from tailerd.pipeline.policies import OnGap, OnPoison
 from tailerd.sinks.base import Delivery, Sink
@@ -238,9 +238,10 @@ class Journey:
             executor=self._executor,
             memory=self._memory,
         )
+        saved = await identified(end, self._plan.changes, self._source)
         async with aclosing(stream.batches()) as batches:
             rows = await self._write(
-                Delivery(table=self._plan.table, start=start, end=end, batches=batches)
+                Delivery(table=self._plan.table, start=start, end=end, saved=saved, batches=batches)
             )
         if rows != stream.total_rows or not stream.is_complete:
             raise BugError(
@@ -250,7 +251,7 @@ class Journey:
         self._tell_delivery(stream, start, end, self._clock.monotonic() - began)
         safe = self._tracker.delivered(end)
         if safe is not None:
-            await self._save(safe)
+            await self._save(safe, is_kept=self._sink.offsets is not None)
 
     def _tell_delivery(
         self, stream: ChangeStream, start: Offset, end: Offset, duration_seconds: float
@@ -288,15 +289,17 @@ class Journey:
                 f"The sink {self._plan.sink} gave up a delivery of {self._plan.table} by itself."
             ) from None
 
-    async def _save(self, offset: Offset) -> None:
+    async def _save(self, offset: Offset, *, is_kept: bool = False) -> None:
+        """Save an offset, unless the sink has kept it with the rows, and tell everybody."""
         began = self._clock.monotonic()
         async with self._saving:
             # A later delivery may have saved its offset while this one waited for the lock.
             if self._saved is not None and not self._saved.is_before(offset):
                 return
-            await save_offset(
-                self._offsets, self._plan.table, offset, self._plan.changes, self._source
-            )
+            if not is_kept:
+                await save_offset(
+                    self._offsets, self._plan.table, offset, self._plan.changes, self._source
+                )
             self._saved = offset
         self._on_progress()
         self._telemetry.emit(

@@ -21,12 +21,12 @@ from concurrent.futures import Executor
 
 from tailerd.backoff import Backoff
 from tailerd.changefeed.offset import Phase, Version
+from tailerd.changefeed.saved_offset import OffsetStore
 from tailerd.clock import Clock
 from tailerd.errors import BugError, NotATableError, TableError, TailerdError
 from tailerd.pipeline.gap_crossing import cross_gap
 from tailerd.pipeline.journey import ENGINE, Journey, JourneyPlan
 from tailerd.pipeline.memory_budget import TableMemory
-from tailerd.pipeline.offset_store import OffsetStore
 from tailerd.pipeline.poison_log import PoisonLog
 from tailerd.pipeline.policies import GAP_ERRORS, POISON_ERRORS, OnGap, OnPoison
 from tailerd.sinks.base import Sink

@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.offset import Offset
+from tailerd.changefeed.saved_offset import OffsetStore, SavedOffset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,12 +19,14 @@ class Delivery:
     Attributes:
         table: Configured name of the table.
         start, end: Offsets around the rows; a repeated delivery has the same start.
+        saved: What to keep of the pipeline once this is delivered; for a sink that keeps offsets.
         batches: The rows in order, read as they are consumed, so that memory stays bounded.
     """
 
     table: str
     start: Offset
     end: Offset
+    saved: SavedOffset
     batches: AsyncIterator[ChangeBatch]
 
 
@@ -37,6 +40,16 @@ class Sink(Protocol):
     @property
     def max_in_flight(self) -> int:
         """How many `write` calls may run at once; they may finish in any order."""
+        ...
+
+    @property
+    def offsets(self) -> OffsetStore | None:
+        """Where this sink keeps the pipeline's offset itself; None: the daemon keeps it.
+
+        A sink that does keeps `delivery.saved` in `write`: with the rows, or right after them. It
+        admits one `write` at a time. `load` is called before `resume`; `save` for the first offset
+        of a pipeline, and where an operator or a policy moves it.
+        """
         ...
 
     async def healthcheck(self) -> None:

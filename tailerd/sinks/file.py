@@ -63,6 +63,10 @@ class FileSink:
         """One: two deliveries at a time would not be faster on one disk."""
         return 1
 
+    @property
+    def offsets(self) -> None:
+        """None: the daemon keeps them."""
+
     async def healthcheck(self) -> None:
         """Look whether the folder can be written or made; change nothing.
 

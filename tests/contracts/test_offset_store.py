@@ -10,12 +10,8 @@ import pytest
 
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.offset import Offset, Phase, Version
-from tailerd.pipeline.offset_store import (
-    FileOffsetStore,
-    MemoryOffsetStore,
-    OffsetStore,
-    SavedOffset,
-)
+from tailerd.changefeed.saved_offset import OffsetStore, SavedOffset
+from tailerd.pipeline.offset_store import FileOffsetStore, MemoryOffsetStore
 
 STORES: dict[str, Callable[[Path], OffsetStore]] = {
     "memory": lambda _: MemoryOffsetStore(),

@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tailerd.changefeed.change_batch import ChangeBatch
-from tailerd.changefeed.change_task import ChangeSourceKind, ChangeType
+from tailerd.changefeed.change_task import ChangeMode, ChangeSourceKind, ChangeType
 from tailerd.changefeed.offset import Offset, Version
+from tailerd.changefeed.saved_offset import SavedOffset
 from tailerd.encoding.json import JsonEncoder
 from tailerd.sinks.base import Delivery, Sink
 from tailerd.sinks.console import ConsoleSink
@@ -109,7 +110,18 @@ def delivery(version: int, *batches: ChangeBatch) -> Delivery:
             await asyncio.sleep(0)
             yield each
 
-    return Delivery(table="orders", start=offset(version), end=offset(version + 1), batches=give())
+    return delivery_of(version, give())
+
+
+def delivery_of(version: int, batches: AsyncIterator[ChangeBatch]) -> Delivery:
+    end = offset(version + 1)
+    return Delivery(
+        table="orders",
+        start=offset(version),
+        end=end,
+        saved=SavedOffset(offset=end, changes=ChangeMode.AUTO),
+        batches=batches,
+    )
 
 
 def inserts(version: int, *ids: int) -> list[Row]:
@@ -151,7 +163,7 @@ async def test_a_delivery_whose_rows_fail_in_the_middle_raises_and_can_be_writte
         raise ZeroDivisionError
 
     await subject.sink.resume(offset(0))
-    broken = Delivery(table="orders", start=offset(0), end=offset(1), batches=breaks())
+    broken = delivery_of(0, breaks())
     with pytest.raises(ZeroDivisionError):
         await subject.sink.write(broken)
     await subject.sink.resume(offset(0))
@@ -178,7 +190,7 @@ async def test_a_cancelled_write_leaves_no_half_of_it(subject: Subject) -> None:
         await asyncio.Event().wait()
 
     await subject.sink.resume(offset(0))
-    stuck = Delivery(table="orders", start=offset(0), end=offset(1), batches=stalls())
+    stuck = delivery_of(0, stalls())
     writing = asyncio.create_task(subject.sink.write(stuck))
     await asyncio.sleep(0.05)
     writing.cancel()
