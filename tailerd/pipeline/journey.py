@@ -25,7 +25,7 @@ from tailerd.pipeline.identity import check_identity, identified, last_version, 
 from tailerd.pipeline.memory_budget import TableMemory
 from tailerd.pipeline.poison_log import PoisonLog, PoisonRecord
 from tailerd.pipeline.policies import OnGap, OnPoison
-from tailerd.sinks.base import Delivery, Sink
+from tailerd.sinks.base import Delivery, Fencer, Sink
 from tailerd.sources.base import ChangeSource
 from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.hints import Hint
@@ -142,6 +142,8 @@ class Journey:
 
     async def _begin(self) -> Offset:
         plan = self._plan
+        if isinstance(self._sink, Fencer):
+            await self._sink.fence()
         saved = await self._offsets.load(plan.table)
         if saved is None:
             offset = await self._source.initial_offset(plan.start)

@@ -47,8 +47,9 @@ class Sink(Protocol):
         """Where this sink keeps the pipeline's offset itself; None: the daemon keeps it.
 
         A sink that does keeps `delivery.saved` in `write`: with the rows, or right after them. It
-        admits one `write` at a time. `load` is called before `resume`; `save` for the first offset
-        of a pipeline, and where an operator or a policy moves it.
+        admits one `write` at a time. `load` only looks and disturbs nobody: commands call it beside
+        a running daemon. `save` is called for the first offset of a pipeline, and where an operator
+        or a policy moves it.
         """
         ...
 
@@ -81,5 +82,18 @@ class GapTaker(Protocol):
 
         Where the gap `is_other_history`, what was delivered before is of another log: it must not
         mix with what comes, and it must not be lost.
+        """
+        ...
+
+
+@runtime_checkable
+class Fencer(Protocol):
+    """A sink that can shut out other processes that write for the same pipeline. Optional."""
+
+    async def fence(self) -> None:
+        """Make sure that nobody else's write succeeds any more, nor one that was left half done.
+
+        Called at the start of every journey, before the offset is loaded: what is loaded then
+        cannot be moved by a predecessor who is still dying.
         """
         ...

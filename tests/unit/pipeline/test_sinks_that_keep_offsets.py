@@ -30,13 +30,18 @@ class Ledger:
     store: MemoryOffsetStore = field(default_factory=MemoryOffsetStore)
     explicit: list[Offset] = field(default_factory=list)
     lose_answers: int = 0
+    calls: list[str] = field(default_factory=list)
     max_in_flight: int = 1
 
     @property
     def offsets(self) -> Ledger:
         return self
 
+    async def fence(self) -> None:
+        self.calls.append("fence")
+
     async def load(self, pipeline: str) -> SavedOffset | None:
+        self.calls.append("load")
         return await self.store.load(pipeline)
 
     async def save(self, pipeline: str, saved: SavedOffset) -> None:
@@ -47,7 +52,7 @@ class Ledger:
         return
 
     async def resume(self, offset: Offset) -> None:
-        return
+        self.calls.append("resume")
 
     async def write(self, delivery: Delivery) -> int:
         ids = [i async for b in delivery.batches for i in b.rows.column("id").to_pylist()]
@@ -106,3 +111,10 @@ async def test_an_offset_that_another_process_moved_is_gone_on_from() -> None:
     )
     await run_into(ledger, table).once()
     assert ledger.ids == [1, 3]
+
+
+async def test_others_are_shut_out_before_the_offset_is_looked_up() -> None:
+    ledger, table = Ledger(lose_answers=1), FakeTable()
+    table.commit([1])
+    await run_into(ledger, table).once()
+    assert ledger.calls == ["fence", "load", "resume"] * 2
