@@ -117,6 +117,22 @@ def pair_rows(batch: ChangeBatch, key: Sequence[str] = ()) -> RowChanges:
     )
 
 
+def replay_order(batch: ChangeBatch, key: Sequence[str]) -> Rows | None:
+    """Return the rows in the order of their changes, the old image before the new one.
+
+    None is the order they have.
+
+    Raises:
+        ConfigError: A key column is not in the batch.
+    """
+    if isinstance(batch.change_type, ChangeType):
+        return None
+    changes = pair_rows(batch, key)
+    order = np.column_stack((changes.before, changes.after)).reshape(-1)
+    order = order[order != NO_ROW]
+    return None if bool((order[1:] > order[:-1]).all()) else order
+
+
 def _is_any(kinds: pa.Array, *wanted: ChangeType) -> npt.NDArray[np.bool_]:
     values = pa.array([kind.value for kind in wanted], kinds.type)
     is_in = pc.is_in(kinds, value_set=values).to_numpy(zero_copy_only=False)
@@ -168,17 +184,26 @@ def key_texts(rows: pa.RecordBatch, key: Sequence[str]) -> pa.Array:
     Raises:
         ConfigError: A key column is not among the table's columns.
     """
+    arrays, fields = key_columns(rows, key)
     pieces: list[str | ColumnTexts] = []
-    for index, name in enumerate(key):
-        place = rows.schema.get_field_index(name)
+    for index, (array, field) in enumerate(zip(arrays, fields, strict=True)):
+        pieces.append("," if index else "")
+        pieces.append(column_texts(array, field, quote_decimals=True))
+    return joined(["[", *pieces, "]"], rows.num_rows)
+
+
+def key_columns(rows: pa.RecordBatch, key: Sequence[str]) -> tuple[list[pa.Array], list[pa.Field]]:
+    """Return the columns of the key, in its order.
+
+    Raises:
+        ConfigError: A key column is not among the table's columns.
+    """
+    places = [rows.schema.get_field_index(name) for name in key]
+    for name, place in zip(key, places, strict=True):
         if place < 0:
             raise ConfigError(
                 f"The key column {name!r} is not among the table's columns"
                 f" ({', '.join(rows.schema.names)}).",
                 hint="Correct `key`.",
             )
-        pieces.append("," if index else "")
-        pieces.append(
-            column_texts(rows.column(place), rows.schema.field(place), quote_decimals=True)
-        )
-    return joined(["[", *pieces, "]"], rows.num_rows)
+    return [rows.column(place) for place in places], [rows.schema.field(at) for at in places]
