@@ -8,6 +8,7 @@ where a test puts what cuts or slows their connections.
 from __future__ import annotations
 
 import base64
+import resource
 import shutil
 import signal
 import subprocess
@@ -191,6 +192,15 @@ class Broker:
         """Go on after `pause`."""
         if self._process is not None:
             self._process.resume()
+
+    def limit_files(self, limit_bytes: int) -> None:
+        """Let no file of the running broker grow beyond this, as a full disk would.
+
+        Needs Linux. The limit ends with the process.
+        """
+        if self._process is not None:
+            limits = (limit_bytes, limit_bytes)
+            resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, limits)
 
     def log_tail(self, lines: int = 20) -> str:
         """Return the last lines of its log."""

@@ -9,7 +9,13 @@ from types import TracebackType
 from typing import Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 from confluent_kafka.cimpl import NewTopic
 
 ANSWER_SECONDS = 20
@@ -68,6 +74,10 @@ class Topics:
         self._made.append(name)
         return name
 
+    def delete_later(self, name: str) -> None:
+        """Delete a topic that others create, too, at the end."""
+        self._made.append(name)
+
     def delete(self, *names: str) -> None:
         """Delete topics; those that do not exist are no error."""
         for future in self._admin.delete_topics(sorted(set(names))).values() if names else ():
@@ -76,6 +86,15 @@ class Topics:
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise
+
+    def configure(self, name: str, config: Mapping[str, str]) -> None:
+        """Set some of a topic's settings; the others stay."""
+        changes = [
+            ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+            for key, value in config.items()
+        ]
+        topic = ConfigResource(ResourceType.TOPIC, name, incremental_configs=changes)
+        self._admin.incremental_alter_configs([topic])[topic].result(ANSWER_SECONDS)
 
     def names(self) -> set[str]:
         """Return the names of all topics."""
