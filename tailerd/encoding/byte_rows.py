@@ -16,10 +16,11 @@ import pyarrow as pa
 
 from tailerd.encoding.short_bytes import MAX_INLINE_BYTES, ShortBytes, constant
 
-Views = npt.NDArray[np.uint64]
+Views = npt.NDArray[np.void]
 Rows = npt.NDArray[np.int64]
 
-_LENGTH_MASK = np.uint64(0xFFFF_FFFF)
+_VIEW = np.dtype("V16")
+"""Arrow's binary view: numpy moves it whole."""
 _HALF = np.uint64(32)
 
 
@@ -28,7 +29,7 @@ class ByteColumn:
     """A column whose bytes stay where they are.
 
     Attributes:
-        views: Shape (n, 2): the two 64-bit words of each row's view; zero for null.
+        views: Each row's view, shape (n,); zero for null.
         lengths: Bytes of each row, int64, shape (n,); 0 for null.
         nulls: Which rows are null; None when none is.
         buffers: What the views point into.
@@ -51,8 +52,8 @@ class ByteColumn:
     def take(self, rows: Rows) -> ByteColumn:
         """Return the given rows, in that order."""
         return ByteColumn(
-            self.views[rows],
-            self.lengths[rows],
+            np.take(self.views, rows),
+            np.take(self.lengths, rows),
             None if self.nulls is None else self.nulls[rows],
             self.buffers,
         )
@@ -84,15 +85,14 @@ def byte_column(array: pa.Array) -> ByteColumn:
     """
     if array.type != pa.binary_view():
         array = array.cast(pa.binary_view())
-    count = len(array)
     buffers = array.buffers()
-    words = np.frombuffer(buffers[1], dtype=np.uint64)[2 * array.offset :][: 2 * count]
-    views = words.reshape(count, 2)
+    views = np.frombuffer(buffers[1], dtype=_VIEW)[array.offset : array.offset + len(array)]
     nulls = None
     if array.null_count:
         nulls = array.is_null().to_numpy(zero_copy_only=False)
-        views = np.where(nulls[:, None], np.uint64(0), views)
-    lengths = (views[:, 0] & _LENGTH_MASK).astype(np.int64)
+        views = views.copy()
+        views[nulls] = b""
+    lengths = views.view(np.int32)[::4].astype(np.int64)
     return ByteColumn(views, lengths, nulls, tuple(buffers[2:]))
 
 
@@ -104,27 +104,30 @@ def gathered(pieces: Sequence[Piece], count: int) -> pa.Buffer:
         count: Number of rows.
     """
     merged = _merged(pieces)
-    views = np.empty((count, len(merged), 2), dtype=np.uint64)
+    # Memory of Arrow's pool: unlike numpy's it is not given back to the system each time.
+    memory = pa.allocate_buffer(count * len(merged) * _VIEW.itemsize)
+    views = np.frombuffer(memory, dtype=_VIEW).reshape(count, len(merged))
+    words = np.frombuffer(memory, dtype=np.uint64).reshape(count, len(merged), 2)
     buffers: list[pa.Buffer] = []
     for place, piece in enumerate(merged):
-        target = views[:, place]
-        if isinstance(piece, ShortBytes):
-            target[:, 0] = piece.sizes.view(np.uint64) | (piece.low << _HALF)
-            rest = piece.low >> _HALF
-            target[:, 1] = rest if piece.high is None else rest | (piece.high << _HALF)
-        elif isinstance(piece, ConstantBytes):
-            prefix = int.from_bytes(piece.raw[:4], "little")
-            target[:, 0] = len(piece.raw) | prefix << 32
-            target[:, 1] = len(buffers)
-            buffers.append(pa.py_buffer(piece.raw))
-        else:
-            target[:] = piece.views
-            if buffers and piece.buffers:
-                is_outside = piece.lengths > MAX_INLINE_BYTES
-                target[:, 1] += is_outside.astype(np.uint64) * np.uint64(len(buffers))
-            buffers += piece.buffers
+        match piece:
+            case ShortBytes():
+                words[:, place, 0] = piece.sizes.view(np.uint64) | (piece.low << _HALF)
+                rest = piece.low >> _HALF
+                words[:, place, 1] = rest if piece.high is None else rest | (piece.high << _HALF)
+            case ConstantBytes():
+                prefix = int.from_bytes(piece.raw[:4], "little")
+                words[:, place, 0] = len(piece.raw) | prefix << 32
+                words[:, place, 1] = len(buffers)
+                buffers.append(pa.py_buffer(piece.raw))
+            case ByteColumn():
+                views[:, place] = piece.views
+                if buffers and piece.buffers:
+                    is_outside = piece.lengths > MAX_INLINE_BYTES
+                    words[:, place, 1] += is_outside.astype(np.uint64) * np.uint64(len(buffers))
+                buffers += piece.buffers
     column = pa.Array.from_buffers(
-        pa.binary_view(), views.shape[0] * len(merged), [None, pa.py_buffer(views), *buffers]
+        pa.binary_view(), count * len(merged), [None, memory, *buffers]
     )
     # 64-bit offsets: the sum of all rows may be larger than what 32 bits reach.
     data = column.cast(pa.large_binary()).buffers()[2]

@@ -15,6 +15,7 @@ from struct import Struct
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from crc32c import crc32c
 
 from tailerd.encoding.compression import Compression, compressed
@@ -94,8 +95,8 @@ class RecordBatch:
         producer_epoch: int = -1,
         base_sequence: int = -1,
         is_transactional: bool = False,
-    ) -> bytes:
-        """Return the batch as it is sent; -1 where the producer is not idempotent."""
+    ) -> memoryview:
+        """Return the batch as it is sent, a copy; -1 where the producer is not idempotent."""
         body = _BODY.pack(
             self.compression.attribute | (_TRANSACTIONAL if is_transactional else 0),
             self.num_records - 1,
@@ -108,7 +109,11 @@ class RecordBatch:
         )
         frame = _FRAME.pack(0, self.size_bytes - _BYTES_BEFORE_LENGTH_COUNTS, 0, _MAGIC)
         checksum = _CRC.pack(crc32c(self.payload, crc32c(body)))
-        return b"".join((frame, checksum, body, self.payload))
+        # Memory of Arrow's pool: that of `bytes` goes back to the system each time.
+        whole = memoryview(pa.allocate_buffer(self.size_bytes)).cast("B")
+        whole[:HEADER_BYTES] = frame + checksum + body
+        whole[HEADER_BYTES:] = self.payload
+        return whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,11 +169,12 @@ def record_batches(
     sizes = layout.largest_sizes(max(min(max_records, layout.count) - 1, 0), widest)
     order, oversize = _ordered(sizes + HEADER_BYTES, partitions, limit.max_bytes)
     if order is not None:
-        layout, sizes = layout.take(order), sizes[order]
+        sizes = sizes[order]
         timestamps = timestamps if len(timestamps) == 1 else timestamps[order]
-    rows = np.arange(layout.count) if order is None else order
-    of_rows = np.array([partitions]) if isinstance(partitions, int) else partitions[rows]
-    plan = _Plan(layout=layout, rows=rows, partitions=of_rows, timestamps=timestamps)
+    of_rows = np.array([partitions])
+    if not isinstance(partitions, int):
+        of_rows = partitions if order is None else partitions[order]
+    plan = _Plan(layout=layout, order=order, partitions=of_rows, timestamps=timestamps)
     ends = np.concatenate((_ZERO, np.cumsum(sizes)))
     bounds = _bounds(ends, of_rows, limit.max_bytes, max_records)
     batches: list[RecordBatch] = []
@@ -220,10 +226,14 @@ def _bounds(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """Records in the order of the batches; `partitions` and `timestamps` of all or of each."""
+    """Which records come in which order; `partitions` and `timestamps` are in that order already.
+
+    `partitions` and `timestamps` are of shape (1,) where all are alike; an `order` of None is that
+    of the layout.
+    """
 
     layout: RecordLayout
-    rows: Rows
+    order: Rows | None
     partitions: npt.NDArray[np.integer]
     timestamps: Rows
 
@@ -244,8 +254,13 @@ class _Plan:
             starts = self.timestamps[bounds[:-1]]
             largest = np.maximum.reduceat(timestamps, bounds[:-1] - first)
             deltas = timestamps - np.repeat(starts, counts)
-        data, sizes = self.layout.between(first, last).written(deltas, offsets)
-        payloads = memoryview(data)
+        if self.order is None:
+            rows, layout = np.arange(first, last), self.layout.between(first, last)
+        else:
+            rows = self.order[first:last]
+            layout = self.layout.take(rows)
+        data, sizes = layout.written(deltas, offsets)
+        payloads = memoryview(data).cast("B")
         ends = np.cumsum(np.add.reduceat(sizes, bounds[:-1] - first)).tolist()
         places = self.partitions[bounds[:-1]] if len(self.partitions) > 1 else self.partitions
         batches = []
@@ -254,7 +269,7 @@ class _Plan:
             batches.append(
                 RecordBatch(
                     partition=int(places[index if len(places) > 1 else 0]),
-                    rows=self.rows[bounds[index] : bounds[index + 1]],
+                    rows=rows[bounds[index] - first : bounds[index + 1] - first],
                     payload=payload,
                     compression=used,
                     first_timestamp_ms=int(starts[index]),

@@ -52,7 +52,8 @@ class RecordLayout:
     def take(self, rows: Numbers) -> RecordLayout:
         """Return the given records, in that order."""
         fields = tuple(field.take(rows) for field in self.fields)
-        return RecordLayout(count=len(rows), fields=fields, field_bytes=self.field_bytes[rows])
+        field_bytes = np.take(self.field_bytes, rows)
+        return RecordLayout(count=len(rows), fields=fields, field_bytes=field_bytes)
 
     def between(self, start: int, end: int) -> RecordLayout:
         """Return the records from `start` until `end`, without copying."""

@@ -77,7 +77,7 @@ def _cut(words: npt.NDArray[Word], start: int, end: int) -> npt.NDArray[Word]:
 
 
 def _taken(words: npt.NDArray[Word], rows: Numbers) -> npt.NDArray[Word]:
-    return words if len(words) == 1 else words[rows]
+    return words if len(words) == 1 else np.take(words, rows)
 
 
 def constant(raw: bytes) -> ShortBytes:
