@@ -65,7 +65,7 @@ def show(name: str | None, config_path: Path, is_json: bool) -> None:
     config = discover_tables(load_config(config_path)).config
     names = [name] if name is not None else list(config.tables)
     for each in names:
-        _known(config, each)
+        check_name(config, each)
         offset = asyncio.run(saved_offset(config, each))
         click.echo(_as_json(config, each, offset) if is_json else _as_line(config, each, offset))
 
@@ -92,7 +92,7 @@ def reset(name: str, to: str, config_path: Path, url: str | None, token_file: Pa
     from tailerd.pipeline.state_lock import state_lock
 
     config = discover_tables(load_config(config_path)).config
-    _known(config, name)
+    check_name(config, name)
     if config.engine_of(name) == "spark":
         raise UsageError(
             f"The offset of {name} is kept by Spark, in {spark_checkpoint(config, name)}.",
@@ -132,7 +132,8 @@ def _reset_running(
     return Offset.from_json(json.dumps(answer.get("offset")))
 
 
-def _known(config: Config, name: str) -> None:
+def check_name(config: Config, name: str) -> None:
+    """Refuse a name that is no configured table, with the nearest one that is."""
     from tailerd.errors import UsageError
     from tailerd.registry import known
 

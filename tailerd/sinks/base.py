@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -95,5 +95,29 @@ class Fencer(Protocol):
 
         Called at the start of every journey, before the offset is loaded: what is loaded then
         cannot be moved by a predecessor who is still dying.
+        """
+        ...
+
+
+@runtime_checkable
+class Readable(Protocol):
+    """A sink whose records can be read again, to compare them with the table. Optional."""
+
+    @property
+    def value_format(self) -> str:
+        """How records are encoded: `json` or `debezium`."""
+        ...
+
+    @property
+    def has_decimal_numbers(self) -> bool:
+        """Whether decimals are written as numbers, not as texts."""
+        ...
+
+    def read_back(self) -> AsyncGenerator[Sequence[bytes]]:
+        """Give the values of all records that readers may see now, from the first, in any order.
+
+        Only this pipeline's; tombstones are left out. What is written meanwhile need not come.
+
+        Errors: `SinkError`; something that a reader may see cannot be read.
         """
         ...

@@ -15,6 +15,7 @@ import asyncio
 import json
 import os
 import re
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -36,6 +37,7 @@ from tailerd.sinks.file_parts import (
     sync_folder,
     temporary,
 )
+from tailerd.sinks.file_read_back import read_lines
 from tailerd.sinks.resources import EncodeBatch, SinkResources
 from tailerd.sinks.threads import in_thread
 
@@ -109,6 +111,24 @@ class FileSink:
                 raise self._unwritable(error) from error
             raise
         return rows
+
+    @property
+    def value_format(self) -> str:
+        """JSON lines are the records of the format `json`."""
+        return "json"
+
+    @property
+    def has_decimal_numbers(self) -> bool:
+        """Decimals are texts."""
+        return False
+
+    def read_back(self) -> AsyncGenerator[Sequence[bytes]]:
+        """Give the lines of all files.
+
+        Raises:
+            SinkError: They cannot be read.
+        """
+        return read_lines(self._folder)
 
     async def aclose(self) -> None:
         """Do nothing: no file stays open between deliveries."""
