@@ -181,6 +181,20 @@ class SinkError(TailerdError):
     retryable = True
 
 
+class SinkRefusedError(SinkError):
+    """A sink refuses what is asked of it, and will until somebody acts."""
+
+    code = "sink_refused"
+    retryable = False
+
+
+class SinkFencedError(SinkError):
+    """Another process took over writing for this pipeline."""
+
+    code = "sink_fenced"
+    retryable = False
+
+
 class EngineError(TailerdError):
     """Spark or one of its processes stopped working; offsets are safe in the checkpoints."""
 
