@@ -159,9 +159,12 @@ class Session:
 
     def keep(self, pipeline: str, saved: SavedOffset) -> None:
         """Hand over the record of an offset; `finish` or `flush` waits for it."""
+        topic = self._config.offsets_topic
+        found = self._topics.ensure({topic: wanted_topics(self._config, self._table)[topic]})
+        check_offset_topic(found[topic])
         self._send_side(
             SideRecord(
-                topic=self._config.offsets_topic,
+                topic=topic,
                 partition=PARTITION,
                 key=pipeline,
                 value=saved.to_json(pipeline),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from typing import Self
 
@@ -23,8 +23,10 @@ from tailerd.sinks.base import Delivery
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import Connection
 from tailerd.sinks.kafka.offset_topic import OffsetTopic, check_offset_topic
+from tailerd.sinks.kafka.read_back import read_values
 from tailerd.sinks.kafka.session import Session, wanted_topics
 from tailerd.sinks.kafka.side_records import SideRecord, gap_record, heartbeat
+from tailerd.sinks.kafka.templates import TopicTemplate
 from tailerd.sinks.kafka.topics import Topics, check_writable, topic_missing
 from tailerd.sinks.kafka.worker import Worker
 from tailerd.sinks.resources import SinkResources
@@ -133,6 +135,25 @@ class KafkaSink:
             await self._worker.run(session.prepare, gap.end.table_id)
             now_ms = time.time_ns() // 1_000_000
             await self._tell(session, gap_record(gap, topic=topic, now_ms=now_ms))
+
+    @property
+    def value_format(self) -> str:
+        """`json` or `debezium`."""
+        return self._config.format
+
+    @property
+    def has_decimal_numbers(self) -> bool:
+        """As the configuration says."""
+        return self._config.decimals == "number"
+
+    def read_back(self) -> AsyncGenerator[Sequence[bytes]]:
+        """Give the committed values of the table's topics.
+
+        Raises:
+            TailerdError: They cannot be read, or the first are gone.
+        """
+        template = TopicTemplate.parse(self._config.topic)
+        return read_values(self._connection, template, self._table)
 
     async def aclose(self) -> None:
         """End the producer within bounded time; what is not acknowledged is dropped. Idempotent."""

@@ -58,6 +58,13 @@ class TopicTemplate:
         check_topic_name(filled)
         return filled
 
+    def gives(self, table: str, topic: str) -> bool:
+        """Tell whether a table's rows may be in a topic of this name."""
+        filled = re.escape(filled_text(self.text, dict.fromkeys(TABLE_NAMES, table)))
+        if self.column is not None:
+            filled = filled.replace(re.escape(f"{{{_COLUMN}{self.column}}}"), ".+")
+        return re.fullmatch(filled, topic) is not None
+
 
 def check_topic_name(name: str) -> None:
     """Raise `ValueError` when Kafka has no topics of this name."""

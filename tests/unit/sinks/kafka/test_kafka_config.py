@@ -1,4 +1,4 @@
-"""The section of the Kafka sink: what it takes, what it refuses and in which words, what it hides."""
+"""The section of the Kafka sink: what it takes, what it refuses in which words, what it hides."""
 
 from __future__ import annotations
 
