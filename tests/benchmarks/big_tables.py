@@ -95,6 +95,17 @@ def change_feed(commits: int, rows_per_commit: int) -> Path:
     )
 
 
+def update_feed(commits: int, rows_per_commit: int) -> Path:
+    """A table with change data feed whose updates are of the rows appended right before.
+
+    Folding its changes gives its snapshot, and with the key `id` all images pair up.
+    """
+    return _cached(
+        f"updates-{commits}x{rows_per_commit}",
+        lambda folder: _make_update_feed(folder, commits, rows_per_commit),
+    )
+
+
 def path_of(number: int) -> str:
     """Return the path of file `number`: as long and as random as Spark's are."""
     date = np.datetime64("2020-01-01") + number // FILES_PER_DAY
@@ -217,12 +228,16 @@ def _make_many_commits(folder: Path, commits: int) -> None:
         table.commit(add_of(number))
 
 
-def _make_change_feed(folder: Path, commits: int, rows: int) -> None:
-    table = TableBuilder(
+def _feed_table(folder: Path) -> TableBuilder:
+    return TableBuilder(
         folder,
         fields=[("id", "long"), ("name", "string"), ("amount", "double"), ("updated", "timestamp")],
         properties=CDF,
     )
+
+
+def _make_change_feed(folder: Path, commits: int, rows: int) -> None:
+    table = _feed_table(folder)
     random = np.random.default_rng(7)
     table.create()
     previous = table.data_file(_feed_rows(random, 0, rows), partition={})
@@ -238,6 +253,25 @@ def _make_change_feed(folder: Path, commits: int, rows: int) -> None:
         kinds = np.repeat(["update_preimage", "update_postimage"], half)
         changes = pa.concat_tables([data.slice(0, half), data.slice(half, half)])
         cdc = table.cdc_file(changes.append_column("_change_type", pa.array(kinds)), partition={})
+        table.commit(table.remove(previous), after, cdc, operation="UPDATE")
+
+
+def _make_update_feed(folder: Path, commits: int, rows: int) -> None:
+    table = _feed_table(folder)
+    random = np.random.default_rng(7)
+    table.create()
+    half = rows // 2
+    for number in range(commits // 2):
+        before = _feed_rows(random, number * rows, rows)
+        previous = table.data_file(before, partition={})
+        table.commit(previous)
+        amounts = pa.array(random.random(half))
+        place = before.schema.get_field_index("amount")
+        changed = before.slice(0, half).set_column(place, "amount", amounts)
+        kinds = np.repeat(["update_preimage", "update_postimage"], half)
+        images = pa.concat_tables([before.slice(0, half), changed])
+        cdc = table.cdc_file(images.append_column("_change_type", pa.array(kinds)), partition={})
+        after = table.data_file(pa.concat_tables([changed, before.slice(half)]), partition={})
         table.commit(table.remove(previous), after, cdc, operation="UPDATE")
 
 

@@ -1,21 +1,25 @@
-"""`python -m tests.kafka [FOLDER]`: a broker to try things with, until Ctrl-C."""
+"""`python -m tests.kafka [--port PORT] [--folder FOLDER]`: a broker to try things with."""
 
 from __future__ import annotations
 
-import sys
+import argparse
 import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
 
-from tests.kafka.broker import Broker
+from tests.kafka.broker import Broker, Ports
 
 
 def main() -> None:
-    """Run a broker; its data goes with it unless a folder is given."""
+    """Run a broker until Ctrl-C; its data goes with it unless a folder is given."""
+    parser = argparse.ArgumentParser(prog="python -m tests.kafka", description=main.__doc__)
+    parser.add_argument("--port", type=int, default=9092, help="of the plain listener (9092)")
+    parser.add_argument("--folder", type=Path, help="where its data stays")
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tailerd-kafka-") as temporary:
-        folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(temporary)
-        broker = Broker(folder.resolve())
+        folder = arguments.folder or Path(temporary)
+        broker = Broker(folder.resolve(), ports=Ports(plain=arguments.port))
         broker.start()
         print(f"PLAINTEXT {broker.plain}", flush=True)
         print(f"SASL_PLAINTEXT, SCRAM-SHA-256, tailerd:tailerd-secret {broker.sasl}", flush=True)
