@@ -7,7 +7,7 @@ the order of the rows that is wanted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,7 @@ Rows = npt.NDArray[np.int64]
 
 _VIEW = np.dtype("V16")
 """Arrow's binary view: numpy moves it whole."""
+_VIEW_REACH = 2**31 - 1
 _HALF = np.uint64(32)
 
 
@@ -81,8 +82,16 @@ def byte_column(array: pa.Array) -> ByteColumn:
     """Look at a binary or string array of any layout.
 
     Raises:
-        pyarrow.ArrowInvalid: The array is `large_binary` and lies beyond 2 GiB of its buffer.
+        pyarrow.ArrowCapacityError: One value is larger than 2 GiB.
     """
+    if pa.types.is_large_binary(array.type):
+        data = array.buffers()[2]
+        if data is not None and data.size > _VIEW_REACH:
+            return _put_together([_column(piece) for piece in _within_reach(array)])
+    return _column(array)
+
+
+def _column(array: pa.Array) -> ByteColumn:
     if array.type != pa.binary_view():
         array = array.cast(pa.binary_view())
     buffers = array.buffers()
@@ -94,6 +103,52 @@ def byte_column(array: pa.Array) -> ByteColumn:
         views[nulls] = b""
     lengths = views.view(np.int32)[::4].astype(np.int64)
     return ByteColumn(views, lengths, nulls, tuple(buffers[2:]))
+
+
+def _within_reach(array: pa.Array) -> Iterator[pa.Array]:
+    """Yield the rows of a `large_binary` array so that views reach all bytes of each piece."""
+    _, offset_buffer, data = array.buffers()
+    offsets = np.frombuffer(offset_buffer, dtype=np.int64)
+    offsets = offsets[array.offset : array.offset + len(array) + 1]
+    start = 0
+    while start < len(array):
+        first = int(offsets[start])
+        end = int(np.searchsorted(offsets, first + _VIEW_REACH, side="right")) - 1
+        end = min(max(end, start + 1), len(array))
+        validity = None
+        if array.null_count:
+            is_valid = array.slice(start, end - start).is_valid()
+            validity = pa.array(is_valid.to_numpy(zero_copy_only=False)).buffers()[1]
+        near = pa.py_buffer(offsets[start : end + 1] - first)
+        bytes_of_piece = data.slice(first, int(offsets[end]) - first)
+        yield pa.Array.from_buffers(array.type, end - start, [validity, near, bytes_of_piece])
+        start = end
+
+
+def _put_together(columns: Sequence[ByteColumn]) -> ByteColumn:
+    buffers: tuple[pa.Buffer, ...] = ()
+    views = []
+    for column in columns:
+        views.append(_moved(column, len(buffers)))
+        buffers += column.buffers
+    nulls = [
+        np.zeros(len(column.lengths), dtype=bool) if column.nulls is None else column.nulls
+        for column in columns
+    ]
+    lengths = np.concatenate([column.lengths for column in columns])
+    return ByteColumn(np.concatenate(views), lengths, np.concatenate(nulls), buffers)
+
+
+def _moved(column: ByteColumn, num_buffers: int) -> Views:
+    """Return the views for a place where other buffers come first."""
+    if not num_buffers or not column.buffers:
+        return column.views
+    is_outside = column.lengths > MAX_INLINE_BYTES
+    if not is_outside.any():
+        return column.views
+    words = column.views.copy().view(np.uint64)
+    words[1::2] += is_outside.astype(np.uint64) * np.uint64(num_buffers)
+    return words.view(_VIEW)
 
 
 def gathered(pieces: Sequence[Piece], count: int) -> pa.Buffer:
@@ -121,14 +176,9 @@ def gathered(pieces: Sequence[Piece], count: int) -> pa.Buffer:
                 words[:, place, 1] = len(buffers)
                 buffers.append(pa.py_buffer(piece.raw))
             case ByteColumn():
-                views[:, place] = piece.views
-                if buffers and piece.buffers:
-                    is_outside = piece.lengths > MAX_INLINE_BYTES
-                    words[:, place, 1] += is_outside.astype(np.uint64) * np.uint64(len(buffers))
+                views[:, place] = _moved(piece, len(buffers))
                 buffers += piece.buffers
-    column = pa.Array.from_buffers(
-        pa.binary_view(), count * len(merged), [None, memory, *buffers]
-    )
+    column = pa.Array.from_buffers(pa.binary_view(), count * len(merged), [None, memory, *buffers])
     # 64-bit offsets: the sum of all rows may be larger than what 32 bits reach.
     data = column.cast(pa.large_binary()).buffers()[2]
     return pa.py_buffer(b"") if data is None else data
