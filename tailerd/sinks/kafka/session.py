@@ -38,7 +38,7 @@ from tailerd.sinks.kafka.side_records import (
     outgoing,
 )
 from tailerd.sinks.kafka.topics import NewTopic, Topics
-from tailerd.sinks.kafka.transactions import Transactions
+from tailerd.sinks.kafka.transactions import Claim, Transactions
 
 _CLOSE_SECONDS = 5.0
 
@@ -47,9 +47,20 @@ class Session:
     """Sends the changes of one table; deliveries one after the other."""
 
     def __init__(
-        self, config: KafkaSinkConfig, table: str, connection: Connection, topics: Topics
+        self,
+        config: KafkaSinkConfig,
+        table: str,
+        connection: Connection,
+        topics: Topics,
+        before: Claim | None = None,
     ) -> None:
         """Open a producer; for exactly-once, shut out others with its transactional id.
+
+        Args:
+            config: The sink's section.
+            table: Name of the table.
+            connection, topics: The sink's.
+            before: How this process held the transactional id in a session that failed.
 
         Raises:
             TailerdError: The brokers cannot be reached, or refuse.
@@ -72,7 +83,7 @@ class Session:
                 self._transactions = Transactions(
                     self._client, transactional_id=identity, connection=connection
                 )
-                self._transactions.claim()
+                self._transactions.claim(before)
         except BaseException:
             close_producer(self._client, seconds=_CLOSE_SECONDS, is_clean=False)
             raise
@@ -183,11 +194,17 @@ class Session:
             self._transactions.commit()
         self._delivery = None
 
-    def close(self, *, is_clean: bool) -> None:
-        """End the producer; not clean: undo what is open and drop what is unsent."""
+    def close(self, *, is_clean: bool) -> Claim | None:
+        """End the producer; not clean: undo what is open and drop what is unsent.
+
+        Returns:
+            How it held its transactional id, for the next session of this process.
+        """
+        held = None if self._transactions is None else self._transactions.held
         if not is_clean and self._transactions is not None:
             self._transactions.abort()
         close_producer(self._client, seconds=_CLOSE_SECONDS, is_clean=is_clean)
+        return held
 
     def _send(self, piece: Outgoing, version: int) -> None:
         oversize = self._hand_over(piece)

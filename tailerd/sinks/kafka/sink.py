@@ -28,6 +28,7 @@ from tailerd.sinks.kafka.session import Session, wanted_topics
 from tailerd.sinks.kafka.side_records import SideRecord, gap_record, heartbeat
 from tailerd.sinks.kafka.templates import TopicTemplate
 from tailerd.sinks.kafka.topics import Topics, check_writable, topic_missing
+from tailerd.sinks.kafka.transactions import Claim
 from tailerd.sinks.kafka.worker import Worker
 from tailerd.sinks.resources import SinkResources
 
@@ -46,6 +47,7 @@ class KafkaSink:
         self._session: Session | None = None
         self._offsets = KafkaOffsets(self) if config.keeps_offsets else None
         self._heart: asyncio.Task[None] | None = None
+        self._claim: Claim | None = None
         self._lost: TailerdError | None = None
         self._next_version = 0
 
@@ -226,15 +228,17 @@ class KafkaSink:
 
     async def _open(self) -> Session:
         if self._session is None:
+            # A claim that fails may have succeeded: how the id was held before says nothing then.
+            before, self._claim = self._claim, None
             self._session = await self._worker.run(
-                Session, self._config, self._table, self._connection, self._topics
+                Session, self._config, self._table, self._connection, self._topics, before
             )
         return self._session
 
     async def _drop(self, *, is_clean: bool = False) -> None:
         session, self._session = self._session, None
         if session is not None:
-            await self._worker.run(lambda: session.close(is_clean=is_clean))
+            self._claim = await self._worker.run(lambda: session.close(is_clean=is_clean))
 
     def _examine(self) -> None:
         address = self._connection.address

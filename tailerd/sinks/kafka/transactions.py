@@ -7,9 +7,11 @@ What kafka-python waits for without end is waited for here with one, which takes
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 from kafka import KafkaProducer
-from kafka.errors import KafkaError, KafkaTimeoutError
+from kafka.admin import TransactionDescription, TransactionState
+from kafka.errors import KafkaError, KafkaTimeoutError, ProducerFencedError
 
 from tailerd.errors import SinkError, SinkFencedError, TailerdError
 from tailerd.sinks.kafka.connection import (
@@ -28,6 +30,29 @@ _HINT = (
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """How a transactional id was held.
+
+    Attributes:
+        producer_id, epoch: What the coordinator gave when the id was claimed.
+        is_overdue: Whether a transaction was open for longer than it may, so that the coordinator
+            may have ended it, which takes the epoch one on.
+    """
+
+    producer_id: int
+    epoch: int
+    is_overdue: bool
+
+    def still_holds(self, found: TransactionDescription) -> bool:
+        """Tell whether nobody else claimed the id since; whoever does takes the epoch further."""
+        if found.producer_id != self.producer_id:
+            return False
+        is_ended = found.state in (TransactionState.COMPLETE_ABORT, TransactionState.PREPARE_ABORT)
+        is_next = self.is_overdue and is_ended and found.producer_epoch == self.epoch + 1
+        return bool(is_next or found.producer_epoch == self.epoch)
+
+
 class Transactions:
     """One transaction after the other."""
 
@@ -40,18 +65,40 @@ class Transactions:
         limit_ms = connection.number("transaction_timeout_ms", DEFAULT_TRANSACTION_TIMEOUT_MS)
         self._limit_seconds = limit_ms / 1000
         self._began: float | None = None
+        # A producer that is shut out must not let itself in again, as the client would in its own
+        # thread: it would shut out whoever has the id now.
+        producer._transaction_manager._supports_epoch_bump = lambda: False
 
     @property
     def is_open(self) -> bool:
         """Whether a transaction has begun and not ended."""
         return self._began is not None
 
-    def claim(self) -> None:
+    @property
+    def held(self) -> Claim:
+        """How this producer holds the id."""
+        own = self._producer._transaction_manager.producer_id_and_epoch
+        return Claim(
+            producer_id=own.producer_id,
+            epoch=own.epoch,
+            is_overdue=self._age_seconds() >= self._limit_seconds,
+        )
+
+    def claim(self, before: Claim | None) -> None:
         """Shut out earlier producers of this id and end what they left open.
 
+        Args:
+            before: How this process held the id before a failure whose reason may have been that
+                another took it over: then that one must not be shut out in turn.
+
         Raises:
+            SinkFencedError: Another process has the id since.
             TailerdError: Refused, or the brokers do not answer.
         """
+        if before is not None:
+            found = self._described()
+            if found is not None and not before.still_holds(found):
+                raise mapped(ProducerFencedError(), f"Transactions of {self._id} cannot go on")
         with self._connection.calls(f"does not accept the transactional id {self._id}"):
             self._producer.init_transactions()
 
@@ -116,7 +163,8 @@ class Transactions:
         ours = mapped(error, doing, secrets=self._connection.secrets)
         if not isinstance(ours, SinkFencedError) or self._age_seconds() < self._limit_seconds:
             return ours
-        if self._is_taken_over():
+        found = self._described()
+        if found is None or not self.held.still_holds(found):
             return ours
         return SinkError(
             f"{doing}, because it took longer than {self._limit_seconds:.0f} s and the brokers"
@@ -127,18 +175,11 @@ class Transactions:
     def _age_seconds(self) -> float:
         return 0.0 if self._began is None else time.monotonic() - self._began
 
-    def _is_taken_over(self) -> bool:
-        """Ask the brokers who has the id: in doubt it is another, whom we must not shut out.
-
-        A coordinator that ends an overdue transaction leaves it aborted, one epoch on. Whoever
-        claims the id goes further.
-        """
-        own = self._producer._transaction_manager.producer_id_and_epoch
+    def _described(self) -> TransactionDescription | None:
+        """Ask the coordinator about the id; None where it does not say."""
         try:
             with self._connection.admin() as admin:
-                found = admin.describe_transactions([self._id])[self._id]
+                return admin.describe_transactions([self._id])[self._id]
         except (KafkaError, TailerdError):
-            return True
-        is_ended = str(found.state.value) in ("CompleteAbort", "PrepareAbort")
-        is_next = found.producer_id == own.producer_id and found.producer_epoch <= own.epoch + 1
-        return not (is_ended and is_next)
+            # Unknown, not to be seen by this user, or out of reach: what needs it says so itself.
+            return None

@@ -14,7 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from kafka import KafkaProducer, TopicPartition
-from kafka.errors import IllegalStateError, MessageSizeTooLargeError
+from kafka.admin import TransactionState
+from kafka.errors import (
+    IllegalStateError,
+    InvalidProducerEpochError,
+    MessageSizeTooLargeError,
+)
 from kafka.producer.future import FutureProduceResult, FutureRecordMetadata
 from kafka.producer.producer_batch import ProducerBatch
 from kafka.producer.record_accumulator import RecordAccumulator
@@ -67,6 +72,7 @@ def test_the_producer_has_the_parts_the_sink_takes_hold_of() -> None:
     assert "producer_id_and_epoch" in attributes(TransactionManager, "__init__")
     assert {"producer_id", "epoch"} <= set(ProducerIdAndEpoch.__slots__)
     assert "timeout_ms" in inspect.signature(TransactionalRequestResult.wait).parameters
+    assert {"COMPLETE_ABORT", "PREPARE_ABORT"} <= set(TransactionState.__members__)
 
 
 def test_the_accumulator_keeps_batches_where_the_sink_puts_them() -> None:
@@ -165,6 +171,15 @@ def test_a_batch_that_the_client_splits_is_done_when_its_last_part_is(
     acknowledgements.wait()
     assert acknowledgements.in_flight_bytes == 0
     assert len(np.unique([id(part) for part in parts])) == 3
+
+
+def test_a_producer_that_is_shut_out_stays_out_when_told_so() -> None:
+    manager = TransactionManager(transactional_id="x", api_version=(4, 1))
+    batch = ProducerBatch(PLACE, FinishedRecords(finished(1)))
+    fenced = InvalidProducerEpochError()
+    assert manager.classify_batch_error(fenced, batch) == manager.ERROR_CLASS_NEEDS_EPOCH_BUMP
+    manager._supports_epoch_bump = lambda: False
+    assert manager.classify_batch_error(fenced, batch) == manager.ERROR_CLASS_FATAL
 
 
 def test_the_client_binds_record_futures_when_it_splits() -> None:
