@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from crc32c import crc32c
 
+from tailerd.encoding import few_records
 from tailerd.encoding.compression import Compression, compressed
 from tailerd.encoding.record_layout import Header, RecordLayout, record_layout
 from tailerd.encoding.records import Records
@@ -162,6 +163,8 @@ def record_batches(
         compression: Tried on each batch.
         limit: When a batch is full; it holds at least one record.
     """
+    if len(records) <= few_records.MAX_FEW_RECORDS:
+        return _few(records, timestamps_ms, partitions, headers, compression, limit)
     layout = record_layout(records.keys, records.values, headers)
     timestamps = np.atleast_1d(np.asarray(timestamps_ms, dtype=np.int64))
     max_records = min(limit.max_records, MAX_RECORDS)
@@ -185,6 +188,44 @@ def record_batches(
         batches += plan.built(bounds[start : end + 1], compression)
         start = end
     return BuiltBatches(batches=tuple(batches), oversize=oversize)
+
+
+def _few(
+    records: Records,
+    timestamps_ms: int | Rows,
+    partitions: int | npt.NDArray[np.integer],
+    headers: Sequence[Header],
+    compression: Compression,
+    limit: RecordBatchLimit,
+) -> BuiltBatches:
+    made, oversize = few_records.few_records(
+        records,
+        timestamps_ms,
+        partitions,
+        headers,
+        max_bytes=limit.max_bytes - HEADER_BYTES,
+        max_records=limit.max_records,
+    )
+    batches = []
+    for each in made:
+        payload, used = _packed(memoryview(each.payload), compression)
+        batches.append(
+            RecordBatch(
+                partition=each.partition,
+                rows=np.array(each.rows, dtype=np.int64),
+                payload=payload,
+                compression=used,
+                first_timestamp_ms=each.first_timestamp_ms,
+                max_timestamp_ms=each.max_timestamp_ms,
+                uncompressed_bytes=HEADER_BYTES + len(each.payload),
+            )
+        )
+    return BuiltBatches(
+        batches=tuple(batches),
+        oversize=tuple(
+            OversizeRecord(row=row, size_bytes=HEADER_BYTES + size) for row, size in oversize
+        ),
+    )
 
 
 def _ordered(

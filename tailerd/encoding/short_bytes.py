@@ -129,6 +129,11 @@ def size_of_varint(number: int) -> int:
 
 def varint(number: int) -> bytes:
     """Return the zigzag varint of one number."""
+    # The index -1 finds the last entry, which is that of -1.
+    return _READY[number] if -1 <= number < _NUM_READY else _varint(number)
+
+
+def _varint(number: int) -> bytes:
     zigzag = (number << 1) ^ (number >> 63)
     raw = bytearray()
     while zigzag > 0x7F:
@@ -139,6 +144,6 @@ def varint(number: int) -> bytes:
 
 
 _NUM_READY = 2**13
-_READY = [varint(number) for number in (*range(_NUM_READY), -1)]
+_READY = [_varint(number) for number in (*range(_NUM_READY), -1)]
 _READY_WORDS = np.array([int.from_bytes(raw, "little") for raw in _READY], dtype=np.uint64)
 _READY_SIZES = np.array([len(raw) for raw in _READY], dtype=np.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +31,7 @@ from tailerd.encoding.short_bytes import constant, varint, varints
 # (key, value, headers, timestamp in ms)
 Plain = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]
 
+COLUMNS_OR_ONE_BY_ONE = st.sampled_from([-1, 1000])
 NOW_MS = 1_709_210_096_123
 TYPES = [pa.binary(), pa.large_binary(), pa.binary_view()]
 # Below, at and above the twelve bytes of a view, and beyond what one and two varint bytes count.
@@ -116,13 +118,16 @@ def read(batch: RecordBatch) -> list[Plain]:
 
 
 @settings(max_examples=300)
-@given(columns(), st.booleans())
+@given(columns(), st.booleans(), COLUMNS_OR_ONE_BY_ONE)
 def test_one_batch_is_byte_for_byte_that_of_kafka_python(
-    made: tuple[Records, list[Header], int | np.ndarray, list[Plain]], transactional: bool
+    made: tuple[Records, list[Header], int | np.ndarray, list[Plain]],
+    transactional: bool,
+    max_few: int,
 ) -> None:
     records, headers, times, rows = made
 
-    built = record_batches(records, timestamps_ms=times, headers=headers)
+    with patch("tailerd.encoding.few_records.MAX_FEW_RECORDS", max_few):
+        built = record_batches(records, timestamps_ms=times, headers=headers)
 
     if not rows:
         assert built == BuiltBatches(batches=())
@@ -143,6 +148,7 @@ def test_one_batch_is_byte_for_byte_that_of_kafka_python(
     st.data(),
     st.integers(61, 9000),
     st.integers(1, 6),
+    COLUMNS_OR_ONE_BY_ONE,
 )
 def test_every_record_arrives_once_in_order_in_its_partition_within_the_limit(
     made: tuple[Records, list[Header], int | np.ndarray, list[Plain]],
@@ -150,6 +156,7 @@ def test_every_record_arrives_once_in_order_in_its_partition_within_the_limit(
     data: st.DataObject,
     max_bytes: int,
     max_records: int,
+    max_few: int,
 ) -> None:
     records, headers, times, rows = made
     numbers = st.integers(0, 3) | st.just(70_000)
@@ -157,14 +164,15 @@ def test_every_record_arrives_once_in_order_in_its_partition_within_the_limit(
     partitions = np.array(chosen, dtype=np.int32)
     limit = RecordBatchLimit(max_bytes=max_bytes, max_records=max_records)
 
-    built = record_batches(
-        records,
-        timestamps_ms=times,
-        partitions=partitions,
-        headers=headers,
-        compression=compression,
-        limit=limit,
-    )
+    with patch("tailerd.encoding.few_records.MAX_FEW_RECORDS", max_few):
+        built = record_batches(
+            records,
+            timestamps_ms=times,
+            partitions=partitions,
+            headers=headers,
+            compression=compression,
+            limit=limit,
+        )
 
     left_out = {each.row for each in built.oversize}
     assert [each.row for each in built.oversize] == sorted(left_out)
@@ -280,7 +288,8 @@ def test_values_beyond_two_gibibytes_of_one_buffer_are_found() -> None:
         pa.large_binary(), 5, [validity, pa.py_buffer(offsets), pa.py_buffer(data)]
     )
 
-    built = record_batches(Records(keys=None, values=whole), timestamps_ms=NOW_MS)
+    with patch("tailerd.encoding.few_records.MAX_FEW_RECORDS", 0):
+        built = record_batches(Records(keys=None, values=whole), timestamps_ms=NOW_MS)
 
     assert [each.row for each in built.oversize] == [1, 2]
     [batch] = built.batches
