@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, KafkaTimeoutError
 
 from tailerd.sinks.kafka.config import KafkaSinkConfig
+from tailerd.sinks.kafka.diagnosis import refusal
 from tailerd.sinks.kafka.errors import kafka_calls
 from tailerd.sinks.kafka.producer_options import CONNECTION, SECRETS, revealed
 
@@ -18,13 +19,15 @@ from tailerd.sinks.kafka.producer_options import CONNECTION, SECRETS, revealed
 logging.getLogger("kafka").addHandler(logging.NullHandler())
 
 _DEFAULTS = {
-    "bootstrap_timeout_ms": 10_000,
+    "bootstrap_timeout_ms": 5_000,
     # A stop must not wait for metadata that do not come.
     "max_block_ms": 15_000,
     "metrics_enabled": False,
     "allow_auto_create_topics": False,
     # What a first transaction waits while the one before is still being ended.
     "retry_backoff_ms": 20,
+    # As Kafka's own clients: a broker that is back is noticed within a second, not half a minute.
+    "reconnect_backoff_max_ms": 1000,
 }
 DEFAULT_MAX_REQUEST_SIZE = 1024**2
 DEFAULT_TRANSACTION_TIMEOUT_MS = 60_000
@@ -66,7 +69,7 @@ class Connection:
         if self.is_finished_batches:
             # Batches come compressed; the client would ask for libraries it does not need.
             options["compression_type"] = None
-        with self.calls("cannot be reached"):
+        with self._opening():
             return KafkaProducer(
                 bootstrap_servers=self._servers,
                 transactional_id=transactional_id,
@@ -77,7 +80,7 @@ class Connection:
     @contextmanager
     def consumer(self, *, is_committed: bool = True) -> Iterator[KafkaConsumer]:
         """Open a consumer, by default of committed records, that belongs to no group."""
-        with self.calls("cannot be reached"):
+        with self._opening():
             consumer = KafkaConsumer(
                 bootstrap_servers=self._servers,
                 group_id=None,
@@ -96,7 +99,7 @@ class Connection:
     @contextmanager
     def admin(self) -> Iterator[KafkaAdminClient]:
         """Open a client for topics."""
-        with self.calls("cannot be reached"):
+        with self._opening():
             client = KafkaAdminClient(bootstrap_servers=self._servers, **self._common())
         try:
             yield client
@@ -106,6 +109,17 @@ class Connection:
     def calls(self, what: str) -> AbstractContextManager[None]:
         """Map what kafka-python raises inside; `what` goes on after `Kafka at ADDRESS`."""
         return kafka_calls(f"Kafka at {self.address} {what}", secrets=self.secrets)
+
+    @contextmanager
+    def _opening(self) -> Iterator[None]:
+        with self.calls("cannot be reached"):
+            try:
+                yield
+            except KafkaTimeoutError:
+                for server in self._servers:
+                    if (reason := refusal(server, self._options)) is not None:
+                        raise reason from None
+                raise
 
     def _common(self) -> dict[str, object]:
         options = {**_DEFAULTS, **self._options}

@@ -113,8 +113,8 @@ class Topics:
             code, name = topic["error_code"], topic["name"]
             if code == _NOT_ALLOWED:
                 raise SinkRefusedError(
-                    f"The topic {name} may not be seen by this user of Kafka at"
-                    f" {self._connection.address}, or is not there.",
+                    f"Authorization failed: the topic {name} may not be seen by this user of Kafka"
+                    f" at {self._connection.address}, or is not there.",
                     hint="Give it Describe and Write on the topic (kafka-acls).",
                 )
             if code == 0 and topic["partitions"]:
@@ -163,7 +163,8 @@ def check_writable(facts: TopicFacts, address: str) -> None:
     """
     if not facts.may_write:
         raise SinkRefusedError(
-            f"The topic {facts.name} at {address} may not be written by this user.",
+            f"Authorization failed: the topic {facts.name} at {address} may not be written by this"
+            " user.",
             hint="Give it Write on the topic (kafka-acls), or configure another user.",
         )
     if facts.min_insync_replicas > facts.replicas:
