@@ -41,7 +41,7 @@ class Place:
         self.offsets = topics.new_name("offsets")
         self.other = topics.new_name("other")
 
-    def create(self, partitions: int = 1, **config: str) -> None:
+    def create(self, partitions: int = 1, config: dict[str, str] | None = None) -> None:
         self.topics.create(self.topic, partitions=partitions, config=config)
 
     def sink(self, guarantee: str = "exactly-once", **fields: Any) -> KafkaSink:
@@ -230,7 +230,7 @@ async def test_a_row_that_is_too_large_stops_the_delivery_and_nothing_is_saved(
 async def test_a_row_that_is_too_large_becomes_a_dead_letter_and_the_others_arrive(
     place: Place, guarantee: str, batching: str
 ) -> None:
-    place.create(**{"max.message.bytes": "10000"})
+    place.create(config={"max.message.bytes": "10000"})
     place.topics.create(place.other)
     rows = rows_of(0, id=[1, 2, 3], text=["a", "x" * 20_000, "c"])
     options = {"on_oversize": "dead-letter", "dead_letter_topic": place.other, "key": ["id"]}
