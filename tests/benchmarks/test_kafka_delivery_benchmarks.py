@@ -270,7 +270,7 @@ READY = """
 
     def batches():
         from tailerd.encoding.compression import Compression
-        from tailerd.encoding.murmur2 import partitions_by_key
+        from tailerd.encoding.partitioning import assign_partitions
         from tailerd.encoding.records import Records
         from tailerd.sinks.kafka.acknowledgements import Acknowledgements
         from tailerd.sinks.kafka.batch_producer import BatchProducer
@@ -292,7 +292,8 @@ READY = """
                 )
                 producer.send(Outgoing(
                     topic=topic, records=records, timestamps_ms=1_700_000_000_000,
-                    partitions=partitions_by_key(records.keys, 4), max_bytes=1_000_000,
+                    partitions=assign_partitions(records.keys, len(records), 4).partitions,
+                    max_bytes=1_000_000,
                 ), done)
             done.wait()
         return work, client.close

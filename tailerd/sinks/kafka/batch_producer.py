@@ -57,7 +57,8 @@ class BatchProducer:
             for batch in built.batches:
                 acknowledgements.reserve(batch.size_bytes)
                 self._enqueue(outgoing.topic, batch, acknowledgements)
-            self._producer._sender.wakeup()
+                # Now: the next batch may have to wait until this one is acknowledged.
+                self._producer._sender.wakeup()
             oversize += (
                 OversizeRecord(row=start + each.row, size_bytes=each.size_bytes)
                 for each in built.oversize
