@@ -35,7 +35,7 @@ from tailerd.sources.delta.commit_tasks import CommitTasks
 from tailerd.sources.delta.commit_window import CommitWindow
 from tailerd.sources.delta.identity import schema_id
 from tailerd.sources.delta.read import read_changes, rows_schema
-from tailerd.sources.delta.snapshot_files import LoggedFiles, SnapshotFiles
+from tailerd.sources.delta.snapshot_files import LoggedFiles, SnapshotFiles, worth_another_look
 from tailerd.sources.delta.snapshot_spool import SnapshotSpool
 from tailerd.sources.delta.snapshot_tasks import SnapshotTasks
 from tailerd.sources.delta.start import StartWord, parse_point, parse_start, show_ms, to_ms
@@ -162,13 +162,15 @@ class DeltaChangeSource:
 
         Raises:
             MissingVersionError: The version is not in the log, or more than one ahead of it.
+            LogCleanedUpError: The head's snapshot went while it was listed: open the table again.
             UsageError: The text says nothing of that kind, or the time is in the future.
         """
         match parse_start(start):
             case StartWord.SNAPSHOT:
                 if self._spool is not None:
                     # Before anybody saves the offset: whoever has it, has the list.
-                    await self._snapshot_tasks(self._head_version, is_new=True)
+                    with worth_another_look():
+                        await self._snapshot_tasks(self._head_version, is_new=True)
                 return self._offset(self._head_version, Phase.SNAPSHOT)
             case StartWord.LATEST:
                 return self._offset(self._head_version + 1)
