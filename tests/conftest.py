@@ -29,6 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="how many seeds each random test runs with, or FIRST:UNTIL to repeat some;"
         " by default what its module says in DEFAULT_SEEDS, or 3",
     )
+    parser.addoption("--kills", type=int, default=None, help="how often kill tests kill the daemon")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
