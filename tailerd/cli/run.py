@@ -53,7 +53,9 @@ Examples:
     show_default=True,
     help="The least important log line.",
 )
+@click.pass_obj
 def command(
+    about: dict[str, bool],
     config_path: Path,
     once: bool,
     engine: str | None,
@@ -72,6 +74,12 @@ def command(
     from tailerd.daemon import Daemon
     from tailerd.telemetry.logs import log_handler
 
+    is_own_process = about["is_own_process"]
+    asked: list[int] = []
+    if is_own_process and not once:
+        # By default it ends the process, and the daemon does not listen yet.
+        signal.signal(signal.SIGHUP, lambda number, _: asked.append(number))
+
     def load() -> Config:
         config = load_config(config_path, engine=engine)
         make_demo_tables(config)
@@ -85,7 +93,12 @@ def command(
         config_path=config_path,
         reload=None if once else load,
         is_watching_config=watch_config and not once,
+        is_own_process=is_own_process,
     )
+    if is_own_process and not once:
+        signal.signal(signal.SIGHUP, lambda *_: daemon.ask_reload())
+        if asked:
+            daemon.ask_reload()
     asyncio.run(daemon.run())
     interrupted_by = daemon.interrupted_by
     if interrupted_by is signal.SIGINT:
