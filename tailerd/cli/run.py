@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -75,10 +76,7 @@ def command(
     from tailerd.telemetry.logs import log_handler
 
     is_own_process = about["is_own_process"]
-    asked: list[int] = []
-    if is_own_process and not once:
-        # By default it ends the process, and the daemon does not listen yet.
-        signal.signal(signal.SIGHUP, lambda number, _: asked.append(number))
+    hangups = _Hangups(is_listening=is_own_process and not once)
 
     def load() -> Config:
         config = load_config(config_path, engine=engine)
@@ -95,14 +93,31 @@ def command(
         is_watching_config=watch_config and not once,
         is_own_process=is_own_process,
     )
-    if is_own_process and not once:
-        signal.signal(signal.SIGHUP, lambda *_: daemon.ask_reload())
-        if asked:
-            daemon.ask_reload()
+    hangups.pass_to(daemon.ask_reload)
     asyncio.run(daemon.run())
     interrupted_by = daemon.interrupted_by
     if interrupted_by is signal.SIGINT:
         raise KeyboardInterrupt
+
+
+class _Hangups:
+    """Catches `SIGHUP` before the daemon does: by default it would end the process."""
+
+    def __init__(self, *, is_listening: bool) -> None:
+        self._is_listening = is_listening
+        self._has_come = False
+        if is_listening:
+            signal.signal(signal.SIGHUP, self._catch)
+
+    def _catch(self, *_: object) -> None:
+        self._has_come = True
+
+    def pass_to(self, ask_reload: Callable[[], None]) -> None:
+        """Call this for signals from now on, and once for those that came."""
+        if self._is_listening:
+            signal.signal(signal.SIGHUP, lambda *_: ask_reload())
+        if self._has_come:
+            ask_reload()
 
 
 def make_demo_tables(config: Config) -> None:
