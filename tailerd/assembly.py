@@ -39,8 +39,8 @@ from tailerd.storage.metered import MeteredStore, RequestKind
 from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.base import Watcher
 from tailerd.watchers.hints import Hint, HintBoard
-from tailerd.watchers.local import LocalWatcher
-from tailerd.watchers.poll import PollWatcher
+from tailerd.watchers.local import watch_folders
+from tailerd.watchers.poll import FloorWatcher, PollWatcher
 
 if TYPE_CHECKING:
     from tailerd.spark.engine import SparkEngine
@@ -194,15 +194,21 @@ def open_watchers(
     def report(path: str, reason: str) -> None:
         telemetry.emit(events.WatcherUnavailable(path=path, hint=reason))
 
-    by_interval: dict[float, list[str]] = {}
+    by_interval: dict[float | None, list[str]] = {}
     for table in tables:
         by_interval.setdefault(table.poll_interval, []).append(log_folder(table))
     folders = [folder for group in by_interval.values() for folder in group]
-    pollers = [
-        PollWatcher(group, interval_seconds=interval, clock=clock)
-        for interval, group in by_interval.items()
-    ]
-    return [LocalWatcher(folders, on_unavailable=report), *pollers] if folders else []
+    if not folders:
+        return []
+    files = watch_folders(folders, on_unavailable=report)
+    watchers: list[Watcher] = [files]
+    for interval, group in by_interval.items():
+        watchers.append(
+            FloorWatcher(group, is_covered=files.covers, clock=clock)
+            if interval is None
+            else PollWatcher(group, interval_seconds=interval, clock=clock)
+        )
+    return watchers
 
 
 class Assembly:

@@ -98,6 +98,13 @@ class MissingVersionError(TableError):
     code = "missing_version"
 
 
+class LogCleanedUpError(MissingVersionError):
+    """Files of the log went while they were read; another look tells what is still there."""
+
+    code = "log_cleaned_up"
+    retryable = True
+
+
 class ChecksumMismatchError(CorruptLogError):
     """The replayed state differs from the version checksum a writer left."""
 

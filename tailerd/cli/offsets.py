@@ -29,8 +29,9 @@ class _ShowByDefault(click.Group):
     """A group whose plain form, `offsets [NAME]`, is its command `show`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put `show` before arguments that name no command."""
-        if "--help" not in args[:1] and not (args and args[0] in self.commands):
+        """Put `show` before arguments that name no command and ask for no help."""
+        own = {*self.commands, *ctx.help_option_names}
+        if not args or args[0] not in own:
             args = ["show", *args]
         return super().parse_args(ctx, args)
 
@@ -83,8 +84,7 @@ def show(name: str | None, config_path: Path, is_json: bool) -> None:
 def reset(name: str, to: str, config_path: Path, url: str | None, token_file: Path | None) -> None:
     """Let the pipeline NAME begin elsewhere: through the daemon where one runs, else in its state.
 
-    A file sink takes back the files that begin at or after the new place; rows of a file that
-    begins before it come again.
+    A file sink takes back the rows at or after the new place, also from the middle of a file.
     """
     from tailerd.assembly import reset_offset, spark_checkpoint
     from tailerd.config import discover_tables, load_config

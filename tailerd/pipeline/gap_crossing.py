@@ -26,7 +26,8 @@ async def cross_gap(
     """Save the offset that `plan.on_gap` names, after the sink has heard of the gap.
 
     The sink comes first: after a crash between the two the gap is met and told again, whereas a
-    saved offset would hide it.
+    saved offset would hide it. At first it takes back what it can of deliveries behind `start` that
+    finished before others failed: the gap says that they are missing.
 
     Args:
         plan: Its `on_gap` is not `stop`.
@@ -40,6 +41,7 @@ async def cross_gap(
     """
     end = await source.initial_offset(plan.on_gap.value)
     gap = Gap(table=plan.table, start=start, end=end, reason=error.code)
+    await sink.resume(start)
     if isinstance(sink, GapTaker):
         await sink.note_gap(gap)
     await save_offset(offsets, plan.table, end, plan.changes, source)

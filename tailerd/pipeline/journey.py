@@ -18,7 +18,7 @@ from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, DEFAULT_READ_LIMIT, B
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.changefeed.saved_offset import OffsetStore
 from tailerd.clock import Clock
-from tailerd.errors import BugError, SinkError, TailerdError
+from tailerd.errors import BugError, SinkError, TableError, TailerdError
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.commit_check import CommitCheck
 from tailerd.pipeline.identity import check_identity, identified, last_version, save_offset
@@ -129,16 +129,30 @@ class Journey:
             TailerdError: Of the source, the sink or the offset store, as it came.
         """
         offset = await self._begin()
+        failure: TableError | None = None
+        delivery: asyncio.Task[None] | None = None
         async with asyncio.TaskGroup() as deliveries:
             while True:
                 await self._slots.acquire()
-                step = await self._next_step(offset, target)
+                try:
+                    step = await self._next_step(offset, target)
+                except TableError as error:
+                    # What lies before it can be delivered, and policy may go on behind it.
+                    failure = error
+                    break
                 if step is None:
-                    return not self._is_stopping
+                    break
                 start, offset = step
                 self._tracker.begin(offset)
-                delivery = deliveries.create_task(self._deliver(start, offset))
+                delivery = deliveries.create_task(self._deliver_after(delivery, start, offset))
                 delivery.add_done_callback(lambda _: self._slots.release())
+            is_complete = not self._is_stopping
+            # Inside the group: one that fails while a group is being left leaves the task marked as
+            # cancelled, which nobody asked for.
+            await self._wait_for_deliveries()
+        if failure is not None:
+            raise failure
+        return is_complete
 
     async def _begin(self) -> Offset:
         plan = self._plan
@@ -180,14 +194,18 @@ class Journey:
             offset = await self._leave_out(offset, error)
         return None
 
-    async def _leave_out(self, offset: Offset, error: TailerdError) -> Offset:
-        """Record the commit at `offset` as damaged and return the offset behind it."""
+    async def _wait_for_deliveries(self) -> None:
+        """Wait until nothing is in flight; the caller holds one slot."""
         others = self._sink.max_in_flight - 1
         for _ in range(others):
             # A slot is free once its delivery's offset is saved.
             await self._slots.acquire()
         for _ in range(others):
             self._slots.release()
+
+    async def _leave_out(self, offset: Offset, error: TailerdError) -> Offset:
+        """Record the commit at `offset` as damaged and return the offset behind it."""
+        await self._wait_for_deliveries()
         if self._poison is None:
             raise BugError(f"Nothing keeps the record of damaged commits of {self._plan.table}.")
         record = PoisonRecord.of(offset, error, self._clock.now_ms())
@@ -229,6 +247,18 @@ class Journey:
                 return None
             await self._hint.wait()
         return None
+
+    async def _deliver_after(
+        self, before: asyncio.Task[None] | None, start: Offset, end: Offset
+    ) -> None:
+        """Deliver; what is wrong with the table counts once all before it is delivered."""
+        try:
+            await self._deliver(start, end)
+        except TableError:
+            if before is not None:
+                # Where that one fails itself, this wait is cancelled.
+                await asyncio.wait({before})
+            raise
 
     async def _deliver(self, start: Offset, end: Offset) -> None:
         began = self._clock.monotonic()

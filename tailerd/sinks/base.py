@@ -78,7 +78,9 @@ class GapTaker(Protocol):
     """A sink that can show its readers a gap. Optional: others only go on behind it."""
 
     async def note_gap(self, gap: Gap) -> None:
-        """Hear of a gap before `resume(gap.end)`; the same gap may be told again after a crash.
+        """Hear of a gap between `resume(gap.start)` and `resume(gap.end)`.
+
+        The same gap may be told again after a crash.
 
         Where the gap `is_other_history`, what was delivered before is of another log: it must not
         mix with what comes, and it must not be lost.

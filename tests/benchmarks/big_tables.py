@@ -27,6 +27,8 @@ CHECKPOINT_VERSION = 1000
 COMMITS_AFTER = 100
 FILES_PER_COMMIT = 10
 FILES_PER_DAY = 1000
+LINKS = 30_000
+ROWS_PER_LINK = 10
 
 WIDE_FIELDS = (
     ("id", "long"),
@@ -104,6 +106,19 @@ def update_feed(commits: int, rows_per_commit: int) -> Path:
         f"updates-{commits}x{rows_per_commit}",
         lambda folder: _make_update_feed(folder, commits, rows_per_commit),
     )
+
+
+def backlog(commits: int, rows_per_commit: int) -> Path:
+    """`commits` commits of one file each, all of them links to one file of that many rows."""
+    return _cached(
+        f"backlog-{commits}x{rows_per_commit}",
+        lambda folder: _make_backlog(folder, commits, rows_per_commit),
+    )
+
+
+def linked_files(files: int) -> Path:
+    """`big_checkpoint` with its data files there: links to a few small ones."""
+    return _cached(f"linked-{files}", lambda folder: _make_linked_files(folder, files))
 
 
 def path_of(number: int) -> str:
@@ -219,6 +234,39 @@ def _adds_in_chunks(files: int, chunk: int = 100_000) -> Iterator[pa.Array]:
             ],
             fields=list(kind),
         )
+
+
+def _make_backlog(folder: Path, commits: int, rows: int) -> None:
+    fields = [("id", "long"), ("name", "string"), ("amount", "double"), ("updated", "timestamp")]
+    table = TableBuilder(folder, fields=fields)
+    data = _feed_rows(np.random.default_rng(7), 0, rows)
+    names = pa.array([f"name-{number % 1000}" for number in range(rows)])
+    first = table.data_file(data.set_column(1, "name", names), partition={})
+    table.create()
+    for number in range(commits):
+        path = f"part-linked-{number:06}.parquet"
+        _link(folder / first["add"]["path"], folder / path, number)
+        table.commit({"add": {**first["add"], "path": path}})
+
+
+def _make_linked_files(folder: Path, files: int) -> None:
+    _make_big_checkpoint(folder, files)
+    table = wide_table(folder)
+    rows = [{"id": n, "customer": f"customer-{n}", "quantity": n} for n in range(ROWS_PER_LINK)]
+    first = folder / table.data_file(rows, partition={"date": "x"})["add"]["path"]
+    for number in range(files + COMMITS_AFTER * FILES_PER_COMMIT):
+        target = folder / path_of(number)
+        if number % FILES_PER_DAY == 0:
+            target.parent.mkdir(exist_ok=True)
+        _link(first, target, number)
+
+
+def _link(first: Path, target: Path, number: int) -> None:
+    """Link to a file; file systems bound how many names one may have."""
+    source = first.with_name(f"{first.name}-{number // LINKS}")
+    if number % LINKS == 0:
+        shutil.copy2(first, source)
+    os.link(source, target)
 
 
 def _make_many_commits(folder: Path, commits: int) -> None:

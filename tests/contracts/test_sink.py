@@ -9,7 +9,7 @@ import asyncio
 import io
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -238,6 +238,25 @@ async def test_resume_forgets_exactly_what_no_saved_offset_covers(subject: Subje
     assert [row[0] for row in subject.read()] == kept
     await subject.sink.write(delivery(2, batch(2, [2])))
     assert [row[0] for row in subject.read()] == [*kept, 2]
+
+
+@pytest.mark.parametrize("back_to", [0, 1, 3, 4, 5])
+async def test_resume_into_the_middle_of_a_delivery_keeps_what_lies_before_once(
+    subject: Subject, back_to: int
+) -> None:
+    rows = [inserts(version, *range(version * 100, version * 100 + 60)) for version in range(5)]
+    batches = [batch(version, [row[0] for row in rows[version]]) for version in range(5)]
+    large = replace(delivery(0, *batches[:4]), end=offset(4))
+    await subject.sink.resume(offset(0))
+    await subject.sink.write(large)
+    await subject.sink.write(delivery(4, batches[4]))
+    await subject.sink.resume(offset(back_to))
+    before = rows[:back_to] if subject.forgets else rows
+    kept = [row for version in before for row in version]
+    assert subject.read() == kept
+    again = replace(delivery(back_to, *batches[back_to:]), end=offset(5))
+    await subject.sink.write(again)
+    assert subject.read() == [*kept, *(row for version in rows[back_to:] for row in version)]
 
 
 async def test_a_cancelled_write_leaves_no_half_of_it(subject: Subject) -> None:

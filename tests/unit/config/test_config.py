@@ -123,7 +123,7 @@ REFUSED = {
     ),
     "absurd interval": (
         MINIMAL + "    poll_interval: 999d",
-        ["poll_interval is 86313600", "86400"],
+        ["poll_interval is '999d'", "86400"],
     ),
     "from is a riddle": (MINIMAL + "    from: yesterday", ["from is 'yesterday'", "snapshot"]),
     "from is a truth value": (MINIMAL + "    from: true", ["from is True"]),
