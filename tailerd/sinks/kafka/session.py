@@ -27,6 +27,7 @@ from tailerd.sinks.kafka.connection import (
     close_producer,
 )
 from tailerd.sinks.kafka.errors import mapped
+from tailerd.sinks.kafka.merging import Merger, Versioned
 from tailerd.sinks.kafka.offset_topic import PARTITION, check_offset_topic, new_offset_topic
 from tailerd.sinks.kafka.outgoing import Outgoing, Producer
 from tailerd.sinks.kafka.record_producer import RecordProducer
@@ -73,6 +74,7 @@ class Session:
         self._format: RecordFormat | None = None
         self._markers: CommitMarkers | None = None
         self._delivery: Acknowledgements | None = None
+        self._merger = Merger()
         identity = (
             (config.transactional_id or f"tailerd-{table}") if config.is_exactly_once else None
         )
@@ -126,6 +128,7 @@ class Session:
 
     def begin(self) -> Acknowledgements:
         """Begin a delivery; return what another thread may abandon it with."""
+        self._merger = Merger()
         timeout_ms = self._connection.number("delivery_timeout_ms", DEFAULT_DELIVERY_TIMEOUT_MS)
         self._delivery = Acknowledgements(
             max_bytes=self._config.max_in_flight_bytes,
@@ -147,7 +150,8 @@ class Session:
             for marker in self._markers.rows(start, batch, len(records)):
                 self._send_side(marker)
         for piece in self._router.route(batch, records, self._shape_of):
-            self._send(piece, batch.version)
+            for ready in self._merger.add(Versioned(outgoing=piece, versions=batch.version)):
+                self._send(ready)
 
     def finish(self, end: Offset, saved: SavedOffset) -> None:
         """End the delivery: everything acknowledged, the offset kept, the transaction committed.
@@ -155,6 +159,8 @@ class Session:
         Raises:
             TailerdError: Nothing of it counts, unless the saved offset says so.
         """
+        for ready in self._merger.rest():
+            self._send(ready)
         if self._markers is not None:
             for marker in self._markers.end(end):
                 self._send_side(marker)
@@ -206,14 +212,20 @@ class Session:
         close_producer(self._client, seconds=_CLOSE_SECONDS, is_clean=is_clean)
         return held
 
-    def _send(self, piece: Outgoing, version: int) -> None:
+    def _send(self, ready: Versioned) -> None:
+        piece = ready.outgoing
         oversize = self._hand_over(piece)
         if not oversize:
             return
+        rows = [each.row for each in oversize]
+        all_versions = ready.versions
+        versions = [
+            all_versions if isinstance(all_versions, int) else all_versions[r] for r in rows
+        ]
         topic = self._config.dead_letter_topic
         if self._config.on_oversize == "fail" or topic is None:
             raise SinkRefusedError(
-                f"A row of version {version} of {self._table} makes a record of"
+                f"A row of version {versions[0]} of {self._table} makes a record of"
                 f" {oversize[0].size_bytes} bytes, and the topic {piece.topic} takes"
                 f" {piece.max_bytes}.",
                 hint="Raise max.message.bytes of the topic and max_request_size under `producer`,"
@@ -222,7 +234,7 @@ class Session:
         name = self._config.topic_of(topic, self._table)
         limit = self._shape_of(name).max_bytes
         letters = dead_letters(
-            piece, oversize, table=self._table, version=version, topic=name, max_bytes=limit
+            piece, oversize, table=self._table, versions=versions, topic=name, max_bytes=limit
         )
         if left := self._hand_over(letters):
             raise BugError(f"A dead letter of {left[0].size_bytes} bytes fits no topic.")

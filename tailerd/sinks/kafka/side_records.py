@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -56,7 +57,7 @@ def dead_letters(
     oversize: tuple[OversizeRecord, ...],
     *,
     table: str,
-    version: int,
+    versions: Sequence[int],
     topic: str,
     max_bytes: int,
 ) -> Outgoing:
@@ -67,6 +68,7 @@ def dead_letters(
     """
     rows = np.array([each.row for each in oversize], dtype=np.int64)
     records = sent.records.take(rows)
+    times = sent.timestamps_ms
     keys, values = [], []
     for number, each in enumerate(oversize):
         key = None if records.keys is None else records.keys[number].as_py()
@@ -74,21 +76,26 @@ def dead_letters(
         # A key that alone is too large cannot be written anywhere.
         keys.append(key if key is None or len(key) + _ROOM_BYTES <= max_bytes else None)
         values.append(records.values[number].as_py() if fits else None)
-    sizes = pa.array([str(each.size_bytes).encode() for each in oversize], pa.binary())
+    numbers = {
+        "tailerd.commit_version": versions,
+        "tailerd.size_bytes": [each.size_bytes for each in oversize],
+    }
     constants = {
         "tailerd.reason": TOO_LARGE,
         "tailerd.table": table,
         "tailerd.topic": sent.topic,
-        "tailerd.commit_version": str(version),
         "tailerd.limit_bytes": str(sent.max_bytes),
     }
     headers = [Header(name=name, value=text.encode()) for name, text in constants.items()]
+    for name, found in numbers.items():
+        texts = [str(number).encode() for number in found]
+        headers.append(Header(name=name, value=pa.array(texts, pa.binary())))
     return Outgoing(
         topic=topic,
         records=Records(keys=pa.array(keys, pa.binary()), values=pa.array(values, pa.binary())),
         partitions=0,
-        timestamps_ms=sent.timestamps_ms,
-        headers=(*headers, Header(name="tailerd.size_bytes", value=sizes)),
+        timestamps_ms=times if isinstance(times, int) else times[rows],
+        headers=tuple(headers),
         max_bytes=max_bytes,
     )
 

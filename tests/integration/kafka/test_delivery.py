@@ -347,7 +347,8 @@ async def test_no_more_than_the_limit_is_in_flight_while_the_broker_does_not_ans
 ) -> None:
     place.create()
     text = "x" * 1000
-    batches = [rows_of(0, id=list(range(500)), text=[text] * 500) for _ in range(20)]
+    # The first one alone is many times what may be in flight.
+    batches = [rows_of(0, id=list(range(n)), text=[text] * n) for n in (8000, 500, 500, 500, 500)]
     async with place.open(guarantee, max_in_flight_bytes="1MiB") as sink:
         await sink.write(commit(0, ids_of(0, 1)))
         session = sink._session
