@@ -76,28 +76,34 @@ def dead_letters(
         # A key that alone is too large cannot be written anywhere.
         keys.append(key if key is None or len(key) + _ROOM_BYTES <= max_bytes else None)
         values.append(records.values[number].as_py() if fits else None)
-    numbers = {
-        "tailerd.commit_version": versions,
-        "tailerd.size_bytes": [each.size_bytes for each in oversize],
-    }
+    return Outgoing(
+        topic=topic,
+        records=Records(keys=pa.array(keys, pa.binary()), values=pa.array(values, pa.binary())),
+        partitions=0,
+        timestamps_ms=times if isinstance(times, int) else times[rows],
+        headers=_reasons(sent, oversize, table, versions),
+        max_bytes=max_bytes,
+    )
+
+
+def _reasons(
+    sent: Outgoing, oversize: Sequence[OversizeRecord], table: str, versions: Sequence[int]
+) -> tuple[Header, ...]:
     constants = {
         "tailerd.reason": TOO_LARGE,
         "tailerd.table": table,
         "tailerd.topic": sent.topic,
         "tailerd.limit_bytes": str(sent.max_bytes),
     }
+    numbers = {
+        "tailerd.commit_version": versions,
+        "tailerd.size_bytes": [each.size_bytes for each in oversize],
+    }
     headers = [Header(name=name, value=text.encode()) for name, text in constants.items()]
     for name, found in numbers.items():
         texts = [str(number).encode() for number in found]
         headers.append(Header(name=name, value=pa.array(texts, pa.binary())))
-    return Outgoing(
-        topic=topic,
-        records=Records(keys=pa.array(keys, pa.binary()), values=pa.array(values, pa.binary())),
-        partitions=0,
-        timestamps_ms=times if isinstance(times, int) else times[rows],
-        headers=tuple(headers),
-        max_bytes=max_bytes,
-    )
+    return tuple(headers)
 
 
 @dataclass(slots=True)
