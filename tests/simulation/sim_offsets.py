@@ -36,9 +36,13 @@ class OffsetLink:
 
     async def save(self, pipeline: str, saved: SavedOffset) -> None:
         await self._request()
+        self.keep(saved)
+        await self._request()
+
+    def keep(self, saved: SavedOffset) -> None:
+        """Save at once, as part of something else."""
         self._disk.saved = saved
         self._disk.history.append(saved.offset)
-        await self._request()
 
     async def _request(self) -> None:
         await self._chaos.pause(self._life)

@@ -11,6 +11,7 @@ from tailerd.changefeed.offset import Offset
 from tailerd.errors import SinkError
 from tailerd.sinks.base import Delivery
 from tests.simulation.chaos import Chaos, Life
+from tests.simulation.sim_offsets import OffsetLink
 from tests.simulation.sim_table import Change
 
 
@@ -77,6 +78,7 @@ class SimSink:
     Args:
         is_piecemeal: Whether rows are published batch by batch, or all at the end.
         hangs: Whether no write ever returns.
+        ledger: Where a sink keeps the offset together with the rows; None where it does not.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class SimSink:
         max_in_flight: int,
         is_piecemeal: bool,
         hangs: bool,
+        ledger: OffsetLink | None = None,
     ) -> None:
         self._disk = disk
         self._chaos = chaos
@@ -95,14 +98,15 @@ class SimSink:
         self._max_in_flight = max_in_flight
         self._is_piecemeal = is_piecemeal
         self._hangs = hangs
+        self._ledger = ledger
 
     @property
     def max_in_flight(self) -> int:
         return self._max_in_flight
 
     @property
-    def offsets(self) -> None:
-        return None
+    def offsets(self) -> OffsetLink | None:
+        return self._ledger
 
     async def healthcheck(self) -> None:
         await self._request()
@@ -133,6 +137,9 @@ class SimSink:
         if not self._is_piecemeal:
             here.rows = rows
             self._disk.written.append(here)
+            if self._ledger is not None:
+                # One transaction: between these two lines nothing can come.
+                self._ledger.keep(delivery.saved)
         # The rows are there; the answer may still get lost.
         await self._request()
         return len(rows)

@@ -50,6 +50,7 @@ class World:
     Attributes:
         commits: How many versions will be written.
         clean_rate: Share of commits behind which the log is cleaned up.
+        keeps_offsets: Whether the sink keeps the offset together with the rows.
         doom: What is hopelessly wrong with it: nothing, `hung` sink, `refused` storage.
     """
 
@@ -63,6 +64,7 @@ class World:
     commits: int
     writer: random.Random
     clean_rate: float = 0.0
+    keeps_offsets: bool = False
     doom: str = ""
     offsets: OffsetDisk = field(default_factory=OffsetDisk)
     is_written: bool = False
@@ -166,6 +168,7 @@ class Process:
                 clock=simulation.clock,
             )
 
+        offsets = OffsetLink(world.offsets, chaos, life)
         sink = SimSink(
             world.sink,
             chaos,
@@ -173,13 +176,14 @@ class Process:
             max_in_flight=world.max_in_flight,
             is_piecemeal=world.is_piecemeal,
             hangs=world.doom == "hung",
+            ledger=offsets if world.keeps_offsets else None,
         )
         return Pipeline(
             world.plan,
             source_place=world.table.place,
             open_source=open_source,
             sink=sink,
-            offsets=OffsetLink(world.offsets, chaos, life),
+            offsets=offsets,
             hint=self._board.subscribe(world.table.log),
             telemetry=Telemetry([simulation.heard]),
             clock=simulation.clock,
@@ -270,6 +274,11 @@ class Simulation:
             # Whole commits, and listings that tell the truth: else nobody knows what to expect.
             on_gap, clean_rate = source.choice([OnGap.SNAPSHOT, OnGap.LATEST]), 0.15
             start, max_files, chaos.stale_rate = source.choice(["snapshot", "latest"]), 1000, 0.0
+        is_piecemeal = source.random() < 0.7
+        # Of a source of its own: what old seeds do stays as it was.
+        keeps_offsets = random.Random(f"{self.seed}/{name}/ledger").random() < 0.25
+        if keeps_offsets:
+            is_transactional, is_piecemeal, max_in_flight = False, False, 1
         return World(
             name=name,
             table=SimTable(self.store, name, writer, chaos),
@@ -286,7 +295,8 @@ class Simulation:
             ),
             max_in_flight=max_in_flight,
             clean_rate=clean_rate,
-            is_piecemeal=source.random() < 0.7,
+            keeps_offsets=keeps_offsets,
+            is_piecemeal=is_piecemeal,
             commits=source.randint(3, 20),
             writer=writer,
         )

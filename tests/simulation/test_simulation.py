@@ -14,6 +14,7 @@ from tests.simulation.planted import (
     SavesAsTheyFinish,
     SavesBeforeDelivery,
     SkipsGaps,
+    names_the_start,
 )
 from tests.simulation.simulation import Settings, Simulation, ViolationError
 
@@ -61,6 +62,13 @@ def test_what_happens_to_a_table_does_not_depend_on_the_others(number: int) -> N
 
 def test_an_offset_saved_before_delivery_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "Journey", SavesBeforeDelivery)
+    assert first_caught() is not None
+
+
+def test_an_offset_kept_with_rows_that_lie_behind_it_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(journey, "identified", names_the_start)
     assert first_caught() is not None
 
 
