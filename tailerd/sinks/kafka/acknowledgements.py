@@ -108,4 +108,4 @@ class Acknowledgements:
     def _raise(self, failure: Exception | None) -> None:
         # Outside the lock: explaining may ask the brokers, and the sender must go on meanwhile.
         if failure is not None:
-            raise self._explain(failure)
+            raise self._explain(failure) from failure

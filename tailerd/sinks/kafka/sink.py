@@ -15,6 +15,8 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from typing import Self
 
+from kafka.errors import KafkaTimeoutError
+
 from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.offset import Offset
 from tailerd.changefeed.saved_offset import OffsetStore, SavedOffset
@@ -27,7 +29,7 @@ from tailerd.sinks.kafka.read_back import read_values
 from tailerd.sinks.kafka.session import Session, wanted_topics
 from tailerd.sinks.kafka.side_records import SideRecord, gap_record, heartbeat
 from tailerd.sinks.kafka.templates import TopicTemplate
-from tailerd.sinks.kafka.topics import Topics, check_writable, topic_missing
+from tailerd.sinks.kafka.topics import TROUBLE_HINT, Topics, check_writable, topic_missing
 from tailerd.sinks.kafka.transactions import Claim
 from tailerd.sinks.kafka.worker import Worker
 from tailerd.sinks.resources import SinkResources
@@ -86,7 +88,11 @@ class KafkaSink:
                 # Shut out while idle: claiming the id again would shut out whoever has it now.
                 raise self._lost
             self._lost = None
-            await self._open()
+            try:
+                await self._open()
+            except SinkError as error:
+                await self._tell_trouble(error)
+                raise
 
     async def resume(self, offset: Offset) -> None:
         """Make sure that the topics are there.
@@ -116,9 +122,10 @@ class KafkaSink:
                 )
             try:
                 rows = await self._deliver(session, delivery)
-            except BaseException:
+            except BaseException as error:
                 # Also when cancelled: what is on its way must not come behind a repetition.
                 await self._drop()
+                await self._tell_trouble(error)
                 raise
         self._next_version = delivery.end.version
         return rows
@@ -210,6 +217,14 @@ class KafkaSink:
                 rows += batch.num_rows
         await self._worker.run(session.finish, delivery.end, delivery.saved, on_cancel=abandon)
         return rows
+
+    async def _tell_trouble(self, error: BaseException) -> None:
+        """Raise an error that says why, where the client only says that its time is over."""
+        # A more telling kind of error needs no more words; nor does one without a timeout.
+        if type(error) is not SinkError or not isinstance(error.__cause__, KafkaTimeoutError):
+            return
+        if trouble := await self._worker.run(self._topics.trouble):
+            raise SinkError(f"{error.message} {trouble}", hint=TROUBLE_HINT) from error
 
     async def _tell(self, session: Session, record: SideRecord) -> None:
         await self._in_delivery(session, lambda: session.tell(record))

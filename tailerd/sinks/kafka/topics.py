@@ -9,11 +9,12 @@ from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError, TopicAlreadyExistsError
 
-from tailerd.errors import ConfigError, SinkError, SinkRefusedError
+from tailerd.errors import ConfigError, SinkError, SinkRefusedError, TailerdError
 from tailerd.sinks.kafka.connection import DEFAULT_MAX_REQUEST_SIZE, Connection
 
 _NOT_THERE = 3
 _NOT_ALLOWED = 29
+TROUBLE_HINT = "Bring brokers back, or lower min.insync.replicas of the topic."
 _BROKER_DEFAULT_BYTES = 1_048_588
 """`message.max.bytes` of a broker nobody configured, where the user may not ask for it."""
 
@@ -107,6 +108,26 @@ class Topics:
                 self._known[name] = self._checked(name, facts)
         return {name: self._known[name] for name in names}
 
+    def trouble(self) -> str:
+        """Return what keeps the topics in use from taking records; empty when nothing is seen.
+
+        The client tries such errors again until its time is over and then says only that. Asks
+        the brokers; when they do not answer there is nothing to say.
+        """
+        if not self._known:
+            return ""
+        try:
+            with self._connection.admin() as admin:
+                described = admin.describe_topics(sorted(self._known))
+        except (KafkaError, TailerdError):
+            return ""
+        found = (
+            _partition_trouble(topic["name"], partition, self._known[topic["name"]])
+            for topic in described
+            for partition in topic["partitions"]
+        )
+        return next((text for text in found if text), "")
+
     def _look(self, admin: KafkaAdminClient, names: list[str]) -> dict[str, TopicFacts | None]:
         found: dict[str, TopicFacts | None] = dict.fromkeys(names)
         for topic in admin.describe_topics(names):
@@ -195,6 +216,19 @@ def _facts(topic: dict[str, object]) -> TopicFacts:
         replicas=len(partitions[0]["replica_nodes"]),
         may_write=may_write,
     )
+
+
+def _partition_trouble(name: str, partition: Mapping[str, object], facts: TopicFacts) -> str:
+    number, in_sync = partition["partition_index"], partition["isr_nodes"]
+    assert isinstance(in_sync, list)
+    if partition["leader_id"] == -1:
+        return f"Partition {number} of {name} has no leader: a broker is missing."
+    if len(in_sync) < facts.min_insync_replicas:
+        return (
+            f"Partition {number} of {name} has not enough replicas: {len(in_sync)} in sync, and its"
+            f" min.insync.replicas is {facts.min_insync_replicas}."
+        )
+    return ""
 
 
 def _settings(admin: KafkaAdminClient, names: list[str]) -> dict[str, dict[str, str]]:

@@ -71,7 +71,8 @@ def test_too_few_replicas_until_a_broker_is_back(
         kafka_cluster.brokers[other].kill()
         eventually(lambda: len(cluster_topics.in_sync(topic)[0]) == 2)
         table.insert()
-        follower.waits_for_error("NotEnoughReplicas", state="retrying")
+        error = follower.waits_for_error("not enough replicas", state="retrying")
+        assert f"Partition 0 of {topic}" in error
         time.sleep(1)
         assert follower.delivered() == before
         kafka_cluster.brokers[other].start()
