@@ -304,15 +304,22 @@ READY = """
             "bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True,
             "queue.buffering.max.messages": 1_000_000,
         })
+        failed = []
+        def on_delivery(error, message):
+            if error is not None:
+                failed.append(error)
         def work():
-            for key, value in zip(keys, values):
+            # As ours, it must know that each record is acknowledged.
+            for number, (key, value) in enumerate(zip(keys, values)):
                 while True:
                     try:
-                        producer.produce(topic, value, key)
+                        producer.produce(topic, value, key, on_delivery=on_delivery)
                         break
                     except BufferError:
                         producer.poll(0.05)
-            assert producer.flush(120) == 0
+                if number % 1000 == 0:
+                    producer.poll(0)
+            assert producer.flush(120) == 0 and not failed
         return work, lambda: None
 
     def send():
