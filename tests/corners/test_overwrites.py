@@ -49,8 +49,8 @@ async def test_row_14_replace_gives_removed_rows_the_schema_before_and_added_one
     rows = await changes(tmp_path, "1")
     plain = [{name: row[name] for name in row if not name.startswith("_c")} for row in rows]
     assert plain == [
-        {"id": "x", "amount": 1.5, "change_source": "files"},
         {"id": 1, "name": "a", "change_source": "files"},
+        {"id": "x", "amount": 1.5, "change_source": "files"},
     ]
 
 

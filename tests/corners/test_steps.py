@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset
+from tailerd.delta import log_reader
 from tailerd.sources.delta.source import DeltaChangeSource
 from tests.corners.feed import (
     EVERYTHING,
@@ -81,6 +82,32 @@ async def test_row_09_a_commit_of_adds_is_resumed_at_the_task_where_it_was_left(
     taken = await steps(tmp_path, "0", limit=ReadLimit(max_files=max_files), restarts=True)
     assert [row["id"] for _, _, delivered in taken for row in delivered] == list(range(8))
     assert all(len(delivered) <= max_files for _, _, delivered in taken)
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+@pytest.mark.parametrize("is_streamed", [True, False])
+@pytest.mark.parametrize("max_files", [1, 2, 5, 100])
+async def test_row_09_of_a_rewrite_what_is_deleted_comes_first_however_it_is_split(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    max_files: int,
+    is_streamed: bool,
+    restarts: bool,
+) -> None:
+    if is_streamed:
+        monkeypatch.setattr(log_reader, "LARGE_COMMIT_BYTES", 0)
+    table = TableBuilder(tmp_path)
+    adds = table.create(*(table.data_file(rows(number)) for number in range(4))).adds
+    rewritten = [table.data_file([{"id": number, "name": f"new {number}"}]) for number in range(4)]
+    # As writers list them: a key's new row before its old one.
+    table.commit(*rewritten, *map(table.remove, adds), operation="UPDATE")
+    taken = await steps(tmp_path, "1", limit=ReadLimit(max_files=max_files), restarts=restarts)
+    delivered = [row for _, _, found in taken for row in found]
+    assert [(row["id"], row["_change_type"]) for row in delivered] == [
+        *((number, "delete") for number in range(4)),
+        *((number, "insert") for number in range(4)),
+    ]
+    assert len(taken) == -(-8 // max_files)
 
 
 async def test_row_09_positions_do_not_depend_on_what_is_read_of_a_task(tmp_path: Path) -> None:

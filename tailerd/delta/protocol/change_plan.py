@@ -10,6 +10,9 @@ Case F: a MERGE that says it changed no row: nothing.
 
 B to F look at actions with `dataChange`; in D it is enough that either has it.
 
+Of one commit, what is deleted comes before what is inserted: a writer lists a rewritten file's adds
+first, and whoever applies rows by key one after the other must be left with the new ones.
+
 Protocol: PROTOCOL.md#reader-requirements-for-addcdcfile, #deletion-vectors
 """
 
@@ -62,6 +65,7 @@ class CommitPlan:
         size_bytes: Bytes of the files behind them, as far as the log says.
         before, after: Schemas of removed and of added rows.
         paired: Keys of paths both removed and added, sorted.
+        has_both: Whether files tell of deleted rows and of inserted ones.
     """
 
     version: Version
@@ -74,13 +78,19 @@ class CommitPlan:
     after: TableSchema
     operation: str = ""
     paired: npt.NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
+    has_both: bool = False
+
+    @property
+    def pair_passes(self) -> int:
+        """How many passes all pairs take; the files that are in no pair go with the first."""
+        return max(1, -(-len(self.paired) // MAX_PAIRS_PER_PASS))
 
     @property
     def passes(self) -> int:
         """How often the commit's lines must be fed to a `TaskPlanner`."""
         if self.kind is ChangeSourceKind.NONE:
             return 0
-        return 1 + -(-len(self.paired) // MAX_PAIRS_PER_PASS)
+        return self.pair_passes * (2 if self.has_both else 1)
 
 
 def plan_commit(
@@ -124,6 +134,8 @@ def plan_commit(
         after=after.schema,
         operation=commit.info.operation if commit.info else "",
         paired=paired,
+        has_both=kind is ChangeSourceKind.FILES
+        and (len(paired) > 0 or (commit.data_added.files > 0 and commit.data_removed.files > 0)),
     )
 
 
@@ -168,23 +180,25 @@ class TaskPlanner:
         self._plan = plan
         self._paths = paths
         self._paired = set(plan.paired.tolist()) if len(plan.paired) <= MAX_PAIRS_PER_PASS else None
-        self._pass = 0
+        self._is_first_of_phase = True
+        self._gives_deletes = self._gives_inserts = True
         self._waiting: dict[int, tuple[FileAction | None, FileAction | None]] = {}
         self._chosen: set[int] = set()
         self.position = 0
 
-    def begin_pass(self, number: int, position: int = 0) -> None:
+    def begin_pass(self, number: int, position: int) -> None:
         """Start pass `number`, counted from 0.
 
         Args:
-            position: Tasks that came before, when a first pass is taken up in its middle.
+            position: Tasks that came before; within a pass too, when it is taken up in its middle.
         """
-        self._pass = number
-        if position:
-            self.position = position
-        start = (number - 1) * MAX_PAIRS_PER_PASS
-        if number:
-            self._chosen = set(self._plan.paired[start : start + MAX_PAIRS_PER_PASS].tolist())
+        self.position = position
+        phase, part = divmod(number, self._plan.pair_passes)
+        self._is_first_of_phase = part == 0
+        self._gives_deletes = not self._plan.has_both or phase == 0
+        self._gives_inserts = not self._plan.has_both or phase == 1
+        start = part * MAX_PAIRS_PER_PASS
+        self._chosen = set(self._plan.paired[start : start + MAX_PAIRS_PER_PASS].tolist())
 
     def feed(self, lines: list[Line]) -> list[ChangeTask]:
         """Return the tasks these lines complete.
@@ -203,10 +217,12 @@ class TaskPlanner:
             if action is None:
                 continue
             if len(self._plan.paired) and (key := self._pair_key(action)) is not None:
-                if self._pass and key in self._chosen:
+                if key in self._chosen:
                     tasks.extend(self._take_pair(key, line))
-            elif not self._pass and action.data_change:
-                tasks.append(self._whole_file(action, is_added=line.add is not None))
+            elif self._is_first_of_phase and action.data_change:
+                is_added = line.add is not None
+                if self._gives_inserts if is_added else self._gives_deletes:
+                    tasks.append(self._whole_file(action, is_added=is_added))
         return tasks
 
     def end_pass(self) -> None:
@@ -256,9 +272,9 @@ class TaskPlanner:
                 hint="The writer is broken: data files may not be overwritten.",
             )
         # Case D. The file is one and the same; its `add` describes it better.
-        if new is not None:
+        if new is not None and self._gives_deletes:
             yield self._task(added, ChangeType.DELETE, RowFilter(include=new, exclude=old))
-        if old is not None:
+        if old is not None and self._gives_inserts:
             yield self._task(added, ChangeType.INSERT, RowFilter(include=old, exclude=new))
 
     def _vector_of(self, action: FileAction) -> DeletionVector | None:

@@ -22,18 +22,19 @@ GROUP_TASKS = 10_000
 
 @dataclass(slots=True)
 class _Marks:
-    """Places in a large commit where reading can be taken up: task position and byte."""
+    """Places in a large commit where reading can be taken up: task position, pass and byte."""
 
-    places: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
+    places: list[tuple[int, int, int]] = field(default_factory=lambda: [(0, 0, 0)])
 
-    def before(self, position: int) -> tuple[int, int]:
+    def before(self, position: int) -> tuple[int, int, int]:
         """Return the last mark at or before a position."""
-        return self.places[bisect.bisect_right(self.places, (position, sys.maxsize)) - 1]
+        end = bisect.bisect_right(self.places, (position, sys.maxsize, sys.maxsize))
+        return self.places[end - 1]
 
-    def note(self, position: int, byte: int) -> None:
+    def note(self, position: int, number: int, byte: int) -> None:
         """Remember a place, if it is further than the last."""
-        if (position, byte) > self.places[-1]:
-            self.places.append((position, byte))
+        if (position, number, byte) > self.places[-1]:
+            self.places.append((position, number, byte))
 
 
 class CommitTasks:
@@ -154,20 +155,21 @@ class CommitTasks:
         if not plan.passes:
             return
         planner = TaskPlanner(plan, self._paths)
-        for number in range(plan.passes):
-            mark, byte = (0, 0)
-            marks = None
-            if found.body is None and not plan.is_whole:
-                marks = self._marks.setdefault(plan.version, _Marks())
-                mark, byte = marks.before(position)
+        # A commit that must stay whole is never taken up in its middle.
+        marks = _Marks()
+        if found.body is None and not plan.is_whole:
+            marks = self._marks.setdefault(plan.version, marks)
+        mark, first, byte = marks.before(position)
+        for number in range(first, plan.passes):
             planner.begin_pass(number, mark)
             async for lines, done in self._window.reader.lines(found.file, byte, found.body):
                 tasks = planner.feed(lines)
-                if marks is not None:
-                    marks.note(planner.position, done)
+                marks.note(planner.position, number, done)
                 if wanted := [task for task in tasks if task.position >= position]:
                     yield wanted
             planner.end_pass()
+            mark, byte = planner.position, 0
+            marks.note(mark, number + 1, byte)
 
 
 def _group(start: Offset, end: Offset, plan: CommitPlan, tasks: list[ChangeTask]) -> TaskGroup:
