@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from kafka.net.sasl import get_sasl_mechanism
 
 from tailerd.config.values import parse_address
-from tailerd.errors import SinkRefusedError, TailerdError
+from tailerd.errors import SinkError, SinkRefusedError, TailerdError
 
 _SECONDS = 5.0
 _HANDSHAKE, _AUTHENTICATE = 17, 36
@@ -60,6 +60,12 @@ def refusal(server: str, options: Options) -> TailerdError | None:
             context = _context(options)
             with context.wrap_socket(plain, server_hostname=address.host) as secured:
                 return _login_refusal(secured, server, options) if "SASL" in protocol else None
+    except ssl.SSLEOFError:
+        # A listener without TLS does this, and so does a broker that is being stopped: it may pass.
+        return SinkError(
+            f"Kafka at {server} ended the connection while TLS was agreed on.",
+            hint="Look whether the broker is being restarted, and whether this port speaks TLS.",
+        )
     except ssl.SSLError as error:
         return SinkRefusedError(
             f"Kafka at {server} and this client do not agree on TLS: {error.reason}: "

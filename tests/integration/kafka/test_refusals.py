@@ -90,6 +90,25 @@ def test_a_broker_with_a_certificate_of_somebody_else_is_refused(
     follower.obeys_the_law()
 
 
+def test_a_port_without_tls_is_told_and_tried_again_because_a_stopping_broker_looks_the_same(
+    kafka_broker: Broker, topics: Topics, tmp_path: Path
+) -> None:
+    table = Table(tmp_path / "t")
+    table.insert()
+    topic = topic_for(topics)
+    authority = kafka_broker.certificates.authority
+    follower = Follower(
+        tmp_path / "d",
+        table,
+        topic,
+        bootstrap=kafka_broker.plain,
+        producer={"security_protocol": "SSL", "ssl_cafile": str(authority)},
+    )
+    with follower.running():
+        follower.waits_for_error("whether this port speaks TLS", state="retrying")
+    assert follower.records() == []
+
+
 @BOTH
 def test_a_user_without_rights_is_refused_and_nothing_is_saved(
     kafka_broker: Broker, topics: Topics, tmp_path: Path, guarantee: Guarantee
