@@ -131,6 +131,13 @@ class KafkaSinkConfig(SinkConfig):
         " a number: that partition; `{column: NAME}`: the number in that column.",
         examples=["key"],
     )
+    timestamp: Literal["commit", "delivery"] = Field(
+        default="commit",
+        description="Time of the records: of the commit, or of the delivery. A topic deletes"
+        " records by this time, so rows of commits older than its retention are refused with"
+        " `commit`.",
+        examples=["commit"],
+    )
     delivery: Delivery = Field(
         default="at-least-once",
         description="`exactly-once` puts rows and offset into one transaction: readers with"

@@ -31,10 +31,12 @@ class TopicShape:
     Attributes:
         partitions: How many it has.
         max_bytes: The largest batch it takes.
+        retention_ms: The age, by its timestamp, at which a record is deleted; None: at none.
     """
 
     partitions: int
     max_bytes: int
+    retention_ms: int | None = None
 
 
 class Router:
@@ -45,6 +47,7 @@ class Router:
         self._template = TopicTemplate.parse(config.topic)
         self._partition = config.partition
         self._headers = dict(config.headers)
+        self._is_commit_time = config.timestamp == "commit"
         self._keyless = 0
 
     def fixed_topic(self) -> str | None:
@@ -52,7 +55,12 @@ class Router:
         return None if self._template.column else self._template.topic(self._table)
 
     def route(
-        self, batch: ChangeBatch, records: Records, shape_of: Callable[[str], TopicShape]
+        self,
+        batch: ChangeBatch,
+        records: Records,
+        shape_of: Callable[[str], TopicShape],
+        *,
+        now_ms: int,
     ) -> Iterator[Outgoing]:
         """Yield the records by topic, each topic's in their order.
 
@@ -60,19 +68,24 @@ class Router:
             batch: The rows.
             records: What a format made of them.
             shape_of: Says what is known of a topic; may raise.
+            now_ms: Milliseconds since the epoch.
 
         Raises:
             ConfigError: A column is missing, or names no partition.
-            SinkRefusedError: A value is no part of a topic's name.
+            SinkRefusedError: A value is no part of a topic's name, or the topic would not keep
+                rows as old as these.
         """
         headers = self._headers_of(batch)
+        time_ms = batch.timestamp_us // 1000 if self._is_commit_time else now_ms
         for topic, part in self._by_topic(batch, records):
             shape = shape_of(topic)
+            if shape.retention_ms is not None and now_ms - time_ms > shape.retention_ms:
+                raise _too_old(batch, topic, shape.retention_ms)
             yield Outgoing(
                 topic=topic,
                 records=part,
                 partitions=self._partitions(batch, part, shape.partitions, topic),
-                timestamps_ms=batch.timestamp_us // 1000,
+                timestamps_ms=time_ms,
                 headers=headers,
                 max_bytes=shape.max_bytes,
             )
@@ -152,3 +165,12 @@ def _column(batch: ChangeBatch, name: str, chooses: str) -> pa.Array:
             hint=f"Its columns are: {', '.join(batch.rows.schema.names)}.",
         )
     return batch.rows.column(index)
+
+
+def _too_old(batch: ChangeBatch, topic: str, retention_ms: int) -> SinkRefusedError:
+    return SinkRefusedError(
+        f"Version {batch.version} is of {timestamp_text(batch.timestamp_us)}, and the topic {topic}"
+        f" deletes records that are {retention_ms / 86_400_000:g} days old by their timestamp, so"
+        " its rows would be gone soon after they are delivered.",
+        hint="Raise retention.ms of the topic (-1: for ever), or set `timestamp: delivery`.",
+    )

@@ -145,11 +145,12 @@ class Session:
         """
         if self._format is None:
             raise BugError("The Kafka sink was written to before it was resumed.")
-        records = self._format.records(batch, now_us=time.time_ns() // 1000)
+        now_us = time.time_ns() // 1000
+        records = self._format.records(batch, now_us=now_us)
         if self._markers is not None:
             for marker in self._markers.rows(start, batch, len(records)):
                 self._send_side(marker)
-        for piece in self._router.route(batch, records, self._shape_of):
+        for piece in self._router.route(batch, records, self._shape_of, now_ms=now_us // 1000):
             for ready in self._merger.add(Versioned(outgoing=piece, versions=batch.version)):
                 self._send(ready)
 
@@ -268,7 +269,9 @@ class Session:
         wanted = wanted_topics(self._config, self._table)
         facts = self._topics.ensure({topic: wanted.get(topic, _new_topic(self._config))})[topic]
         return TopicShape(
-            partitions=facts.partitions, max_bytes=self._topics.max_batch_bytes(facts)
+            partitions=facts.partitions,
+            max_bytes=self._topics.max_batch_bytes(facts),
+            retention_ms=facts.retention_ms,
         )
 
     def _explained(self, error: Exception) -> TailerdError:

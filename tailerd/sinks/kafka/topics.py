@@ -31,6 +31,8 @@ class TopicFacts:
         cleanup_policy: `delete`, `compact` or both; empty where this user may not see it.
         min_insync_replicas: Copies that must have a record before it is acknowledged.
         may_write: Whether this user may write it.
+        retention_ms: How old, by its own timestamp, a record may be before it is deleted; None
+            where none is, or where that is not known.
     """
 
     name: str
@@ -40,6 +42,7 @@ class TopicFacts:
     cleanup_policy: str = ""
     min_insync_replicas: int = 1
     may_write: bool = True
+    retention_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,4 +258,12 @@ def _with_settings(facts: TopicFacts, settings: Mapping[str, str]) -> TopicFacts
         max_message_bytes=int(settings.get("max.message.bytes", _BROKER_DEFAULT_BYTES)),
         cleanup_policy=settings.get("cleanup.policy", ""),
         min_insync_replicas=int(settings.get("min.insync.replicas", 1)),
+        retention_ms=_retention_ms(settings),
     )
+
+
+def _retention_ms(settings: Mapping[str, str]) -> int | None:
+    is_by_our_time = settings.get("message.timestamp.type", "CreateTime") == "CreateTime"
+    is_deleting = "delete" in settings.get("cleanup.policy", "").split(",")
+    limit_ms = int(settings.get("retention.ms", -1))
+    return limit_ms if is_by_our_time and is_deleting and limit_ms >= 0 else None

@@ -30,12 +30,20 @@ def batch(**columns: Any) -> ChangeBatch:
     )
 
 
-def routed(rows: ChangeBatch, partitions: int = 4, **fields: Any) -> list[Outgoing]:
+def routed(
+    rows: ChangeBatch,
+    partitions: int = 4,
+    *,
+    retention_ms: int | None = None,
+    now_ms: int = 1000,
+    **fields: Any,
+) -> list[Outgoing]:
     config = KafkaSinkConfig.model_validate({**SECTION, **fields})
     options = FormatOptions(name="n", table="orders", key=config.key)
     records = record_format("json", options).records(rows)
-    shape = TopicShape(partitions=partitions, max_bytes=1000)
-    return list(Router(config, "orders").route(rows, records, lambda _: shape))
+    shape = TopicShape(partitions=partitions, max_bytes=1000, retention_ms=retention_ms)
+    router = Router(config, "orders")
+    return list(router.route(rows, records, lambda _: shape, now_ms=now_ms))
 
 
 def test_the_name_of_the_table_makes_the_topic() -> None:
@@ -85,3 +93,21 @@ def test_records_without_a_key_fill_all_partitions_over_time() -> None:
     [out] = routed(batch(id=list(range(10_000))), partitions=3)
     assert not isinstance(out.partitions, int)
     assert set(out.partitions.tolist()) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("retention_ms", [None, 500])
+def test_rows_as_old_as_the_topic_keeps_them_are_sent_with_the_time_of_the_commit(
+    retention_ms: int | None,
+) -> None:
+    [out] = routed(batch(id=[1]), retention_ms=retention_ms, now_ms=1500)
+    assert out.timestamps_ms == 1000
+
+
+def test_rows_that_the_topic_would_delete_at_once_are_refused() -> None:
+    with pytest.raises(SinkRefusedError, match=r"Version 5 is of 1970-.*deletes records"):
+        routed(batch(id=[1]), retention_ms=500, now_ms=1501)
+
+
+def test_with_the_time_of_delivery_no_row_is_too_old() -> None:
+    [out] = routed(batch(id=[1]), retention_ms=500, now_ms=10**12, timestamp="delivery")
+    assert out.timestamps_ms == 10**12
