@@ -13,7 +13,9 @@ import pyarrow.parquet as pq
 from tailerd.delta.protocol.log_path import SIDECAR_FOLDER
 from tailerd.errors import CorruptLogError
 
-BATCH_ROWS = 65_536
+BATCH_ROWS = 16_384
+FEWER_ROWS = 8_192
+"""Of rows that become objects, or whose statistics are read: half a kilobyte each and more."""
 T = TypeVar("T")
 
 
@@ -54,15 +56,17 @@ class CheckpointFile:
         """Number of rows."""
         return int(self._file.metadata.num_rows)
 
-    def rows(self, columns: Iterable[str]) -> Iterator[pa.RecordBatch]:
+    def rows(
+        self, columns: Iterable[str], batch_rows: int = BATCH_ROWS
+    ) -> Iterator[pa.RecordBatch]:
         """Yield every row with those of `columns` (leaves or whole groups) that exist.
 
-        A batch without any such column still has its number of rows.
+        A batch has at most `batch_rows` rows; one without any such column still has their number.
 
         Raises:
             CorruptLogError: The file is damaged.
         """
-        return self._read(columns, None)
+        return self._read(columns, None, batch_rows)
 
     def rows_with(self, columns: Iterable[str], probes: Iterable[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of row groups in which one of the leaves `probes` is not null throughout.
@@ -78,7 +82,7 @@ class CheckpointFile:
             for group in range(self._file.num_row_groups)
             if any(self._may_have(group, index) for index in indexes)
         ]
-        return self._read(columns, groups) if groups else iter(())
+        return self._read(columns, groups, BATCH_ROWS) if groups else iter(())
 
     def _may_have(self, group: int, column: int) -> bool:
         chunk = self._file.metadata.row_group(group).column(column)
@@ -87,7 +91,9 @@ class CheckpointFile:
             return True
         return bool(statistics.null_count < chunk.num_values)
 
-    def _read(self, columns: Iterable[str], groups: list[int] | None) -> Iterator[pa.RecordBatch]:
+    def _read(
+        self, columns: Iterable[str], groups: list[int] | None, batch_rows: int
+    ) -> Iterator[pa.RecordBatch]:
         wanted = tuple(columns)
         present = [
             leaf
@@ -97,7 +103,7 @@ class CheckpointFile:
         with self._mapped():
             yield from _one_ahead(
                 self._file.iter_batches(
-                    BATCH_ROWS, row_groups=groups, columns=present, use_threads=False
+                    batch_rows, row_groups=groups, columns=present, use_threads=False
                 )
             )
 
@@ -105,6 +111,8 @@ class CheckpointFile:
         """Close the file."""
         self._file.close()
         self._source.close()
+        # Decoding leaves hundreds of megabytes with the allocator, which keeps them otherwise.
+        pa.default_memory_pool().release_unused()
 
     @contextmanager
     def _mapped(self) -> Iterator[None]:
