@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,7 +16,10 @@ from tailerd.errors import CorruptLogError
 BATCH_ROWS = 16_384
 FEWER_ROWS = 8_192
 """Of rows that become objects, or whose statistics are read: half a kilobyte each and more."""
-T = TypeVar("T")
+BUFFER_BYTES = 1024 * 1024
+"""Read at a time of each column, instead of all there is of it in a row group."""
+RELEASE_BYTES = 12 * 1024 * 1024
+"""Decoded between two times that free memory is given back, which takes about a millisecond."""
 
 
 class CheckpointFile:
@@ -34,7 +37,7 @@ class CheckpointFile:
         self.name = name
         self._source = source
         with self._mapped():
-            self._file = pq.ParquetFile(source, pre_buffer=False)
+            self._file = pq.ParquetFile(source, pre_buffer=False, buffer_size=BUFFER_BYTES)
         self._leaves = [
             self._file.schema.column(index).path for index in range(len(self._file.schema))
         ]
@@ -111,8 +114,6 @@ class CheckpointFile:
         """Close the file."""
         self._file.close()
         self._source.close()
-        # Decoding leaves hundreds of megabytes with the allocator, which keeps them otherwise.
-        pa.default_memory_pool().release_unused()
 
     @contextmanager
     def _mapped(self) -> Iterator[None]:
@@ -125,10 +126,23 @@ class CheckpointFile:
             ) from error
 
 
-def _one_ahead(items: Iterator[T]) -> Iterator[T]:
-    """Yield `items` while a thread works on the next: decoding releases the interpreter lock."""
+def _one_ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield batches while a thread works on the next: decoding releases the interpreter lock."""
+    decoded_bytes = 0
+
+    def work() -> pa.RecordBatch | None:
+        nonlocal decoded_bytes
+        batch = next(batches, None)
+        decoded_bytes += 0 if batch is None else batch.nbytes
+        if batch is None or decoded_bytes >= RELEASE_BYTES:
+            # The allocator keeps what a thread frees, hundreds of megabytes, until the thread
+            # itself says so.
+            pa.default_memory_pool().release_unused()
+            decoded_bytes = 0
+        return batch
+
     with ThreadPoolExecutor(1) as pool:
-        following = pool.submit(next, items, None)
-        while (item := following.result()) is not None:
-            following = pool.submit(next, items, None)
-            yield item
+        following = pool.submit(work)
+        while (batch := following.result()) is not None:
+            following = pool.submit(work)
+            yield batch

@@ -216,13 +216,14 @@ class FileIndex:
         keys, origins = self._keys[start:end], self._origins[start:end]
         if not live.all():
             keys, origins = keys[live], origins[live]
-        in_commits = origins >= VERSION_FLAG
-        rows = origins[~in_commits]
-        order = np.argsort(rows)
+        # Commits have the flag, so they come last: one array of places serves all the rest.
+        order = np.argsort(origins)
+        first_commit = len(origins) - int(np.count_nonzero(origins >= VERSION_FLAG))
+        in_checkpoint, in_commits = order[:first_commit], np.sort(order[first_commit:])
         ages = (origins[in_commits] & np.uint32(VERSION_FLAG - 1)).astype(np.int64)
         return FileOrigins(
-            checkpoint_rows=rows[order],
-            checkpoint_keys=keys[~in_commits][order],
+            checkpoint_rows=origins[in_checkpoint],
+            checkpoint_keys=keys[in_checkpoint],
             commit_keys=keys[in_commits],
             commit_versions=ages + self.base_version,
         )
