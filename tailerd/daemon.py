@@ -133,9 +133,12 @@ class Daemon:
         async with AsyncExitStack() as stack:
             stack.enter_context(state_lock(Path(self._file_config.state)))
             stack.enter_context(self._signals())
+            # Before anybody can ask: a daemon that knows of no table yet is not ready.
+            config = await self._discover(self._file_config)
+            self._status.expect((name, config.engine_of(name)) for name in config.tables)
             address = await self._listen(stack)
             self._telemetry.emit(events.DaemonStarted(path=address))
-            failures = await self._run_pipelines()
+            failures = await self._run_pipelines(config)
         if failures:
             raise failures[0]
 
@@ -150,7 +153,7 @@ class Daemon:
         server = await stack.enter_async_context(WebServer(address, routes))
         return f"http://{server.address}"
 
-    async def _run_pipelines(self) -> list[TailerdError]:
+    async def _run_pipelines(self, config: Config) -> list[TailerdError]:
         executor = ThreadPoolExecutor(2 + (os.cpu_count() or 1), thread_name_prefix="tailerd-read")
         assembly = Assembly(
             self._file_config,
@@ -163,7 +166,6 @@ class Daemon:
         self._metrics.watch_memory(memory.total_bytes, lambda: memory.used_bytes)
         try:
             async with asyncio.TaskGroup() as group:
-                config = await self._discover(self._file_config)
                 own = group.create_task(self.fleet.run(assembly.members(config)))
                 beside = [
                     group.create_task(self._shut_down()),

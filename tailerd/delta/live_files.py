@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from tailerd.delta.log_reader import LogReader
-from tailerd.delta.parquet_rows import CheckpointFile
+from tailerd.delta.parquet_rows import FEWER_ROWS, CheckpointFile
 from tailerd.delta.protocol.checkpoint import (
     COUNT_COLUMNS,
     FILE_COLUMNS,
@@ -145,7 +145,7 @@ def _checkpoint_entries(
     """Yield the chosen `add` entries of a Parquet checkpoint file, with their keys."""
     rows = CheckpointFile(reader.store.open_input(reader.path_of(file)), file.name)
     try:
-        for batch in rows.rows(columns):
+        for batch in rows.rows(columns, FEWER_ROWS):
             start, end = np.searchsorted(
                 origins.checkpoint_rows, [first_row, first_row + batch.num_rows]
             )

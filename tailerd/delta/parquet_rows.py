@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,8 +13,13 @@ import pyarrow.parquet as pq
 from tailerd.delta.protocol.log_path import SIDECAR_FOLDER
 from tailerd.errors import CorruptLogError
 
-BATCH_ROWS = 65_536
-T = TypeVar("T")
+BATCH_ROWS = 16_384
+FEWER_ROWS = 8_192
+"""Of rows that become objects, or whose statistics are read: half a kilobyte each and more."""
+BUFFER_BYTES = 1024 * 1024
+"""Read at a time of each column, instead of all there is of it in a row group."""
+RELEASE_BYTES = 12 * 1024 * 1024
+"""Decoded between two times that free memory is given back, which takes about a millisecond."""
 
 
 class CheckpointFile:
@@ -32,7 +37,7 @@ class CheckpointFile:
         self.name = name
         self._source = source
         with self._mapped():
-            self._file = pq.ParquetFile(source, pre_buffer=False)
+            self._file = pq.ParquetFile(source, pre_buffer=False, buffer_size=BUFFER_BYTES)
         self._leaves = [
             self._file.schema.column(index).path for index in range(len(self._file.schema))
         ]
@@ -54,15 +59,17 @@ class CheckpointFile:
         """Number of rows."""
         return int(self._file.metadata.num_rows)
 
-    def rows(self, columns: Iterable[str]) -> Iterator[pa.RecordBatch]:
+    def rows(
+        self, columns: Iterable[str], batch_rows: int = BATCH_ROWS
+    ) -> Iterator[pa.RecordBatch]:
         """Yield every row with those of `columns` (leaves or whole groups) that exist.
 
-        A batch without any such column still has its number of rows.
+        A batch has at most `batch_rows` rows; one without any such column still has their number.
 
         Raises:
             CorruptLogError: The file is damaged.
         """
-        return self._read(columns, None)
+        return self._read(columns, None, batch_rows)
 
     def rows_with(self, columns: Iterable[str], probes: Iterable[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of row groups in which one of the leaves `probes` is not null throughout.
@@ -78,7 +85,7 @@ class CheckpointFile:
             for group in range(self._file.num_row_groups)
             if any(self._may_have(group, index) for index in indexes)
         ]
-        return self._read(columns, groups) if groups else iter(())
+        return self._read(columns, groups, BATCH_ROWS) if groups else iter(())
 
     def _may_have(self, group: int, column: int) -> bool:
         chunk = self._file.metadata.row_group(group).column(column)
@@ -87,7 +94,9 @@ class CheckpointFile:
             return True
         return bool(statistics.null_count < chunk.num_values)
 
-    def _read(self, columns: Iterable[str], groups: list[int] | None) -> Iterator[pa.RecordBatch]:
+    def _read(
+        self, columns: Iterable[str], groups: list[int] | None, batch_rows: int
+    ) -> Iterator[pa.RecordBatch]:
         wanted = tuple(columns)
         present = [
             leaf
@@ -97,7 +106,7 @@ class CheckpointFile:
         with self._mapped():
             yield from _one_ahead(
                 self._file.iter_batches(
-                    BATCH_ROWS, row_groups=groups, columns=present, use_threads=False
+                    batch_rows, row_groups=groups, columns=present, use_threads=False
                 )
             )
 
@@ -117,10 +126,23 @@ class CheckpointFile:
             ) from error
 
 
-def _one_ahead(items: Iterator[T]) -> Iterator[T]:
-    """Yield `items` while a thread works on the next: decoding releases the interpreter lock."""
+def _one_ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield batches while a thread works on the next: decoding releases the interpreter lock."""
+    decoded_bytes = 0
+
+    def work() -> pa.RecordBatch | None:
+        nonlocal decoded_bytes
+        batch = next(batches, None)
+        decoded_bytes += 0 if batch is None else batch.nbytes
+        if batch is None or decoded_bytes >= RELEASE_BYTES:
+            # The allocator keeps what a thread frees, hundreds of megabytes, until the thread
+            # itself says so.
+            pa.default_memory_pool().release_unused()
+            decoded_bytes = 0
+        return batch
+
     with ThreadPoolExecutor(1) as pool:
-        following = pool.submit(next, items, None)
-        while (item := following.result()) is not None:
-            following = pool.submit(next, items, None)
-            yield item
+        following = pool.submit(work)
+        while (batch := following.result()) is not None:
+            following = pool.submit(work)
+            yield batch

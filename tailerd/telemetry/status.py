@@ -86,6 +86,12 @@ class StatusBoard:
         self._gauges = TableGauges(clock)
         self._rates: dict[str, MinuteRate] = {}
 
+    def expect(self, tables: Iterable[tuple[str, str]]) -> None:
+        """Know of further (name, engine) pairs that nobody spoke of yet."""
+        with self._lock:
+            for name, engine in tables:
+                self._tables.setdefault(name, TableStatus(table=name, engine=engine))
+
     @property
     def tables(self) -> tuple[TableStatus, ...]:
         """All pipelines, in the order of the configuration."""

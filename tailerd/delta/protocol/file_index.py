@@ -198,8 +198,11 @@ class FileIndex:
         self.sizes.count_all(self._sizes)
 
     def sorted_files(self) -> tuple[KeyArray, Sizes]:
-        """Return keys, ascending, and sizes of all live files."""
+        """Return keys, ascending, and sizes of all live files; not to be written to."""
         self._fold()
+        if self._is_live.all():
+            # Arrays that are replaced, never changed.
+            return self._keys, self._sizes
         return self._keys[self._is_live], self._sizes[self._is_live]
 
     def origins_between(self, first: int, until: int | None) -> FileOrigins:
@@ -210,14 +213,17 @@ class FileIndex:
         if until is not None:
             end = int(np.searchsorted(self._keys, np.uint64(until)))
         live = self._is_live[start:end]
-        keys, origins = self._keys[start:end][live], self._origins[start:end][live]
-        in_commits = origins >= VERSION_FLAG
-        rows = origins[~in_commits]
-        order = np.argsort(rows)
+        keys, origins = self._keys[start:end], self._origins[start:end]
+        if not live.all():
+            keys, origins = keys[live], origins[live]
+        # Commits have the flag, so they come last: one array of places serves all the rest.
+        order = np.argsort(origins)
+        first_commit = len(origins) - int(np.count_nonzero(origins >= VERSION_FLAG))
+        in_checkpoint, in_commits = order[:first_commit], np.sort(order[first_commit:])
         ages = (origins[in_commits] & np.uint32(VERSION_FLAG - 1)).astype(np.int64)
         return FileOrigins(
-            checkpoint_rows=rows[order],
-            checkpoint_keys=keys[~in_commits][order],
+            checkpoint_rows=origins[in_checkpoint],
+            checkpoint_keys=keys[in_checkpoint],
             commit_keys=keys[in_commits],
             commit_versions=ages + self.base_version,
         )

@@ -16,7 +16,7 @@ Protocol: PROTOCOL.md#action-reconciliation, #checkpoints
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -194,8 +194,7 @@ class LogReplay:
             content.sidecars.clear()
             return
         self._is_checkpoint_open = False
-        self._files = FileIndex.from_checkpoint(content.actions.version, content.files)
-        content.files.clear()
+        self._files = FileIndex.from_checkpoint(content.actions.version, _taken_from(content.files))
         self._merge(content.actions)
 
     def _feed_manifest(self, file: LogFile, chunks: Iterable[bytes]) -> None:
@@ -269,3 +268,10 @@ class LogReplay:
             checkpoint_files=tuple(self._checkpoint.first_rows),
             compactions=self.segment.compactions,
         )
+
+
+def _taken_from(files: list[CheckpointFiles]) -> Iterator[CheckpointFiles]:
+    """Yield the stretches in order and keep none: together they are as large as the index."""
+    files.reverse()
+    while files:
+        yield files.pop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import urllib.error
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import yaml
 
 from tests.integration.daemon.running import (
+    address,
     daemon,
     delivered_ids,
     eventually,
@@ -149,6 +151,19 @@ def test_a_daemon_waits_for_the_first_table_of_a_pattern(tmp_path: Path) -> None
         eventually(lambda: "http://" in log_of(config))
         table_of(tmp_path / "lake/late", 1)
         eventually(lambda: delivered_ids(tmp_path / "out/late") == [1])
+
+
+def test_a_daemon_is_not_ready_before_the_tables_of_its_patterns_are(tmp_path: Path) -> None:
+    table_of(tmp_path / "lake/whole", 1)
+    (tmp_path / "lake/broken/_delta_log").mkdir(parents=True)
+    config = discovering(tmp_path)
+    with daemon(config):
+        address(config)
+        # From the first answer on: one of its tables never will be ready.
+        for _ in range(50):
+            with pytest.raises(urllib.error.HTTPError, match="503"):
+                page(config, "/readyz")
+        eventually(lambda: delivered_ids(tmp_path / "out/whole") == [1])
 
 
 def test_validate_shows_what_is_found_and_what_cannot_be_a_table(tmp_path: Path) -> None:
