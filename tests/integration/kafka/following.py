@@ -213,6 +213,13 @@ class Follower:
         except AssertionError as error:
             raise AssertionError(f"version {head} is not delivered: {self.status()}") from error
 
+    def last_delivered(self) -> int:
+        """Return the newest version that the last daemon says it delivered; -1 for none."""
+        lines = (self.folder / "daemon.log").read_text().splitlines()
+        # The last line may be cut off by a kill.
+        told = [json.loads(line) for line in lines if line.endswith("}")]
+        return max((event.get("end_version", -1) for event in told), default=-1)
+
     def records(self) -> list[Record]:
         """Return what a read_committed consumer sees of the topic."""
         return read_topic(self._reads_from, self.topic)
