@@ -54,7 +54,33 @@ class CheckpointFile:
         """Number of rows."""
         return int(self._file.metadata.num_rows)
 
-    def rows(self, columns: Iterable[str]) -> Iterator[pa.RecordBatch]:
+    def __enter__(self) -> CheckpointFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def column_type(self, name: str) -> pa.DataType | None:
+        """Return the type of a top-level column; None where there is none."""
+        schema = self._file.schema_arrow
+        return schema.field(name).type if name in schema.names else None
+
+    def count_of(self, leaf: str) -> int | None:
+        """Return how many rows have a value in a leaf; None where statistics do not tell."""
+        if leaf not in self._leaves:
+            return 0
+        index, found = self._leaves.index(leaf), 0
+        for group in range(self._file.num_row_groups):
+            chunk = self._file.metadata.row_group(group).column(index)
+            statistics = chunk.statistics
+            if statistics is None or not statistics.has_null_count:
+                return None
+            found += chunk.num_values - statistics.null_count
+        return found
+
+    def rows(
+        self, columns: Iterable[str], batch_rows: int = BATCH_ROWS
+    ) -> Iterator[pa.RecordBatch]:
         """Yield every row with those of `columns` (leaves or whole groups) that exist.
 
         A batch without any such column still has its number of rows.
@@ -62,9 +88,11 @@ class CheckpointFile:
         Raises:
             CorruptLogError: The file is damaged.
         """
-        return self._read(columns, None)
+        return self._read(columns, None, batch_rows)
 
-    def rows_with(self, columns: Iterable[str], probes: Iterable[str]) -> Iterator[pa.RecordBatch]:
+    def rows_with(
+        self, columns: Iterable[str], probes: Iterable[str], batch_rows: int = BATCH_ROWS
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of row groups in which one of the leaves `probes` is not null throughout.
 
         Writers put all non-file actions together, so this leaves out almost everything.
@@ -78,7 +106,7 @@ class CheckpointFile:
             for group in range(self._file.num_row_groups)
             if any(self._may_have(group, index) for index in indexes)
         ]
-        return self._read(columns, groups) if groups else iter(())
+        return self._read(columns, groups, batch_rows) if groups else iter(())
 
     def _may_have(self, group: int, column: int) -> bool:
         chunk = self._file.metadata.row_group(group).column(column)
@@ -87,7 +115,9 @@ class CheckpointFile:
             return True
         return bool(statistics.null_count < chunk.num_values)
 
-    def _read(self, columns: Iterable[str], groups: list[int] | None) -> Iterator[pa.RecordBatch]:
+    def _read(
+        self, columns: Iterable[str], groups: list[int] | None, batch_rows: int
+    ) -> Iterator[pa.RecordBatch]:
         wanted = tuple(columns)
         present = [
             leaf
@@ -97,7 +127,7 @@ class CheckpointFile:
         with self._mapped():
             yield from _one_ahead(
                 self._file.iter_batches(
-                    BATCH_ROWS, row_groups=groups, columns=present, use_threads=False
+                    batch_rows, row_groups=groups, columns=present, use_threads=False
                 )
             )
 

@@ -125,10 +125,11 @@ class LocalOutput(Output):
 
     def write(self, data: bytes) -> int:  # type: ignore[override]
         """Write the next piece."""
-        with _mapped_errors(self._path):
-            files.write_all(self._descriptor, data)
         size = memoryview(data).nbytes
-        self.size_bytes += size
+        if self._descriptor >= 0:
+            with _mapped_errors(self._path):
+                files.write_all(self._descriptor, data)
+            self.size_bytes += size
         return size
 
     async def finish(self, *, if_absent: bool = False) -> None:

@@ -40,7 +40,7 @@ class Output(io.RawIOBase):
         raise NotImplementedError
 
     async def discard(self) -> None:
-        """Forget what was written; after `finish` nothing happens."""
+        """Forget what was written, and what is written from now on; nothing after `finish`."""
         raise NotImplementedError
 
 
@@ -83,10 +83,11 @@ class SpooledOutput(Output):
 
     def write(self, data: bytes) -> int:  # type: ignore[override]
         """Take the next piece."""
-        assert self._spool is not None
-        self._spool.write(data)
-        self.size_bytes += len(data)
-        return len(data)
+        size = memoryview(data).nbytes
+        if self._spool is not None:
+            self._spool.write(data)
+            self.size_bytes += size
+        return size
 
     async def finish(self, *, if_absent: bool = False) -> None:
         """Put the file."""

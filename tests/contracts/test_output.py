@@ -55,6 +55,7 @@ async def test_a_file_that_is_discarded_leaves_nothing(store: ObjectStore, path:
     output = open_output(store, path)
     output.write(b"one")
     await output.discard()
+    output.write(b"nobody listens")
     assert await names(store, path) == []
     folder = Path(path).parent
     assert not folder.exists() or list(folder.iterdir()) == []

@@ -152,4 +152,5 @@ class FaultyOutput(Output):
         await self._inner.finish(if_absent=if_absent)
 
     async def discard(self) -> None:
+        self._request = lambda: None
         await self._inner.discard()
