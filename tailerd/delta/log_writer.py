@@ -1,4 +1,4 @@
-"""Writes checkpoints, and the hint that names the newest, beside any other writer.
+"""Writes checkpoints and their hint, compactions and checksums, beside any other writer.
 
 Nothing is overwritten: every file appears whole, under a name that was free, after everything it
 names. Somebody else's file in its place is as good. What the protocol decides is decided in
@@ -7,9 +7,10 @@ names. Somebody else's file in its place is as good. What the protocol decides i
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tailerd.clock import Clock, SystemClock
@@ -18,21 +19,34 @@ from tailerd.delta.checkpoint_source import CheckpointSource
 from tailerd.delta.log_reader import LogReader
 from tailerd.delta.parquet_rows import CheckpointFile
 from tailerd.delta.protocol import table_properties as properties
+from tailerd.delta.protocol.actions import CommitInfo
 from tailerd.delta.protocol.checkpoint_columns import CheckpointColumns
 from tailerd.delta.protocol.last_checkpoint import last_checkpoint_body, parse_last_checkpoint
+from tailerd.delta.protocol.log_compaction import compact, is_compaction_of
 from tailerd.delta.protocol.log_path import (
     LAST_CHECKPOINT,
     LogFile,
     checkpoint_name,
+    checksum_name,
+    compaction_name,
     parse_log_path,
 )
 from tailerd.delta.protocol.log_segment import LogListing, commits_between
-from tailerd.delta.protocol.snapshot import Snapshot
+from tailerd.delta.protocol.snapshot import Snapshot, TableState
+from tailerd.delta.protocol.version_checksum_body import checksum_body
 from tailerd.delta.protocol.writer_features import check_maintainable, supports_v2_checkpoints
 from tailerd.delta.sidecar_writer import SidecarWriter
-from tailerd.errors import CorruptLogError, FileExistsAlreadyError, FileMissingError
+from tailerd.errors import (
+    BugError,
+    CorruptLogError,
+    FileExistsAlreadyError,
+    FileMissingError,
+    MissingVersionError,
+)
 
 Outcome = Literal["written", "already_there"]
+
+WITHDRAW_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +71,20 @@ class CheckpointResult:
     add_files: int = 0
     rebased: Snapshot | None = None
     is_hinted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileResult:
+    """What became of one file.
+
+    Attributes:
+        name: Relative to `_delta_log`.
+        size_bytes: 0 where it was not written.
+    """
+
+    name: str
+    outcome: Literal["written", "already_there", "nothing_to_say"]
+    size_bytes: int = 0
 
 
 class LogWriter:
@@ -183,6 +211,94 @@ class LogWriter:
             rebased=sidecars.rebased(_log_file(name, size_bytes)),
             is_hinted=is_hinted,
         )
+
+    # ------------------------------------------------------------------ compactions, checksums
+
+    async def write_compaction(self, state: TableState, start: int, end: int) -> FileResult:
+        """Write the compaction of the commits `start` to `end`, read it again and compare.
+
+        Args:
+            state: Of a version from `end` on.
+
+        Raises:
+            UnsupportedFeatureError: As `write_checkpoint`.
+            MissingVersionError, FileMissingError: A commit is not there.
+            CorruptLogError: A commit is damaged; or what was written is not what it should be, and
+                then it is withdrawn.
+            StorageError: It cannot be written.
+        """
+        check_maintainable(state)
+        if end <= start:
+            raise BugError(f"{start} to {end} is no range of commits.")
+        listing = await self.reader.list_log(start)
+        name = compaction_name(start, end)
+        if any(file.name == name and file.size_bytes for file in listing.compactions):
+            return FileResult(name=name, outcome="already_there")
+        files = commits_between(replace(listing, compactions=()), start - 1, end)
+        bodies = await self.reader.store.get_many([self.reader.path_of(file) for file in files])
+        named = [(file.name, body) for file, body in zip(files, bodies, strict=True)]
+        body = await asyncio.to_thread(compact, named, self.reader.url)
+        if not body:
+            return FileResult(name=name, outcome="nothing_to_say")
+        return await self._put_compaction(name, body, named)
+
+    async def _put_compaction(
+        self, name: str, body: bytes, commits: Sequence[tuple[str, bytes]]
+    ) -> FileResult:
+        path = f"{self.reader.path}/{name}"
+        try:
+            await self.reader.store.put(path, body, if_absent=True)
+        except FileExistsAlreadyError:
+            return FileResult(name=name, outcome="already_there")
+        try:
+            found = await self.reader.store.get(path)
+            is_right = found == body and await asyncio.to_thread(
+                is_compaction_of, found, commits, self.reader.url
+            )
+        except BaseException:
+            await self._withdraw(path)
+            raise
+        if not is_right:
+            await self._withdraw(path)
+            raise CorruptLogError(
+                f"{name} was read again and is not what its commits add up to, and was withdrawn.",
+                hint="The storage may be failing, or a commit is illegal: inspect the range.",
+            )
+        return FileResult(name=name, outcome="written", size_bytes=len(body))
+
+    async def _withdraw(self, path: str) -> None:
+        async with asyncio.timeout(WITHDRAW_SECONDS):
+            await self.reader.store.delete(path)
+
+    async def write_checksum(
+        self, snapshot: Snapshot, info: CommitInfo | None = None
+    ) -> FileResult:
+        """Write the checksum of a version that is published; one that is there stays.
+
+        Args:
+            snapshot: Of that version, with its files.
+            info: Provenance of its commit; read from the log where it is not given.
+
+        Raises:
+            UnsupportedFeatureError, StorageError: As `write_checkpoint`.
+            MissingVersionError: The commit is not there.
+        """
+        check_maintainable(snapshot.state)
+        name = checksum_name(snapshot.version)
+        if info is None:
+            file = await self.reader.commit_file(snapshot.version)
+            if file is None:
+                raise MissingVersionError(
+                    f"The commit of version {snapshot.version} is not in the log of"
+                    f" {self.reader.url}, so no checksum of it may be written."
+                )
+            info = (await self.reader.read_commit(file)).commit.info
+        body = checksum_body(snapshot, info)
+        try:
+            await self.reader.store.put(f"{self.reader.path}/{name}", body, if_absent=True)
+        except FileExistsAlreadyError:
+            return FileResult(name=name, outcome="already_there")
+        return FileResult(name=name, outcome="written", size_bytes=len(body))
 
     # ------------------------------------------------------------------ the hint
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from tailerd.delta.protocol.commit_file import Commit
 from tailerd.delta.protocol.file_key import KeyArray
-from tailerd.delta.protocol.file_tally import SizeHistogram, VectorTally
+from tailerd.delta.protocol.file_tally import SizeBins, SizeHistogram, VectorTally
 from tailerd.errors import BugError
 
 Sizes = npt.NDArray[np.int64]
@@ -198,8 +198,17 @@ class FileIndex:
         self._is_live = live
         self.num_files = len(live)
         self.size_bytes = int(self._sizes.sum())
+        had_bins = self.sizes.bins is not None
         self.sizes = SizeHistogram()
         self.sizes.count_all(self._sizes)
+        if had_bins:
+            self.sizes.bins = SizeBins(self._sizes)
+
+    def size_bins(self) -> SizeBins:
+        """Return files and bytes by size, kept by every commit from the first call on."""
+        if self.sizes.bins is None:
+            self.sizes.bins = SizeBins(self.sorted_files()[1])
+        return self.sizes.bins
 
     def sorted_files(self) -> tuple[KeyArray, Sizes]:
         """Return keys, ascending, and sizes of all live files."""
