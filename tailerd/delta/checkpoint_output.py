@@ -14,7 +14,7 @@ from tailerd.delta.checkpoint_source import FileActions
 from tailerd.delta.protocol.checkpoint_columns import DICTIONARIES, STATISTICS, CheckpointColumns
 from tailerd.delta.protocol.file_index import Origins
 from tailerd.delta.protocol.file_key import KeyArray
-from tailerd.errors import StorageError
+from tailerd.errors import BugError, StorageError
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.output import open_output
 
@@ -62,13 +62,8 @@ class CheckpointOutput:
         self.rows = self.adds = self.removes = 0
         self._columns = columns
         self._output = open_output(store, path)
-        self._writer = pq.ParquetWriter(
-            self._output,
-            columns.schema,
-            compression=COMPRESSION,
-            use_dictionary=_leaves(columns.schema, DICTIONARIES),
-            write_statistics=_leaves(columns.schema, STATISTICS),
-        )
+        # Made with the first rows: it writes at once, and may fail.
+        self._writer: pq.ParquetWriter | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -95,10 +90,22 @@ class CheckpointOutput:
 
     def _write_blocking(self, batch: pa.RecordBatch) -> None:
         try:
+            if self._writer is None:
+                self._writer = self._new_writer()
             self._writer.write_batch(batch, row_group_size=max(1, batch.num_rows))
         except (pa.ArrowException, OSError) as error:
             raise _failed(self.path, error) from error
         self.rows += batch.num_rows
+
+    def _new_writer(self) -> pq.ParquetWriter:
+        schema = self._columns.schema
+        return pq.ParquetWriter(
+            self._output,
+            schema,
+            compression=COMPRESSION,
+            use_dictionary=_leaves(schema, DICTIONARIES),
+            write_statistics=_leaves(schema, STATISTICS),
+        )
 
     async def finish(self) -> None:
         """Let the file appear.
@@ -107,6 +114,8 @@ class CheckpointOutput:
             FileExistsAlreadyError: There is one of this name.
             StorageError: It cannot be written.
         """
+        if self._writer is None:
+            raise BugError(f"{self.path} has no rows, and a checkpoint always has some.")
         try:
             await asyncio.to_thread(self._writer.close)
         except (pa.ArrowException, OSError) as error:
@@ -119,8 +128,9 @@ class CheckpointOutput:
     async def __aexit__(self, *_: object) -> None:
         await self._output.discard()
         # A writer that is not closed would write its end when it is forgotten.
-        with contextlib.suppress(pa.ArrowException, OSError):
-            self._writer.close()
+        if self._writer is not None:
+            with contextlib.suppress(pa.ArrowException, OSError):
+                self._writer.close()
 
 
 def _failed(path: str, error: Exception) -> StorageError:
