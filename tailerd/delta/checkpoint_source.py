@@ -77,6 +77,8 @@ class CheckpointSource:
         self._log = log
         self._commits = commits
         self._removed_after_ms = removed_after_ms
+        self._held: dict[str, list[list[FullLine]]] = {}
+        self._held_bytes = 0
         self._commit_keys: dict[int, KeyArray] = {}
         self._live: tuple[KeyArray, Origins] = snapshot.files.live_origins()
 
@@ -264,6 +266,7 @@ class CheckpointSource:
         """Give the removes of commits that count."""
         if not self.tombstones.count:
             return
+        held: dict[int, FileRow] = {}
         for file in self._commits:
             async for lines in self._lines(file):
                 rows = {
@@ -271,9 +274,13 @@ class CheckpointSource:
                 }
                 keys = np.fromiter(rows, np.uint64, len(rows))
                 counts = self.tombstones.take_counting(file.end_version, keys)
-                chosen = {k: r for (k, r), one in zip(rows.items(), counts, strict=True) if one}
-                if (found := self._removes(chosen)) is not None:
-                    yield found
+                held |= {k: r for (k, r), one in zip(rows.items(), counts, strict=True) if one}
+                if len(held) >= ROWS_AT_ONCE:
+                    if (found := await asyncio.to_thread(self._removes, held)) is not None:
+                        yield found
+                    held = {}
+        if (found := self._removes(held)) is not None:
+            yield found
 
     def _removes(self, rows: dict[int, FileRow]) -> FileActions | None:
         rows = {
@@ -289,8 +296,14 @@ class CheckpointSource:
     async def _lines(self, file: LogFile) -> AsyncIterator[list[FullLine]]:
         """Yield a commit's lines, a slice at a time."""
         if file.size_bytes <= ONE_GET_BYTES:
-            bodies = [await self._log.store.get(self._log.path_of(file))]
-            for lines in decode_full(file.name, bodies):
+            known = self._held.get(file.name)
+            if known is None:
+                bodies = [await self._log.store.get(self._log.path_of(file))]
+                known = list(decode_full(file.name, bodies))
+                if self._held_bytes + file.size_bytes <= HELD_BYTES:
+                    self._held[file.name] = known
+                    self._held_bytes += file.size_bytes
+            for lines in known:
                 yield lines
             return
         rest = b""
@@ -307,6 +320,8 @@ class CheckpointSource:
 
 
 ONE_GET_BYTES = 1024 * 1024
+HELD_BYTES = 16 * 1024 * 1024
+"""So much of small commits is decoded once and kept for the job."""
 
 
 def remove_keys(removes: pa.StructArray, root_url: str) -> KeyArray:

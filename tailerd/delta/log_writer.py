@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from tailerd.clock import Clock, SystemClock
@@ -28,6 +28,7 @@ from tailerd.delta.protocol.log_path import (
     LogFile,
     checkpoint_name,
     checksum_name,
+    commit_name,
     compaction_name,
     parse_log_path,
 )
@@ -222,7 +223,7 @@ class LogWriter:
 
         Raises:
             UnsupportedFeatureError: As `write_checkpoint`.
-            MissingVersionError, FileMissingError: A commit is not there.
+            MissingVersionError: A commit is not there.
             CorruptLogError: A commit is damaged; or what was written is not what it should be, and
                 then it is withdrawn.
             StorageError: It cannot be written.
@@ -230,13 +231,18 @@ class LogWriter:
         check_maintainable(state)
         if end <= start:
             raise BugError(f"{start} to {end} is no range of commits.")
-        listing = await self.reader.list_log(start)
         name = compaction_name(start, end)
-        if any(file.name == name and file.size_bytes for file in listing.compactions):
-            return FileResult(name=name, outcome="already_there")
-        files = commits_between(replace(listing, compactions=()), start - 1, end)
-        bodies = await self.reader.store.get_many([self.reader.path_of(file) for file in files])
-        named = [(file.name, body) for file, body in zip(files, bodies, strict=True)]
+        names = [commit_name(version) for version in range(start, end + 1)]
+        try:
+            bodies = await self.reader.store.get_many(
+                [f"{self.reader.path}/{commit}" for commit in names]
+            )
+        except FileMissingError as error:
+            raise MissingVersionError(
+                f"The commits {start} to {end} cannot be compacted, because one is missing from the"
+                f" log: {error}"
+            ) from error
+        named = list(zip(names, bodies, strict=True))
         body = await asyncio.to_thread(compact, named, self.reader.url)
         if not body:
             return FileResult(name=name, outcome="nothing_to_say")

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from tailerd.clock import Clock
 from tailerd.delta.checkpoint_output import CheckpointOutput, WrittenRows
@@ -25,6 +26,8 @@ from tailerd.delta.protocol.other_actions import StateAction
 from tailerd.delta.protocol.sidecar_plan import SIDECAR_FILES, SidecarPlan, StoredPart
 from tailerd.delta.protocol.snapshot import Snapshot
 from tailerd.errors import CorruptLogError, FileMissingError
+
+MAX_UNUSED_ROWS = 1 << 20
 
 
 class SidecarWriter:
@@ -87,23 +90,22 @@ class SidecarWriter:
                 await self._open.__aexit__()
 
     def _stored_parts(self) -> list[StoredPart]:
+        rows = self._source.live_rows
+        is_live = np.zeros(int(rows.max(initial=0)) + 1, np.bool_)
+        is_live[rows] = True
         files = self._source.snapshot.checkpoint_files
-        starts = np.array(sorted(first for _, first in files), np.uint32)
-        live = np.bincount(
-            np.searchsorted(starts, self._source.live_rows, side="right"),
-            minlength=len(starts) + 1,
-        )
-        counts = dict(zip(starts.tolist(), live[1:].tolist(), strict=True))
-        # A manifest and a sidecar may start at one row where the manifest has none.
-        return [self._stored_part(file, first, counts[first]) for file, first in files]
+        return [self._stored_part(file, first, is_live) for file, first in files]
 
-    def _stored_part(self, file: LogFile, first_row: int, live_adds: int) -> StoredPart:
+    def _stored_part(
+        self, file: LogFile, first_row: int, is_live: npt.NDArray[np.bool_]
+    ) -> StoredPart:
         if file.kind is not LogFileKind.SIDECAR:
             return StoredPart(
                 file=file, first_row=first_row, rows=0, adds=None, removes=None, live_adds=0
             )
         with self._source.opened(file) as rows:
             adds, removes = rows.count_of("add.path"), rows.count_of("remove.path")
+            live_adds = int(is_live[first_row : first_row + rows.num_rows].sum())
             is_sound = True
             if removes and adds == live_adds:
                 counting = expired = 0
@@ -190,8 +192,12 @@ class SidecarWriter:
         return name, len(body), len(actions) + self.adds + self.removes
 
     def rebased(self, manifest: LogFile) -> Snapshot | None:
-        """Return the snapshot based on this checkpoint; None where its rows ran out of numbers."""
-        if self._next_row >= VERSION_FLAG:
+        """Return the snapshot based on this checkpoint.
+
+        None where too many numbers of rows are those of sidecars that are gone: a snapshot that is
+        opened counts them anew.
+        """
+        if self._next_row >= min(VERSION_FLAG, 8 * self.adds + MAX_UNUSED_ROWS):
             return None
         reused = tuple((part.file, part.first_row) for part in self.plan.reused)
         # The manifest has no rows of files; any place outside the others' is right.

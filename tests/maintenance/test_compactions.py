@@ -137,7 +137,7 @@ def test_a_missing_commit_stops_the_compaction(tmp_path: Path) -> None:
     table = write_history(tmp_path)
     table.checkpoint(6)
     table.commit_path(3).unlink()
-    with pytest.raises(MissingVersionError, match="Version 3 is missing"):
+    with pytest.raises(MissingVersionError, match="one is missing"):
         compact_range(tmp_path, 1, 7)
     assert not list(table.log.glob("*.compacted.json"))
 
