@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import Executor
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset
+from tailerd.changefeed.saved_offset import OffsetStore
 from tailerd.clock import Clock
 from tailerd.config import Config, SinkConfig, TableConfig
 from tailerd.config.values import check_start
@@ -37,8 +39,8 @@ from tailerd.storage.metered import MeteredStore, RequestKind
 from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.base import Watcher
 from tailerd.watchers.hints import Hint, HintBoard
-from tailerd.watchers.local import LocalWatcher
-from tailerd.watchers.poll import PollWatcher
+from tailerd.watchers.local import watch_folders
+from tailerd.watchers.poll import FloorWatcher, PollWatcher
 
 if TYPE_CHECKING:
     from tailerd.spark.engine import SparkEngine
@@ -118,9 +120,22 @@ def open_log(place: str, *, telemetry: Telemetry) -> LogReader:
     return LogReader(MeteredStore(store, count), root, on_mismatch=lambda _: None, with_rows=True)
 
 
-def offset_store(config: Config) -> FileOffsetStore:
-    """Return the store of the Arrow engine's offsets."""
+def offset_store(config: Config, sink: Sink | None = None) -> OffsetStore:
+    """Return the store of an Arrow engine's offsets: its sink's own, or the state folder."""
+    if sink is not None and sink.offsets is not None:
+        return sink.offsets
     return FileOffsetStore(Path(config.state) / "offsets")
+
+
+@asynccontextmanager
+async def opened_offset_store(config: Config, name: str) -> AsyncIterator[OffsetStore]:
+    """Give the store of one table's offset while no pipeline runs it."""
+    sink = open_sink(name, config.tables[name].sink)
+    try:
+        yield offset_store(config, sink)
+    finally:
+        if sink is not None:
+            await sink.aclose()
 
 
 async def saved_offset(config: Config, name: str) -> Offset | None:
@@ -131,7 +146,8 @@ async def saved_offset(config: Config, name: str) -> Offset | None:
     """
     if config.engine_of(name) == "spark":
         return _spark_offset(spark_checkpoint(config, name))
-    saved = await offset_store(config).load(name)
+    async with opened_offset_store(config, name) as offsets:
+        saved = await offsets.load(name)
     return None if saved is None else saved.offset
 
 
@@ -178,15 +194,21 @@ def open_watchers(
     def report(path: str, reason: str) -> None:
         telemetry.emit(events.WatcherUnavailable(path=path, hint=reason))
 
-    by_interval: dict[float, list[str]] = {}
+    by_interval: dict[float | None, list[str]] = {}
     for table in tables:
         by_interval.setdefault(table.poll_interval, []).append(log_folder(table))
     folders = [folder for group in by_interval.values() for folder in group]
-    pollers = [
-        PollWatcher(group, interval_seconds=interval, clock=clock)
-        for interval, group in by_interval.items()
-    ]
-    return [LocalWatcher(folders, on_unavailable=report), *pollers] if folders else []
+    if not folders:
+        return []
+    files = watch_folders(folders, on_unavailable=report)
+    watchers: list[Watcher] = [files]
+    for interval, group in by_interval.items():
+        watchers.append(
+            FloorWatcher(group, is_covered=files.covers, clock=clock)
+            if interval is None
+            else PollWatcher(group, interval_seconds=interval, clock=clock)
+        )
+    return watchers
 
 
 class Assembly:
@@ -257,7 +279,7 @@ class Assembly:
                 open_source, table, self._telemetry, snapshot_spool(self._config, name)
             ),
             sink=sink,
-            offsets=offset_store(self._config),
+            offsets=offset_store(self._config, sink),
             hint=self._bell(name, log_folder(table)),
             telemetry=self._telemetry,
             clock=self._clock,
@@ -301,7 +323,8 @@ async def reset_offset(
     table = config.tables[name]
     source = await open_source(table, telemetry or Telemetry(), snapshot_spool(config, name))
     offset = await source.initial_offset(to)
-    await save_offset(offset_store(config), name, offset, ChangeMode(table.changes), source)
+    async with opened_offset_store(config, name) as offsets:
+        await save_offset(offsets, name, offset, ChangeMode(table.changes), source)
     return offset
 
 

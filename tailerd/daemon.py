@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from types import FrameType
 
 import watchfiles
 
@@ -57,6 +58,7 @@ class Daemon:
         config_path: Path | None = None,
         reload: Callable[[], Config] | None = None,
         is_watching_config: bool = False,
+        is_own_process: bool = False,
     ) -> None:
         """Prepare.
 
@@ -69,12 +71,14 @@ class Daemon:
             config_path: Where the configuration came from.
             reload: Reads it again, blocking; called at SIGHUP.
             is_watching_config: Whether a changed file is read without being asked.
+            is_own_process: Whether the process ends after `run`, so that signals no longer matter.
         """
         self.interrupted_by: signal.Signals | None = None
         self._file_config = config
         self._config_path = config_path
         self._reload = reload
         self._is_watching_config = is_watching_config
+        self._is_own_process = is_own_process
         self._reload_asked = asyncio.Event()
         self._rejected: set[tuple[str, str]] = set()
         self._is_once = is_once
@@ -110,6 +114,10 @@ class Daemon:
         if self._stop.is_set():
             self._stop_now.set()
         self._stop.set()
+
+    def ask_reload(self) -> None:
+        """Ask for another look at the configuration; before `run`, for one as soon as it runs."""
+        self._reload_asked.set()
 
     def _hear(self, event: events.Event) -> None:
         if self._growth is not None:
@@ -276,16 +284,25 @@ class Daemon:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
+        """Hear signals; afterwards a process of our own is deaf to them: it ends anyhow."""
         loop = asyncio.get_running_loop()
-        for number in _SIGNALS:
-            loop.add_signal_handler(number, self._on_signal, number)
+        actions: dict[signal.Signals, Callable[[], None]] = {
+            number: partial(self._on_signal, number) for number in _SIGNALS
+        }
         if self._reload is not None:
-            loop.add_signal_handler(signal.SIGHUP, self._reload_asked.set)
+            actions[signal.SIGHUP] = self.ask_reload
+
+        def hear(number: int, _: FrameType | None) -> None:
+            loop.call_soon_threadsafe(actions[signal.Signals(number)])
+
+        # Not the loop's own handlers: with those a signal that comes between the last of them and
+        # the end of the process kills it, whatever its status was going to be.
+        before = {number: signal.signal(number, hear) for number in actions}
         try:
             yield
         finally:
-            for number in (*_SIGNALS, signal.SIGHUP):
-                loop.remove_signal_handler(number)
+            for number, handler in before.items():
+                signal.signal(number, signal.SIG_IGN if self._is_own_process else handler)
 
     def _on_signal(self, number: signal.Signals) -> None:
         if self.interrupted_by is None:

@@ -98,6 +98,13 @@ class MissingVersionError(TableError):
     code = "missing_version"
 
 
+class LogCleanedUpError(MissingVersionError):
+    """Files of the log went while they were read; another look tells what is still there."""
+
+    code = "log_cleaned_up"
+    retryable = True
+
+
 class ChecksumMismatchError(CorruptLogError):
     """The replayed state differs from the version checksum a writer left."""
 
@@ -179,6 +186,20 @@ class SinkError(TailerdError):
 
     code = "sink"
     retryable = True
+
+
+class SinkRefusedError(SinkError):
+    """A sink refuses what is asked of it, and will until somebody acts."""
+
+    code = "sink_refused"
+    retryable = False
+
+
+class SinkFencedError(SinkError):
+    """Another process took over writing for this pipeline."""
+
+    code = "sink_fenced"
+    retryable = False
 
 
 class EngineError(TailerdError):

@@ -18,11 +18,10 @@ SINK_GROUP = "tailerd.sinks"
 SINK_CONFIGS: dict[str, str] = {
     "console": "tailerd.sinks.console:ConsoleSinkConfig",
     "file": "tailerd.sinks.file_config:FileSinkConfig",
+    "kafka": "tailerd.sinks.kafka.config:KafkaSinkConfig",
     "stream": "tailerd.sinks.stream:StreamSinkConfig",
 }
 """Sink kind -> the class of its configuration section, a `tailerd.config.SinkConfig`."""
-
-_NOT_IN_THIS_RELEASE = {"kafka": "Use `file` or `console`, or with the Spark engine `stream`."}
 
 
 def sink_kinds() -> tuple[str, ...]:
@@ -41,10 +40,6 @@ def sink_config_class(kind: str) -> type[object]:
     for point in _plugged_in():
         if point.name == kind:
             return load_class(point.value)
-    if kind in _NOT_IN_THIS_RELEASE:
-        raise ConfigError(
-            f"the sink kind {kind!r} is not in this release.", hint=_NOT_IN_THIS_RELEASE[kind]
-        )
     raise ConfigError(f"the sink kind {kind!r} is not known.", hint=known(kind, sink_kinds()))
 
 

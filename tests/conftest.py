@@ -6,11 +6,16 @@ import json
 import os
 import sys
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
+
+if TYPE_CHECKING:
+    from tests.kafka.broker import Broker
+    from tests.kafka.topics import Topics
 
 ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
@@ -29,6 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="how many seeds each random test runs with, or FIRST:UNTIL to repeat some;"
         " by default what its module says in DEFAULT_SEEDS, or 3",
     )
+    parser.addoption("--kills", type=int, default=None, help="how often kill tests kill the daemon")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -76,3 +82,38 @@ def given_manifest(given_tables: Path) -> list[dict[str, Any]]:
     """The manifest's entries of Delta tables."""
     entries = json.loads((given_tables / "manifest.json").read_text())["tables"]
     return [entry for entry in entries if entry.get("format") == "delta"]
+
+
+@pytest.fixture(scope="session")
+def kafka_jars() -> Path:
+    """Kafka's jars, and a Java for them; where they cannot be had tests skip, in CI they fail."""
+    # Imported here, as below: most tests need neither a broker nor its clients.
+    from tests.kafka.jars import KafkaUnavailableError, kafka_jars
+
+    try:
+        return kafka_jars()
+    except KafkaUnavailableError as error:
+        if os.environ.get("CI"):
+            pytest.fail(str(error), pytrace=False)
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """The one broker of this run: shared, so leave it running and as you found it."""
+    from tests.kafka.broker import Broker
+
+    broker = Broker(tmp_path_factory.mktemp("kafka") / "broker")
+    broker.start()
+    yield broker
+    broker.kill()
+    broker.remove_data()
+
+
+@pytest.fixture
+def topics(kafka_broker: Broker) -> Iterator[Topics]:
+    """Makes topics on the shared broker; they are deleted after the test."""
+    from tests.kafka.topics import Topics
+
+    with Topics(kafka_broker.plain) as made:
+        yield made

@@ -27,6 +27,7 @@ COMMANDS = {
     "pause": "Hold one pipeline of the running daemon.",
     "resume": "Let a paused or failed pipeline go on.",
     "offsets": "Saved offsets of every pipeline; reset one.",
+    "verify": "Proof that what was delivered, replayed, is the table.",
     "validate": "Check a configuration, reach every table and sink.",
 }
 EXIT_INTERRUPTED = 130
@@ -66,19 +67,25 @@ class LazyGroup(click.Group):
 @click.pass_context
 def cli(context: click.Context, debug: bool) -> None:
     """`tail -f` for lakehouse tables: row changes of Delta tables, as they are committed."""
-    context.obj = {"debug": debug}
+    context.ensure_object(dict)["debug"] = debug
 
 
 def main() -> None:
     """Run the command line and leave the process with the contract's exit status."""
-    sys.exit(run(sys.argv[1:]))
+    sys.exit(run(sys.argv[1:], is_own_process=True))
 
 
-def run(arguments: list[str]) -> int:
-    """Run a command line; return its exit status. Never raises."""
+def run(arguments: list[str], *, is_own_process: bool = False) -> int:
+    """Run a command line; return its exit status. Never raises.
+
+    Args:
+        arguments: Without the program's name.
+        is_own_process: Whether the process ends with the command, so that its signals are ours.
+    """
     is_debug = "--debug" in arguments
     try:
-        status = cli.main(arguments, prog_name="tailerd", standalone_mode=False)
+        about = {"is_own_process": is_own_process}
+        status = cli.main(arguments, prog_name="tailerd", standalone_mode=False, obj=about)
         return status if isinstance(status, int) else 0
     except click.exceptions.Abort:
         return EXIT_INTERRUPTED

@@ -29,8 +29,9 @@ class _ShowByDefault(click.Group):
     """A group whose plain form, `offsets [NAME]`, is its command `show`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put `show` before arguments that name no command."""
-        if "--help" not in args[:1] and not (args and args[0] in self.commands):
+        """Put `show` before arguments that name no command and ask for no help."""
+        own = {*self.commands, *ctx.help_option_names}
+        if not args or args[0] not in own:
             args = ["show", *args]
         return super().parse_args(ctx, args)
 
@@ -65,7 +66,7 @@ def show(name: str | None, config_path: Path, is_json: bool) -> None:
     config = discover_tables(load_config(config_path)).config
     names = [name] if name is not None else list(config.tables)
     for each in names:
-        _known(config, each)
+        check_name(config, each)
         offset = asyncio.run(saved_offset(config, each))
         click.echo(_as_json(config, each, offset) if is_json else _as_line(config, each, offset))
 
@@ -83,8 +84,7 @@ def show(name: str | None, config_path: Path, is_json: bool) -> None:
 def reset(name: str, to: str, config_path: Path, url: str | None, token_file: Path | None) -> None:
     """Let the pipeline NAME begin elsewhere: through the daemon where one runs, else in its state.
 
-    A file sink takes back the files that begin at or after the new place; rows of a file that
-    begins before it come again.
+    A file sink takes back the rows at or after the new place, also from the middle of a file.
     """
     from tailerd.assembly import reset_offset, spark_checkpoint
     from tailerd.config import discover_tables, load_config
@@ -92,7 +92,7 @@ def reset(name: str, to: str, config_path: Path, url: str | None, token_file: Pa
     from tailerd.pipeline.state_lock import state_lock
 
     config = discover_tables(load_config(config_path)).config
-    _known(config, name)
+    check_name(config, name)
     if config.engine_of(name) == "spark":
         raise UsageError(
             f"The offset of {name} is kept by Spark, in {spark_checkpoint(config, name)}.",
@@ -132,7 +132,8 @@ def _reset_running(
     return Offset.from_json(json.dumps(answer.get("offset")))
 
 
-def _known(config: Config, name: str) -> None:
+def check_name(config: Config, name: str) -> None:
+    """Refuse a name that is no configured table, with the nearest one that is."""
     from tailerd.errors import UsageError
     from tailerd.registry import known
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -53,7 +54,9 @@ Examples:
     show_default=True,
     help="The least important log line.",
 )
+@click.pass_obj
 def command(
+    about: dict[str, bool],
     config_path: Path,
     once: bool,
     engine: str | None,
@@ -72,6 +75,9 @@ def command(
     from tailerd.daemon import Daemon
     from tailerd.telemetry.logs import log_handler
 
+    is_own_process = about["is_own_process"]
+    hangups = _Hangups(is_listening=is_own_process and not once)
+
     def load() -> Config:
         config = load_config(config_path, engine=engine)
         make_demo_tables(config)
@@ -85,11 +91,33 @@ def command(
         config_path=config_path,
         reload=None if once else load,
         is_watching_config=watch_config and not once,
+        is_own_process=is_own_process,
     )
+    hangups.pass_to(daemon.ask_reload)
     asyncio.run(daemon.run())
     interrupted_by = daemon.interrupted_by
     if interrupted_by is signal.SIGINT:
         raise KeyboardInterrupt
+
+
+class _Hangups:
+    """Catches `SIGHUP` before the daemon does: by default it would end the process."""
+
+    def __init__(self, *, is_listening: bool) -> None:
+        self._is_listening = is_listening
+        self._has_come = False
+        if is_listening:
+            signal.signal(signal.SIGHUP, self._catch)
+
+    def _catch(self, *_: object) -> None:
+        self._has_come = True
+
+    def pass_to(self, ask_reload: Callable[[], None]) -> None:
+        """Call this for signals from now on, and once for those that came."""
+        if self._is_listening:
+            signal.signal(signal.SIGHUP, lambda *_: ask_reload())
+        if self._has_come:
+            ask_reload()
 
 
 def make_demo_tables(config: Config) -> None:

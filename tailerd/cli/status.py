@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -34,6 +35,8 @@ _COLUMNS = (
     "next retry",
     "last error",
 )
+_LEFT_OUT_WHERE_NARROW = ("engine", "sink")
+_NARROW = 100
 _TOP_OF_SCREEN = b"\x1b[H\x1b[J"
 _MOST_ERROR_CHARS = 100
 
@@ -69,16 +72,22 @@ def command(
     minute, the last error and when it is tried again.
     """
     client = DaemonClient.of(url, config_path, token_file)
-    is_screen = watch and not as_json and sys.stdout.isatty()
+    is_screen = sys.stdout.isatty()
     while True:
         shown = _tables(client, name)
-        if is_screen:
+        if watch and is_screen and not as_json:
             write_bytes(sys.stdout.buffer, _TOP_OF_SCREEN)
         rows = shown if as_json else [row_of(table, time.time()) for table in shown]
-        print_records(rows, _COLUMNS, as_json=as_json)
+        print_records(rows, _columns(is_screen=is_screen), as_json=as_json)
         if not watch:
             return
         time.sleep(interval)
+
+
+def _columns(*, is_screen: bool) -> tuple[str, ...]:
+    if not is_screen or shutil.get_terminal_size().columns >= _NARROW:
+        return _COLUMNS
+    return tuple(column for column in _COLUMNS if column not in _LEFT_OUT_WHERE_NARROW)
 
 
 def _tables(client: DaemonClient, name: str | None) -> list[dict[str, object]]:

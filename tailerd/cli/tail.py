@@ -21,7 +21,7 @@ from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.sources.delta.source import DeltaChangeSource
 from tailerd.storage.locate import locate
 from tailerd.watchers.hints import Hint, HintBoard
-from tailerd.watchers.local import LocalWatcher
+from tailerd.watchers.local import watch_folders
 from tailerd.watchers.poll import PollWatcher
 
 _EXAMPLES = """\b
@@ -142,7 +142,7 @@ async def _watched(table: str) -> AsyncGenerator[Hint, None]:
     board = HintBoard()
     hint = board.subscribe(folder)
     watchers = (
-        LocalWatcher([folder]),
+        watch_folders([folder]),
         PollWatcher([folder], interval_seconds=_POLL_SECONDS, clock=SystemClock()),
     )
     async with asyncio.TaskGroup() as group:

@@ -30,6 +30,7 @@ _TABLES: dict[str, tuple[str, str]] = {
     "orders": ("file", "spark"),
     "payments": ("console", "arrow"),
     "refunds": ("stream", "spark"),
+    "shipments": ("kafka", "arrow"),
 }
 """Example tables: name -> (kind of the sink, engine); the first shows every field."""
 

@@ -60,6 +60,9 @@ def _problem(problem: dict[str, Any], model: type[BaseModel], place: Callable[[s
     value = problem["input"]
     if _is_secret(section, loc):
         return f"{path} has a value that does not fit (not shown): {reason}."
+    if isinstance(value, dict):
+        # A section as a whole: long, and one of its fields may be a secret.
+        return f"{path}: {reason}." if path else f"{reason}."
     return f"{path} is {_short(value)}, but {reason}."
 
 

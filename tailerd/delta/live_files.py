@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +24,7 @@ from tailerd.delta.protocol.file_key import KeyArray
 from tailerd.delta.protocol.live_file import LiveFile, files_added
 from tailerd.delta.protocol.log_path import LogFile
 from tailerd.delta.protocol.snapshot import Snapshot
-from tailerd.errors import CorruptLogError, MissingVersionError
+from tailerd.errors import CorruptLogError, FileMissingError, LogCleanedUpError
 
 
 async def read_live_files(
@@ -39,18 +40,19 @@ async def read_live_files(
     The order within the range is the log's and not defined.
 
     Raises:
-        CorruptLogError, MissingVersionError: The log changed since the snapshot was made.
+        CorruptLogError, LogCleanedUpError: The log changed since the snapshot was made.
     """
     origins = snapshot.files.origins_between(first_key, until_key)
     seen = 0
-    for file, first_row in snapshot.checkpoint_files:
-        batches = _checkpoint_batches(reader, file, first_row, origins, with_stats)
-        while (files := await asyncio.to_thread(next, batches, None)) is not None:
+    with _while_it_is_there(snapshot):
+        for file, first_row in snapshot.checkpoint_files:
+            batches = _checkpoint_batches(reader, file, first_row, origins, with_stats)
+            while (files := await asyncio.to_thread(next, batches, None)) is not None:
+                seen += len(files)
+                yield files
+        async for files in _commit_files(reader, snapshot, origins):
             seen += len(files)
             yield files
-    async for files in _commit_files(reader, snapshot, origins):
-        seen += len(files)
-        yield files
     if seen != origins.count:
         raise CorruptLogError(
             f"Version {snapshot.version} has {origins.count} such files, and {seen} were found"
@@ -63,21 +65,35 @@ async def count_rows(reader: LogReader, snapshot: Snapshot) -> int | None:
     """Return the rows of all live files without deleted ones; None if a file lacks statistics.
 
     Raises:
-        CorruptLogError, MissingVersionError: The log changed since the snapshot was made.
+        CorruptLogError, LogCleanedUpError: The log changed since the snapshot was made.
     """
     origins = snapshot.files.origins_between(0, None)
     total = 0
-    for file, first_row in snapshot.checkpoint_files:
-        count = await asyncio.to_thread(_count_checkpoint_rows, reader, file, first_row, origins)
-        if count is None:
-            return None
-        total += count
-    async for files in _commit_files(reader, snapshot, origins):
-        count = _rows_of(files)
-        if count is None:
-            return None
-        total += count
+    with _while_it_is_there(snapshot):
+        for file, first_row in snapshot.checkpoint_files:
+            count = await asyncio.to_thread(
+                _count_checkpoint_rows, reader, file, first_row, origins
+            )
+            if count is None:
+                return None
+            total += count
+        async for files in _commit_files(reader, snapshot, origins):
+            count = _rows_of(files)
+            if count is None:
+                return None
+            total += count
     return total
+
+
+@contextmanager
+def _while_it_is_there(snapshot: Snapshot) -> Iterator[None]:
+    try:
+        yield
+    except FileMissingError as error:
+        raise LogCleanedUpError(
+            f"The log was cleaned up while version {snapshot.version} was read: {error.message}",
+            hint="Run the command again.",
+        ) from error
 
 
 def _count_checkpoint_rows(
@@ -158,7 +174,7 @@ async def _commit_files(
         keys = origins.commit_keys[origins.commit_versions == version]
         file = compactions.get(version) or await reader.commit_file(version)
         if file is None:
-            raise MissingVersionError(
+            raise LogCleanedUpError(
                 f"The commit of version {version} is gone, because the log was cleaned up while"
                 " it was read.",
                 hint="Run the command again.",

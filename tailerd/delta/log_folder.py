@@ -15,7 +15,7 @@ from tailerd.delta.protocol.log_path import (
 )
 from tailerd.delta.protocol.log_segment import LogListing
 from tailerd.errors import FileMissingError
-from tailerd.storage.base import ObjectStore
+from tailerd.storage.base import FolderMark, MarksFolders, ObjectStore
 from tailerd.storage.locate import url_of
 
 LINES_SLICE_BYTES = 1024 * 1024
@@ -34,6 +34,11 @@ class LogFolder:
         self.root = root.rstrip("/")
         self.url = url_of(store, self.root)
         self.path = f"{self.root}/{LOG_FOLDER}"
+        self._marks = store if isinstance(store, MarksFolders) else None
+
+    async def mark(self) -> FolderMark | None:
+        """Return a mark of what files there are; None where only a listing tells."""
+        return None if self._marks is None else await self._marks.folder_mark(self.path)
 
     async def list_log(self, start_version: int = 0) -> LogListing:
         """List the log from a version on."""

@@ -62,22 +62,34 @@ class DebeziumEncoder:
         Raises:
             ConfigError: A key column is not among the table's columns.
         """
-        part = ChangePart(batch, pair_rows(batch, self._key))
-        return encode_in_parts(part, lambda piece: self._texts(piece, now_us, ""))
+        return self.encode_changes(batch, pair_rows(batch, self._key), now_us=now_us)
+
+    def encode_changes(
+        self,
+        batch: ChangeBatch,
+        changes: RowChanges,
+        *,
+        now_us: int | None = None,
+        opening: str = "",
+        closing: str = "",
+    ) -> pa.Array:
+        """Return one envelope per given change, between two constants."""
+        part = ChangePart(batch, changes)
+        return encode_in_parts(part, lambda piece: self._texts(piece, now_us, closing, opening))
 
     def encode_lines(self, batch: ChangeBatch, *, now_us: int | None = None) -> bytes:
         r"""Return the envelopes as lines, each ended by `\n`."""
         part = ChangePart(batch, pair_rows(batch, self._key))
         return lines_in_parts(part, lambda piece: self._texts(piece, now_us, "\n"))
 
-    def _texts(self, part: ChangePart, now_us: int | None, end: str) -> pa.Array:
+    def _texts(self, part: ChangePart, now_us: int | None, end: str, opening: str = "") -> pa.Array:
         batch, changes = part.batch, part.changes
         objects = self._objects(batch)
         now = batch.timestamp_us if now_us is None else now_us
         source = f',"source":{self._source(batch)},"op":"'
         tail = f'",{_times(now)}}}{end}'
         pieces: list[str | ColumnTexts] = [
-            '{"before":',
+            opening + '{"before":',
             _images(objects, changes.before),
             ',"after":',
             _images(objects, changes.after),

@@ -90,10 +90,10 @@ def _closed(bodies: list[str], head: str, change: ChangeType | pa.Array, tail: s
     if isinstance(change, ChangeType):
         tail = f"{head}{quote_text(change.value)}{tail}"
         return [f"{{{body}{tail}" for body in bodies]
-    return [
-        f"{{{body}{head}{quote_text(kind)}{tail}"
-        for body, kind in zip(bodies, change.to_pylist(), strict=True)
-    ]
+    if pa.types.is_dictionary(change.type):
+        change = change.dictionary_decode()
+    tails = {kind.value: f"{head}{quote_text(kind.value)}{tail}" for kind in ChangeType}
+    return [f"{{{body}{tails[kind]}" for body, kind in zip(bodies, change.to_pylist(), strict=True)]
 
 
 def is_small(batch: ChangeBatch) -> bool:

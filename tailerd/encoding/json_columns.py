@@ -156,7 +156,9 @@ def scalar_texts(array: pa.Array, field: pa.Field) -> pa.Array:
         UnsupportedFeatureError: The type has no JSON form.
     """
     kind = array.type
-    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
+    if pa.types.is_boolean(kind):
+        return pc.if_else(array, "true", "false")
+    if pa.types.is_integer(kind) or pa.types.is_null(kind):
         return array.cast(pa.string())
     if pa.types.is_floating(kind):
         return float_texts(array)

@@ -28,6 +28,7 @@ _QUOTE = ord('"')
 _BACKSLASH = ord("\\")
 _FIRST_PRINTABLE = 0x20
 _FIRST_NON_ASCII = 0x80
+_BLOCK_BYTES = 128 * 1024
 
 
 def escaped_texts(texts: pa.Array) -> pa.Array:
@@ -36,16 +37,17 @@ def escaped_texts(texts: pa.Array) -> pa.Array:
     The data buffer is searched once; only rows with a hit are rewritten.
     """
     data, offsets = value_bytes(texts)
-    if data.size == 0:
+    is_ascii, is_plain = _looked_through(data)
+    if is_ascii and is_plain:
         return texts
-    if int(data.max()) >= _FIRST_NON_ASCII and not _is_valid_utf8(texts):
+    if not is_ascii and not _is_valid_utf8(texts):
         # Damaged text is rare, and only a decoder can say what is left of it.
         raw = texts.cast(pa.binary()).to_pylist()
         repaired = [None if value is None else quote_utf8(value)[1:-1] for value in raw]
         return pa.array(repaired, pa.string())
-    hits = (data < _FIRST_PRINTABLE) | (data == _QUOTE) | (data == _BACKSLASH)
-    if not hits.any():
+    if is_plain:
         return texts
+    hits = (data < _FIRST_PRINTABLE) | (data == _QUOTE) | (data == _BACKSLASH)
     places = np.flatnonzero(hits)
     is_hit_row = np.zeros(len(texts), dtype=bool)
     is_hit_row[np.searchsorted(offsets, places, side="right") - 1] = True
@@ -59,6 +61,24 @@ def escaped_texts(texts: pa.Array) -> pa.Array:
         character = chr(byte)
         escaped = pc.replace_substring(escaped, character, quote_utf8(character.encode())[1:-1])
     return pc.replace_with_mask(texts, mask, escaped)
+
+
+def _looked_through(data: Bytes) -> tuple[bool, bool]:
+    """Tell whether all bytes are ASCII, and whether none needs an escape.
+
+    Block by block: what is compared stays in the processor's cache.
+    """
+    is_ascii, is_plain = True, True
+    hits, more = np.empty((2, min(len(data), _BLOCK_BYTES)), dtype=bool)
+    for start in range(0, len(data), _BLOCK_BYTES):
+        block = data[start : start + _BLOCK_BYTES]
+        here, other = hits[: len(block)], more[: len(block)]
+        np.less(block, _FIRST_PRINTABLE, out=here)
+        here |= np.equal(block, _QUOTE, out=other)
+        here |= np.equal(block, _BACKSLASH, out=other)
+        is_plain = is_plain and not here.any()
+        is_ascii = is_ascii and int(block.max()) < _FIRST_NON_ASCII
+    return is_ascii, is_plain
 
 
 def quoted(texts: pa.Array) -> pa.Array:
@@ -90,7 +110,10 @@ def _with_fraction(
     if bool((np.abs(values[is_whole]) >= 1e6).any()):
         # Large ones have an exponent, which marks them well enough.
         is_bare = pc.and_(is_bare, pc.invert(pc.match_substring(texts, "e")))
-    return pc.binary_join_element_wise(texts, pc.if_else(is_bare, ".0", ""), "")
+    # As a rule few numbers are whole: only those are written again.
+    return pc.replace_with_mask(
+        texts, is_bare, pc.binary_join_element_wise(texts.filter(is_bare), ".0", "")
+    )
 
 
 def decimal_texts(numbers: pa.Array) -> pa.Array:

@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeType
@@ -96,10 +95,10 @@ def pair_rows(batch: ChangeBatch, key: Sequence[str] = ()) -> RowChanges:
         if batch.change_type in (ChangeType.DELETE, ChangeType.UPDATE_PREIMAGE):
             return RowChanges(rows, nothing)
         return RowChanges(nothing, rows)
-    kinds = batch.change_types()
-    is_before = _is_any(kinds, ChangeType.DELETE, ChangeType.UPDATE_PREIMAGE)
-    before_images = np.flatnonzero(_is_any(kinds, ChangeType.UPDATE_PREIMAGE))
-    after_images = np.flatnonzero(_is_any(kinds, ChangeType.UPDATE_POSTIMAGE))
+    kinds = _kinds(batch.change_type)
+    is_before = _IS_BEFORE[kinds]
+    before_images = np.flatnonzero(kinds == _PREIMAGE)
+    after_images = np.flatnonzero(kinds == _POSTIMAGE)
     if key:
         first, second = _paired_by_key(batch, key, before_images, after_images)
     else:
@@ -117,10 +116,37 @@ def pair_rows(batch: ChangeBatch, key: Sequence[str] = ()) -> RowChanges:
     )
 
 
-def _is_any(kinds: pa.Array, *wanted: ChangeType) -> npt.NDArray[np.bool_]:
-    values = pa.array([kind.value for kind in wanted], kinds.type)
-    is_in = pc.is_in(kinds, value_set=values).to_numpy(zero_copy_only=False)
-    return np.array(is_in, dtype=bool)
+def replay_order(batch: ChangeBatch, key: Sequence[str]) -> Rows | None:
+    """Return the rows in the order of their changes, the old image before the new one.
+
+    None is the order they have.
+
+    Raises:
+        ConfigError: A key column is not in the batch.
+    """
+    if isinstance(batch.change_type, ChangeType):
+        return None
+    changes = pair_rows(batch, key)
+    order = np.column_stack((changes.before, changes.after)).reshape(-1)
+    order = order[order != NO_ROW]
+    return None if bool((order[1:] > order[:-1]).all()) else order
+
+
+_KINDS = [kind.value for kind in ChangeType]
+_PREIMAGE = _KINDS.index(ChangeType.UPDATE_PREIMAGE)
+_POSTIMAGE = _KINDS.index(ChangeType.UPDATE_POSTIMAGE)
+_IS_BEFORE = np.array([kind in (ChangeType.DELETE, ChangeType.UPDATE_PREIMAGE) for kind in _KINDS])
+
+
+def _kinds(changes: pa.Array) -> npt.NDArray[np.int8]:
+    """Return for each row the index of its change in `_KINDS`."""
+    if not pa.types.is_dictionary(changes.type):
+        changes = changes.dictionary_encode()
+    words = changes.dictionary.to_pylist()
+    numbers = np.array([_KINDS.index(word) for word in words], dtype=np.int8)
+    indices: npt.NDArray[np.integer] = changes.indices.to_numpy()
+    of_rows: npt.NDArray[np.int8] = numbers[indices]
+    return of_rows
 
 
 def _paired_by_place(before: Rows, after: Rows) -> tuple[Rows, Rows]:
@@ -140,6 +166,11 @@ def _paired_by_key(
     # Case A
     if not len(before) or not len(after):
         return before[:0], after[:0]
+    if len(before) == len(after) and bool((after == before + 1).all()):
+        # As Delta Spark writes them. Where no update changes the key, neighbours are the pairs.
+        arrays, _ = key_columns(batch.rows, key)
+        if all(_are_alike(array, before, after) for array in arrays):
+            return before, after
     texts = key_texts(batch.rows, key)
     codes = texts.dictionary_encode().indices.to_numpy().astype(np.int64)
     before_ids, after_ids = _numbered(codes, before), _numbered(codes, after)
@@ -147,6 +178,13 @@ def _paired_by_key(
         before_ids, after_ids, assume_unique=True, return_indices=True
     )
     return before[first], after[second]
+
+
+def _are_alike(column: pa.Array, before: Rows, after: Rows) -> bool:
+    """Tell whether the given rows surely have the same values."""
+    if column.null_count or pa.types.is_nested(column.type) or pa.types.is_floating(column.type):
+        return False
+    return bool(column.take(pa.array(before)).equals(column.take(pa.array(after))))
 
 
 def _numbered(codes: Rows, rows: Rows) -> Rows:
@@ -168,17 +206,26 @@ def key_texts(rows: pa.RecordBatch, key: Sequence[str]) -> pa.Array:
     Raises:
         ConfigError: A key column is not among the table's columns.
     """
+    arrays, fields = key_columns(rows, key)
     pieces: list[str | ColumnTexts] = []
-    for index, name in enumerate(key):
-        place = rows.schema.get_field_index(name)
+    for index, (array, field) in enumerate(zip(arrays, fields, strict=True)):
+        pieces.append("," if index else "")
+        pieces.append(column_texts(array, field, quote_decimals=True))
+    return joined(["[", *pieces, "]"], rows.num_rows)
+
+
+def key_columns(rows: pa.RecordBatch, key: Sequence[str]) -> tuple[list[pa.Array], list[pa.Field]]:
+    """Return the columns of the key, in its order.
+
+    Raises:
+        ConfigError: A key column is not among the table's columns.
+    """
+    places = [rows.schema.get_field_index(name) for name in key]
+    for name, place in zip(key, places, strict=True):
         if place < 0:
             raise ConfigError(
                 f"The key column {name!r} is not among the table's columns"
                 f" ({', '.join(rows.schema.names)}).",
                 hint="Correct `key`.",
             )
-        pieces.append("," if index else "")
-        pieces.append(
-            column_texts(rows.column(place), rows.schema.field(place), quote_decimals=True)
-        )
-    return joined(["[", *pieces, "]"], rows.num_rows)
+    return [rows.column(place) for place in places], [rows.schema.field(at) for at in places]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.offset import Offset
+from tailerd.changefeed.saved_offset import OffsetStore
 from tailerd.errors import TailerdError
 from tailerd.pipeline.identity import save_offset
 from tailerd.pipeline.journey import ENGINE, JourneyPlan
-from tailerd.pipeline.offset_store import OffsetStore
 from tailerd.sinks.base import GapTaker, Sink
 from tailerd.sources.base import ChangeSource
 from tailerd.telemetry import Telemetry, events
@@ -26,7 +26,8 @@ async def cross_gap(
     """Save the offset that `plan.on_gap` names, after the sink has heard of the gap.
 
     The sink comes first: after a crash between the two the gap is met and told again, whereas a
-    saved offset would hide it.
+    saved offset would hide it. At first it takes back what it can of deliveries behind `start` that
+    finished before others failed: the gap says that they are missing.
 
     Args:
         plan: Its `on_gap` is not `stop`.
@@ -40,6 +41,7 @@ async def cross_gap(
     """
     end = await source.initial_offset(plan.on_gap.value)
     gap = Gap(table=plan.table, start=start, end=end, reason=error.code)
+    await sink.resume(start)
     if isinstance(sink, GapTaker):
         await sink.note_gap(gap)
     await save_offset(offsets, plan.table, end, plan.changes, source)

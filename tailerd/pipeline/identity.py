@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.offset import Offset, Phase, Version
+from tailerd.changefeed.saved_offset import OffsetStore, SavedOffset
 from tailerd.errors import OffsetError, TableRecreatedError
-from tailerd.pipeline.offset_store import OffsetStore, SavedOffset
 from tailerd.sources.base import ChangeSource
 
 
@@ -17,10 +17,13 @@ async def save_offset(
     Raises:
         StorageError: It could not be saved.
     """
+    await store.save(table, await identified(offset, changes, source))
+
+
+async def identified(offset: Offset, changes: ChangeMode, source: ChangeSource) -> SavedOffset:
+    """Return an offset together with the identity of what it counts."""
     identity = await source.identity(last_version(offset))
-    await store.save(
-        table, SavedOffset(offset=offset, changes=changes, schema_id=identity.schema_id)
-    )
+    return SavedOffset(offset=offset, changes=changes, schema_id=identity.schema_id)
 
 
 async def check_identity(

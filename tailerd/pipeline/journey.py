@@ -16,16 +16,16 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.delivery import DeliveryTracker
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, DEFAULT_READ_LIMIT, BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset, Phase, Version
+from tailerd.changefeed.saved_offset import OffsetStore
 from tailerd.clock import Clock
-from tailerd.errors import BugError, SinkError, TailerdError
+from tailerd.errors import BugError, SinkError, TableError, TailerdError
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.commit_check import CommitCheck
-from tailerd.pipeline.identity import check_identity, last_version, save_offset
+from tailerd.pipeline.identity import check_identity, identified, last_version, save_offset
 from tailerd.pipeline.memory_budget import TableMemory
-from tailerd.pipeline.offset_store import OffsetStore
 from tailerd.pipeline.poison_log import PoisonLog, PoisonRecord
 from tailerd.pipeline.policies import OnGap, OnPoison
-from tailerd.sinks.base import Delivery, Sink
+from tailerd.sinks.base import Delivery, Fencer, Sink
 from tailerd.sources.base import ChangeSource
 from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.hints import Hint
@@ -129,19 +129,35 @@ class Journey:
             TailerdError: Of the source, the sink or the offset store, as it came.
         """
         offset = await self._begin()
+        failure: TableError | None = None
+        delivery: asyncio.Task[None] | None = None
         async with asyncio.TaskGroup() as deliveries:
             while True:
                 await self._slots.acquire()
-                step = await self._next_step(offset, target)
+                try:
+                    step = await self._next_step(offset, target)
+                except TableError as error:
+                    # What lies before it can be delivered, and policy may go on behind it.
+                    failure = error
+                    break
                 if step is None:
-                    return not self._is_stopping
+                    break
                 start, offset = step
                 self._tracker.begin(offset)
-                delivery = deliveries.create_task(self._deliver(start, offset))
+                delivery = deliveries.create_task(self._deliver_after(delivery, start, offset))
                 delivery.add_done_callback(lambda _: self._slots.release())
+            is_complete = not self._is_stopping
+            # Inside the group: one that fails while a group is being left leaves the task marked as
+            # cancelled, which nobody asked for.
+            await self._wait_for_deliveries()
+        if failure is not None:
+            raise failure
+        return is_complete
 
     async def _begin(self) -> Offset:
         plan = self._plan
+        if isinstance(self._sink, Fencer):
+            await self._sink.fence()
         saved = await self._offsets.load(plan.table)
         if saved is None:
             offset = await self._source.initial_offset(plan.start)
@@ -178,14 +194,18 @@ class Journey:
             offset = await self._leave_out(offset, error)
         return None
 
-    async def _leave_out(self, offset: Offset, error: TailerdError) -> Offset:
-        """Record the commit at `offset` as damaged and return the offset behind it."""
+    async def _wait_for_deliveries(self) -> None:
+        """Wait until nothing is in flight; the caller holds one slot."""
         others = self._sink.max_in_flight - 1
         for _ in range(others):
             # A slot is free once its delivery's offset is saved.
             await self._slots.acquire()
         for _ in range(others):
             self._slots.release()
+
+    async def _leave_out(self, offset: Offset, error: TailerdError) -> Offset:
+        """Record the commit at `offset` as damaged and return the offset behind it."""
+        await self._wait_for_deliveries()
         if self._poison is None:
             raise BugError(f"Nothing keeps the record of damaged commits of {self._plan.table}.")
         record = PoisonRecord.of(offset, error, self._clock.now_ms())
@@ -228,6 +248,18 @@ class Journey:
             await self._hint.wait()
         return None
 
+    async def _deliver_after(
+        self, before: asyncio.Task[None] | None, start: Offset, end: Offset
+    ) -> None:
+        """Deliver; what is wrong with the table counts once all before it is delivered."""
+        try:
+            await self._deliver(start, end)
+        except TableError:
+            if before is not None:
+                # Where that one fails itself, this wait is cancelled.
+                await asyncio.wait({before})
+            raise
+
     async def _deliver(self, start: Offset, end: Offset) -> None:
         began = self._clock.monotonic()
         stream = ChangeStream(
@@ -238,9 +270,10 @@ class Journey:
             executor=self._executor,
             memory=self._memory,
         )
+        saved = await identified(end, self._plan.changes, self._source)
         async with aclosing(stream.batches()) as batches:
             rows = await self._write(
-                Delivery(table=self._plan.table, start=start, end=end, batches=batches)
+                Delivery(table=self._plan.table, start=start, end=end, saved=saved, batches=batches)
             )
         if rows != stream.total_rows or not stream.is_complete:
             raise BugError(
@@ -250,7 +283,7 @@ class Journey:
         self._tell_delivery(stream, start, end, self._clock.monotonic() - began)
         safe = self._tracker.delivered(end)
         if safe is not None:
-            await self._save(safe)
+            await self._save(safe, is_kept=self._sink.offsets is not None)
 
     def _tell_delivery(
         self, stream: ChangeStream, start: Offset, end: Offset, duration_seconds: float
@@ -288,15 +321,17 @@ class Journey:
                 f"The sink {self._plan.sink} gave up a delivery of {self._plan.table} by itself."
             ) from None
 
-    async def _save(self, offset: Offset) -> None:
+    async def _save(self, offset: Offset, *, is_kept: bool = False) -> None:
+        """Save an offset, unless the sink has kept it with the rows, and tell everybody."""
         began = self._clock.monotonic()
         async with self._saving:
             # A later delivery may have saved its offset while this one waited for the lock.
             if self._saved is not None and not self._saved.is_before(offset):
                 return
-            await save_offset(
-                self._offsets, self._plan.table, offset, self._plan.changes, self._source
-            )
+            if not is_kept:
+                await save_offset(
+                    self._offsets, self._plan.table, offset, self._plan.changes, self._source
+                )
             self._saved = offset
         self._on_progress()
         self._telemetry.emit(

@@ -1,60 +1,14 @@
-"""Where pipelines keep their offsets between two runs.
-
-With the offset goes what it belongs to: the table's id (in the offset), the schema of the version
-before it, and the change mode, because positions count the tasks of one mode. What is saved is a
-promise: all before it is delivered.
-
-Formats of the file: 1 lacks `schema_id`; 2 is written.
-"""
+"""Stores of saved offsets: this process's memory, and files in the state folder."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
-from tailerd.changefeed.change_task import ChangeMode
-from tailerd.changefeed.offset import Offset
-from tailerd.errors import AccessDeniedError, OffsetError, StorageError
+from tailerd.changefeed.saved_offset import SavedOffset
+from tailerd.errors import AccessDeniedError, StorageError
 from tailerd.sinks.threads import in_thread
-
-FORMAT = 2
-_READABLE = (1, 2)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SavedOffset:
-    """What a store keeps of one pipeline.
-
-    Attributes:
-        offset: Everything before it is delivered.
-        changes: The change mode it was counted in.
-        schema_id: `TableIdentity.schema_id` of the last version before the offset; empty when it
-            was not known.
-    """
-
-    offset: Offset
-    changes: ChangeMode
-    schema_id: str = ""
-
-
-class OffsetStore(Protocol):
-    """Keeps one `SavedOffset` for each pipeline, by its configured name.
-
-    Errors: `OffsetError` for what is stored, `StorageError` for the place. One process uses a store
-    at a time; calls for different pipelines may run at once.
-    """
-
-    async def load(self, pipeline: str) -> SavedOffset | None:
-        """Return what was last saved, None when nothing ever was."""
-        ...
-
-    async def save(self, pipeline: str, saved: SavedOffset) -> None:
-        """Keep `saved` durably: after a crash `load` returns it, or what was saved before."""
-        ...
 
 
 class MemoryOffsetStore:
@@ -111,19 +65,11 @@ class FileOffsetStore:
 
     def _save(self, pipeline: str, saved: SavedOffset) -> None:
         path = self.path(pipeline)
-        content = {
-            "format": FORMAT,
-            "pipeline": pipeline,
-            "table_id": saved.offset.table_id,
-            "schema_id": saved.schema_id,
-            "changes": saved.changes.value,
-            "offset": json.loads(saved.offset.to_json()),
-        }
         temporary = path.with_name(f".{path.name}.tmp")
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             with temporary.open("w", encoding="utf-8") as file:
-                json.dump(content, file)
+                file.write(saved.to_json(pipeline))
                 file.flush()
                 os.fsync(file.fileno())
             _keep_previous(path)
@@ -134,33 +80,11 @@ class FileOffsetStore:
 
 
 def _parse(path: Path, text: bytes, pipeline: str) -> SavedOffset:
-    reset = (
+    fix = (
         f"Reset it with `tailerd offsets reset {pipeline} --to ...`, or restore"
         f" {path.name}.previous."
     )
-    try:
-        fields = json.loads(text)
-        written_format = fields["format"]
-        if written_format not in _READABLE:
-            raise OffsetError(
-                f"The offset file {path} has format {written_format!r}, this release reads"
-                f" up to {FORMAT}, because a newer tailerd wrote it.",
-                hint=f"Run the newer release. {reset}",
-            )
-        return SavedOffset(
-            offset=Offset.from_json(json.dumps(fields["offset"])),
-            changes=ChangeMode(fields["changes"]),
-            schema_id=str(fields["schema_id"]) if written_format > 1 else "",
-        )
-    except (ValueError, KeyError, TypeError) as error:
-        raise OffsetError(
-            f"The offset file {path} is damaged: {error!r}. It may have been cut off or edited.",
-            hint=reset,
-        ) from error
-    except OffsetError as error:
-        if str(path) in error.message:
-            raise
-        raise OffsetError(f"In the offset file {path}: {error.message}", hint=reset) from error
+    return SavedOffset.from_json(text, place=f"The offset file {path}", fix=fix)
 
 
 def _refused(what: str, error: OSError) -> StorageError:

@@ -7,6 +7,7 @@ Case table of how a journey ends:
     C  error that stays, or no attempts left    -> PipelineFailed; other tables go on
     D  an exception nobody foresaw              -> as C, as a BugError
     E  a gap, and a policy that crosses it      -> GapMet, next journey from the new offset
+    F  as E, but asked to stop meanwhile        -> PipelineStopped; the next run meets the gap
 
 Two errors that stay are met by policy and count as B: a table that is not there, where `on_gap`
 waits for it to come back; and rows that vanish between the check of a commit and its delivery.
@@ -21,12 +22,12 @@ from concurrent.futures import Executor
 
 from tailerd.backoff import Backoff
 from tailerd.changefeed.offset import Phase, Version
+from tailerd.changefeed.saved_offset import OffsetStore
 from tailerd.clock import Clock
 from tailerd.errors import BugError, NotATableError, TableError, TailerdError
 from tailerd.pipeline.gap_crossing import cross_gap
 from tailerd.pipeline.journey import ENGINE, Journey, JourneyPlan
 from tailerd.pipeline.memory_budget import TableMemory
-from tailerd.pipeline.offset_store import OffsetStore
 from tailerd.pipeline.poison_log import PoisonLog
 from tailerd.pipeline.policies import GAP_ERRORS, POISON_ERRORS, OnGap, OnPoison
 from tailerd.sinks.base import Sink
@@ -144,14 +145,18 @@ class Pipeline:
 
     async def _may_cross(self, error: TailerdError) -> bool:
         """Tell whether `error` is a gap and policy crosses it, waiting if it did so just now."""
-        if not isinstance(error, GAP_ERRORS) or self._plan.on_gap is OnGap.STOP:
-            return False
-        # Nothing saved: the place that `from` asks for is not there, which is no gap.
-        if self._saved_phase is None:
+        if not self._is_crossable(error):
             return False
         if self._has_crossed and self._attempt != self._max_attempts:
             await self._wait_before_retry(error)
         return not self._stopping.is_set() and self._attempt != self._max_attempts
+
+    def _is_crossable(self, error: TailerdError) -> bool:
+        if not isinstance(error, GAP_ERRORS) or self._plan.on_gap is OnGap.STOP:
+            return False
+        # Nothing saved: the place that `from` asks for is not there, which is no gap. And what may
+        # go away is looked at again first.
+        return self._saved_phase is not None and not error.retryable
 
     async def _cross(self, error: TailerdError) -> TailerdError | None:
         """Move the offset over the gap; return why that failed, if it did."""
@@ -182,6 +187,9 @@ class Pipeline:
 
     def _may_retry(self, error: TailerdError) -> bool:
         if error.retryable:
+            return True
+        if self._stopping.is_set() and self._is_crossable(error):
+            # Case F
             return True
         if isinstance(error, NotATableError) and self._plan.on_gap is not OnGap.STOP:
             return self._saved_phase is not None

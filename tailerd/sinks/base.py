@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.offset import Offset
+from tailerd.changefeed.saved_offset import OffsetStore, SavedOffset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,12 +19,14 @@ class Delivery:
     Attributes:
         table: Configured name of the table.
         start, end: Offsets around the rows; a repeated delivery has the same start.
+        saved: What to keep of the pipeline once this is delivered; for a sink that keeps offsets.
         batches: The rows in order, read as they are consumed, so that memory stays bounded.
     """
 
     table: str
     start: Offset
     end: Offset
+    saved: SavedOffset
     batches: AsyncIterator[ChangeBatch]
 
 
@@ -37,6 +40,17 @@ class Sink(Protocol):
     @property
     def max_in_flight(self) -> int:
         """How many `write` calls may run at once; they may finish in any order."""
+        ...
+
+    @property
+    def offsets(self) -> OffsetStore | None:
+        """Where this sink keeps the pipeline's offset itself; None: the daemon keeps it.
+
+        A sink that does keeps `delivery.saved` in `write`: with the rows, or right after them. It
+        admits one `write` at a time. `load` only looks and disturbs nobody: commands call it beside
+        a running daemon. `save` is called for the first offset of a pipeline, and where an operator
+        or a policy moves it.
+        """
         ...
 
     async def healthcheck(self) -> None:
@@ -64,9 +78,48 @@ class GapTaker(Protocol):
     """A sink that can show its readers a gap. Optional: others only go on behind it."""
 
     async def note_gap(self, gap: Gap) -> None:
-        """Hear of a gap before `resume(gap.end)`; the same gap may be told again after a crash.
+        """Hear of a gap between `resume(gap.start)` and `resume(gap.end)`.
+
+        The same gap may be told again after a crash.
 
         Where the gap `is_other_history`, what was delivered before is of another log: it must not
         mix with what comes, and it must not be lost.
+        """
+        ...
+
+
+@runtime_checkable
+class Fencer(Protocol):
+    """A sink that can shut out other processes that write for the same pipeline. Optional."""
+
+    async def fence(self) -> None:
+        """Make sure that nobody else's write succeeds any more, nor one that was left half done.
+
+        Called at the start of every journey, before the offset is loaded: what is loaded then
+        cannot be moved by a predecessor who is still dying.
+        """
+        ...
+
+
+@runtime_checkable
+class Readable(Protocol):
+    """A sink whose records can be read again, to compare them with the table. Optional."""
+
+    @property
+    def value_format(self) -> str:
+        """How records are encoded: `json` or `debezium`."""
+        ...
+
+    @property
+    def has_decimal_numbers(self) -> bool:
+        """Whether decimals are written as numbers, not as texts."""
+        ...
+
+    def read_back(self) -> AsyncGenerator[Sequence[bytes]]:
+        """Give the values of all records that readers may see now, from the first, in any order.
+
+        Only this pipeline's; tombstones are left out. What is written meanwhile need not come.
+
+        Errors: `SinkError`; something that a reader may see cannot be read.
         """
         ...

@@ -42,6 +42,10 @@ class ConsoleSink:
         """One: the terminal shows changes in order."""
         return 1
 
+    @property
+    def offsets(self) -> None:
+        """None: the daemon keeps them."""
+
     async def healthcheck(self) -> None:
         """Standard output needs no check."""
 

@@ -4,9 +4,10 @@ A delivery becomes `{version:020}-{phase}-{position:020}-{part:05}.jsonl`, named
 that names sort in delivery order. A file appears whole under its name. Files at or after the saved
 offset were never covered by it: `resume` removes them and they are written again, so a reader sees
 each row once; a reader that looks between a crash and the restart may see rows that are replaced
-by the same rows. A small file `.tailerd.json` says which table the folder belongs to. A gap is a
-file `....gap.json`, named by what follows it; files of a table that was replaced are set aside in a
-folder `replaced-...`.
+by the same rows. Where an operator set the offset back into the middle of a file, `resume` removes
+the rows behind it from that file. A small file `.tailerd.json` says which table the folder belongs
+to. A gap is a file `....gap.json`, named by what follows it; files of a table that was replaced are
+set aside in a folder `replaced-...`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import asyncio
 import json
 import os
 import re
+from collections.abc import AsyncGenerator, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Self
 
@@ -25,6 +28,7 @@ from tailerd.changefeed.offset import Offset, Phase
 from tailerd.errors import ConfigError, SinkError
 from tailerd.sinks.base import Delivery
 from tailerd.sinks.file_config import FileSinkConfig
+from tailerd.sinks.file_cut import cut_rows
 from tailerd.sinks.file_gaps import set_aside, write_gap_record
 from tailerd.sinks.file_parts import (
     TEMPORARY,
@@ -36,10 +40,11 @@ from tailerd.sinks.file_parts import (
     sync_folder,
     temporary,
 )
+from tailerd.sinks.file_read_back import read_lines
 from tailerd.sinks.resources import EncodeBatch, SinkResources
 from tailerd.sinks.threads import in_thread
 
-_NAME = re.compile(r"(\d{20})-([01])-(\d{20})-(\d{5,})\.(jsonl|parquet)")
+_NAME = re.compile(r"(\d{20})-([01])-(\d{20})-(\d{5,})\.(jsonl|parquet|gap\.json)")
 _MARKER = ".tailerd.json"
 _GAP = "-00000.gap.json"
 _FORMAT = 1
@@ -62,6 +67,10 @@ class FileSink:
     def max_in_flight(self) -> int:
         """One: two deliveries at a time would not be faster on one disk."""
         return 1
+
+    @property
+    def offsets(self) -> None:
+        """None: the daemon keeps them."""
 
     async def healthcheck(self) -> None:
         """Look whether the folder can be written or made; change nothing.
@@ -105,6 +114,24 @@ class FileSink:
                 raise self._unwritable(error) from error
             raise
         return rows
+
+    @property
+    def value_format(self) -> str:
+        """JSON lines are the records of the format `json`."""
+        return "json"
+
+    @property
+    def has_decimal_numbers(self) -> bool:
+        """Decimals are texts."""
+        return False
+
+    def read_back(self) -> AsyncGenerator[Sequence[bytes]]:
+        """Give the lines of all files.
+
+        Raises:
+            SinkError: They cannot be read.
+        """
+        return read_lines(self._folder)
 
     async def aclose(self) -> None:
         """Do nothing: no file stays open between deliveries."""
@@ -152,10 +179,15 @@ class FileSink:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._claim(offset.table_id)
-            for path in self._folder.iterdir():
+            kept: list[Path] = []
+            # The last first: what is left at any moment has no hole.
+            for path in sorted(self._folder.iterdir(), reverse=True):
                 is_left_over = path.name.startswith(".") and path.name.endswith(TEMPORARY)
                 if is_left_over or _is_at_or_after(path.name, offset):
                     path.unlink()
+                elif _is_own(path.name) and not path.name.endswith(_GAP):
+                    kept.append(path)
+            cut_rows(_last_delivery(kept), _cut_version(offset))
             sync_folder(self._folder)
         except OSError as error:
             raise self._unwritable(error) from error
@@ -218,9 +250,33 @@ def _rank(offset: Offset) -> int:
 
 
 def _is_own(name: str) -> bool:
-    return _NAME.fullmatch(name) is not None or name.endswith(_GAP)
+    return _NAME.fullmatch(name) is not None
 
 
 def _is_at_or_after(name: str, offset: Offset) -> bool:
     match = _NAME.fullmatch(name)
-    return match is not None and tuple(map(int, match.groups()[:3])) >= offset.order
+    if match is None:
+        return False
+    order = tuple(map(int, match.groups()[:3]))
+    # The record of a gap that ends at the offset tells what is missing before it.
+    return order > offset.order or (order == offset.order and not name.endswith(_GAP))
+
+
+def _last_delivery(descending: list[Path]) -> list[Path]:
+    """Return the files of the delivery that may go on behind the offset: the last before it.
+
+    A snapshot's rows have one version, and a snapshot that has begun lies before the offset.
+    """
+    if not descending:
+        return []
+    start = descending[0].name.rpartition("-")[0]
+    if start.split("-")[1] == "0":
+        return []
+    return [*takewhile(lambda path: path.name.startswith(start), descending)][::-1]
+
+
+def _cut_version(offset: Offset) -> int:
+    """Return the first version whose rows do not stay in files that begin before the offset."""
+    is_inside = offset.phase is Phase.FOLLOW and offset.position > 0
+    # Inside a commit lies only where a delivery ended, and so a file.
+    return offset.version + is_inside

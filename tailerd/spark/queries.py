@@ -48,9 +48,10 @@ def read_options(table: TableConfig) -> dict[str, str]:
         "changes": table.changes,
         "maxFilesPerTrigger": str(table.max_files_per_batch),
         "maxBytesPerTrigger": str(table.max_bytes_per_batch),
-        "pollInterval": str(table.poll_interval),
         "allowedPaths": ",".join(table.allowed_paths),
     }
+    if table.poll_interval is not None:
+        options["pollInterval"] = str(table.poll_interval)
     if table.start == "snapshot":
         return {**options, "snapshot": "true"}
     if table.start == "latest" or table.start.isdigit():

@@ -20,7 +20,7 @@ from tailerd.spark.options import ReadOptions
 from tailerd.storage.locate import locate
 from tailerd.watchers.base import Watcher
 from tailerd.watchers.hints import HintBoard
-from tailerd.watchers.local import LocalWatcher
+from tailerd.watchers.local import watch_folders
 from tailerd.watchers.poll import PollWatcher
 
 
@@ -69,7 +69,7 @@ class FollowedTable:
             PollWatcher([folder], interval_seconds=options.poll_seconds, clock=SystemClock())
         ]
         if store.scheme == "file":
-            watchers.append(LocalWatcher([folder]))
+            watchers.append(watch_folders([folder]))
         board = HintBoard()
         self._bell = board.subscribe(folder)
         self._listening = asyncio.get_running_loop().create_task(board.run(watchers))

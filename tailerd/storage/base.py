@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -25,6 +25,28 @@ class FileMeta(Struct, frozen=True, gc=False):
     def name(self) -> str:
         """Last part of the path."""
         return self.path.rpartition("/")[2]
+
+
+class FolderMark(Struct, frozen=True, gc=False):
+    """What a folder's own entry tells: another mark, and a file came, went or was replaced.
+
+    Attributes:
+        identity: The mark; to be compared only.
+        is_settled: Whether the same mark later also means that nothing has happened since. It does
+            not when the last change was only just: clocks of file systems move in steps.
+    """
+
+    identity: str
+    is_settled: bool
+
+
+@runtime_checkable
+class MarksFolders(Protocol):
+    """What a store may offer besides: to tell cheaply that listing a folder again is needless."""
+
+    async def folder_mark(self, folder: str) -> FolderMark | None:
+        """Return the folder's mark now; None where none can be relied upon, or no folder is."""
+        ...
 
 
 class ObjectStore(Protocol):

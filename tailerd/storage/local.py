@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from tailerd.errors import FileMissingError
 from tailerd.storage import posix_files as files
-from tailerd.storage.base import FileMeta
+from tailerd.storage.base import FileMeta, FolderMark
 from tailerd.storage.mounts import answers_at_once
 from tailerd.storage.output import Output
 
@@ -72,6 +72,14 @@ class LocalStore:
             with _mapped_errors(path):
                 return files.head(path)
         return await _in_thread(lambda: files.head(path), path)
+
+    async def folder_mark(self, folder: str) -> FolderMark | None:
+        """Return the folder's identity and time, where the file system keeps that truthfully."""
+        try:
+            return files.folder_mark(folder) if await self._is_prompt(f"{folder}/") else None
+        except OSError:
+            # Whoever lists it learns why.
+            return None
 
     async def put(self, path: str, data: bytes, *, if_absent: bool = False) -> None:
         """Write a file atomically and durably; `if_absent` lets exactly one racing writer win."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import BinaryIO, Literal
 
-from tailerd.storage.base import FileMeta, ObjectStore
+from tailerd.storage.base import FileMeta, FolderMark, MarksFolders, ObjectStore
 from tailerd.storage.output import Output, open_output, sweep
 
 RequestKind = Literal["list", "get", "head", "put", "delete", "open"]
@@ -30,6 +30,7 @@ class MeteredStore:
         self.scheme: str = inner.scheme
         self.requests: dict[RequestKind, int] = dict.fromkeys(KINDS, 0)
         self._on_request = on_request
+        self._marks = inner if isinstance(inner, MarksFolders) else None
 
     @property
     def total(self) -> int:
@@ -66,6 +67,10 @@ class MeteredStore:
         """Count a head."""
         self._count("head")
         return await self.inner.head(path)
+
+    async def folder_mark(self, folder: str) -> FolderMark | None:
+        """Ask the wrapped store, if it can tell; counts as nothing: only disks of ours can."""
+        return None if self._marks is None else await self._marks.folder_mark(folder)
 
     async def put(self, path: str, data: bytes, *, if_absent: bool = False) -> None:
         """Count a put."""

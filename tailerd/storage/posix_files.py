@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import secrets
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,13 +16,16 @@ from tailerd.errors import (
     FileMissingError,
     StorageError,
 )
-from tailerd.storage.base import FileMeta
+from tailerd.storage.base import FileMeta, FolderMark
 
 TEMPORARY_PREFIX = ".tailerd-tmp-"
 """Unfinished files start so; listings leave them out, and other Delta readers ignore the dot."""
 
 SMALL_BYTES = 64 * 1024
 """Files below this are read with one call."""
+
+_SETTLED_NS = 1_000_000_000
+"""Steps of the clock that file systems date by are much smaller than this."""
 
 
 def map_os_error(error: OSError, path: str) -> StorageError:
@@ -83,6 +87,16 @@ def head(path: str) -> FileMeta:
     if status.st_mode & 0o170000 == 0o040000:
         raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
     return FileMeta(path, status.st_size, status.st_mtime_ns // 1_000_000)
+
+
+def folder_mark(folder: str) -> FolderMark:
+    """Return which folder this is and when a file last came to it or went."""
+    status = os.stat(folder)  # noqa: PTH116
+    return FolderMark(
+        f"{status.st_dev}:{status.st_ino}:{status.st_mtime_ns}",
+        # A clock that was set back leaves a time ahead, which is not settled either.
+        time.time_ns() - status.st_mtime_ns > _SETTLED_NS,
+    )
 
 
 def read_files(paths: Sequence[str]) -> list[bytes]:

@@ -249,7 +249,14 @@ class Metrics:
         self._state.labels(event.table, event.engine).set(STATES["stopped"])
 
     def _on_paused(self, event: events.PipelinePaused) -> None:
-        self._state.labels(event.table, event.engine).set(STATES["paused"])
+        labels = (event.table, event.engine)
+        self._state.labels(*labels).set(STATES["paused"])
+        self._gauges.handle(event)
+        if self._oldest_ms.get(event.table, 0) is None:
+            # Nobody looks at the log now: that nothing is behind may soon be wrong.
+            for gauge in (self._head, self._lag_versions, self._lag_seconds):
+                gauge.remove(*labels)
+            del self._oldest_ms[event.table]
 
     def _on_removed(self, event: events.TableRemoved) -> None:
         self._gauges.handle(event)

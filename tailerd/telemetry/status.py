@@ -184,10 +184,21 @@ def _after(status: TableStatus, event: events.Event, now_ms: int) -> TableStatus
         case events.TableAltered():
             return replace(status, engine=event.engine)
         case events.PipelinePaused() | events.PipelineStopped():
-            is_paused = isinstance(event, events.PipelinePaused)
-            return replace(status, state="paused" if is_paused else "stopped", next_retry_ms=None)
+            return _at_rest(status, event)
         case _:
             return status
+
+
+def _at_rest(
+    status: TableStatus, event: events.PipelinePaused | events.PipelineStopped
+) -> TableStatus:
+    if isinstance(event, events.PipelineStopped):
+        return replace(status, state="stopped", next_retry_ms=None)
+    held = replace(status, state="paused", next_retry_ms=None)
+    if status.lag_versions:
+        return held
+    # Nobody looks at the log now: that nothing is behind may soon be wrong.
+    return replace(held, is_ready=False, head_version=None, lag_versions=None)
 
 
 def _broken(

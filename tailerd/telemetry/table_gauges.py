@@ -200,6 +200,11 @@ class TableGauges:
                     figures.retention_seconds = event.retention_seconds
                     totals = TableTotals(files=event.files, bytes=event.bytes, rows=event.rows)
                     figures.growth.add(totals, self._clock.now_ms())
+            case events.PipelinePaused():
+                figures = self._of(event.table, event.engine)
+                if figures.backlog is not None and figures.backlog.versions == 0:
+                    # Nobody looks at the log now: that nothing is behind may soon be wrong.
+                    figures.backlog = None
             case events.GrowthUnavailable():
                 self._of(event.table, "").size = None
             case events.TableRemoved():

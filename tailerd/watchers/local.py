@@ -1,23 +1,49 @@
-"""File events of this machine, through watchfiles: a commit is a hint within milliseconds.
+"""File events of this machine: through inotify on Linux, through watchfiles elsewhere.
 
-One watcher serves many folders, because each costs a thread that wakes every millisecond.
+Watchfiles gives a hint within milliseconds too, but costs a thread that wakes every millisecond;
+so one watcher serves many folders.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
+from typing import Protocol
 
 import watchfiles
 
-from tailerd.watchers.base import StorageEvent
+from tailerd.watchers.base import StorageEvent, Watcher
+from tailerd.watchers.inotify import InotifyWatcher
 
 _COMMIT = re.compile(r"\d{20}\.json")
 _Identities = dict[str, tuple[int, int]]
+
+
+class FileWatcher(Watcher, Protocol):
+    """A watcher that knows how far it can be relied upon."""
+
+    def covers(self, folder: str) -> bool:
+        """Tell whether every commit in `folder` is hinted at present."""
+        ...
+
+
+def watch_folders(
+    folders: Sequence[str], *, on_unavailable: Callable[[str, str], None] | None = None
+) -> FileWatcher:
+    """Return this system's watcher of file events for `_delta_log` folders.
+
+    Args:
+        folders: Absolute paths.
+        on_unavailable: Told once (path, reason) when the system refuses to watch.
+    """
+    if sys.platform == "linux":
+        return InotifyWatcher(folders, on_unavailable=on_unavailable)
+    return LocalWatcher(folders, on_unavailable=on_unavailable)
 
 
 class LocalWatcher:
@@ -45,6 +71,10 @@ class LocalWatcher:
         self._by_real_path = {str(Path(folder).absolute()): folder for folder in folders}
         self._recheck_seconds = recheck_seconds
         self._on_unavailable = on_unavailable
+
+    def covers(self, folder: str) -> bool:
+        """Promise nothing: what these systems tell of is not known well enough."""
+        return False
 
     async def events(self) -> AsyncGenerator[StorageEvent, None]:
         """Yield a hint for each folder in which a commit file was made or replaced."""

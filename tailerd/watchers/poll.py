@@ -1,11 +1,18 @@
-"""The floor under every other watcher: a hint for every folder at a fixed interval."""
+"""The floor under every other watcher: a hint for every folder at an interval."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+import itertools
+from collections.abc import AsyncGenerator, Callable, Sequence
 
 from tailerd.clock import Clock
 from tailerd.watchers.base import StorageEvent
+
+CLOSE_SECONDS = 2.0
+"""Interval of a folder whose commits nothing else tells of for certain."""
+WIDE_SECONDS = 30.0
+"""Interval of a folder that a watcher of file events covers: for what went wrong there."""
+TICK_SECONDS = 0.5
 
 
 class PollWatcher:
@@ -22,3 +29,28 @@ class PollWatcher:
             await self._clock.sleep(self._interval_seconds)
             for folder in self._folders:
                 yield StorageEvent(folder)
+
+
+class FloorWatcher:
+    """Hints each folder as often as it needs it: rarely where another watcher covers it.
+
+    Hints are spread over the interval: a thousand at a time would hold up a delivery.
+    """
+
+    def __init__(
+        self, folders: Sequence[str], *, is_covered: Callable[[str], bool], clock: Clock
+    ) -> None:
+        """Ask `is_covered` of each folder at every hint that is due."""
+        self._folders = tuple(folders)
+        self._is_covered = is_covered
+        self._clock = clock
+
+    async def events(self) -> AsyncGenerator[StorageEvent, None]:
+        """Yield hints, each folder's `CLOSE_SECONDS` or `WIDE_SECONDS` after its last."""
+        close, wide = round(CLOSE_SECONDS / TICK_SECONDS), round(WIDE_SECONDS / TICK_SECONDS)
+        for tick in itertools.count():
+            await self._clock.sleep(TICK_SECONDS)
+            for place, folder in enumerate(self._folders):
+                at = tick + place
+                if at % wide == 0 or (at % close == 0 and not self._is_covered(folder)):
+                    yield StorageEvent(folder)

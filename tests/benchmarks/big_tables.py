@@ -27,6 +27,8 @@ CHECKPOINT_VERSION = 1000
 COMMITS_AFTER = 100
 FILES_PER_COMMIT = 10
 FILES_PER_DAY = 1000
+LINKS = 30_000
+ROWS_PER_LINK = 10
 
 WIDE_FIELDS = (
     ("id", "long"),
@@ -93,6 +95,30 @@ def change_feed(commits: int, rows_per_commit: int) -> Path:
         f"feed-{commits}x{rows_per_commit}",
         lambda folder: _make_change_feed(folder, commits, rows_per_commit),
     )
+
+
+def update_feed(commits: int, rows_per_commit: int) -> Path:
+    """A table with change data feed whose updates are of the rows appended right before.
+
+    Folding its changes gives its snapshot, and with the key `id` all images pair up.
+    """
+    return _cached(
+        f"updates-{commits}x{rows_per_commit}",
+        lambda folder: _make_update_feed(folder, commits, rows_per_commit),
+    )
+
+
+def backlog(commits: int, rows_per_commit: int) -> Path:
+    """`commits` commits of one file each, all of them links to one file of that many rows."""
+    return _cached(
+        f"backlog-{commits}x{rows_per_commit}",
+        lambda folder: _make_backlog(folder, commits, rows_per_commit),
+    )
+
+
+def linked_files(files: int) -> Path:
+    """`big_checkpoint` with its data files there: links to a few small ones."""
+    return _cached(f"linked-{files}", lambda folder: _make_linked_files(folder, files))
 
 
 def path_of(number: int) -> str:
@@ -210,6 +236,39 @@ def _adds_in_chunks(files: int, chunk: int = 100_000) -> Iterator[pa.Array]:
         )
 
 
+def _make_backlog(folder: Path, commits: int, rows: int) -> None:
+    fields = [("id", "long"), ("name", "string"), ("amount", "double"), ("updated", "timestamp")]
+    table = TableBuilder(folder, fields=fields)
+    data = _feed_rows(np.random.default_rng(7), 0, rows)
+    names = pa.array([f"name-{number % 1000}" for number in range(rows)])
+    first = table.data_file(data.set_column(1, "name", names), partition={})
+    table.create()
+    for number in range(commits):
+        path = f"part-linked-{number:06}.parquet"
+        _link(folder / first["add"]["path"], folder / path, number)
+        table.commit({"add": {**first["add"], "path": path}})
+
+
+def _make_linked_files(folder: Path, files: int) -> None:
+    _make_big_checkpoint(folder, files)
+    table = wide_table(folder)
+    rows = [{"id": n, "customer": f"customer-{n}", "quantity": n} for n in range(ROWS_PER_LINK)]
+    first = folder / table.data_file(rows, partition={"date": "x"})["add"]["path"]
+    for number in range(files + COMMITS_AFTER * FILES_PER_COMMIT):
+        target = folder / path_of(number)
+        if number % FILES_PER_DAY == 0:
+            target.parent.mkdir(exist_ok=True)
+        _link(first, target, number)
+
+
+def _link(first: Path, target: Path, number: int) -> None:
+    """Link to a file; file systems bound how many names one may have."""
+    source = first.with_name(f"{first.name}-{number // LINKS}")
+    if number % LINKS == 0:
+        shutil.copy2(first, source)
+    os.link(source, target)
+
+
 def _make_many_commits(folder: Path, commits: int) -> None:
     table = wide_table(folder)
     table.create(add_of(0))
@@ -217,12 +276,16 @@ def _make_many_commits(folder: Path, commits: int) -> None:
         table.commit(add_of(number))
 
 
-def _make_change_feed(folder: Path, commits: int, rows: int) -> None:
-    table = TableBuilder(
+def _feed_table(folder: Path) -> TableBuilder:
+    return TableBuilder(
         folder,
         fields=[("id", "long"), ("name", "string"), ("amount", "double"), ("updated", "timestamp")],
         properties=CDF,
     )
+
+
+def _make_change_feed(folder: Path, commits: int, rows: int) -> None:
+    table = _feed_table(folder)
     random = np.random.default_rng(7)
     table.create()
     previous = table.data_file(_feed_rows(random, 0, rows), partition={})
@@ -238,6 +301,25 @@ def _make_change_feed(folder: Path, commits: int, rows: int) -> None:
         kinds = np.repeat(["update_preimage", "update_postimage"], half)
         changes = pa.concat_tables([data.slice(0, half), data.slice(half, half)])
         cdc = table.cdc_file(changes.append_column("_change_type", pa.array(kinds)), partition={})
+        table.commit(table.remove(previous), after, cdc, operation="UPDATE")
+
+
+def _make_update_feed(folder: Path, commits: int, rows: int) -> None:
+    table = _feed_table(folder)
+    random = np.random.default_rng(7)
+    table.create()
+    half = rows // 2
+    for number in range(commits // 2):
+        before = _feed_rows(random, number * rows, rows)
+        previous = table.data_file(before, partition={})
+        table.commit(previous)
+        amounts = pa.array(random.random(half))
+        place = before.schema.get_field_index("amount")
+        changed = before.slice(0, half).set_column(place, "amount", amounts)
+        kinds = np.repeat(["update_preimage", "update_postimage"], half)
+        images = pa.concat_tables([before.slice(0, half), changed])
+        cdc = table.cdc_file(images.append_column("_change_type", pa.array(kinds)), partition={})
+        after = table.data_file(pa.concat_tables([changed, before.slice(half)]), partition={})
         table.commit(table.remove(previous), after, cdc, operation="UPDATE")
 
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.offset import Offset, Phase, Version
-from tailerd.pipeline.offset_store import (
-    FileOffsetStore,
-    MemoryOffsetStore,
-    OffsetStore,
-    SavedOffset,
-)
+from tailerd.changefeed.saved_offset import OffsetStore, SavedOffset
+from tailerd.pipeline.offset_store import FileOffsetStore, MemoryOffsetStore
+
+if TYPE_CHECKING:
+    from tailerd.sinks.kafka.sink import KafkaSink
 
 STORES: dict[str, Callable[[Path], OffsetStore]] = {
     "memory": lambda _: MemoryOffsetStore(),
@@ -32,9 +32,39 @@ def saved(version: int, changes: ChangeMode = ChangeMode.AUTO) -> SavedOffset:
     )
 
 
-@pytest.fixture(params=STORES)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> OffsetStore:
-    return STORES[request.param](tmp_path)
+KAFKA_STORES = ("kafka-at-least-once", "kafka-exactly-once")
+
+
+def kafka_sink(request: pytest.FixtureRequest, guarantee: str) -> KafkaSink:
+    from tailerd.sinks.kafka.config import KafkaSinkConfig
+    from tailerd.sinks.kafka.sink import KafkaSink
+
+    broker, topics = (request.getfixturevalue(name) for name in ("kafka_broker", "topics"))
+    offsets = topics.new_name("offsets")
+    config = KafkaSinkConfig.model_validate(
+        {
+            "kind": "kafka",
+            "bootstrap_servers": broker.plain,
+            "topic": "unused",
+            "delivery": guarantee,
+            "offsets": "kafka",
+            "offsets_topic": offsets,
+        }
+    )
+    return KafkaSink(config, table=offsets)
+
+
+@pytest.fixture(
+    params=[*STORES, *(pytest.param(name, marks=pytest.mark.kafka) for name in KAFKA_STORES)]
+)
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[OffsetStore]:
+    if request.param in STORES:
+        yield STORES[request.param](tmp_path)
+        return
+    sink = kafka_sink(request, request.param.removeprefix("kafka-"))
+    assert sink.offsets is not None
+    yield sink.offsets
+    await sink.aclose()
 
 
 async def test_a_pipeline_that_never_saved_has_nothing(store: OffsetStore) -> None:

@@ -14,12 +14,14 @@ import pytest
 from tailerd.clock import SystemClock
 from tailerd.watchers.base import StorageEvent, Watcher
 from tailerd.watchers.hints import HintBoard
+from tailerd.watchers.inotify import InotifyWatcher
 from tailerd.watchers.local import LocalWatcher
 from tailerd.watchers.poll import PollWatcher
 
 WATCHERS: dict[str, Callable[[list[str]], Watcher]] = {
     "poll": lambda folders: PollWatcher(folders, interval_seconds=0.05, clock=SystemClock()),
     "local": lambda folders: LocalWatcher(folders, recheck_seconds=0.1),
+    "inotify": lambda folders: InotifyWatcher(folders, recheck_seconds=0.1),
 }
 
 

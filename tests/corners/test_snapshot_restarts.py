@@ -8,7 +8,7 @@ import pytest
 
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset, Phase
-from tailerd.errors import TableError
+from tailerd.errors import LogCleanedUpError, MissingVersionError, TableError
 from tailerd.sources.delta.snapshot_spool import SnapshotSpool
 from tailerd.sources.delta.source import DeltaChangeSource
 from tests.tables.builder import TableBuilder
@@ -84,6 +84,35 @@ async def test_without_the_spool_that_restart_is_an_error_not_a_hole(tmp_path: P
     clean_up(builder)
     with pytest.raises(TableError):
         await step(await open_source(builder, None), offset)
+
+
+async def test_a_log_cleaned_up_before_its_first_snapshot_is_listed_is_worth_another_look(
+    tmp_path: Path,
+) -> None:
+    builder, spool = table_of(tmp_path / "t", 10), tmp_path / "spool"
+    source = await open_source(builder, spool)
+    clean_up(builder)
+    with pytest.raises(LogCleanedUpError) as caught:
+        await source.initial_offset("snapshot")
+    assert caught.value.retryable
+    again = await open_source(builder, spool)
+    offset = await again.initial_offset("snapshot")
+    _, ids = await step(again, offset)
+    assert (offset.version, len(ids)) == (12, 3)
+
+
+async def test_a_log_cleaned_up_while_a_snapshot_is_read_is_worth_another_look(
+    tmp_path: Path,
+) -> None:
+    builder = table_of(tmp_path / "t", 10)
+    source = await open_source(builder, None)
+    offset, _ = await step(source, await source.initial_offset("snapshot"))
+    clean_up(builder)
+    with pytest.raises(LogCleanedUpError):
+        await step(source, offset)
+    with pytest.raises(MissingVersionError) as caught:
+        await step(await open_source(builder, None), offset)
+    assert not caught.value.retryable
 
 
 async def test_spooled_and_logged_snapshots_have_the_same_steps(tmp_path: Path) -> None:

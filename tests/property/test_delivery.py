@@ -18,8 +18,8 @@ from hypothesis.stateful import (
 
 from tailerd.changefeed.delivery import DeliveryTracker
 from tailerd.changefeed.offset import Offset, Version
+from tailerd.changefeed.saved_offset import SavedOffset
 from tailerd.errors import SinkError, StorageError, TableError
-from tailerd.pipeline.offset_store import SavedOffset
 from tests.doubles.fake_source import FakeSource, FakeTable
 from tests.unit.pipeline.collecting_sink import CollectingSink
 from tests.unit.pipeline.runs import Run

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tailerd.changefeed.offset import Offset
+from tailerd.changefeed.saved_offset import SavedOffset
 from tailerd.errors import StorageError
-from tailerd.pipeline.offset_store import SavedOffset
 from tests.simulation.chaos import Chaos, Life
 
 

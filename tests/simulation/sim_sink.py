@@ -100,6 +100,10 @@ class SimSink:
     def max_in_flight(self) -> int:
         return self._max_in_flight
 
+    @property
+    def offsets(self) -> None:
+        return None
+
     async def healthcheck(self) -> None:
         await self._request()
 

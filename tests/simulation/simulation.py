@@ -148,7 +148,7 @@ class Process:
             error = self.pipelines[world.name].error
             if error is None or world.doom:
                 return
-            self._simulation.check_may_fail(world, error, is_stopping=self._is_stopping)
+            self._simulation.check_may_fail(world, error)
             await asyncio.sleep(OPERATOR_SECONDS)
             if self._is_stopping:
                 return
@@ -267,9 +267,7 @@ class Simulation:
         max_in_flight = source.choice([1, 1, 2, 3]) if is_transactional else 1
         on_gap, clean_rate = OnGap.STOP, 0.0
         if source.random() < 0.2:
-            # Whole commits one by one, and listings that tell the truth: else nobody knows what
-            # to expect.
-            max_in_flight = 1
+            # Whole commits, and listings that tell the truth: else nobody knows what to expect.
             on_gap, clean_rate = source.choice([OnGap.SNAPSHOT, OnGap.LATEST]), 0.15
             start, max_files, chaos.stale_rate = source.choice(["snapshot", "latest"]), 1000, 0.0
         return World(
@@ -365,19 +363,14 @@ class Simulation:
 
         self.loop.strike_after(int(10 ** self.random.uniform(0.5, 3.4)), strike)
 
-    def check_may_fail(self, world: World, error: TailerdError, *, is_stopping: bool) -> None:
+    def check_may_fail(self, world: World, error: TailerdError) -> None:
         """Note that a pipeline gave up, and whether it had a reason.
 
-        Listings that lie are one. Two are known weaknesses behind a cleanup of the log: a gap that
-        is met while the pipeline is asked to stop, and a commit that goes while a snapshot's files
-        are read; started again, it goes on as its policy says.
+        Listings that lie are one.
         """
         self.note(f"{world.name} gave up: {error.code}")
         is_false_alarm = error.code in FALSE_ALARMS and world.chaos.stale_rate > 0
-        is_weakness = error.code == "file_missing" or (
-            is_stopping and error.code == "missing_version"
-        )
-        if not is_false_alarm and not (world.clean_rate and is_weakness):
+        if not is_false_alarm:
             self._violation = ViolationError(f"{world.name} gave up without need: {error!r}")
 
     async def _bury(self, process: Process) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from tailerd.changefeed.change_task import TableSchema
@@ -12,6 +13,7 @@ from tailerd.delta.protocol.file_index import Sizes
 from tailerd.delta.protocol.file_key import KeyArray
 from tailerd.delta.protocol.live_file import LiveFile
 from tailerd.delta.protocol.snapshot import Snapshot
+from tailerd.errors import LogCleanedUpError, MissingVersionError
 
 
 class SnapshotFiles(Protocol):
@@ -64,3 +66,16 @@ class LoggedFiles:
             self._reader, self._snapshot, first_key=first_key, until_key=until_key
         ):
             yield files
+
+
+@contextmanager
+def worth_another_look() -> Iterator[None]:
+    """Say of a version that goes while it is begun with that there is another head by now.
+
+    Raises:
+        LogCleanedUpError: In place of `MissingVersionError`.
+    """
+    try:
+        yield
+    except MissingVersionError as error:
+        raise LogCleanedUpError(error.message, hint="Open the table again.") from error

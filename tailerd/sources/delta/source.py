@@ -34,17 +34,15 @@ from tailerd.sources.base import Backlog, TableIdentity
 from tailerd.sources.delta.commit_tasks import CommitTasks
 from tailerd.sources.delta.commit_window import CommitWindow
 from tailerd.sources.delta.identity import schema_id
+from tailerd.sources.delta.listing_need import ListingNeed
 from tailerd.sources.delta.read import read_changes, rows_schema
-from tailerd.sources.delta.snapshot_files import LoggedFiles, SnapshotFiles
+from tailerd.sources.delta.snapshot_files import LoggedFiles, SnapshotFiles, worth_another_look
 from tailerd.sources.delta.snapshot_spool import SnapshotSpool
 from tailerd.sources.delta.snapshot_tasks import SnapshotTasks
 from tailerd.sources.delta.start import StartWord, parse_point, parse_start, show_ms, to_ms
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.locate import locate
 
-SAFETY_LISTING_SECONDS = 10.0
-"""How often the log is listed although the next commit's name says nothing is new: a gap, or a
-table that was dropped, shows in no other way."""
 GAP_PATIENCE_SECONDS = 0.5
 
 
@@ -77,8 +75,7 @@ class DeltaChangeSource:
         self._commits = CommitTasks(self._window, self._paths)
         self._snapshot: SnapshotTasks | None = None
         self._spool = spool
-        self._clock = clock or SystemClock()
-        self._listed_at = float("-inf")
+        self._listing_need = ListingNeed(reader, clock or SystemClock())
         self._seen_version = head_version
         self._schema_id = (-1, "")
 
@@ -162,13 +159,15 @@ class DeltaChangeSource:
 
         Raises:
             MissingVersionError: The version is not in the log, or more than one ahead of it.
+            LogCleanedUpError: The head's snapshot went while it was listed: open the table again.
             UsageError: The text says nothing of that kind, or the time is in the future.
         """
         match parse_start(start):
             case StartWord.SNAPSHOT:
                 if self._spool is not None:
                     # Before anybody saves the offset: whoever has it, has the list.
-                    await self._snapshot_tasks(self._head_version, is_new=True)
+                    with worth_another_look():
+                        await self._snapshot_tasks(self._head_version, is_new=True)
                 return self._offset(self._head_version, Phase.SNAPSHOT)
             case StartWord.LATEST:
                 return self._offset(self._head_version + 1)
@@ -265,9 +264,9 @@ class DeltaChangeSource:
             )
 
     async def _check_for_gap(self, version: int) -> None:
-        is_due = self._clock.monotonic() - self._listed_at >= SAFETY_LISTING_SECONDS
         # A version that is known to have been there cannot be one that is yet to come.
-        if not is_due and version > self._seen_version:
+        is_to_come = version > self._seen_version
+        if is_to_come and not await self._listing_need.is_due(self._window.newest):
             return
         listing = await self._look_around(version)
         self._check_still_there(listing, version)
@@ -303,7 +302,7 @@ class DeltaChangeSource:
             )
 
     async def _look_around(self, version: int) -> LogListing:
-        self._listed_at = self._clock.monotonic()
+        await self._listing_need.note()
         listing = await self._window.look_around(version)
         self._seen_version = max(self._seen_version, listing.head_version or 0)
         return listing

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from tailerd.cli import run
+from tests.contracts.test_sink import file_rows
 from tests.integration.daemon.running import delivered_ids, file_table, write_config
 from tests.tables.builder import TableBuilder
 
@@ -140,6 +141,23 @@ def test_reset_moves_a_pipeline_and_its_files_follow(
         assert tailerd("run", "--config", config, "--once") == 0
         assert sorted(delivered_ids(tmp_path / "out")) == ids
         assert tailerd("offsets", "reset", "orders", "--to", to, "--config", config) == 0
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_reset_into_the_middle_of_a_file_delivers_the_rest_of_it_anew(
+    table: TableBuilder, tmp_path: Path, kind: str
+) -> None:
+    out = tmp_path / "out"
+    orders = file_table(tmp_path / "t", out, **{"from": "0"})
+    orders["sink"] = {"kind": "file", "path": str(out), "format": kind}
+    config = write_config(tmp_path, orders=orders)
+    assert tailerd("run", "--config", config, "--once") == 0
+    assert [row[0] for row in file_rows(out)] == [0, 1, 2]
+    assert len(list(out.glob(f"*.{kind}"))) == 1
+    assert tailerd("offsets", "reset", "orders", "--to", "2", "--config", config) == 0
+    assert tailerd("run", "--config", config, "--once") == 0
+    assert [row[0] for row in file_rows(out)] == [0, 1, 2]
+    assert [path.name[:20] for path in sorted(out.glob(f"*.{kind}"))] == [f"{0:020}", f"{2:020}"]
 
 
 @pytest.mark.parametrize(

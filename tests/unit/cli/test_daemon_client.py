@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
+import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -90,6 +94,32 @@ def test_status_prints_a_line_for_each_pipeline(capfd: Captured) -> None:
     assert lines[0].split()[:3] == ["table", "state", "engine"]
     for text in ("orders", "retrying", "61.3", "10.0", "storage: The disk is full."):
         assert text in lines[1]
+
+
+def test_on_a_narrow_screen_status_leaves_out_what_never_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for columns, is_wide in (("80", False), ("120", True)):
+        monkeypatch.setenv("COLUMNS", columns)
+        with listening(body=STATUS) as (url, _):
+            shown = screen_of("status", "--http", url)
+        assert ("engine" in shown) is is_wide
+        assert "retrying" in shown, "a state is never cut off"
+
+
+def screen_of(*arguments: str) -> str:
+    """What a command shows on a terminal."""
+    master, slave = os.openpty()
+    program = [sys.executable, "-c", "from tailerd.cli import main; main()", *arguments]
+    with open(master, "rb", buffering=0) as screen:
+        with open(slave, "wb") as stream:
+            subprocess.run(program, stdout=stream, check=True, timeout=60)
+        text = b""
+        # Linux ends a terminal that nobody writes to any longer with EIO.
+        with suppress(OSError):
+            while piece := screen.read(65_536):
+                text += piece
+    return re.sub(r"\x1b\[[0-9;]*m", "", text.decode())
 
 
 def test_status_as_json_has_all_fields_of_one_pipeline(capfd: Captured) -> None:

@@ -20,7 +20,8 @@ def test_the_help_of_every_command_shows_an_example(name: str, command: Commands
     assert (ran.status, ran.errors) == (0, "")
     assert re.search(rf"^ +tailerd {name}\b", ran.output, re.MULTILINE)
     assert "Examples:" in ran.output
-    assert command(name, "-h").status == 0
+    short = command(name, "-h")
+    assert (short.status, short.output) == (0, ran.output)
 
 
 def test_the_help_names_every_command_with_a_sentence(command: Commands) -> None:

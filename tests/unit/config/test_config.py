@@ -123,7 +123,7 @@ REFUSED = {
     ),
     "absurd interval": (
         MINIMAL + "    poll_interval: 999d",
-        ["poll_interval is 86313600", "86400"],
+        ["poll_interval is '999d'", "86400"],
     ),
     "from is a riddle": (MINIMAL + "    from: yesterday", ["from is 'yesterday'", "snapshot"]),
     "from is a truth value": (MINIMAL + "    from: true", ["from is True"]),
@@ -139,7 +139,10 @@ REFUSED = {
     "no sink": ("tables: {o: {path: x}}", ["tables.o.sink is missing"]),
     "sink without kind": ("tables: {o: {path: x, sink: {}}}", ["tables.o.sink.kind", "console"]),
     "unknown sink": ("tables: {o: {path: x, sink: {kind: fil}}}", ["'fil'", "`file`"]),
-    "kafka": ("tables: {o: {path: x, sink: {kind: kafka}}}", ["kafka", "not in this release"]),
+    "kafka on Spark": (
+        "tables: {o: {path: x, sink: {kind: kafka, topic: t, bootstrap_servers: ['b:1']}}}",
+        ["'kafka'", "spark engine cannot", "Set tables.o.engine to arrow."],
+    ),
     "maintenance": (
         "tables: {o: {path: x, sink: {kind: console}, maintenance: {}}}",
         ["tables.o.maintenance", "not in this release"],

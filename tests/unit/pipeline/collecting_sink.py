@@ -46,6 +46,10 @@ class CollectingSink:
         starts = sorted(self.kept, key=lambda start: start.order)
         return [i for start in starts for i in self.kept[start]]
 
+    @property
+    def offsets(self) -> None:
+        return None
+
     async def healthcheck(self) -> None:
         self._fails("healthcheck")
 

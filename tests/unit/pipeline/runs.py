@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
+from tailerd.changefeed.saved_offset import OffsetStore
 from tailerd.pipeline.journey import JourneyPlan
-from tailerd.pipeline.offset_store import MemoryOffsetStore, OffsetStore
+from tailerd.pipeline.offset_store import MemoryOffsetStore
 from tailerd.pipeline.pipeline import Pipeline
 from tailerd.pipeline.poison_log import MemoryPoisonLog
 from tailerd.pipeline.policies import OnGap, OnPoison

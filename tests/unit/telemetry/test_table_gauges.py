@@ -3,6 +3,8 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import pytest
+
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.telemetry import events
 from tailerd.telemetry.metrics import Metrics
@@ -164,6 +166,32 @@ def test_a_paused_pipeline_does_not_keep_the_daemon_from_being_ready() -> None:
     board.handle(events.PipelinePaused(table="orders", engine="arrow"))
     assert board.is_ready
     assert shown(board)["state"] == "paused"
+
+
+@pytest.mark.parametrize("versions", [0, 2])
+def test_a_paused_pipeline_that_had_nothing_to_do_no_longer_knows_its_lag(versions: int) -> None:
+    clock = SimClock()
+    board, metrics = StatusBoard([("orders", "arrow")], clock), Metrics(clock)
+    paused = events.PipelinePaused(table="orders", engine="arrow")
+    for event in (STARTED, backlog(versions, clock.now_ms() - 5000 if versions else None), paused):
+        board.handle(event)
+        metrics.handle(event)
+    lag = ("tailerd_offset_lag_versions", "engine=arrow", "table=orders")
+    seconds = ("tailerd_offset_lag_seconds", "engine=arrow", "table=orders")
+    table, told = shown(board), samples(metrics)
+    assert board.is_ready
+    if versions:
+        assert (table["lag_versions"], table["lag_seconds"]) == (2, 5.0)
+        assert (told[lag], told[seconds]) == (2, 5.0)
+        return
+    for name in ("head_version", "lag_versions", "lag_seconds", "retention_headroom_seconds"):
+        assert table[name] is None
+    assert lag not in told
+    assert seconds not in told
+    for event in (STARTED, backlog(1, clock.now_ms() - 3000)):
+        metrics.handle(event)
+    told = samples(metrics)
+    assert (told[lag], told[seconds]) == (1, 3.0)
 
 
 def test_the_next_attempt_is_told_and_forgotten_when_it_succeeds() -> None:

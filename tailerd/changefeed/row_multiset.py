@@ -1,0 +1,85 @@
+"""Multisets of rows compared in constant memory, however many rows they have.
+
+Each row is a 128-bit hash. Hashes are summed in buckets, with the sign of what happened to the row:
+two multisets are equal if all sums are. A difference shows in the buckets of the rows concerned, so
+that a second look needs to keep those few rows only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+BUCKETS = 1 << 16
+
+Buckets = npt.NDArray[np.int64]
+_MASK = np.uint64(BUCKETS - 1)
+_HALF = 0xFFFF_FFFF_FFFF_FFFF
+
+
+class RowMultiset:
+    """How often each row is there, as sums. Counts may be negative on the way, and at the end."""
+
+    def __init__(self) -> None:
+        self._counts = np.zeros(BUCKETS, np.int64)
+        self._highs = np.zeros(BUCKETS, np.uint64)
+        self._lows = np.zeros(BUCKETS, np.uint64)
+
+    @property
+    def total(self) -> int:
+        """Number of rows, removed ones subtracted."""
+        return int(self._counts.sum())
+
+    def add(self, rows: Sequence[bytes], signs: Sequence[int]) -> None:
+        """Count rows by their bytes: +1 for one that came, -1 for one that went."""
+        highs, lows = _hashes(rows)
+        sign = np.array(signs, np.int64)
+        buckets = _bucket(lows)
+        np.add.at(self._counts, buckets, sign)
+        # Sums wrap around: all that matters is that adding and taking away cancel out.
+        factor = sign.astype(np.uint64)
+        np.add.at(self._highs, buckets, highs * factor)
+        np.add.at(self._lows, buckets, lows * factor)
+
+    def differing(self, other: RowMultiset) -> Buckets:
+        """Return the buckets whose rows are not the same in both, ascending; none: equal."""
+        same = (
+            (self._counts == other._counts)
+            & (self._highs == other._highs)
+            & (self._lows == other._lows)
+        )
+        return np.flatnonzero(~same)
+
+
+class RowCounts:
+    """Exact counts of the rows of a few buckets; rows that cancel out take no memory."""
+
+    def __init__(self, buckets: Buckets) -> None:
+        self.counts: Counter[bytes] = Counter()
+        self._is_wanted = np.zeros(BUCKETS, np.bool_)
+        self._is_wanted[buckets] = True
+
+    def add(self, rows: Sequence[bytes], signs: Iterable[int]) -> None:
+        """Count those of the rows that fall into the buckets."""
+        wanted = self._is_wanted[_bucket(_hashes(rows)[1])].tolist()
+        for row, sign, is_wanted in zip(rows, signs, wanted, strict=True):
+            if is_wanted:
+                count = self.counts[row] + sign
+                if count:
+                    self.counts[row] = count
+                else:
+                    del self.counts[row]
+
+
+def _hashes(rows: Sequence[bytes]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+    digests = [xxhash.xxh3_128_intdigest(row) for row in rows]
+    highs = np.array([digest >> 64 for digest in digests], np.uint64)
+    return highs, np.array([digest & _HALF for digest in digests], np.uint64)
+
+
+def _bucket(lows: npt.NDArray[np.uint64]) -> Buckets:
+    return (lows & _MASK).astype(np.int64)

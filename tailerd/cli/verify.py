@@ -1,0 +1,131 @@
+"""`tailerd verify`: is what was delivered, replayed, the table?"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from tailerd.config import Config
+    from tailerd.pipeline.verification import Verdict
+
+_EXAMPLES = """\b
+Examples:
+  tailerd verify orders --config tailerd.yaml
+  tailerd verify orders --config tailerd.yaml --json
+"""
+_MOST_CHARS = 200
+
+
+@click.command("verify", epilog=_EXAMPLES)
+@click.argument("name")
+@click.option(
+    "--config",
+    "config_path",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The configuration of the daemon.",
+)
+@click.option("--json", "is_json", is_flag=True, help="The verdict as one JSON object.")
+@click.pass_context
+def command(context: click.Context, name: str, config_path: Path, is_json: bool) -> None:
+    """Replay what the pipeline NAME delivered and compare it with its table, row for row.
+
+    Reads everything the sink holds (a Kafka topic from its beginning, the files of a folder) up to
+    the saved offset: inserts add a row, deletes take it away. What is left must be the table's
+    snapshot of that version. Ends with 0 if both are the same, with 1 if not. Does not disturb a
+    running daemon. It cannot hold where readers no longer see the first records (retention,
+    compaction), after the offset was reset by hand, or where a column was renamed since.
+    """
+    from tailerd.cli.offsets import check_name
+    from tailerd.config import discover_tables, load_config
+
+    config = discover_tables(load_config(config_path)).config
+    check_name(config, name)
+    verdict = asyncio.run(_verify(config, name))
+    if is_json:
+        click.echo(json.dumps(asdict(verdict)))
+    else:
+        click.echo("\n".join(_lines(name, verdict)))
+    context.exit(0 if verdict.is_equal else 1)
+
+
+async def _verify(config: Config, name: str) -> Verdict:
+    from tailerd.assembly import open_sink, open_source, saved_offset
+    from tailerd.errors import OffsetError, UsageError
+    from tailerd.pipeline.verification import Verification
+    from tailerd.sinks.base import Readable
+    from tailerd.telemetry import Telemetry
+
+    table = config.tables[name]
+    sink = open_sink(name, table.sink)
+    if sink is None or not isinstance(sink, Readable):
+        raise UsageError(
+            f"The sink {table.sink.kind} of {name} cannot be read back.",
+            hint="Verify pipelines whose sink is `kafka` or `file`.",
+        )
+    try:
+        offset = await saved_offset(config, name)
+        if offset is None:
+            raise OffsetError(f"{name} has not delivered anything yet.", hint="Run it first.")
+        source = await open_source(table, Telemetry())
+        with _progress() as report:
+            verification = Verification(
+                source,
+                sink,
+                offset,
+                begins_with_snapshot=table.start == "snapshot",
+                on_progress=report,
+            )
+            return await verification.run()
+    finally:
+        await sink.aclose()
+
+
+class _progress:  # noqa: N801 - reads as a function where it is used
+    """A line on a terminal's standard error that counts rows; nothing on a pipe."""
+
+    def __enter__(self) -> Callable[[int], None]:
+        from rich.console import Console
+
+        self._console = Console(stderr=True)
+        self._status = self._console.status("Reading")
+        if self._console.is_terminal:
+            self._status.start()
+        return lambda rows: self._status.update(f"Compared {rows:,} rows")
+
+    def __exit__(self, *_: object) -> None:
+        if self._console.is_terminal:
+            self._status.stop()
+
+
+def _lines(name: str, verdict: Verdict) -> list[str]:
+    base = "" if verdict.start is None else f" on top of version {verdict.start - 1}"
+    if verdict.is_equal:
+        return [
+            f"equal: {verdict.records:,} delivered change rows of {name}{base} replay to exactly"
+            f" the {verdict.rows:,} rows of version {verdict.version}."
+        ]
+    lines = [
+        f"different: {verdict.records:,} delivered change rows of {name}{base} replay to"
+        f" {verdict.replayed:,} rows, and version {verdict.version} has {verdict.rows:,}."
+    ]
+    lines += [f"  in the table only:     {_short(row)}" for row in verdict.missing]
+    lines += [f"  in the delivered only: {_short(row)}" for row in verdict.invented]
+    if verdict.foreign:
+        lines.append(f"  columns the table no longer has: {', '.join(verdict.foreign)}")
+    lines.append(
+        "  Rows are there twice after a crash with at-least-once, or after a reset; they lack where"
+        " retention or compaction removed the first records."
+    )
+    return lines
+
+
+def _short(row: str) -> str:
+    return row if len(row) <= _MOST_CHARS else f"{row[:_MOST_CHARS]}…"

@@ -1,0 +1,101 @@
+"""Records as Debezium's connectors write them: an envelope, and a tombstone after each delete."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.encoding.connect_schema import envelope_schema, key_schema, with_json_variants
+from tailerd.encoding.debezium import DebeziumEncoder
+from tailerd.encoding.record_keys import record_keys
+from tailerd.encoding.records import FormatOptions, Records
+from tailerd.encoding.update_pairs import NO_ROW, key_columns, pair_rows
+
+
+class DebeziumRecords:
+    """One record per change, as `DebeziumEncoder` says, with the key of the row it is about.
+
+    An update that changes the key is a delete of the old key, its tombstone, and a create.
+    """
+
+    def __init__(self, options: FormatOptions) -> None:
+        self._options = options
+        self._key = tuple(options.key)
+        self._encoder = DebeziumEncoder(
+            name=options.name,
+            table=options.table,
+            db=options.db,
+            schema=options.schema,
+            table_id=options.table_id,
+            key=self._key,
+            decimals=options.decimals,
+        )
+
+    def records(self, batch: ChangeBatch, *, now_us: int | None = None) -> Records:
+        """Return the changes of a batch."""
+        if self._options.schemas:
+            batch = with_json_variants(batch)
+        changes = pair_rows(batch, self._key)
+        opening, closing = self._around_value(batch)
+        values = self._encoder.encode_changes(
+            batch, changes, now_us=now_us, opening=opening, closing=closing
+        )
+        is_removal = changes.after == NO_ROW
+        rows = np.where(is_removal, changes.before, changes.after)
+        if not self._key:
+            return Records(keys=None, values=values, rows=rows)
+        if self._options.tombstones and is_removal.any():
+            rows = np.repeat(rows, 1 + is_removal)
+            values = with_null_after(values, is_removal)
+        return Records(keys=self._keys(batch).take(pa.array(rows)), values=values, rows=rows)
+
+    def _keys(self, batch: ChangeBatch) -> pa.Array:
+        opening, closing = "", ""
+        if self._options.schemas:
+            _, fields = key_columns(batch.rows, self._key)
+            opening, closing = _around(key_schema(self._options, tuple(fields)))
+        return record_keys(
+            batch,
+            self._key,
+            quote_decimals=self._options.decimals == "string",
+            opening=opening,
+            closing=closing,
+        )
+
+    def _around_value(self, batch: ChangeBatch) -> tuple[str, str]:
+        if not self._options.schemas:
+            return "", ""
+        return _around(envelope_schema(self._options, batch.rows.schema))
+
+
+def _around(schema: str) -> tuple[str, str]:
+    return f'{{"schema":{schema},"payload":', "}"
+
+
+def with_null_after(values: pa.Array, is_followed: npt.NDArray[np.bool_]) -> pa.Array:
+    """Return the values with a null behind each that is marked; bytes are not copied.
+
+    Args:
+        values: `binary` or `large_binary`, without nulls.
+        is_followed: As long as the values.
+    """
+    kind = np.int64 if pa.types.is_large_binary(values.type) else np.int32
+    _, offsets, data = values.buffers()
+    if offsets is None or not len(values):
+        return values
+    starts = np.frombuffer(offsets, dtype=kind)[values.offset : values.offset + len(values) + 1]
+    repeats = 1 + is_followed
+    is_value = np.zeros(int(repeats.sum()), dtype=bool)
+    is_value[np.cumsum(repeats) - repeats] = True
+    ends = np.repeat(starts[1:], repeats)
+    return pa.Array.from_buffers(
+        values.type,
+        len(is_value),
+        [
+            pa.array(is_value).buffers()[1],
+            pa.py_buffer(np.concatenate((starts[:1], ends))),
+            data,
+        ],
+    )

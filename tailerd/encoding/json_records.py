@@ -1,0 +1,31 @@
+"""Records whose value is the row as one JSON object, as `tail --format jsonl` prints it."""
+
+from __future__ import annotations
+
+from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.encoding.json import JsonEncoder
+from tailerd.encoding.record_keys import record_keys
+from tailerd.encoding.records import FormatOptions, Records
+from tailerd.encoding.update_pairs import replay_order
+
+
+class JsonRecords:
+    """One record per row: both images of an update are records, each with its own key.
+
+    Without a key the records are in the order of the rows.
+    """
+
+    def __init__(self, options: FormatOptions) -> None:
+        self._key = tuple(options.key)
+        self._quote_decimals = options.decimals == "string"
+        self._encoder = JsonEncoder(decimals=options.decimals)
+
+    def records(self, batch: ChangeBatch, *, now_us: int | None = None) -> Records:
+        """Return the rows; they say nothing of when they are processed."""
+        values = self._encoder.encode(batch)
+        if not self._key:
+            return Records(keys=None, values=values)
+        keys = record_keys(batch, self._key, quote_decimals=self._quote_decimals)
+        records = Records(keys=keys, values=values)
+        order = replay_order(batch, self._key)
+        return records if order is None else records.take(order)

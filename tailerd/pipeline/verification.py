@@ -1,0 +1,195 @@
+"""The operator's own proof: what was delivered, replayed, is the table, row for row.
+
+Delivered records are folded into a multiset of rows (an insert adds its row, a delete takes it
+away) and compared with the snapshot of the version before the saved offset. Memory does not grow
+with the table; only where something differs are some of the rows in question kept, to be shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
+from tailerd.changefeed.offset import Offset, Phase, Version
+from tailerd.changefeed.row_multiset import Buckets, RowCounts, RowMultiset
+from tailerd.encoding.json import DecimalStyle, JsonEncoder
+from tailerd.encoding.read_back import RowReader
+from tailerd.errors import OffsetError
+from tailerd.pipeline.change_stream import ChangeStream
+from tailerd.sinks.base import Readable
+from tailerd.sources.base import ChangeSource
+
+EXAMPLES = 3
+MOST_BUCKETS = 64
+"""Of buckets that differ, so many are looked at again: a bucket has 1/65,536 of the rows."""
+
+Rows = tuple[list[bytes], list[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What the comparison showed.
+
+    Attributes:
+        version: The version whose snapshot was compared.
+        start: Where the records begin: the base they were replayed on is the version before; None
+            where they begin with a snapshot.
+        records: Number of change rows replayed.
+        rows: Rows of the table.
+        replayed: Rows that the replay leaves.
+        is_equal: Whether both are the same, row for row.
+        missing, invented: Some rows of the table that the replay lacks, and the other way round.
+        foreign: Columns in the records that the table does not have now.
+    """
+
+    version: Version
+    start: Version | None
+    records: int
+    rows: int
+    replayed: int
+    is_equal: bool
+    missing: tuple[str, ...]
+    invented: tuple[str, ...]
+    foreign: tuple[str, ...]
+
+
+class Verification:
+    """Compares one pipeline's records with its table. `run` once."""
+
+    def __init__(
+        self,
+        source: ChangeSource,
+        sink: Readable,
+        offset: Offset,
+        *,
+        begins_with_snapshot: bool,
+        on_progress: Callable[[int], None],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            source: The table.
+            sink: What was delivered.
+            offset: Saved by the pipeline; records behind it are left out.
+            begins_with_snapshot: Whether the first records are a snapshot, or changes of what was
+                there before.
+            on_progress: Called with the number of rows looked at so far.
+
+        Raises:
+            OffsetError: The first snapshot is still being delivered, or nothing is yet.
+        """
+        if offset.phase is Phase.SNAPSHOT:
+            raise OffsetError(
+                f"The first snapshot (version {offset.version}) is still being delivered, so there"
+                " is nothing to compare yet.",
+                hint="Try again when `tailerd status` shows the pipeline as following.",
+            )
+        self._version = Version(offset.version - 1)
+        if self._version < 0:
+            raise OffsetError("No version is delivered yet.", hint="Try again later.")
+        self._source = source
+        self._sink = sink
+        self._table_id = offset.table_id
+        self._begins_with_snapshot = begins_with_snapshot
+        self._on_progress = on_progress
+        self._seen = 0
+        self._first_version: int | None = None
+
+    async def run(self) -> Verdict:
+        """Compare.
+
+        Raises:
+            TailerdError: The table or the sink cannot be read; a version needed is gone.
+        """
+        reader = RowReader(await self._source.arrow_schema(), self._sink.value_format)
+        replayed, table = RowMultiset(), RowMultiset()
+        records = 0
+        async for rows, signs in self._delivered(reader):
+            records += len(rows)
+            replayed.add(rows, signs)
+        start = self._start()
+        async for rows, signs in self._base(start):
+            replayed.add(rows, signs)
+        async for rows, signs in self._snapshot(self._version):
+            table.add(rows, signs)
+        differing = table.differing(replayed)
+        missing, invented = await self._differences(reader, differing[:MOST_BUCKETS], start)
+        return Verdict(
+            version=self._version,
+            start=start,
+            records=records,
+            rows=table.total,
+            replayed=replayed.total,
+            is_equal=not len(differing),
+            missing=missing,
+            invented=invented,
+            foreign=tuple(sorted(reader.foreign)),
+        )
+
+    def _start(self) -> Version | None:
+        """Return the version of the first record; None where nothing was there before."""
+        if self._begins_with_snapshot or self._first_version == 0:
+            return None
+        # No record: nothing changed since the beginning, wherever that was.
+        return Version(self._version + 1 if self._first_version is None else self._first_version)
+
+    async def _differences(
+        self, reader: RowReader, buckets: Buckets, start: Version | None
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        if not len(buckets):
+            return (), ()
+        counts = RowCounts(buckets)
+        async for rows, signs in self._delivered(reader):
+            counts.add(rows, signs)
+        async for rows, signs in self._base(start):
+            counts.add(rows, signs)
+        async for rows, signs in self._snapshot(self._version):
+            counts.add(rows, [-sign for sign in signs])
+        missing = sorted(row for row, count in counts.counts.items() if count < 0)
+        invented = sorted(row for row, count in counts.counts.items() if count > 0)
+        return _shown(missing), _shown(invented)
+
+    async def _delivered(self, reader: RowReader) -> AsyncIterator[Rows]:
+        async with aclosing(self._sink.read_back()) as records:
+            async for values in records:
+                rows, signs, versions = await asyncio.to_thread(reader.read, values)
+                self._note(versions)
+                keep = [place for place, v in enumerate(versions) if v <= self._version]
+                yield [rows[place] for place in keep], [signs[place] for place in keep]
+
+    def _note(self, versions: Sequence[int]) -> None:
+        if versions:
+            first = min(versions)
+            known = self._first_version
+            self._first_version = first if known is None else min(known, first)
+        self._seen += len(versions)
+        self._on_progress(self._seen)
+
+    async def _base(self, start: Version | None) -> AsyncIterator[Rows]:
+        if start is not None:
+            async for rows in self._snapshot(Version(start - 1)):
+                yield rows
+
+    async def _snapshot(self, version: Version) -> AsyncIterator[Rows]:
+        reader = RowReader(await self._source.arrow_schema(), "json")
+        encoder = JsonEncoder(decimals=_decimals(self._sink))
+        begin = Offset(table_id=self._table_id, version=version, phase=Phase.SNAPSHOT)
+        stream = ChangeStream(self._source, begin, begin.after_version(), limit=DEFAULT_BATCH_LIMIT)
+        async with aclosing(stream.batches()) as batches:
+            async for batch in batches:
+                lines = await asyncio.to_thread(encoder.encode_lines, batch)
+                rows, signs, versions = await asyncio.to_thread(reader.read, lines.splitlines())
+                self._seen += len(versions)
+                self._on_progress(self._seen)
+                yield rows, signs
+
+
+def _shown(rows: Sequence[bytes]) -> tuple[str, ...]:
+    return tuple(row.decode() for row in rows[:EXAMPLES])
+
+
+def _decimals(sink: Readable) -> DecimalStyle:
+    return "number" if sink.has_decimal_numbers else "string"

@@ -1,0 +1,111 @@
+"""What was handed to the producer and is not acknowledged yet: back-pressure, and the wait."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from tailerd.errors import SinkError
+
+_NO_PROGRESS_MARGIN_SECONDS = 10.0
+
+
+class AbandonedError(SinkError):
+    """Nobody waits for this delivery any more."""
+
+    code = "delivery_abandoned"
+
+
+class Acknowledgements:
+    """Counts the bytes of one delivery in flight. Thread-safe; `reserve` and `wait` block.
+
+    A wait ends with an error when nothing was acknowledged for longer than the client itself
+    tries, so that no wait is without end.
+    """
+
+    def __init__(
+        self, *, max_bytes: int, timeout_seconds: float, explain: Callable[[Exception], Exception]
+    ) -> None:
+        """Begin a delivery.
+
+        Args:
+            max_bytes: Beyond it `reserve` waits; a single larger piece still goes.
+            timeout_seconds: After which the client gives up a piece.
+            explain: Makes our error of one that a piece failed with.
+        """
+        self._max_bytes = max_bytes
+        self._patience = timeout_seconds + _NO_PROGRESS_MARGIN_SECONDS
+        self._explain = explain
+        self._changed = threading.Condition()
+        self._bytes = 0
+        self._pieces = 0
+        self._error: Exception | None = None
+        self._progress = time.monotonic()
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """Bytes not acknowledged yet."""
+        return self._bytes
+
+    def reserve(self, size_bytes: int) -> None:
+        """Count a piece before it is handed over, once there is room.
+
+        Raises:
+            TailerdError: An earlier piece failed, or nothing moves.
+        """
+        with self._changed:
+            failure = self._failure_before(
+                lambda: not self._bytes or self._bytes + size_bytes <= self._max_bytes
+            )
+            if failure is None:
+                if not self._pieces:
+                    self._progress = time.monotonic()
+                self._bytes += size_bytes
+                self._pieces += 1
+        self._raise(failure)
+
+    def done(self, size_bytes: int, error: Exception | None) -> None:
+        """Hear that a piece was acknowledged or failed; never blocks for long, never raises."""
+        with self._changed:
+            self._bytes -= size_bytes
+            self._pieces -= 1
+            self._progress = time.monotonic()
+            if error is not None and self._error is None:
+                self._error = error
+            if error is not None or not self._pieces or self._bytes <= self._max_bytes // 2:
+                self._changed.notify_all()
+
+    def wait(self) -> None:
+        """Return once every piece is acknowledged.
+
+        Raises:
+            TailerdError: One failed, or nothing moves.
+        """
+        with self._changed:
+            failure = self._failure_before(lambda: not self._pieces)
+        self._raise(failure)
+
+    def abandon(self) -> None:
+        """Let whoever waits, now or later, go with an error."""
+        with self._changed:
+            if self._error is None:
+                self._error = AbandonedError("The delivery was given up while it was being sent.")
+            self._changed.notify_all()
+
+    def _failure_before(self, is_reached: Callable[[], bool]) -> Exception | None:
+        """Wait; return why it is not reached."""
+        while self._error is None and not is_reached():
+            left = self._progress + self._patience - time.monotonic()
+            if left <= 0:
+                return SinkError(
+                    f"Kafka acknowledged nothing for {self._patience:.0f} s.",
+                    hint="Look whether the brokers run and can be reached.",
+                )
+            self._changed.wait(left)
+        return self._error
+
+    def _raise(self, failure: Exception | None) -> None:
+        # Outside the lock: explaining may ask the brokers, and the sender must go on meanwhile.
+        if failure is not None:
+            raise self._explain(failure)

@@ -1,0 +1,304 @@
+"""The section of the Kafka sink; apart from the sink, so that checking it loads no client."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from tailerd.config import SinkConfig, SizeBytes
+from tailerd.config.values import Seconds, parse_address
+from tailerd.sinks.kafka.producer_options import OptionValue, checked_options
+from tailerd.sinks.kafka.templates import (
+    TABLE_NAMES,
+    TopicTemplate,
+    check_placeholders,
+    check_topic_name,
+    filled_text,
+)
+
+Delivery = Literal["at-least-once", "exactly-once"]
+HEADER_PLACEHOLDERS = (*TABLE_NAMES, "commit_version", "commit_timestamp", "change_source")
+OFFSETS_TOPIC = "__tailerd_offsets"
+
+_SECTION = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
+
+
+class CreateTopicConfig(BaseModel):
+    """How topics that are not there are made."""
+
+    model_config = _SECTION
+
+    partitions: int = Field(
+        default=1, ge=1, le=10_000, description="Number of partitions.", examples=[4]
+    )
+    replication_factor: int | None = Field(
+        default=None,
+        ge=1,
+        le=32,
+        description="Copies of each partition; by default what the brokers are set to.",
+        examples=[3],
+    )
+    configs: dict[str, str] = Field(
+        default_factory=dict,
+        description="Settings of the topic, by Kafka's own names.",
+        examples=[{"min.insync.replicas": "2"}],
+        json_schema_extra={"additionalProperties": {"type": ["string", "number", "boolean"]}},
+    )
+
+    @field_validator("configs", mode="before")
+    @classmethod
+    def _spell_as_kafka_does(cls, value: object) -> object:
+        if not isinstance(value, dict):
+            return value
+        return {k: str(v).lower() if isinstance(v, bool) else v for k, v in value.items()}
+
+
+class ColumnPartition(BaseModel):
+    """The partition is the number in a column."""
+
+    model_config = _SECTION
+
+    column: str = Field(min_length=1, description="A column of whole numbers.", examples=["shard"])
+
+
+class KafkaSinkConfig(SinkConfig):
+    """A Kafka topic, or several."""
+
+    engines: ClassVar[frozenset[str]] = frozenset({"arrow"})
+    implementation: ClassVar[str] = "tailerd.sinks.kafka.sink:KafkaSink"
+
+    kind: Literal["kafka"] = Field(description="Kafka topics. Arrow engine.")
+    bootstrap_servers: list[str] = Field(
+        min_length=1,
+        description="Brokers to ask first, host:port.",
+        examples=[["127.0.0.1:9092"]],
+    )
+    topic: str = Field(
+        min_length=1,
+        description="Where changes go. `{table}` is the configured name of the table;"
+        " `{column:NAME}` the value of a column, which chooses the topic of each row.",
+        examples=["orders.changes"],
+    )
+    key: list[str] = Field(
+        default_factory=list,
+        description="Columns that make the key of a record; all changes of one key are in one"
+        " partition, in the order of the commits. Without it records have no keys.",
+        examples=[["order_id"]],
+    )
+    format: Literal["json", "debezium"] = Field(
+        default="json",
+        description="`json`: the row with the change columns; `debezium`: its envelope, in which"
+        " the two images of an update are one record.",
+        examples=["debezium"],
+    )
+    decimals: Literal["string", "number"] = Field(
+        default="string", description="How decimals are written.", examples=["string"]
+    )
+    schemas: bool = Field(
+        default=False,
+        description="Whether keys and values carry their Kafka Connect schema (debezium).",
+        examples=[False],
+    )
+    tombstones: bool = Field(
+        default=True,
+        description="Whether a record without value follows each delete, for compacted topics"
+        " (debezium, where there is a key).",
+        examples=[True],
+    )
+    topic_prefix: str = Field(
+        default="tailerd",
+        min_length=1,
+        description="Logical name of the server in the envelope, `source.name` (debezium).",
+        examples=["lake"],
+    )
+    headers: dict[str, str] = Field(
+        default_factory=dict,
+        description="Headers of every record. Placeholders: `{table}`, `{commit_version}`,"
+        " `{commit_timestamp}`, `{change_source}`.",
+        examples=[{"origin": "lake", "version": "{commit_version}"}],
+    )
+    partition: Literal["key"] | int | ColumnPartition = Field(
+        default="key",
+        description="`key`: Kafka's default, a hash of the key, records without one spread evenly;"
+        " a number: that partition; `{column: NAME}`: the number in that column.",
+        examples=["key"],
+    )
+    delivery: Delivery = Field(
+        default="at-least-once",
+        description="`exactly-once` puts rows and offset into one transaction: readers with"
+        " isolation.level=read_committed see each change once, whatever crashes.",
+        examples=["exactly-once"],
+    )
+    offsets: Literal["kafka", "state"] | None = Field(
+        default=None,
+        description="Where the offset is kept: in `offsets_topic`, or in the folder `state`."
+        " Default: `kafka` for exactly-once, which needs it, else `state`.",
+        examples=["kafka"],
+    )
+    offsets_topic: str = Field(
+        default=OFFSETS_TOPIC,
+        description="Compacted topic of offsets, made when it is not there; pipelines share it.",
+        examples=[OFFSETS_TOPIC],
+    )
+    transactional_id: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Identity of this pipeline for exactly-once, the same in every run; a second"
+        " process with it shuts out the first. Default: tailerd-<table>.",
+        examples=["tailerd-orders"],
+    )
+    create_topic: CreateTopicConfig | None = Field(
+        default=None,
+        description="Make topics that are not there; without it they must be.",
+        examples=[
+            {"partitions": 4, "replication_factor": 3, "configs": {"min.insync.replicas": "2"}}
+        ],
+    )
+    on_oversize: Literal["fail", "dead-letter"] = Field(
+        default="fail",
+        description="What to do with a record larger than the topic takes: stop, or write its key"
+        " and the reason to `dead_letter_topic` and go on.",
+        examples=["fail"],
+    )
+    dead_letter_topic: str | None = Field(
+        default=None,
+        description="Topic for what cannot be delivered; the reason is in the headers.",
+        examples=["orders.changes.dead"],
+    )
+    batching: Literal["batches", "records"] = Field(
+        default="batches",
+        description="`batches` hands finished record batches to kafka-python; `records` sends one"
+        " record at a time through its public interface, which takes many times the CPU.",
+        examples=["batches"],
+    )
+    max_in_flight_bytes: SizeBytes = Field(
+        default=32 * 1024**2,
+        ge=64 * 1024,
+        le=1024**4,
+        description="Bytes handed over and not yet acknowledged, beyond which reading waits.",
+        examples=["32MiB"],
+    )
+    transaction_topic: str | None = Field(
+        default=None,
+        description="Topic for a BEGIN and an END record around each commit, as Debezium writes"
+        " them; gaps are told there too.",
+        examples=["orders.transactions"],
+    )
+    heartbeat_interval: Seconds | None = Field(
+        default=None,
+        ge=0.1,
+        le=86400,
+        description="Time between two records that say this pipeline is alive, with a unit.",
+        examples=["10s"],
+    )
+    heartbeat_topic: str = Field(
+        default="__tailerd_heartbeat",
+        description="Topic of the heartbeats.",
+        examples=["__tailerd_heartbeat"],
+    )
+    producer: dict[str, OptionValue] = Field(
+        default_factory=dict,
+        description="Options of kafka-python's producer, by its own names, TLS and SASL among"
+        " them. Passwords are better given as TAILERD__TABLES__<NAME>__SINK__PRODUCER__....",
+        examples=[{"compression_type": "zstd"}],
+        json_schema_extra={
+            "additionalProperties": {"type": ["string", "number", "boolean", "null"]}
+        },
+    )
+
+    @field_validator("bootstrap_servers", mode="before")
+    @classmethod
+    def _is_a_list(cls, value: object) -> object:
+        return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+    @field_validator("bootstrap_servers")
+    @classmethod
+    def _are_addresses(cls, value: list[str]) -> list[str]:
+        for server in value:
+            parse_address(server)
+        return value
+
+    @field_validator("topic")
+    @classmethod
+    def _is_a_template(cls, value: str) -> str:
+        TopicTemplate.parse(value)
+        return value
+
+    @field_validator("dead_letter_topic", "transaction_topic", "heartbeat_topic", "offsets_topic")
+    @classmethod
+    def _is_a_topic(cls, value: str | None) -> str | None:
+        if value is not None:
+            check_placeholders(value, TABLE_NAMES)
+            check_topic_name(filled_text(value, dict.fromkeys(TABLE_NAMES, "x")))
+        return value
+
+    @field_validator("headers")
+    @classmethod
+    def _have_known_placeholders(cls, value: dict[str, str]) -> dict[str, str]:
+        for text in value.values():
+            check_placeholders(text, HEADER_PLACEHOLDERS)
+        return value
+
+    @field_validator("partition", mode="before")
+    @classmethod
+    def _is_a_partition(cls, value: object) -> object:
+        # The environment gives numbers as text.
+        if isinstance(value, str) and value.isdecimal():
+            return int(value)
+        is_column = isinstance(value, ColumnPartition) or (
+            isinstance(value, dict) and list(value) == ["column"]
+        )
+        is_number = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+        if value != "key" and not is_column and not is_number:
+            raise ValueError("write key, a number from 0, or {column: NAME}")
+        return value
+
+    @field_validator("producer", mode="before")
+    @classmethod
+    def _are_options(cls, value: object, info: ValidationInfo) -> object:
+        # Before the types are looked at: what is wrong is said in the words of the options, and
+        # secrets are wrapped before anything could show them.
+        if not isinstance(value, dict):
+            return value
+        return checked_options(value, info.data.get("delivery", "at-least-once"))
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> KafkaSinkConfig:
+        if self.delivery == "exactly-once" and self.offsets == "state":
+            raise ValueError(
+                "delivery is exactly-once, so the offset goes into the transaction: set offsets to"
+                " kafka, or leave it out"
+            )
+        if self.delivery == "at-least-once" and self.transactional_id is not None:
+            raise ValueError("transactional_id is for exactly-once; leave it out")
+        if self.on_oversize == "dead-letter" and self.dead_letter_topic is None:
+            raise ValueError("on_oversize is dead-letter, so name the dead_letter_topic")
+        return self
+
+    def place(self) -> str:
+        """Return the transactional id where one is given: two pipelines would fence each other."""
+        if self.transactional_id is None:
+            return ""
+        return f"transactional_id {self.transactional_id} at {','.join(self.bootstrap_servers)}"
+
+    @property
+    def is_exactly_once(self) -> bool:
+        """Tell whether rows and offset go into one transaction."""
+        return self.delivery == "exactly-once"
+
+    @property
+    def keeps_offsets(self) -> bool:
+        """Tell whether the offset is kept in Kafka."""
+        return self.is_exactly_once or self.offsets == "kafka"
+
+    def topic_of(self, text: str, table: str) -> str:
+        """Return the name of one of the sink's other topics for a table."""
+        return filled_text(text, dict.fromkeys(TABLE_NAMES, table))

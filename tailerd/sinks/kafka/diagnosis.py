@@ -1,0 +1,148 @@
+"""Why no broker can be reached. Blocking.
+
+kafka-python says only that it could not: a wrong certificate or password looks to it as a broker
+that is not there, and it tries again until its time is over. So the first steps of a connection
+are made once more here, one after the other: address, TLS, and login by PLAIN or SCRAM.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kafka.net.sasl import get_sasl_mechanism
+
+from tailerd.config.values import parse_address
+from tailerd.errors import SinkRefusedError, TailerdError
+
+_SECONDS = 5.0
+_HANDSHAKE, _AUTHENTICATE = 17, 36
+_CORRELATION = 1
+_LARGEST_ANSWER = 1024**2
+_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_TLS_HINT = "Check ssl_cafile, ssl_certfile and ssl_keyfile under `producer`."
+_LOGIN_HINT = "Check sasl_mechanism, sasl_plain_username and sasl_plain_password under `producer`."
+
+Options = Mapping[str, bool | int | float | str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    """What a broker said to a login.
+
+    Attributes:
+        code: 0 where it goes on.
+        message: Its reason.
+        token: The mechanism's next bytes.
+    """
+
+    code: int
+    message: str
+    token: bytes
+
+
+def refusal(server: str, options: Options) -> TailerdError | None:
+    """Return why a broker refuses this client; None where it does not, or cannot be reached now.
+
+    Args:
+        server: host:port.
+        options: As the producer takes them.
+    """
+    protocol = str(options.get("security_protocol") or "PLAINTEXT")
+    address = parse_address(server)
+    try:
+        with socket.create_connection((address.host, address.port), _SECONDS) as plain:
+            if "SSL" not in protocol:
+                return _login_refusal(plain, server, options) if "SASL" in protocol else None
+            context = _context(options)
+            with context.wrap_socket(plain, server_hostname=address.host) as secured:
+                return _login_refusal(secured, server, options) if "SASL" in protocol else None
+    except ssl.SSLError as error:
+        return SinkRefusedError(
+            f"Kafka at {server} and this client do not agree on TLS: {error.reason}: "
+            f"{getattr(error, 'verify_message', '') or 'look at the certificate and the port'}.",
+            hint=_TLS_HINT,
+        )
+    except (OSError, struct.error, ValueError):
+        # Not there now, or it speaks of something else: that may pass.
+        return None
+
+
+def _context(options: Options) -> ssl.SSLContext:
+    cafile, certfile = options.get("ssl_cafile"), options.get("ssl_certfile")
+    context = ssl.create_default_context(cafile=str(cafile) if cafile else None)
+    if options.get("ssl_check_hostname") is False:
+        context.check_hostname = False
+    if certfile:
+        keyfile, password = options.get("ssl_keyfile"), options.get("ssl_password")
+        context.load_cert_chain(
+            str(certfile),
+            str(keyfile) if keyfile else None,
+            str(password) if password else None,
+        )
+    return context
+
+
+def _login_refusal(
+    connection: socket.socket, server: str, options: Options
+) -> SinkRefusedError | None:
+    mechanism = str(options.get("sasl_mechanism"))
+    if mechanism not in _MECHANISMS:
+        return None
+    _send(connection, _HANDSHAKE, 1, _text(mechanism))
+    (code,) = struct.unpack_from(">h", _receive(connection))
+    if code:
+        return SinkRefusedError(
+            f"Kafka at {server} knows no authentication by {mechanism}.", hint=_LOGIN_HINT
+        )
+    login = get_sasl_mechanism(mechanism)(host=server, **options)
+    while not login.is_done():
+        token = login.auth_bytes()
+        _send(connection, _AUTHENTICATE, 0, struct.pack(">i", len(token)) + token)
+        answer = _parsed(_receive(connection))
+        if answer.code:
+            return SinkRefusedError(
+                f"Kafka at {server} refuses the authentication of"
+                f" {options.get('sasl_plain_username')!r}: {answer.message.rstrip('.')}.",
+                hint=_LOGIN_HINT,
+            )
+        login.receive(answer.token)
+    return None
+
+
+def _send(connection: socket.socket, api: int, version: int, body: bytes) -> None:
+    header = struct.pack(">hhi", api, version, _CORRELATION) + _text("tailerd")
+    connection.sendall(struct.pack(">i", len(header) + len(body)) + header + body)
+
+
+def _receive(connection: socket.socket) -> bytes:
+    (size,) = struct.unpack(">i", _exactly(connection, 4))
+    if not 4 <= size <= _LARGEST_ANSWER:
+        raise ValueError("no answer of a broker")
+    return _exactly(connection, size)[4:]
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        piece = connection.recv(size - len(data))
+        if not piece:
+            raise ConnectionError("the broker ended the connection")
+        data += piece
+    return data
+
+
+def _parsed(body: bytes) -> _Answer:
+    code, size = struct.unpack_from(">hh", body)
+    start = 4 + max(size, 0)
+    (token_size,) = struct.unpack_from(">i", body, start)
+    token = body[start + 4 : start + 4 + max(token_size, 0)]
+    return _Answer(code=code, message=body[4:start].decode(), token=token)
+
+
+def _text(text: str) -> bytes:
+    raw = text.encode()
+    return struct.pack(">h", len(raw)) + raw

@@ -1,0 +1,130 @@
+"""Every error of kafka-python becomes one of ours, here and nowhere else."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from kafka import errors as kafka_errors
+
+from tailerd.errors import ConfigError, SinkError, SinkFencedError, SinkRefusedError, TailerdError
+
+_RIGHTS = "Give this user the right to it (kafka-acls), or configure another user."
+_LOGIN = "Check sasl_mechanism, sasl_plain_username and sasl_plain_password under `producer`."
+
+_REFUSED: Mapping[str, str] = {
+    "TopicAuthorizationFailedError": _RIGHTS,
+    "GroupAuthorizationFailedError": _RIGHTS,
+    "ClusterAuthorizationFailedError": _RIGHTS,
+    "TransactionalIdAuthorizationFailedError": (
+        "Give this user Write and Describe on the transactional id (kafka-acls)."
+    ),
+    "AuthorizationError": _RIGHTS,
+    "SaslAuthenticationFailedError": _LOGIN,
+    "UnsupportedSaslMechanismError": _LOGIN,
+    "IllegalSaslStateError": _LOGIN,
+    "MessageSizeTooLargeError": (
+        "Raise max.message.bytes of the topic and max_request_size under `producer`, or set"
+        " on_oversize to dead-letter."
+    ),
+    "RecordListTooLargeError": "Raise the topic's segment.bytes.",
+    "InvalidTopicError": "Give the topic another name.",
+    "InvalidRequiredAcksError": "Leave acks out.",
+    "InvalidReplicationFactorError": "Set create_topic.replication_factor to at most the brokers.",
+    "InvalidPartitionsError": "Set create_topic.partitions.",
+    "InvalidConfigurationError": "Check create_topic.configs.",
+    "PolicyViolationError": "The brokers have a rule about topics: see their reason.",
+    "InvalidTransactionTimeoutError": (
+        "Lower transaction_timeout_ms under `producer`, or raise the brokers'"
+        " transaction.max.timeout.ms."
+    ),
+    "InvalidRecordError": (
+        "The broker checks records: a compacted topic takes none without a key, so set `key`."
+    ),
+    "InvalidTimestampError": (
+        "Raise message.timestamp.before.max.ms of the topic: commits are older than it allows."
+    ),
+    "UnsupportedForMessageFormatError": "Use brokers with message format 2 (Kafka 0.11 or newer).",
+    "UnsupportedVersionError": "Use newer brokers.",
+    "IncompatibleBrokerVersion": "Use newer brokers.",
+    "UnrecognizedBrokerVersion": "Use newer brokers.",
+    "UnsupportedCompressionTypeError": "Choose another compression_type under `producer`.",
+    "UnsupportedCodecError": "Choose another compression_type under `producer`.",
+    "SecurityDisabledError": "The brokers have no authorizer.",
+}
+"""Errors that stay until somebody acts -> what to do."""
+
+_FENCED = frozenset({"ProducerFencedError", "InvalidProducerEpochError"})
+
+_PASSING: Mapping[str, str] = {
+    "NotEnoughReplicasError": "Bring brokers back, or lower min.insync.replicas of the topic.",
+    "NotEnoughReplicasAfterAppendError": (
+        "Bring brokers back, or lower min.insync.replicas of the topic."
+    ),
+    "KafkaStorageError": "Look at the broker's disk.",
+    "UnknownTopicOrPartitionError": "Look whether the topic is there and may be described.",
+    "KafkaTimeoutError": "Look whether the brokers run and can be reached.",
+    "KafkaConnectionError": "Look whether the brokers run and can be reached.",
+    "NodeNotReadyError": "Look whether the brokers run and can be reached.",
+}
+_LOOKS_LIKE_TLS = re.compile(r"ssl|certificate|tlsv1", re.IGNORECASE)
+_LOOKS_LIKE_LOGIN = re.compile(r"authenticat|sasl|invalid credentials", re.IGNORECASE)
+
+
+def mapped(error: BaseException, doing: str, *, secrets: tuple[str, ...] = ()) -> TailerdError:
+    """Return our error for one that kafka-python raised.
+
+    Args:
+        error: What was raised, or what an acknowledgement failed with.
+        doing: What was tried: `Topic orders.changes could not be written`.
+        secrets: Texts that must not be shown, should a message repeat them.
+    """
+    if isinstance(error, TailerdError):
+        return error
+    names = [kind.__name__ for kind in type(error).__mro__]
+    reason = _reason(error, secrets)
+    message = f"{doing}: {reason}."
+    if _FENCED.intersection(names):
+        return SinkFencedError(
+            f"{doing}, because another process writes with the same transactional id since, so"
+            " this one is shut out.",
+            hint="Run each pipeline once, or give this one another transactional_id.",
+        )
+    for name in names:
+        if name in _REFUSED:
+            return SinkRefusedError(message, hint=_REFUSED[name])
+    if isinstance(error, kafka_errors.KafkaConfigurationError):
+        return ConfigError(message, hint="Check the options under `producer`.")
+    if isinstance(error, ssl.SSLError) or _LOOKS_LIKE_TLS.search(reason):
+        return SinkRefusedError(
+            message, hint="Check security_protocol and the ssl_... options under `producer`."
+        )
+    if _LOOKS_LIKE_LOGIN.search(reason):
+        return SinkRefusedError(message, hint=_LOGIN)
+    hint = next((_PASSING[name] for name in names if name in _PASSING), "")
+    return SinkError(message, hint=hint)
+
+
+@contextmanager
+def kafka_calls(doing: str, *, secrets: tuple[str, ...] = ()) -> Iterator[None]:
+    """Map what kafka-python raises inside.
+
+    Raises:
+        TailerdError: Instead of it.
+    """
+    try:
+        yield
+    except (kafka_errors.KafkaError, OSError, ValueError, AssertionError, RuntimeError) as error:
+        raise mapped(error, doing, secrets=secrets) from error
+
+
+def _reason(error: BaseException, secrets: tuple[str, ...]) -> str:
+    text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    if isinstance(error, kafka_errors.KafkaError) and type(error).__name__ not in text:
+        text = f"{type(error).__name__}: {text}"
+    for secret in secrets:
+        if secret:
+            text = text.replace(secret, "(secret)")
+    return text if len(text) <= 400 else f"{text[:400]}..."

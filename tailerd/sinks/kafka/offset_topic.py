@@ -1,0 +1,140 @@
+"""The compacted topic of offsets, read: the newest committed record of a pipeline. Blocking.
+
+All pipelines write to its first partition: a number of partitions that somebody changes must not
+move an offset to where nobody looks for it. So another pipeline's open transaction may hide our
+newest record for a while; a settled read waits for it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from kafka import KafkaConsumer, TopicPartition
+
+from tailerd.changefeed.saved_offset import SavedOffset
+from tailerd.errors import ConfigError, SinkError
+from tailerd.sinks.kafka.connection import DEFAULT_TRANSACTION_TIMEOUT_MS, Connection
+from tailerd.sinks.kafka.topics import NewTopic, TopicFacts
+
+PARTITION = 0
+_FIRST_WINDOW = 1000
+_WIDER = 16
+_SILENCE_SECONDS = 30.0
+_SETTLE_MARGIN_SECONDS = 15.0
+_POLL_MS = 200
+
+
+def new_offset_topic(replication_factor: int | None) -> NewTopic:
+    """Return how the topic is made: small segments, so that compaction keeps it short."""
+    configs = {"cleanup.policy": "compact", "segment.bytes": str(16 * 1024**2)}
+    return NewTopic(partitions=1, replication_factor=replication_factor, configs=configs)
+
+
+def check_offset_topic(facts: TopicFacts) -> None:
+    """Make sure that offsets stay.
+
+    Raises:
+        ConfigError: Kafka would delete them after a while.
+    """
+    if facts.cleanup_policy and "compact" not in facts.cleanup_policy.split(","):
+        raise ConfigError(
+            f"The topic {facts.name} has cleanup.policy={facts.cleanup_policy}, so Kafka deletes"
+            " offsets when they are old, and a pipeline would begin anew.",
+            hint="Set its cleanup.policy to compact, or name another offsets_topic.",
+        )
+
+
+class OffsetTopic:
+    """Finds offsets."""
+
+    def __init__(self, connection: Connection, topic: str) -> None:
+        self._connection = connection
+        self._place = TopicPartition(topic, PARTITION)
+        limit_ms = connection.number("transaction_timeout_ms", DEFAULT_TRANSACTION_TIMEOUT_MS)
+        self._settle_seconds = limit_ms / 1000 + _SETTLE_MARGIN_SECONDS
+
+    def read(
+        self, pipeline: str, *, is_settled: bool, abandoned: threading.Event
+    ) -> SavedOffset | None:
+        """Return what was committed last for a pipeline; None when nothing ever was.
+
+        Args:
+            pipeline: Its configured name.
+            is_settled: Wait until everything written before this call is committed or aborted.
+            abandoned: Set by another thread to end the wait.
+
+        Raises:
+            OffsetError: The record is damaged, or a newer release wrote it.
+            SinkError: The topic cannot be read, or others' transactions stay open.
+        """
+        with (
+            self._connection.consumer() as consumer,
+            self._connection.calls(f"does not give the topic {self._place.topic}"),
+        ):
+            consumer.assign([self._place])
+            until = self._settled_end(consumer, abandoned) if is_settled else self._end(consumer)
+            value = self._newest(consumer, pipeline.encode(), until, abandoned)
+        if value is None:
+            return None
+        return SavedOffset.from_json(
+            value,
+            place=f"The offset of {pipeline} in the topic {self._place.topic}",
+            fix=f"Reset it with `tailerd offsets reset {pipeline} --to ...`.",
+        )
+
+    def _end(self, consumer: KafkaConsumer) -> int:
+        return int(consumer.end_offsets([self._place])[self._place])
+
+    def _settled_end(self, consumer: KafkaConsumer, abandoned: threading.Event) -> int:
+        with self._connection.consumer(is_committed=False) as all_records:
+            written = int(all_records.end_offsets([self._place])[self._place])
+        deadline = time.monotonic() + self._settle_seconds
+        while (end := self._end(consumer)) < written:
+            if time.monotonic() > deadline or abandoned.is_set():
+                raise SinkError(
+                    f"The topic {self._place.topic} has a transaction that stays open, so the"
+                    " newest offset cannot be told.",
+                    hint="Abort it with kafka-transactions.sh, or wait until its time is over.",
+                )
+            abandoned.wait(0.05)
+        return end
+
+    def _newest(
+        self, consumer: KafkaConsumer, key: bytes, until: int, abandoned: threading.Event
+    ) -> bytes | None:
+        """Look backward in growing windows: the newest record is near the end, unless idle long."""
+        first = int(consumer.beginning_offsets([self._place])[self._place])
+        window = _FIRST_WINDOW
+        while until > first:
+            start = max(first, until - window)
+            values = self._values(consumer, key, start, until, abandoned)
+            if values:
+                return values[-1]
+            until, window = start, window * _WIDER
+        return None
+
+    def _values(
+        self,
+        consumer: KafkaConsumer,
+        key: bytes,
+        start: int,
+        until: int,
+        abandoned: threading.Event,
+    ) -> list[bytes | None]:
+        """Return the last value of a key in a window of offsets, if it has one."""
+        consumer.seek(self._place, start)
+        newest: list[bytes | None] = []
+        heard = time.monotonic()
+        while (position := int(consumer.position(self._place))) < until:
+            for record in consumer.poll(timeout_ms=_POLL_MS).get(self._place, ()):
+                if record.offset < until and record.key == key:
+                    newest = [record.value]
+            if int(consumer.position(self._place)) > position:
+                heard = time.monotonic()
+            elif abandoned.is_set() or time.monotonic() - heard > _SILENCE_SECONDS:
+                raise SinkError(
+                    f"The topic {self._place.topic} gave nothing for {_SILENCE_SECONDS:.0f} s.",
+                    hint="Look whether the brokers run and can be reached.",
+                )
+        return newest

@@ -1,0 +1,82 @@
+"""The committed records of a pipeline's topics, from the first, to compare them with the table."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
+from contextlib import suppress
+
+from kafka import KafkaConsumer, TopicPartition
+
+from tailerd.errors import SinkError, SinkRefusedError
+from tailerd.sinks.kafka.connection import Connection
+from tailerd.sinks.kafka.templates import TopicTemplate
+
+_POLL_MS = 500
+_MOST_RECORDS = 5000
+_SILENCE_SECONDS = 30.0
+
+
+async def read_values(
+    connection: Connection, template: TopicTemplate, table: str
+) -> AsyncGenerator[Sequence[bytes]]:
+    """Give the values of all records that are committed now, partition by partition.
+
+    Raises:
+        SinkRefusedError: The first records are gone.
+        SinkError: There is no such topic, or it cannot be read.
+    """
+    pieces = _pieces(connection, template, table)
+    try:
+        while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+            yield piece
+    finally:
+        # A generator that a cancelled thread still runs is closed by nobody else.
+        with suppress(ValueError):
+            await asyncio.to_thread(pieces.close)
+
+
+def _pieces(
+    connection: Connection, template: TopicTemplate, table: str
+) -> Generator[Sequence[bytes]]:
+    with connection.consumer() as consumer, connection.calls("does not give its records"):
+        for topic in _topics(consumer, template, table):
+            for partition in sorted(consumer.partitions_for_topic(topic) or ()):
+                yield from _values(consumer, TopicPartition(topic, partition))
+
+
+def _topics(consumer: KafkaConsumer, template: TopicTemplate, table: str) -> list[str]:
+    found = sorted(name for name in consumer.topics() if template.gives(table, name))
+    if not found:
+        raise SinkError(
+            f"There is no topic {template.text!r}.", hint="Look whether the pipeline has run."
+        )
+    return found
+
+
+def _values(consumer: KafkaConsumer, place: TopicPartition) -> Iterator[Sequence[bytes]]:
+    first = int(consumer.beginning_offsets([place])[place])
+    if first > 0:
+        raise SinkRefusedError(
+            f"Partition {place.partition} of the topic {place.topic} begins at offset {first}:"
+            " its first records are gone, because of retention or because somebody deleted them,"
+            " so that what is left cannot be compared with the table.",
+            hint="Verify topics with retention.ms=-1 and retention.bytes=-1.",
+        )
+    until = int(consumer.end_offsets([place])[place])
+    consumer.assign([place])
+    consumer.seek(place, 0)
+    heard = time.monotonic()
+    while (position := int(consumer.position(place))) < until:
+        records = consumer.poll(_POLL_MS, max_records=_MOST_RECORDS).get(place, ())
+        values = [r.value for r in records if r.value is not None and r.offset < until]
+        if values:
+            yield values
+        if int(consumer.position(place)) > position:
+            heard = time.monotonic()
+        elif time.monotonic() - heard > _SILENCE_SECONDS:
+            raise SinkError(
+                f"The topic {place.topic} gave nothing for {_SILENCE_SECONDS:.0f} s.",
+                hint="Look whether the brokers run and can be reached.",
+            )

@@ -1,0 +1,112 @@
+"""One record at a time through `KafkaProducer.send`: slow, and nothing but its public interface."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from kafka import KafkaProducer
+from kafka.producer.future import RecordMetadata
+
+from tailerd.encoding.record_batch import HEADER_BYTES, OversizeRecord
+from tailerd.encoding.record_layout import Header
+from tailerd.encoding.records import Records
+from tailerd.sinks.kafka.acknowledgements import Acknowledgements
+from tailerd.sinks.kafka.outgoing import Outgoing
+
+_RECORD_OVERHEAD_BYTES = 21
+"""As the client itself reckons: what stands around key and value, at most."""
+
+
+class RecordProducer:
+    """A `Producer` of single records."""
+
+    def __init__(self, producer: KafkaProducer) -> None:
+        self._producer = producer
+
+    def send(
+        self, outgoing: Outgoing, acknowledgements: Acknowledgements
+    ) -> tuple[OversizeRecord, ...]:
+        """Send the records that fit, in their order."""
+        records = outgoing.records
+        sizes = _sizes(records, outgoing.headers)
+        keys = None if records.keys is None else records.keys.to_pylist()
+        values = records.values.to_pylist()
+        oversize: list[OversizeRecord] = []
+        for row, size in enumerate(sizes.tolist()):
+            if size > outgoing.max_bytes:
+                oversize.append(OversizeRecord(row=row, size_bytes=size))
+                continue
+            acknowledgements.reserve(size)
+            self._send(
+                outgoing,
+                row,
+                size,
+                None if keys is None else keys[row],
+                values[row],
+                acknowledgements,
+            )
+        return tuple(oversize)
+
+    def _send(
+        self,
+        outgoing: Outgoing,
+        row: int,
+        size: int,
+        key: bytes | None,
+        value: bytes | None,
+        acknowledgements: Acknowledgements,
+    ) -> None:
+        partitions, times = outgoing.partitions, outgoing.timestamps_ms
+
+        def produced(_: RecordMetadata) -> None:
+            acknowledgements.done(size, None)
+
+        def failed(error: Exception) -> None:
+            acknowledgements.done(size, error)
+
+        try:
+            future = self._producer.send(
+                outgoing.topic,
+                value=value,
+                key=key,
+                headers=_headers(outgoing.headers, row),
+                partition=partitions if isinstance(partitions, int) else int(partitions[row]),
+                timestamp_ms=times if isinstance(times, int) else int(times[row]),
+            )
+        except BaseException:
+            acknowledgements.done(size, None)
+            raise
+        future.add_callback(produced)
+        future.add_errback(failed)
+
+
+def _headers(headers: tuple[Header, ...], row: int) -> list[tuple[str, bytes]]:
+    found: list[tuple[str, bytes]] = []
+    for header in headers:
+        value = header.value
+        if isinstance(value, pa.Array):
+            value = value[row].as_py()
+        # The client has no headers without a value.
+        found.append((header.name, value.encode() if isinstance(value, str) else value or b""))
+    return found
+
+
+def _sizes(records: Records, headers: tuple[Header, ...]) -> np.ndarray:
+    """Return the size of a batch that would hold nothing but this record, reckoned high."""
+    sizes = np.full(len(records), HEADER_BYTES + _RECORD_OVERHEAD_BYTES, dtype=np.int64)
+    for column in (records.keys, records.values):
+        if column is not None:
+            sizes += _lengths(column)
+    for header in headers:
+        sizes += len(header.name.encode()) + 2 * _RECORD_OVERHEAD_BYTES
+        if isinstance(header.value, pa.Array):
+            sizes += _lengths(header.value)
+        elif header.value is not None:
+            sizes += len(header.value)
+    return sizes
+
+
+def _lengths(column: pa.Array) -> np.ndarray:
+    lengths = pc.binary_length(column).fill_null(0)
+    return np.asarray(lengths, dtype=np.int64)

@@ -1,0 +1,154 @@
+"""From the rows of a commit to records of topics and partitions. Pure but for a counter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.encoding.json_text import timestamp_text
+from tailerd.encoding.partitioning import assign_partitions, explicit_partitions
+from tailerd.encoding.record_layout import Header
+from tailerd.encoding.records import Records
+from tailerd.errors import ConfigError, SinkRefusedError
+from tailerd.sinks.kafka.config import ColumnPartition, KafkaSinkConfig
+from tailerd.sinks.kafka.outgoing import Outgoing
+from tailerd.sinks.kafka.templates import TABLE_NAMES, TopicTemplate, filled_text
+
+_MOST_TOPICS = 1000
+"""Of one batch: a column with more values is no choice of topics."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicShape:
+    """What routing must know of a topic.
+
+    Attributes:
+        partitions: How many it has.
+        max_bytes: The largest batch it takes.
+    """
+
+    partitions: int
+    max_bytes: int
+
+
+class Router:
+    """Chooses topic, partition and headers of the records of one table."""
+
+    def __init__(self, config: KafkaSinkConfig, table: str) -> None:
+        self._table = table
+        self._template = TopicTemplate.parse(config.topic)
+        self._partition = config.partition
+        self._headers = dict(config.headers)
+        self._keyless = 0
+
+    def fixed_topic(self) -> str | None:
+        """Return the one topic of the table; None where a column chooses."""
+        return None if self._template.column else self._template.topic(self._table)
+
+    def route(
+        self, batch: ChangeBatch, records: Records, shape_of: Callable[[str], TopicShape]
+    ) -> Iterator[Outgoing]:
+        """Yield the records by topic, each topic's in their order.
+
+        Args:
+            batch: The rows.
+            records: What a format made of them.
+            shape_of: Says what is known of a topic; may raise.
+
+        Raises:
+            ConfigError: A column is missing, or names no partition.
+            SinkRefusedError: A value is no part of a topic's name.
+        """
+        headers = self._headers_of(batch)
+        for topic, part in self._by_topic(batch, records):
+            shape = shape_of(topic)
+            yield Outgoing(
+                topic=topic,
+                records=part,
+                partitions=self._partitions(batch, part, shape.partitions, topic),
+                timestamps_ms=batch.timestamp_us // 1000,
+                headers=headers,
+                max_bytes=shape.max_bytes,
+            )
+
+    def _by_topic(self, batch: ChangeBatch, records: Records) -> Iterator[tuple[str, Records]]:
+        if self._template.column is None:
+            yield self._template.topic(self._table), records
+            return
+        values = records.of_rows(_column(batch, self._template.column, "topic")).cast(pa.string())
+        coded = pc.dictionary_encode(values, null_encoding="encode")
+        if len(coded.dictionary) > _MOST_TOPICS:
+            raise ConfigError(
+                f"The column {self._template.column!r} chooses among more than {_MOST_TOPICS}"
+                " topics in one batch.",
+                hint="Choose the topic by a column with few values.",
+            )
+        codes = coded.indices.to_numpy(zero_copy_only=False)
+        for code, value in enumerate(coded.dictionary.to_pylist()):
+            yield self._topic_of(value), records.take(np.flatnonzero(codes == code))
+
+    def _topic_of(self, value: str | None) -> str:
+        if value is None:
+            raise SinkRefusedError(
+                f"A row has no value in the column {self._template.column!r}, which chooses its"
+                " topic.",
+                hint="Fill the column, or name one topic.",
+            )
+        try:
+            return self._template.topic(self._table, value)
+        except ValueError as error:
+            raise SinkRefusedError(
+                f"A value of the column {self._template.column!r} chooses no topic: {error}.",
+                hint="Choose the topic by another column, or name one topic.",
+            ) from error
+
+    def _partitions(
+        self, batch: ChangeBatch, records: Records, count: int, topic: str
+    ) -> int | npt.NDArray[np.integer]:
+        if isinstance(self._partition, ColumnPartition):
+            name = self._partition.column
+            numbers = records.of_rows(_column(batch, name, "partition"))
+            return explicit_partitions(numbers, count, column=name)
+        if isinstance(self._partition, int):
+            if self._partition >= count:
+                raise ConfigError(
+                    f"partition is {self._partition}, and the topic {topic} has the partitions 0"
+                    f" to {count - 1}.",
+                    hint="Correct `partition`, or give the topic more partitions.",
+                )
+            return self._partition
+        if count == 1:
+            return 0
+        chosen = assign_partitions(records.keys, len(records), count, keyless_before=self._keyless)
+        self._keyless += chosen.num_keyless
+        return chosen.partitions
+
+    def _headers_of(self, batch: ChangeBatch) -> tuple[Header, ...]:
+        if not self._headers:
+            return ()
+        values = {
+            **dict.fromkeys(TABLE_NAMES, self._table),
+            "commit_version": str(batch.version),
+            "commit_timestamp": timestamp_text(batch.timestamp_us),
+            "change_source": batch.change_source.value,
+        }
+        return tuple(
+            Header(name=name, value=filled_text(text, values).encode())
+            for name, text in self._headers.items()
+        )
+
+
+def _column(batch: ChangeBatch, name: str, chooses: str) -> pa.Array:
+    index = batch.rows.schema.get_field_index(name)
+    if index < 0:
+        raise ConfigError(
+            f"The column {name!r}, which chooses the {chooses}, is not in the table.",
+            hint=f"Its columns are: {', '.join(batch.rows.schema.names)}.",
+        )
+    return batch.rows.column(index)

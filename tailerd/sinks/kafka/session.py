@@ -1,0 +1,315 @@
+"""One open producer: deliveries through it, until it is closed or one of them fails. Blocking.
+
+After a failure it is closed, never used again: kafka-python's producer may be in a state from which
+it does not come back, and what it still has must not be sent behind a repeated delivery.
+"""
+
+from __future__ import annotations
+
+import time
+
+from kafka.errors import KafkaError
+
+from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.changefeed.offset import Offset
+from tailerd.changefeed.saved_offset import SavedOffset
+from tailerd.encoding.compression import Compression
+from tailerd.encoding.formats import record_format
+from tailerd.encoding.record_batch import OversizeRecord
+from tailerd.encoding.records import FormatOptions, RecordFormat
+from tailerd.errors import BugError, SinkRefusedError, TailerdError
+from tailerd.sinks.kafka.acknowledgements import Acknowledgements
+from tailerd.sinks.kafka.batch_producer import BatchProducer
+from tailerd.sinks.kafka.config import KafkaSinkConfig
+from tailerd.sinks.kafka.connection import (
+    DEFAULT_DELIVERY_TIMEOUT_MS,
+    Connection,
+    close_producer,
+)
+from tailerd.sinks.kafka.errors import mapped
+from tailerd.sinks.kafka.merging import Merger, Versioned
+from tailerd.sinks.kafka.offset_topic import PARTITION, check_offset_topic, new_offset_topic
+from tailerd.sinks.kafka.outgoing import Outgoing, Producer
+from tailerd.sinks.kafka.record_producer import RecordProducer
+from tailerd.sinks.kafka.routing import Router, TopicShape
+from tailerd.sinks.kafka.side_records import (
+    CommitMarkers,
+    SideRecord,
+    dead_letters,
+    outgoing,
+)
+from tailerd.sinks.kafka.topics import NewTopic, Topics
+from tailerd.sinks.kafka.transactions import Claim, Transactions
+
+_CLOSE_SECONDS = 5.0
+
+
+class Session:
+    """Sends the changes of one table; deliveries one after the other."""
+
+    def __init__(
+        self,
+        config: KafkaSinkConfig,
+        table: str,
+        connection: Connection,
+        topics: Topics,
+        before: Claim | None = None,
+    ) -> None:
+        """Open a producer; for exactly-once, shut out others with its transactional id.
+
+        Args:
+            config: The sink's section.
+            table: Name of the table.
+            connection, topics: The sink's.
+            before: How this process held the transactional id in a session that failed.
+
+        Raises:
+            TailerdError: The brokers cannot be reached, or refuse.
+        """
+        self._config = config
+        self._table = table
+        self._connection = connection
+        self._topics = topics
+        self._router = Router(config, table)
+        self._format: RecordFormat | None = None
+        self._markers: CommitMarkers | None = None
+        self._delivery: Acknowledgements | None = None
+        self._merger = Merger()
+        identity = (
+            (config.transactional_id or f"tailerd-{table}") if config.is_exactly_once else None
+        )
+        self._client = connection.producer(identity)
+        self._transactions: Transactions | None = None
+        try:
+            if identity is not None:
+                self._transactions = Transactions(
+                    self._client, transactional_id=identity, connection=connection
+                )
+                self._transactions.claim(before)
+        except BaseException:
+            close_producer(self._client, seconds=_CLOSE_SECONDS, is_clean=False)
+            raise
+        self._producer: Producer = (
+            BatchProducer(self._client, compression=Compression(connection.compression))
+            if config.batching == "batches"
+            else RecordProducer(self._client)
+        )
+
+    def prepare(self, table_id: str) -> None:
+        """Make sure that the topics are there, before the first delivery.
+
+        Raises:
+            TailerdError: One is not and shall not be made, or may not be written.
+        """
+        self._topics.forget()
+        found = self._topics.ensure(wanted_topics(self._config, self._table))
+        with self._connection.calls("does not tell about its topics"):
+            for topic in found:
+                # Asked now, not by the first delivery.
+                self._client.partitions_for(topic)
+        if self._config.keeps_offsets:
+            check_offset_topic(found[self._config.offsets_topic])
+        config = self._config
+        self._format = record_format(
+            config.format,
+            FormatOptions(
+                name=config.topic_prefix,
+                table=self._table,
+                table_id=table_id,
+                key=config.key,
+                decimals=config.decimals,
+                tombstones=config.tombstones,
+                schemas=config.schemas,
+            ),
+        )
+        if config.transaction_topic is not None:
+            topic = config.topic_of(config.transaction_topic, self._table)
+            self._markers = CommitMarkers(topic, self._table)
+
+    def begin(self) -> Acknowledgements:
+        """Begin a delivery; return what another thread may abandon it with."""
+        self._merger = Merger()
+        timeout_ms = self._connection.number("delivery_timeout_ms", DEFAULT_DELIVERY_TIMEOUT_MS)
+        self._delivery = Acknowledgements(
+            max_bytes=self._config.max_in_flight_bytes,
+            timeout_seconds=timeout_ms / 1000,
+            explain=self._explained,
+        )
+        return self._delivery
+
+    def send(self, start: Offset, batch: ChangeBatch) -> None:
+        """Hand over the rows of a batch; waits where too much is in flight.
+
+        Raises:
+            TailerdError: A row cannot be delivered, or an earlier one failed.
+        """
+        if self._format is None:
+            raise BugError("The Kafka sink was written to before it was resumed.")
+        records = self._format.records(batch, now_us=time.time_ns() // 1000)
+        if self._markers is not None:
+            for marker in self._markers.rows(start, batch, len(records)):
+                self._send_side(marker)
+        for piece in self._router.route(batch, records, self._shape_of):
+            for ready in self._merger.add(Versioned(outgoing=piece, versions=batch.version)):
+                self._send(ready)
+
+    def finish(self, end: Offset, saved: SavedOffset) -> None:
+        """End the delivery: everything acknowledged, the offset kept, the transaction committed.
+
+        Raises:
+            TailerdError: Nothing of it counts, unless the saved offset says so.
+        """
+        for ready in self._merger.rest():
+            self._send(ready)
+        if self._markers is not None:
+            for marker in self._markers.end(end):
+                self._send_side(marker)
+        if self._transactions is None:
+            # The offset must not be there before the rows are.
+            self._acknowledged()
+        if self._config.keeps_offsets:
+            self.keep(self._table, saved)
+        self._acknowledged()
+        if self._transactions is not None and self._transactions.is_open:
+            self._transactions.commit()
+        self._delivery = None
+
+    def keep(self, pipeline: str, saved: SavedOffset) -> None:
+        """Hand over the record of an offset; `finish` or `flush` waits for it."""
+        topic = self._config.offsets_topic
+        found = self._topics.ensure({topic: wanted_topics(self._config, self._table)[topic]})
+        check_offset_topic(found[topic])
+        self._send_side(
+            SideRecord(
+                topic=topic,
+                partition=PARTITION,
+                key=pipeline,
+                value=saved.to_json(pipeline),
+                timestamp_ms=time.time_ns() // 1_000_000,
+            )
+        )
+
+    def tell(self, record: SideRecord) -> None:
+        """Hand over a record of its own; `flush` waits for it."""
+        self._send_side(record)
+
+    def flush(self) -> None:
+        """End a delivery of records that are no rows."""
+        self._acknowledged()
+        if self._transactions is not None and self._transactions.is_open:
+            self._transactions.commit()
+        self._delivery = None
+
+    def close(self, *, is_clean: bool) -> Claim | None:
+        """End the producer; not clean: undo what is open and drop what is unsent.
+
+        Returns:
+            How it held its transactional id, for the next session of this process.
+        """
+        held = None if self._transactions is None else self._transactions.held
+        if not is_clean and self._transactions is not None:
+            self._transactions.abort()
+        close_producer(self._client, seconds=_CLOSE_SECONDS, is_clean=is_clean)
+        return held
+
+    def _send(self, ready: Versioned) -> None:
+        piece = ready.outgoing
+        oversize = self._hand_over(piece)
+        if not oversize:
+            return
+        rows = [each.row for each in oversize]
+        all_versions = ready.versions
+        versions = [
+            all_versions if isinstance(all_versions, int) else all_versions[r] for r in rows
+        ]
+        topic = self._config.dead_letter_topic
+        if self._config.on_oversize == "fail" or topic is None:
+            raise SinkRefusedError(
+                f"A row of version {versions[0]} of {self._table} makes a record of"
+                f" {oversize[0].size_bytes} bytes, and the topic {piece.topic} takes"
+                f" {piece.max_bytes}.",
+                hint="Raise max.message.bytes of the topic and max_request_size under `producer`,"
+                " or set on_oversize to dead-letter.",
+            )
+        name = self._config.topic_of(topic, self._table)
+        limit = self._shape_of(name).max_bytes
+        letters = dead_letters(
+            piece, oversize, table=self._table, versions=versions, topic=name, max_bytes=limit
+        )
+        if left := self._hand_over(letters):
+            raise BugError(f"A dead letter of {left[0].size_bytes} bytes fits no topic.")
+
+    def _send_side(self, record: SideRecord) -> None:
+        limit = self._shape_of(record.topic).max_bytes
+        if self._hand_over(outgoing(record, max_bytes=limit)):
+            raise SinkRefusedError(
+                f"A record of tailerd's own does not fit into the topic {record.topic}.",
+                hint="Raise max.message.bytes of the topic.",
+            )
+
+    def _hand_over(self, piece: Outgoing) -> tuple[OversizeRecord, ...]:
+        if self._delivery is None:
+            raise BugError("Records were sent outside a delivery.")
+        if self._transactions is not None:
+            self._transactions.begin()
+            self._transactions.check_time()
+        try:
+            self._client.partitions_for(piece.topic)
+            return self._producer.send(piece, self._delivery)
+        except (KafkaError, ValueError) as error:
+            raise self._explained(error) from error
+
+    def _acknowledged(self) -> None:
+        if self._delivery is not None:
+            self._delivery.wait()
+
+    def _shape_of(self, topic: str) -> TopicShape:
+        # Also before `prepare`: the first offset is saved before the first delivery is prepared.
+        wanted = wanted_topics(self._config, self._table)
+        facts = self._topics.ensure({topic: wanted.get(topic, _new_topic(self._config))})[topic]
+        return TopicShape(
+            partitions=facts.partitions, max_bytes=self._topics.max_batch_bytes(facts)
+        )
+
+    def _explained(self, error: Exception) -> TailerdError:
+        doing = f"Rows of {self._table} were not delivered to Kafka at {self._connection.address}"
+        if self._transactions is not None:
+            return self._transactions.explained(error, doing)
+        return mapped(error, doing, secrets=self._connection.secrets)
+
+
+def wanted_topics(config: KafkaSinkConfig, table: str) -> dict[str, NewTopic | None]:
+    """Return the topics a table needs whatever its rows are, each with how it is made."""
+    new = _new_topic(config)
+    single = (
+        None
+        if new is None
+        else NewTopic(partitions=1, replication_factor=new.replication_factor, configs={})
+    )
+    wanted: dict[str, NewTopic | None] = {}
+    fixed = Router(config, table).fixed_topic()
+    if fixed is not None:
+        wanted[fixed] = new
+    if config.on_oversize == "dead-letter" and config.dead_letter_topic is not None:
+        wanted[config.topic_of(config.dead_letter_topic, table)] = single
+    if config.transaction_topic is not None:
+        wanted[config.topic_of(config.transaction_topic, table)] = single
+    if config.heartbeat_interval is not None:
+        wanted[config.topic_of(config.heartbeat_topic, table)] = single
+    if config.keeps_offsets:
+        create = config.create_topic
+        wanted[config.offsets_topic] = new_offset_topic(
+            None if create is None else create.replication_factor
+        )
+    return wanted
+
+
+def _new_topic(config: KafkaSinkConfig) -> NewTopic | None:
+    create = config.create_topic
+    if create is None:
+        return None
+    return NewTopic(
+        partitions=create.partitions,
+        replication_factor=create.replication_factor,
+        configs=create.configs,
+    )

@@ -1,0 +1,286 @@
+"""The Kafka sink: the asynchronous side of a session that blocks.
+
+At least once: rows, their acknowledgement, then the offset. Exactly once: rows and offset in one
+transaction per delivery, committed once all is acknowledged. Whatever ends a delivery early ends
+the session with it; the next journey opens another, which shuts the old one out, and goes on from
+the offset that was committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
+from typing import Self
+
+from tailerd.changefeed.gap import Gap
+from tailerd.changefeed.offset import Offset
+from tailerd.changefeed.saved_offset import OffsetStore, SavedOffset
+from tailerd.errors import SinkError, TailerdError
+from tailerd.sinks.base import Delivery
+from tailerd.sinks.kafka.config import KafkaSinkConfig
+from tailerd.sinks.kafka.connection import Connection
+from tailerd.sinks.kafka.offset_topic import OffsetTopic, check_offset_topic
+from tailerd.sinks.kafka.read_back import read_values
+from tailerd.sinks.kafka.session import Session, wanted_topics
+from tailerd.sinks.kafka.side_records import SideRecord, gap_record, heartbeat
+from tailerd.sinks.kafka.templates import TopicTemplate
+from tailerd.sinks.kafka.topics import Topics, check_writable, topic_missing
+from tailerd.sinks.kafka.transactions import Claim
+from tailerd.sinks.kafka.worker import Worker
+from tailerd.sinks.resources import SinkResources
+
+
+class KafkaSink:
+    """Writes the changes of one table to Kafka."""
+
+    def __init__(self, config: KafkaSinkConfig, *, table: str) -> None:
+        """Prepare; no broker is asked before it is used."""
+        self._config = config
+        self._table = table
+        self._connection = Connection(config)
+        self._topics = Topics(self._connection)
+        self._worker = Worker(table)
+        self._busy = asyncio.Lock()
+        self._session: Session | None = None
+        self._offsets = KafkaOffsets(self) if config.keeps_offsets else None
+        self._heart: asyncio.Task[None] | None = None
+        self._claim: Claim | None = None
+        self._lost: TailerdError | None = None
+        self._next_version = 0
+
+    @classmethod
+    def from_config(cls, config: KafkaSinkConfig, resources: SinkResources) -> Self:
+        """Build the sink of a table."""
+        return cls(config, table=resources.table)
+
+    @property
+    def max_in_flight(self) -> int:
+        """One: deliveries of one key must not overtake each other."""
+        return 1
+
+    @property
+    def offsets(self) -> OffsetStore | None:
+        """The topic of offsets, where the configuration keeps them in Kafka."""
+        return self._offsets
+
+    async def healthcheck(self) -> None:
+        """Ask the brokers whether deliveries would succeed; make nothing.
+
+        Raises:
+            TailerdError: They would not.
+        """
+        async with self._busy:
+            await self._worker.run(self._examine)
+
+    async def fence(self) -> None:
+        """Open the producer; for exactly-once that shuts out earlier ones of the same pipeline.
+
+        Raises:
+            TailerdError: The brokers cannot be reached, or refuse.
+        """
+        async with self._busy:
+            if self._lost is not None and not self._lost.retryable:
+                # Shut out while idle: claiming the id again would shut out whoever has it now.
+                raise self._lost
+            self._lost = None
+            await self._open()
+
+    async def resume(self, offset: Offset) -> None:
+        """Make sure that the topics are there.
+
+        Raises:
+            TailerdError: One is not and shall not be made, or may not be written.
+        """
+        async with self._busy:
+            session = await self._open()
+            await self._worker.run(session.prepare, offset.table_id)
+        self._next_version = offset.version
+        if self._config.heartbeat_interval is not None and self._heart is None:
+            self._heart = asyncio.create_task(self._beat(self._config.heartbeat_interval))
+
+    async def write(self, delivery: Delivery) -> int:
+        """Deliver all rows, and the offset where Kafka keeps it; return the number of rows.
+
+        Raises:
+            TailerdError: The delivery does not count; it is written again after `resume`.
+        """
+        async with self._busy:
+            session = self._session
+            if session is None:
+                # Without a new look at the offset nothing may be written.
+                raise self._lost or SinkError(
+                    f"The connection to Kafka at {self._connection.address} was lost."
+                )
+            try:
+                rows = await self._deliver(session, delivery)
+            except BaseException:
+                # Also when cancelled: what is on its way must not come behind a repetition.
+                await self._drop()
+                raise
+        self._next_version = delivery.end.version
+        return rows
+
+    async def note_gap(self, gap: Gap) -> None:
+        """Tell a gap in the transaction topic, if there is one; readers of rows expect only rows.
+
+        Raises:
+            TailerdError: It could not be written.
+        """
+        if self._config.transaction_topic is None:
+            return
+        topic = self._config.topic_of(self._config.transaction_topic, self._table)
+        async with self._busy:
+            session = await self._open()
+            await self._worker.run(session.prepare, gap.end.table_id)
+            now_ms = time.time_ns() // 1_000_000
+            await self._tell(session, gap_record(gap, topic=topic, now_ms=now_ms))
+
+    @property
+    def value_format(self) -> str:
+        """`json` or `debezium`."""
+        return self._config.format
+
+    @property
+    def has_decimal_numbers(self) -> bool:
+        """As the configuration says."""
+        return self._config.decimals == "number"
+
+    def read_back(self) -> AsyncGenerator[Sequence[bytes]]:
+        """Give the committed values of the table's topics.
+
+        Raises:
+            TailerdError: They cannot be read, or the first are gone.
+        """
+        template = TopicTemplate.parse(self._config.topic)
+        return read_values(self._connection, template, self._table)
+
+    async def aclose(self) -> None:
+        """End the producer within bounded time; what is not acknowledged is dropped. Idempotent."""
+        if self._heart is not None:
+            self._heart.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._heart
+            self._heart = None
+        async with self._busy:
+            session, self._session = self._session, None
+            if session is not None:
+                await self._worker.run(lambda: session.close(is_clean=True))
+        self._worker.close()
+
+    async def load_offset(self, pipeline: str) -> SavedOffset | None:
+        """Return the offset committed last.
+
+        Once this process has shut out others, everything written before counts; a command that
+        only looks takes what is committed now.
+        """
+        abandoned = threading.Event()
+        topic = self._config.offsets_topic
+        is_settled = self._session is not None
+        async with self._busy:
+
+            def read() -> SavedOffset | None:
+                if self._topics.look([topic])[topic] is None:
+                    return None
+                reader = OffsetTopic(self._connection, topic)
+                return reader.read(pipeline, is_settled=is_settled, abandoned=abandoned)
+
+            return await self._worker.run(read, on_cancel=abandoned.set)
+
+    async def save_offset(self, pipeline: str, saved: SavedOffset) -> None:
+        """Keep an offset that was not reached by a delivery."""
+        async with self._busy:
+            was_open = self._session is not None
+            session = await self._open()
+            try:
+                await self._in_delivery(session, lambda: session.keep(pipeline, saved))
+            finally:
+                if not was_open:
+                    # A command that resets an offset, beside a pipeline that does not run.
+                    await self._drop(is_clean=True)
+
+    async def _deliver(self, session: Session, delivery: Delivery) -> int:
+        rows = 0
+        abandon = session.begin().abandon
+        async for batch in delivery.batches:
+            if batch.num_rows:
+                await self._worker.run(session.send, delivery.start, batch, on_cancel=abandon)
+                rows += batch.num_rows
+        await self._worker.run(session.finish, delivery.end, delivery.saved, on_cancel=abandon)
+        return rows
+
+    async def _tell(self, session: Session, record: SideRecord) -> None:
+        await self._in_delivery(session, lambda: session.tell(record))
+
+    async def _in_delivery(self, session: Session, hand_over: Callable[[], None]) -> None:
+        def step() -> None:
+            hand_over()
+            session.flush()
+
+        abandon = session.begin().abandon
+        try:
+            await self._worker.run(step, on_cancel=abandon)
+        except BaseException:
+            await self._drop()
+            raise
+
+    async def _open(self) -> Session:
+        if self._session is None:
+            # A claim that fails may have succeeded: how the id was held before says nothing then.
+            before, self._claim = self._claim, None
+            self._session = await self._worker.run(
+                Session, self._config, self._table, self._connection, self._topics, before
+            )
+        return self._session
+
+    async def _drop(self, *, is_clean: bool = False) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            self._claim = await self._worker.run(lambda: session.close(is_clean=is_clean))
+
+    def _examine(self) -> None:
+        address = self._connection.address
+        wanted = wanted_topics(self._config, self._table)
+        for name, facts in self._topics.look(wanted).items():
+            if facts is not None:
+                check_writable(facts, address)
+                if name == self._config.offsets_topic and self._config.keeps_offsets:
+                    check_offset_topic(facts)
+            elif wanted[name] is None:
+                raise topic_missing(name, address)
+
+    async def _beat(self, interval_seconds: float) -> None:
+        topic = self._config.topic_of(self._config.heartbeat_topic, self._table)
+        while True:
+            await asyncio.sleep(interval_seconds)
+            async with self._busy:
+                if self._session is None:
+                    continue
+                record = heartbeat(
+                    topic=topic,
+                    table=self._table,
+                    version=self._next_version,
+                    now_ms=time.time_ns() // 1_000_000,
+                )
+                try:
+                    await self._tell(self._session, record)
+                except TailerdError as error:
+                    # The next delivery tells it.
+                    self._lost = error
+
+
+class KafkaOffsets:
+    """The `OffsetStore` of a Kafka sink."""
+
+    def __init__(self, sink: KafkaSink) -> None:
+        self._sink = sink
+
+    async def load(self, pipeline: str) -> SavedOffset | None:
+        """Return what was last committed; looks without disturbing a running daemon."""
+        return await self._sink.load_offset(pipeline)
+
+    async def save(self, pipeline: str, saved: SavedOffset) -> None:
+        """Keep an offset durably."""
+        await self._sink.save_offset(pipeline, saved)

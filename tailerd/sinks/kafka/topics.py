@@ -1,0 +1,224 @@
+"""Topics: are they there, what do they take, may they be written; made on request. Blocking."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from kafka import KafkaAdminClient
+from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.errors import KafkaError, TopicAlreadyExistsError
+
+from tailerd.errors import ConfigError, SinkError, SinkRefusedError
+from tailerd.sinks.kafka.connection import DEFAULT_MAX_REQUEST_SIZE, Connection
+
+_NOT_THERE = 3
+_NOT_ALLOWED = 29
+_BROKER_DEFAULT_BYTES = 1_048_588
+"""`message.max.bytes` of a broker nobody configured, where the user may not ask for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicFacts:
+    """What brokers say about a topic.
+
+    Attributes:
+        name: Its name.
+        partitions: Number of partitions.
+        replicas: Copies of its first partition.
+        max_message_bytes: The largest batch it takes.
+        cleanup_policy: `delete`, `compact` or both; empty where this user may not see it.
+        min_insync_replicas: Copies that must have a record before it is acknowledged.
+        may_write: Whether this user may write it.
+    """
+
+    name: str
+    partitions: int
+    replicas: int
+    max_message_bytes: int = _BROKER_DEFAULT_BYTES
+    cleanup_policy: str = ""
+    min_insync_replicas: int = 1
+    may_write: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    """How a topic is made.
+
+    Attributes:
+        partitions, replication_factor: None takes what the brokers are set to.
+        configs: Kafka's own settings.
+    """
+
+    partitions: int | None = None
+    replication_factor: int | None = None
+    configs: Mapping[str, str]
+
+
+class Topics:
+    """What is known of topics on one cluster; asked once for each until told to forget."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._known: dict[str, TopicFacts] = {}
+        self._max_request_size = connection.number("max_request_size", DEFAULT_MAX_REQUEST_SIZE)
+
+    def forget(self) -> None:
+        """Ask again next time."""
+        self._known.clear()
+
+    def max_batch_bytes(self, facts: TopicFacts) -> int:
+        """Return the largest batch that both the topic and our requests take."""
+        return min(facts.max_message_bytes, self._max_request_size)
+
+    def look(self, names: Iterable[str]) -> dict[str, TopicFacts | None]:
+        """Ask the brokers about topics; None for one that is not there. Makes nothing.
+
+        Raises:
+            SinkRefusedError: This user may not see one.
+            SinkError: The brokers cannot be reached.
+        """
+        wanted = sorted(set(names))
+        with (
+            self._connection.admin() as admin,
+            self._connection.calls("cannot be asked for topics"),
+        ):
+            return self._look(admin, wanted)
+
+    def ensure(self, names: Mapping[str, NewTopic | None]) -> dict[str, TopicFacts]:
+        """Return what is known of topics, making those that are not there.
+
+        Args:
+            names: Topics, each with how to make it, None where that is not wanted.
+
+        Raises:
+            SinkRefusedError: One is not there and shall not be made, or may not be written.
+            SinkError: The brokers cannot be reached.
+        """
+        unknown = {name: new for name, new in names.items() if name not in self._known}
+        if unknown:
+            with self._connection.admin() as admin, self._connection.calls("cannot make topics"):
+                found = self._look(admin, sorted(unknown))
+                missing = {n: new for n, new in unknown.items() if found[n] is None}
+                if missing:
+                    self._make(admin, missing)
+                    found |= self._look(admin, sorted(missing))
+            for name, facts in found.items():
+                self._known[name] = self._checked(name, facts)
+        return {name: self._known[name] for name in names}
+
+    def _look(self, admin: KafkaAdminClient, names: list[str]) -> dict[str, TopicFacts | None]:
+        found: dict[str, TopicFacts | None] = dict.fromkeys(names)
+        for topic in admin.describe_topics(names):
+            code, name = topic["error_code"], topic["name"]
+            if code == _NOT_ALLOWED:
+                raise SinkRefusedError(
+                    f"Authorization failed: the topic {name} may not be seen by this user of Kafka"
+                    f" at {self._connection.address}, or is not there.",
+                    hint="Give it Describe and Write on the topic (kafka-acls).",
+                )
+            if code == 0 and topic["partitions"]:
+                found[name] = _facts(topic)
+        there = [name for name, facts in found.items() if facts is not None]
+        for name, settings in _settings(admin, there).items():
+            facts = found[name]
+            if facts is not None:
+                found[name] = _with_settings(facts, settings)
+        return found
+
+    def _make(self, admin: KafkaAdminClient, missing: Mapping[str, NewTopic | None]) -> None:
+        for name, new in missing.items():
+            if new is None:
+                raise topic_missing(name, self._connection.address)
+        try:
+            admin.create_topics(
+                {name: _request(new) for name, new in missing.items() if new is not None},
+                wait_for_metadata=True,
+            )
+        except TopicAlreadyExistsError:
+            # Another pipeline was faster.
+            admin.wait_for_topics(list(missing))
+
+    def _checked(self, name: str, facts: TopicFacts | None) -> TopicFacts:
+        if facts is None:
+            raise SinkError(f"The topic {name} was made but is not there yet.")
+        check_writable(facts, self._connection.address)
+        return facts
+
+
+def topic_missing(name: str, address: str) -> SinkRefusedError:
+    """Return the error for a topic that is not there and shall not be made."""
+    return SinkRefusedError(
+        f"The topic {name} is not there at {address}.",
+        hint="Create it, or set create_topic so that it is made.",
+    )
+
+
+def check_writable(facts: TopicFacts, address: str) -> None:
+    """Make sure that a topic can be written.
+
+    Raises:
+        SinkRefusedError: This user may not.
+        ConfigError: It never acknowledges.
+    """
+    if not facts.may_write:
+        raise SinkRefusedError(
+            f"Authorization failed: the topic {facts.name} at {address} may not be written by this"
+            " user.",
+            hint="Give it Write on the topic (kafka-acls), or configure another user.",
+        )
+    if facts.min_insync_replicas > facts.replicas:
+        raise ConfigError(
+            f"The topic {facts.name} has {facts.replicas} copies and min.insync.replicas"
+            f" {facts.min_insync_replicas}, so nothing written to it is ever acknowledged.",
+            hint="Lower min.insync.replicas of the topic, or add copies.",
+        )
+
+
+def _request(new: NewTopic) -> dict[str, object]:
+    return {
+        "num_partitions": new.partitions or -1,
+        "replication_factor": new.replication_factor or -1,
+        "configs": dict(new.configs),
+    }
+
+
+def _facts(topic: dict[str, object]) -> TopicFacts:
+    partitions = topic["partitions"]
+    assert isinstance(partitions, list)
+    operations = topic.get("authorized_operations")
+    # Old brokers do not say what is allowed.
+    may_write = not isinstance(operations, list) or not operations or "WRITE" in operations
+    return TopicFacts(
+        name=str(topic["name"]),
+        partitions=len(partitions),
+        replicas=len(partitions[0]["replica_nodes"]),
+        may_write=may_write,
+    )
+
+
+def _settings(admin: KafkaAdminClient, names: list[str]) -> dict[str, dict[str, str]]:
+    """Return the settings of topics; nothing of those this user may not see."""
+    found: dict[str, dict[str, str]] = {}
+    for name in names:
+        resource = ConfigResource(ConfigResourceType.TOPIC, name)
+        try:
+            answer = admin.describe_configs([resource], config_filter="all")
+        except KafkaError:
+            # Seeing settings is a right of its own; without it Kafka's defaults are assumed.
+            continue
+        entries = answer.get("topic", {}).get(name, {})
+        found[name] = {key: str(entry["value"]) for key, entry in entries.items()}
+    return found
+
+
+def _with_settings(facts: TopicFacts, settings: Mapping[str, str]) -> TopicFacts:
+    return TopicFacts(
+        name=facts.name,
+        partitions=facts.partitions,
+        replicas=facts.replicas,
+        may_write=facts.may_write,
+        max_message_bytes=int(settings.get("max.message.bytes", _BROKER_DEFAULT_BYTES)),
+        cleanup_policy=settings.get("cleanup.policy", ""),
+        min_insync_replicas=int(settings.get("min.insync.replicas", 1)),
+    )

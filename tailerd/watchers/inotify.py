@@ -1,0 +1,225 @@
+"""Linux's inotify, without a thread: a commit is a hint within a fraction of a millisecond.
+
+The loop waits on the kernel's file descriptor, so that a thousand folders at rest cost nothing.
+Only a look for folders that came, went or were replaced is made now and then, in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import errno
+import itertools
+import os
+import re
+import struct
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from functools import partial
+
+from tailerd.storage.mounts import answers_at_once
+from tailerd.watchers.base import StorageEvent
+
+_COMMIT = re.compile(rb"\d{20}\.json")
+
+_CLOSE_WRITE, _MOVED_TO, _CREATE = 0x8, 0x80, 0x100
+_DELETE_SELF, _MOVE_SELF, _UNMOUNT = 0x400, 0x800, 0x2000
+_OVERFLOW, _IGNORED, _ONLY_FOLDERS = 0x4000, 0x8000, 0x1000000
+_GONE = _DELETE_SELF | _MOVE_SELF | _UNMOUNT | _IGNORED
+_WANTED = _CLOSE_WRITE | _MOVED_TO | _CREATE | _DELETE_SELF | _MOVE_SELF | _ONLY_FOLDERS
+
+_HEAD = struct.Struct("iIII")
+_READ_BYTES = 64 * 1024
+_RARELY = 5
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+_REASONS = {
+    errno.ENOSPC: "the limit fs.inotify.max_user_watches is reached; raise it with sysctl",
+    errno.EMFILE: "the limit fs.inotify.max_user_instances or that of open files is reached",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What a look at one folder found: its watch, or the error number instead."""
+
+    folder: str
+    watch: int
+    error: int
+    is_prompt: bool
+
+
+class InotifyWatcher:
+    """Watches `_delta_log` folders of this machine.
+
+    A folder that is not there is looked for every `recheck_seconds`; one whose name leads to
+    another folder than before, five times as rarely: the kernel's watch follows the old one.
+    """
+
+    def __init__(
+        self,
+        folders: Sequence[str],
+        *,
+        recheck_seconds: float = 1.0,
+        on_unavailable: Callable[[str, str], None] | None = None,
+    ) -> None:
+        """Watch these folders.
+
+        Args:
+            folders: Absolute paths.
+            recheck_seconds: Time between two looks for folders that are missing.
+            on_unavailable: Told once (path, reason) when the kernel refuses to watch.
+        """
+        self._folders = tuple(dict.fromkeys(folders))
+        self._recheck_seconds = recheck_seconds
+        self._on_unavailable = on_unavailable
+        self._watches: dict[str, int] = {}
+        self._watched: dict[int, list[str]] = {}
+        self._prompt: set[str] = set()
+        self._pending: dict[str, None] = {}
+        self._bell = asyncio.Event()
+        self._looking: asyncio.Future[list[_Found]] | None = None
+
+    def covers(self, folder: str) -> bool:
+        """Tell whether every commit in `folder` is hinted: it is watched, on a disk of our own."""
+        return folder in self._watches and folder in self._prompt
+
+    async def events(self) -> AsyncGenerator[StorageEvent, None]:
+        """Yield a hint for each folder that came, went, or has a commit that is new or replaced."""
+        descriptor = await self._open()
+        loop = asyncio.get_running_loop()
+        loop.add_reader(descriptor, self._take, descriptor)
+        try:
+            async with aclosing(self._hints(descriptor)) as folders:
+                async for folder in folders:
+                    yield StorageEvent(folder)
+        finally:
+            loop.remove_reader(descriptor)
+            self._watches.clear()
+            self._watched.clear()
+            if self._looking is None or self._looking.done():
+                os.close(descriptor)
+            else:
+                # A folder that does not answer holds up the thread, not whoever ends this.
+                self._looking.add_done_callback(lambda _: os.close(descriptor))
+
+    async def _open(self) -> int:
+        while True:
+            try:
+                return _checked(_LIBC.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+            except OSError as error:
+                self._report(", ".join(self._folders), error.errno or 0)
+                await asyncio.sleep(self._recheck_seconds * _RARELY)
+
+    async def _hints(self, descriptor: int) -> AsyncGenerator[str, None]:
+        """Yield folders for ever, looking for those that came, went or were replaced."""
+        clock = asyncio.get_running_loop().time
+        for look in itertools.count():
+            missing = [folder for folder in self._folders if folder not in self._watches]
+            await self._look(descriptor, missing if look % _RARELY else self._folders)
+            until = clock() + self._recheck_seconds
+            while (left := until - clock()) > 0:
+                while self._pending:
+                    folder = next(iter(self._pending))
+                    del self._pending[folder]
+                    yield folder
+                self._bell.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(left):
+                        await self._bell.wait()
+
+    async def _look(self, descriptor: int, folders: Sequence[str]) -> None:
+        if not folders:
+            return
+        look = partial(_attach, descriptor, folders, dict(self._watches))
+        self._looking = asyncio.ensure_future(asyncio.to_thread(look))
+        for found in await asyncio.shield(self._looking):
+            folder, old = found.folder, self._watches.get(found.folder)
+            if found.error:
+                if old is not None:
+                    self._forget(descriptor, old)
+                if found.error not in (errno.ENOENT, errno.ENOTDIR):
+                    self._report(folder, found.error)
+            elif found.watch != old:
+                if old is not None:
+                    self._forget(descriptor, old)
+                self._watches[folder] = found.watch
+                self._watched.setdefault(found.watch, []).append(folder)
+                if found.is_prompt:
+                    self._prompt.add(folder)
+                # Commits may have come before anybody watched.
+                self._pending[folder] = None
+
+    def _forget(self, descriptor: int, watch: int) -> None:
+        """Give up a watch and hint its folders: they are gone, or others stand in their place."""
+        for folder in self._watched.pop(watch, ()):
+            self._watches.pop(folder, None)
+            self._prompt.discard(folder)
+            self._pending[folder] = None
+        # Most often the kernel has given it up already.
+        _LIBC.inotify_rm_watch(descriptor, watch)
+
+    def _take(self, descriptor: int) -> None:
+        """Turn what the kernel tells into pending hints; called by the loop when there is some."""
+        try:
+            data = os.read(descriptor, _READ_BYTES)
+        except BlockingIOError:
+            return
+        at = 0
+        while at < len(data):
+            watch, mask, _, length = _HEAD.unpack_from(data, at)
+            at += _HEAD.size + length
+            if mask & _OVERFLOW:
+                self._pending.update(dict.fromkeys(self._folders))
+            elif mask & _GONE:
+                self._forget(descriptor, watch)
+            else:
+                self._note(watch, mask, data[at - length : at].rstrip(b"\0"))
+        if self._pending:
+            self._bell.set()
+
+    def _note(self, watch: int, mask: int, name: bytes) -> None:
+        if _COMMIT.fullmatch(name) is None:
+            return
+        for folder in self._watched.get(watch, ()):
+            is_begun = mask & _CREATE and folder in self._prompt and _is_empty(folder, name)
+            if not is_begun:
+                self._pending[folder] = None
+
+    def _report(self, place: str, error: int) -> None:
+        if self._on_unavailable is not None:
+            self._on_unavailable(place[:200], _REASONS.get(error) or os.strerror(error))
+            self._on_unavailable = None
+
+
+def _attach(descriptor: int, folders: Sequence[str], known: Mapping[str, int]) -> list[_Found]:
+    """Watch each folder; one that is watched already keeps its watch. Blocking."""
+    found = []
+    for folder in folders:
+        try:
+            watch = _checked(
+                _LIBC.inotify_add_watch(descriptor, os.fsencode(folder), ctypes.c_uint32(_WANTED))
+            )
+        except OSError as error:
+            found.append(_Found(folder, 0, error.errno or errno.EIO, False))
+        else:
+            if watch != known.get(folder):
+                found.append(_Found(folder, watch, 0, answers_at_once(folder)))
+    return found
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
+
+
+def _is_empty(folder: str, name: bytes) -> bool:
+    """Tell whether a file was only begun: it is told of again when it is closed."""
+    try:
+        return os.stat(os.fsencode(folder) + b"/" + name).st_size == 0  # noqa: PTH116
+    except OSError:
+        return False

@@ -1,0 +1,116 @@
+"""`tailerd verify` over what the daemon really wrote to files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.tables import delta_schema
+from tests.tables.builder import CDF, TableBuilder
+from tests.unit.cli.commands import Commands
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Commands:
+    return Commands(capsys)
+
+
+def configured(folder: Path, start: str) -> Path:
+    sink = {"kind": "file", "path": f"{folder}/out"}
+    table = {"path": f"{folder}/orders", "from": start, "sink": sink}
+    config = {
+        "engine": "arrow",
+        "state": f"{folder}/state",
+        "http": {"listen": None},
+        "tables": {"orders": table},
+    }
+    path = folder / "tailerd.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+def lively(folder: Path) -> TableBuilder:
+    """A table whose rows come, go, change, and change their columns."""
+    table = TableBuilder(folder / "orders", properties=CDF)
+    [first] = table.append([{"id": i, "name": f"n{i}"} for i in range(50)]).adds
+    table.delete_rows(first, [3, 4])
+    [second] = table.append([{"id": 100, "name": None}, {"id": 100, "name": None}]).adds
+    table.change_metadata(
+        fields=[("id", "long"), ("name", "string"), ("tags", delta_schema.array("string"))]
+    )
+    table.append([{"id": 101, "name": "é\n", "tags": ["a", None]}])
+    images = [
+        {"id": 100, "name": None, "tags": None, "_change_type": "update_preimage"},
+        {"id": 100, "name": "new", "tags": None, "_change_type": "update_postimage"},
+    ]
+    rows: list[dict[str, Any]] = [
+        {"id": 100, "name": None, "tags": None},
+        {"id": 100, "name": "new", "tags": None},
+    ]
+    table.commit(table.remove(second), *table.data_files(rows), table.cdc_file(images))
+    return table
+
+
+@pytest.mark.parametrize("start", ["snapshot", "0", "1", "3", "latest"])
+def test_what_was_delivered_replays_to_the_table(
+    start: str, tmp_path: Path, command: Commands
+) -> None:
+    table = lively(tmp_path)
+    config = configured(tmp_path, start)
+    assert command("run", "--config", config, "--once").status == 0
+    table.append([{"id": 102, "name": "later", "tags": []}])
+    ran = command("verify", "orders", "--config", config, "--json")
+    assert (ran.status, ran.errors) == (0, "")
+    [verdict] = ran.rows
+    assert verdict["is_equal"]
+    assert (verdict["version"], verdict["rows"]) == (5, 51)
+    # Version 3 changes no row, so the first record is of version 4.
+    assert verdict["start"] == {"snapshot": None, "0": None, "1": 1, "3": 4, "latest": 6}[start]
+    plain = command("verify", "orders", "--config", config)
+    assert plain.output.startswith("equal: ")
+
+
+@pytest.mark.parametrize(
+    ("damage", "missing", "invented"), [("lost", 1, 0), ("doubled", 0, 1), ("changed", 1, 1)]
+)
+def test_one_row_that_is_not_as_it_was_is_found_and_shown(
+    damage: str, missing: int, invented: int, tmp_path: Path, command: Commands
+) -> None:
+    lively(tmp_path)
+    config = configured(tmp_path, "snapshot")
+    assert command("run", "--config", config, "--once").status == 0
+    [path] = (tmp_path / "out").glob("*.jsonl")
+    lines = path.read_text().splitlines(keepends=True)
+    lines[7:8] = {
+        "lost": [],
+        "doubled": [lines[7]] * 2,
+        "changed": [lines[7].replace('"id":', '"id":77')],
+    }[damage]
+    path.write_text("".join(lines))
+    ran = command("verify", "orders", "--config", config, "--json")
+    assert ran.status == 1
+    [verdict] = ran.rows
+    assert not verdict["is_equal"]
+    assert (len(verdict["missing"]), len(verdict["invented"])) == (missing, invented)
+    plain = command("verify", "orders", "--config", config)
+    assert plain.output.startswith("different: ")
+
+
+def test_nothing_delivered_yet_and_sinks_that_keep_nothing_are_told(
+    tmp_path: Path, command: Commands
+) -> None:
+    lively(tmp_path)
+    config = configured(tmp_path, "snapshot")
+    ran = command("verify", "orders", "--config", config)
+    assert ran.status == 1
+    assert "error[offset]: orders has not delivered anything yet" in ran.errors
+    assert command("verify", "odrers", "--config", config).status == 2
+    config.write_text(config.read_text().replace("kind: file", "kind: console"))
+    config.write_text(
+        "\n".join(line for line in config.read_text().splitlines() if "/out" not in line)
+    )
+    ran = command("verify", "orders", "--config", config)
+    assert (ran.status, "cannot be read back" in ran.errors) == (2, True)

@@ -1,0 +1,1 @@
+"""The daemon and the Kafka sink against a real broker."""

@@ -1,0 +1,264 @@
+"""A table that keeps changing, followed into a topic by a real daemon; and the law it is held to.
+
+The law: what a read_committed consumer sees are the table's change rows, each once with
+exactly-once, each at least once else; the changes of one key come in the order of the commits.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import random
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from tests.integration.daemon.running import daemon, eventually, page, write_config
+from tests.kafka.reader import Record, read_topic
+from tests.kafka.topics import Topics
+from tests.tables.builder import TableBuilder
+from tests.tables.naive_log import Action
+
+Guarantee = Literal["exactly-once", "at-least-once"]
+# One change: id of the row, kind, version. A writer never repeats one.
+Change = tuple[int, str, int]
+NAME = "orders"
+
+
+class Table:
+    """A real table whose every change row is known without asking tailerd."""
+
+    def __init__(self, folder: Path, *, row_bytes: int = 200) -> None:
+        """Create it, empty, at version 0."""
+        self.folder = folder
+        self.changes: set[Change] = set()
+        self._text = "x" * row_bytes
+        self._chance = random.Random(7)
+        self._next_id = 0
+        self._alive: list[tuple[Action, list[int]]] = []
+        features = ["deletionVectors"]
+        self._builder = TableBuilder(
+            folder, start_ms=None, reader_features=features, writer_features=features
+        )
+        self._builder.create()
+
+    @property
+    def version(self) -> int:
+        """The newest version."""
+        return self._builder.version
+
+    def insert(self, rows: int = 100) -> int:
+        """Commit new rows; return the version."""
+        ids = list(range(self._next_id, self._next_id + rows))
+        self._next_id += rows
+        # Known before it is there: a reader is never ahead of what is expected.
+        version = self.version + 1
+        self.changes |= {(each, "insert", version) for each in ids}
+        [add] = self._builder.append([{"id": n, "name": f"{n}-{self._text}"} for n in ids]).adds
+        self._alive.append((add, ids))
+        return version
+
+    def delete(self) -> int:
+        """Commit the deletion of some rows of one file; return the version."""
+        add, ids = self._alive.pop(self._chance.randrange(len(self._alive)))
+        positions = sorted(self._chance.sample(range(len(ids)), max(1, len(ids) // 10)))
+        version = self.version + 1
+        self.changes |= {(ids[each], "delete", version) for each in positions}
+        self._builder.delete_rows(add, positions)
+        return version
+
+    def change(self, rows: int = 100) -> int:
+        """Commit something: mostly new rows, sometimes a deletion."""
+        if self._alive and self._chance.random() < 0.25:
+            return self.delete()
+        return self.insert(rows)
+
+    def text_of(self, row: int) -> str:
+        """Return what the column `name` holds in that row."""
+        return f"{row}-{self._text}"
+
+
+class Writer:
+    """Commits to a table from a thread until the `with` ends."""
+
+    def __init__(self, table: Table, *, rows: int = 100, pause_seconds: float = 0.02) -> None:
+        self._table = table
+        self._rows = rows
+        self._pause_seconds = pause_seconds
+        self._stop = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._write, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _write(self) -> None:
+        try:
+            while not self._stop.wait(self._pause_seconds):
+                self._table.change(self._rows)
+        except BaseException as error:  # noqa: BLE001 - raised again by the test's own thread
+            self._error = error
+
+
+class Follower:
+    """A daemon's configuration, what it says of itself, and what it delivered."""
+
+    def __init__(
+        self,
+        folder: Path,
+        table: Table,
+        topic: str,
+        *,
+        bootstrap: str,
+        reads_from: str | None = None,
+        guarantee: Guarantee = "exactly-once",
+        options: dict[str, Any] | None = None,
+        **sink: Any,
+    ) -> None:
+        """Write the configuration.
+
+        Args:
+            folder: Of its configuration, state and log.
+            table: What it follows, from version 0 on.
+            topic: Where it writes.
+            bootstrap: The address the daemon is given.
+            reads_from: The address for the test's own reader; by default the same.
+            guarantee: The sink's `delivery`.
+            options: Fields of the table, beside the sink.
+            **sink: Fields of the sink.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.table = table
+        self.topic = topic
+        self.guarantee = guarantee
+        self.sink: dict[str, Any] = {
+            "kind": "kafka",
+            "bootstrap_servers": bootstrap,
+            "topic": topic,
+            "key": ["id"],
+            "delivery": guarantee,
+            **sink,
+        }
+        if guarantee == "exactly-once":
+            self.sink.setdefault("transactional_id", f"tailerd-{topic}")
+            self.sink.setdefault("offsets_topic", f"{topic}-offsets")
+        self._reads_from = reads_from or bootstrap
+        self._options = {"from": "0", "poll_interval": "200ms", **(options or {})}
+        self.config = self.write()
+
+    def write(self, **sink: Any) -> Path:
+        """Write the configuration again, with some fields of the sink changed."""
+        self.sink.update(sink)
+        fields = {"path": str(self.table.folder), **self._options, "sink": self.sink}
+        return write_config(self.folder, **{NAME: fields})
+
+    @contextmanager
+    def running(self, *options: str) -> Iterator[subprocess.Popen[str]]:
+        """Run the daemon; killed at the end if it still runs."""
+        log = self.folder / "daemon.log"
+        if log.exists():
+            # So that what is asked of the daemon is asked of this one.
+            log.rename(self.folder / f"daemon-{time.monotonic_ns()}.log")
+        with daemon(self.config, *options) as process:
+            yield process
+
+    def status(self) -> dict[str, Any]:
+        """Return what /status says of the pipeline."""
+        [found] = json.loads(page(self.config, "/status"))["tables"]
+        return dict(found)
+
+    def waits_for_error(self, text: str, *, state: str, seconds: float = 60) -> str:
+        """Wait until the pipeline is in a state with that error; return all of the error."""
+
+        def is_told() -> bool:
+            found = self.status()
+            message = (found["last_error"] or {}).get("message", "")
+            return found["state"] == state and text.lower() in message.lower()
+
+        try:
+            eventually(is_told, seconds)
+        except AssertionError as error:
+            raise AssertionError(f"not {state} with {text!r}: {self.status()}") from error
+        return str(self.status()["last_error"]["message"])
+
+    def catches_up(self, seconds: float = 60) -> None:
+        """Wait until the daemon has delivered all there is, by its own word."""
+        head = self.table.version
+
+        def is_there() -> bool:
+            found = self.status()
+            assert found["state"] != "failed", found["last_error"]
+            return found["offset_version"] is not None and found["offset_version"] > head
+
+        try:
+            eventually(is_there, seconds)
+        except AssertionError as error:
+            raise AssertionError(f"version {head} is not delivered: {self.status()}") from error
+
+    def records(self) -> list[Record]:
+        """Return what a read_committed consumer sees of the topic."""
+        return read_topic(self._reads_from, self.topic)
+
+    def delivered(self) -> set[Change]:
+        """Return the changes a read_committed consumer sees."""
+        return {change_of(record) for record in self.records()}
+
+    def obeys_the_law(self, expected: set[Change] | None = None) -> None:
+        """Check the law over the whole topic."""
+        expected = self.table.changes if expected is None else expected
+        records = self.records()
+        counted = collections.Counter(change_of(record) for record in records)
+        lost = expected - set(counted)
+        assert not lost, f"{len(lost)} lost, of versions {sorted({each[2] for each in lost})}"
+        assert not set(counted) - expected, "rows that nobody wrote"
+        if self.guarantee == "exactly-once":
+            doubled = {change: n for change, n in counted.items() if n > 1}
+            versions = sorted({change[2] for change in doubled})
+            assert not doubled, f"{len(doubled)} doubled, of versions {versions}"
+        self._is_in_order(records)
+        for record in records:
+            row = json.loads(record.value or b"")
+            assert row["name"] == self.table.text_of(row["id"])
+
+    def _is_in_order(self, records: list[Record]) -> None:
+        places: dict[int, int] = {}
+        newest: dict[int, list[int]] = {}
+        for record in records:
+            row, _, version = change_of(record)
+            assert places.setdefault(row, record.partition) == record.partition
+            seen = newest.setdefault(row, [])
+            # A repeated delivery begins again at an older version; what is new to a reader comes
+            # in order.
+            assert version in seen or version > max(seen, default=-1), f"row {row}: {version}"
+            seen.append(version)
+
+
+def change_of(record: Record) -> Change:
+    """Return which change a record is."""
+    row = json.loads(record.value or b"")
+    return row["id"], row["_change_type"], row["_commit_version"]
+
+
+def topic_for(topics: Topics, **options: Any) -> str:
+    """Create a topic; it and the topic of its offsets are deleted at the end."""
+    topic = topics.create(**options)
+    topics.delete_later(f"{topic}-offsets")
+    return topic

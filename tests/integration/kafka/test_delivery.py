@@ -1,0 +1,451 @@
+"""The Kafka sink against the real broker: where records go, what a failure leaves, what is told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.changefeed.change_task import ChangeMode, ChangeSourceKind, ChangeType
+from tailerd.changefeed.gap import Gap
+from tailerd.changefeed.offset import Offset, Version
+from tailerd.changefeed.saved_offset import SavedOffset
+from tailerd.errors import ConfigError, SinkError, SinkFencedError, SinkRefusedError
+from tailerd.sinks.base import Delivery
+from tailerd.sinks.kafka import offset_topic
+from tailerd.sinks.kafka.config import KafkaSinkConfig
+from tailerd.sinks.kafka.sink import KafkaSink
+from tests.kafka.broker import Broker
+from tests.kafka.reader import Record, read_topic
+from tests.kafka.topics import Topics
+
+pytestmark = pytest.mark.kafka
+
+BOTH = pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
+WAYS = pytest.mark.parametrize("batching", ["batches", "records"])
+
+
+class Place:
+    """A topic with all that belongs to it, and sinks that write there."""
+
+    def __init__(self, broker: Broker, topics: Topics) -> None:
+        self.broker = broker
+        self.topics = topics
+        self.topic = topics.new_name()
+        self.offsets = topics.new_name("offsets")
+        self.other = topics.new_name("other")
+
+    def create(self, partitions: int = 1, config: dict[str, str] | None = None) -> None:
+        self.topics.create(self.topic, partitions=partitions, config=config)
+
+    def sink(self, guarantee: str = "exactly-once", **fields: Any) -> KafkaSink:
+        section = {
+            "kind": "kafka",
+            "bootstrap_servers": self.broker.plain,
+            "topic": self.topic,
+            "delivery": guarantee,
+            "offsets": "kafka",
+            "offsets_topic": self.offsets,
+            **fields,
+        }
+        return KafkaSink(KafkaSinkConfig.model_validate(section), table=self.topic)
+
+    @asynccontextmanager
+    async def open(
+        self, guarantee: str = "exactly-once", **fields: Any
+    ) -> AsyncIterator[KafkaSink]:
+        """Give a sink that is ready to write."""
+        sink = self.sink(guarantee, **fields)
+        try:
+            await sink.fence()
+            await sink.resume(offset(0))
+            yield sink
+        finally:
+            await sink.aclose()
+
+    def read(self, topic: str | None = None) -> list[Record]:
+        return read_topic(self.broker.plain, topic or self.topic)
+
+    def ids(self) -> list[int]:
+        return [json.loads(record.value or b"")["id"] for record in self.read()]
+
+
+@pytest.fixture
+def place(kafka_broker: Broker, topics: Topics) -> Place:
+    return Place(kafka_broker, topics)
+
+
+@contextmanager
+def paused(broker: Broker) -> Iterator[None]:
+    broker.pause()
+    try:
+        yield
+    finally:
+        broker.resume()
+
+
+def offset(version: int, position: int = 0) -> Offset:
+    return Offset(table_id="table-1", version=Version(version), position=position)
+
+
+def rows_of(version: int, change: ChangeType = ChangeType.INSERT, **columns: Any) -> ChangeBatch:
+    return ChangeBatch(
+        rows=pa.record_batch({name: pa.array(values) for name, values in columns.items()}),
+        change_type=change,
+        version=Version(version),
+        timestamp_us=1_700_000_000_123_456,
+        change_source=ChangeSourceKind.FILES,
+    )
+
+
+def ids_of(version: int, *ids: int) -> ChangeBatch:
+    return rows_of(version, id=list(ids))
+
+
+def delivery(start: Offset, end: Offset, *batches: ChangeBatch) -> Delivery:
+    async def give() -> AsyncIterator[ChangeBatch]:
+        for each in batches:
+            yield each
+
+    saved = SavedOffset(offset=end, changes=ChangeMode.AUTO)
+    return Delivery(table="orders", start=start, end=end, saved=saved, batches=give())
+
+
+def commit(version: int, *batches: ChangeBatch) -> Delivery:
+    return delivery(offset(version), offset(version + 1), *batches)
+
+
+async def kept(sink: KafkaSink, place: Place) -> int | None:
+    """Return the version of the saved offset."""
+    assert sink.offsets is not None
+    saved = await sink.offsets.load(place.topic)
+    return None if saved is None else saved.offset.version
+
+
+@WAYS
+async def test_records_have_key_headers_and_the_time_of_the_commit(
+    place: Place, batching: str
+) -> None:
+    place.create()
+    headers = {"origin": "lake", "version": "{table}/{commit_version}"}
+    async with place.open(key=["id"], headers=headers, batching=batching) as sink:
+        await sink.write(commit(0, ids_of(0, 7)))
+    [record] = place.read()
+    assert record.key == b'{"id":7}'
+    assert record.timestamp_ms == 1_700_000_000_123
+    assert record.headers == (("origin", b"lake"), ("version", f"{place.topic}/0".encode()))
+    assert json.loads(record.value or b"")["_commit_version"] == 0
+
+
+@WAYS
+async def test_both_ways_put_a_key_into_the_partition_where_other_producers_put_it(
+    place: Place, batching: str
+) -> None:
+    from kafka.partitioner.default import murmur2
+
+    place.create(partitions=5)
+    async with place.open(key=["id"], batching=batching) as sink:
+        await sink.write(commit(0, ids_of(0, *range(200))))
+    records = place.read()
+    assert len(records) == 200
+    expected = {record.key: (murmur2(record.key) & 0x7FFFFFFF) % 5 for record in records}
+    assert {record.key: record.partition for record in records} == expected
+
+
+async def test_a_column_chooses_the_partition_or_the_topic(place: Place) -> None:
+    regions = ["eu", "us"]
+    for region in regions:
+        place.topics.create(f"{place.topic}.{region}", partitions=3)
+    template = f"{place.topic}.{{column:region}}"
+    rows = rows_of(0, id=[1, 2, 3, 4], region=["eu", "us", "eu", "us"], shard=[0, 1, 2, 0])
+    async with place.open(topic=template, partition={"column": "shard"}) as sink:
+        await sink.write(commit(0, rows))
+        with pytest.raises(SinkRefusedError, match="chooses no topic"):
+            await sink.write(commit(1, rows_of(1, id=[5], region=["a/b"], shard=[0])))
+        await sink.resume(offset(1))
+        with pytest.raises(ConfigError, match="partition 3"):
+            await sink.write(commit(1, rows_of(1, id=[5], region=["eu"], shard=[3])))
+    found = {
+        json.loads(record.value or b"")["id"]: (region, record.partition)
+        for region in regions
+        for record in place.read(f"{place.topic}.{region}")
+    }
+    assert found == {1: ("eu", 0), 2: ("us", 1), 3: ("eu", 2), 4: ("us", 0)}
+
+
+async def test_topics_are_made_as_configured_and_only_by_deliveries(place: Place) -> None:
+    create = {"partitions": 3, "configs": {"max.message.bytes": 2_000_000}}
+    sink = place.sink(create_topic=create)
+    await sink.healthcheck()
+    assert place.topic not in place.topics.names()
+    await sink.resume(offset(0))
+    await sink.aclose()
+    assert len(place.topics.leaders(place.topic)) == 3
+    assert len(place.topics.leaders(place.offsets)) == 1
+
+
+async def test_a_topic_that_is_not_there_is_named_before_any_row_is_read(place: Place) -> None:
+    sink = place.sink()
+    for attempt in (sink.healthcheck, lambda: sink.resume(offset(0))):
+        with pytest.raises(SinkRefusedError, match=f"{place.topic} is not there"):
+            await attempt()
+    await sink.aclose()
+
+
+async def test_a_topic_of_offsets_that_would_forget_them_is_refused(place: Place) -> None:
+    place.create()
+    place.topics.create(place.offsets, config={"cleanup.policy": "delete"})
+    sink = place.sink()
+    with pytest.raises(ConfigError, match=r"cleanup\.policy=delete"):
+        await sink.healthcheck()
+    with pytest.raises(ConfigError, match=r"cleanup\.policy=delete"):
+        await sink.resume(offset(0))
+    await sink.aclose()
+
+
+@BOTH
+@WAYS
+async def test_a_row_that_is_too_large_stops_the_delivery_and_nothing_is_saved(
+    place: Place, guarantee: str, batching: str
+) -> None:
+    place.create()
+    large = rows_of(0, id=[1, 2], text=["small", "x" * 2_000_000])
+    async with place.open(guarantee, batching=batching) as sink:
+        with pytest.raises(SinkRefusedError, match="takes 1048576") as raised:
+            await sink.write(commit(0, large))
+        assert not raised.value.retryable
+        assert await kept(sink, place) is None
+    if guarantee == "exactly-once":
+        assert place.read() == []
+
+
+@BOTH
+@WAYS
+async def test_a_row_that_is_too_large_becomes_a_dead_letter_and_the_others_arrive(
+    place: Place, guarantee: str, batching: str
+) -> None:
+    place.create(config={"max.message.bytes": "10000"})
+    place.topics.create(place.other)
+    rows = rows_of(0, id=[1, 2, 3], text=["a", "x" * 20_000, "c"])
+    options = {"on_oversize": "dead-letter", "dead_letter_topic": place.other, "key": ["id"]}
+    async with place.open(guarantee, batching=batching, **options) as sink:
+        assert await sink.write(commit(0, rows)) == 3
+        assert await kept(sink, place) == 1
+    assert place.ids() == [1, 3]
+    [letter] = place.read(place.other)
+    headers = dict(letter.headers)
+    assert letter.key == b'{"id":2}'
+    assert json.loads(letter.value or b"")["text"] == "x" * 20_000
+    assert headers["tailerd.reason"] == b"record_too_large"
+    assert headers["tailerd.topic"] == place.topic.encode()
+    assert headers["tailerd.commit_version"] == b"0"
+    assert int(headers["tailerd.size_bytes"] or b"") > 20_000
+    assert headers["tailerd.limit_bytes"] == b"10000"
+
+
+@BOTH
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+async def test_batches_that_the_broker_finds_too_large_are_split_and_each_row_comes_once(
+    place: Place, guarantee: str, compression: str
+) -> None:
+    place.create(partitions=2)
+    import hashlib
+
+    # Text that does not compress.
+    texts = [hashlib.sha512(bytes([n % 256, n // 256])).hexdigest() * 4 for n in range(1000)]
+    producer = {"compression_type": compression}
+    async with place.open(guarantee, key=["id"], producer=producer) as sink:
+        # Learned too late: the sink has asked what the topic takes.
+        place.topics.configure(place.topic, {"max.message.bytes": "30000"})
+        await sink.write(commit(0, rows_of(0, id=list(range(1000)), text=texts)))
+        await sink.write(commit(1, ids_of(1, 1000)))
+    assert sorted(place.ids()) == list(range(1001))
+
+
+async def test_what_a_crash_leaves_between_rows_and_offset_is_seen_by_nobody(place: Place) -> None:
+    place.create()
+    async with place.open() as sink:
+        await sink.write(commit(0, ids_of(0, 1)))
+        session = sink._session
+        assert session is not None
+        session.begin()
+        session.send(offset(1), ids_of(1, 2))
+        session.keep(place.topic, SavedOffset(offset=offset(2), changes=ChangeMode.AUTO))
+        session._acknowledged()
+        # The process ends here: rows and offset are written, the transaction is open.
+        session._client._sender.force_close()
+        sink._session = None
+        assert place.ids() == [1]
+        assert await kept(sink, place) == 1
+        async with place.open() as successor:
+            assert await kept(successor, place) == 1
+            await successor.write(commit(1, ids_of(1, 2)))
+            assert await kept(successor, place) == 2
+    assert place.ids() == [1, 2]
+
+
+async def test_the_older_of_two_sinks_is_shut_out_and_does_not_come_back(place: Place) -> None:
+    place.create()
+    async with place.open() as older, place.open() as newer:
+        await newer.write(commit(0, ids_of(0, 1)))
+        with pytest.raises(SinkFencedError, match="another process"):
+            await older.write(commit(0, ids_of(0, 99)))
+        with pytest.raises(SinkFencedError):
+            await older.fence()
+        await newer.write(commit(1, ids_of(1, 2)))
+    assert place.ids() == [1, 2]
+
+
+async def test_looking_at_the_offset_shuts_nobody_out(place: Place) -> None:
+    place.create()
+    async with place.open() as running:
+        await running.write(commit(0, ids_of(0, 1)))
+        looking = place.sink()
+        assert await kept(looking, place) == 1
+        await looking.healthcheck()
+        await looking.aclose()
+        await running.write(commit(1, ids_of(1, 2)))
+        assert await kept(running, place) == 2
+
+
+async def test_an_offset_that_was_reset_is_where_the_next_run_begins(place: Place) -> None:
+    place.create()
+    async with place.open() as sink:
+        await sink.write(commit(0, ids_of(0, 1)))
+    command = place.sink()
+    assert command.offsets is not None
+    await command.offsets.save(place.topic, SavedOffset(offset=offset(40), changes=ChangeMode.AUTO))
+    await command.aclose()
+    async with place.open() as sink:
+        assert await kept(sink, place) == 40
+
+
+async def test_an_offset_far_behind_those_of_others_is_found(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offset_topic, "_FIRST_WINDOW", 3)
+    place.create()
+    async with place.open("at-least-once") as sink:
+        await sink.write(commit(0, ids_of(0, 1)))
+        assert sink.offsets is not None
+        for number in range(70):
+            saved = SavedOffset(offset=offset(number), changes=ChangeMode.AUTO)
+            await sink.offsets.save(f"other-{number % 3}", saved)
+        assert await kept(sink, place) == 1
+        assert await sink.offsets.load("nobody") is None
+
+
+@BOTH
+async def test_no_more_than_the_limit_is_in_flight_while_the_broker_does_not_answer(
+    place: Place, guarantee: str
+) -> None:
+    place.create()
+    text = "x" * 1000
+    # The first one alone is many times what may be in flight.
+    batches = [rows_of(0, id=list(range(n)), text=[text] * n) for n in (8000, 500, 500, 500, 500)]
+    async with place.open(guarantee, max_in_flight_bytes="1MiB") as sink:
+        await sink.write(commit(0, ids_of(0, 1)))
+        session = sink._session
+        assert session is not None
+        with paused(place.broker):
+            writing = asyncio.create_task(sink.write(commit(1, *batches)))
+            await asyncio.sleep(1)
+            in_flight = session._delivery
+            assert in_flight is not None
+            # One batch may go beyond it; the loop itself is free meanwhile.
+            assert 0 < in_flight.in_flight_bytes <= 2 * 1024**2
+            assert not writing.done()
+        assert await writing == 10_000
+    assert len(place.read()) == 10_001
+
+
+@BOTH
+async def test_a_write_that_is_cancelled_while_the_broker_hangs_ends_soon(
+    place: Place, guarantee: str
+) -> None:
+    place.create()
+    async with place.open(guarantee) as sink:
+        await sink.write(commit(0, ids_of(0, 1)))
+        with paused(place.broker):
+            writing = asyncio.create_task(sink.write(commit(1, ids_of(1, 2))))
+            await asyncio.sleep(0.3)
+            writing.cancel()
+            async with asyncio.timeout(25):
+                await asyncio.wait({writing})
+            assert writing.cancelled()
+        with pytest.raises(SinkError, match="was lost"):
+            await sink.write(commit(1, ids_of(1, 2)))
+        await sink.fence()
+        saved = await kept(sink, place)
+        await sink.resume(offset(saved or 0))
+        await sink.write(commit(1, ids_of(1, 2)))
+    assert set(place.ids()) == {1, 2}
+    assert guarantee == "at-least-once" or place.ids() == [1, 2]
+
+
+async def test_commits_are_framed_as_debezium_frames_transactions(place: Place) -> None:
+    place.create()
+    place.topics.create(place.other)
+    part = ids_of(2, 4, 5)
+    async with place.open(transaction_topic=place.other) as sink:
+        await sink.write(delivery(offset(0), offset(2), ids_of(0, 1, 2), ids_of(1, 3)))
+        # A huge commit in two deliveries: nobody knows its size in one place.
+        await sink.write(delivery(offset(2), offset(2, 7), part))
+        await sink.write(delivery(offset(2, 7), offset(3), part))
+        gap = Gap(table=place.topic, start=offset(3), end=offset(9), reason="missing_version")
+        await sink.note_gap(gap)
+    told = [json.loads(record.value or b"") for record in place.read(place.other)]
+    assert [(each["status"], each["id"], each.get("event_count")) for each in told] == [
+        ("BEGIN", "table-1:0", None),
+        ("END", "table-1:0", 2),
+        ("BEGIN", "table-1:1", None),
+        ("END", "table-1:1", 1),
+        ("BEGIN", "table-1:2", None),
+        ("END", "table-1:2", None),
+        ("GAP", "table-1:gap:3", None),
+    ]
+    assert told[1]["data_collections"] == [{"data_collection": place.topic, "event_count": 2}]
+
+
+async def test_hearts_beat_while_nothing_changes(place: Place) -> None:
+    place.create()
+    place.topics.create(place.other)
+    async with place.open(heartbeat_interval="100ms", heartbeat_topic=place.other) as sink:
+        await sink.write(commit(0, ids_of(0, 1)))
+        await asyncio.sleep(0.6)
+        await sink.write(commit(1, ids_of(1, 2)))
+    beats = [json.loads(record.value or b"") for record in place.read(place.other)]
+    assert len(beats) >= 2
+    assert beats[-1]["next_version"] == 1
+    assert place.ids() == [1, 2]
+
+
+async def test_updates_are_one_record_and_deletes_leave_a_tombstone_in_debezium(
+    place: Place,
+) -> None:
+    place.create()
+    rows = pa.record_batch({"id": pa.array([1, 1, 2]), "n": pa.array([10, 11, 5])})
+    kinds = pa.array(["update_preimage", "update_postimage", "delete"])
+    batch = ChangeBatch(
+        rows=rows,
+        change_type=kinds,
+        version=Version(0),
+        timestamp_us=1_700_000_000_000_000,
+        change_source=ChangeSourceKind.CDC,
+    )
+    async with place.open(format="debezium", key=["id"], topic_prefix="lake") as sink:
+        assert await sink.write(commit(0, batch)) == 3
+    records = place.read()
+    by_key = {key: [r.value for r in records if r.key == key] for key in {r.key for r in records}}
+    [update] = [json.loads(value or b"") for value in by_key[b'{"id":1}']]
+    assert (update["op"], update["before"]["n"], update["after"]["n"]) == ("u", 10, 11)
+    assert update["source"]["name"] == "lake"
+    delete, tombstone = by_key[b'{"id":2}']
+    assert json.loads(delete or b"")["op"] == "d"
+    assert tombstone is None

@@ -1,0 +1,51 @@
+"""`kill -9` of the real daemon, again and again, while the table keeps changing.
+
+`--kills 100` kills a hundred times; ten without it.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.integration.kafka.following import Follower, Guarantee, Table, Writer, topic_for
+from tests.kafka.broker import Broker
+from tests.kafka.topics import Topics
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+DEFAULT_KILLS = 10
+
+
+@pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
+def test_kill_9_under_load_loses_nothing_and_doubles_nothing_where_that_is_promised(
+    kafka_broker: Broker,
+    topics: Topics,
+    tmp_path: Path,
+    pytestconfig: pytest.Config,
+    guarantee: Guarantee,
+) -> None:
+    asked = pytestconfig.getoption("--kills")
+    kills = DEFAULT_KILLS if asked is None else asked
+    chance = random.Random(5)
+    table = Table(tmp_path / "t")
+    topic = topic_for(topics, partitions=3)
+    follower = Follower(
+        tmp_path / "d", table, topic, bootstrap=kafka_broker.plain, guarantee=guarantee
+    )
+    in_the_middle = 0
+    for _ in range(kills):
+        with Writer(table, rows=300, pause_seconds=0.01), follower.running() as process:
+            # Some die before they deliver anything, some while they catch up, some while they
+            # follow.
+            time.sleep(0.6 + chance.random() * 1.5)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        in_the_middle += len(follower.delivered()) < len(table.changes)
+    assert in_the_middle > kills / 2
+    with follower.running():
+        follower.catches_up()
+    follower.obeys_the_law()

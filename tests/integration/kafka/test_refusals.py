@@ -1,0 +1,169 @@
+"""What a broker refuses is one clear error, and no offset moves over it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.daemon.running import eventually, run_to_end
+from tests.integration.kafka.following import Follower, Guarantee, Table, topic_for
+from tests.kafka.broker import USERS, Broker
+from tests.kafka.certificates import make_certificates
+from tests.kafka.topics import Topics
+
+pytestmark = pytest.mark.kafka
+BOTH = pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
+
+
+def once(follower: Follower) -> subprocess.CompletedProcess[str]:
+    return run_to_end("run", "--config", follower.config, "--once")
+
+
+def sign_in(user: str, password: str) -> dict[str, Any]:
+    return {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "SCRAM-SHA-256",
+        "sasl_plain_username": user,
+        "sasl_plain_password": password,
+    }
+
+
+def refused(follower: Follower, text: str) -> str:
+    """Run once: it fails at the first attempt, and says so in one line that has the text."""
+    done = once(follower)
+    assert done.returncode in (1, 2), done.stderr
+    assert "Traceback" not in done.stderr
+    assert text.lower() in done.stderr.lower(), done.stderr
+    assert "retry" not in done.stderr.lower(), done.stderr
+    return done.stderr
+
+
+@BOTH
+def test_a_wrong_password_is_refused_and_not_shown(
+    kafka_broker: Broker, topics: Topics, tmp_path: Path, guarantee: Guarantee
+) -> None:
+    table = Table(tmp_path / "t")
+    table.insert()
+    topic = topic_for(topics)
+    follower = Follower(
+        tmp_path / "d",
+        table,
+        topic,
+        bootstrap=kafka_broker.sasl,
+        reads_from=kafka_broker.plain,
+        guarantee=guarantee,
+        producer=sign_in("tailerd", "not-the-password"),
+    )
+    said = refused(follower, "authentication")
+    assert "not-the-password" not in said
+    follower.write(producer=sign_in("tailerd", USERS["tailerd"]))
+    done = once(follower)
+    assert done.returncode == 0, done.stderr
+    follower.obeys_the_law()
+
+
+@BOTH
+def test_a_broker_with_a_certificate_of_somebody_else_is_refused(
+    kafka_broker: Broker, topics: Topics, tmp_path: Path, guarantee: Guarantee
+) -> None:
+    table = Table(tmp_path / "t")
+    table.insert()
+    topic = topic_for(topics)
+    other = make_certificates(tmp_path / "other").authority
+    follower = Follower(
+        tmp_path / "d",
+        table,
+        topic,
+        bootstrap=kafka_broker.tls,
+        reads_from=kafka_broker.plain,
+        guarantee=guarantee,
+        producer={"security_protocol": "SSL", "ssl_cafile": str(other)},
+    )
+    refused(follower, "certificate")
+    authority = kafka_broker.certificates.authority
+    follower.write(producer={"security_protocol": "SSL", "ssl_cafile": str(authority)})
+    done = once(follower)
+    assert done.returncode == 0, done.stderr
+    follower.obeys_the_law()
+
+
+@BOTH
+def test_a_user_without_rights_is_refused_and_nothing_is_saved(
+    kafka_broker: Broker, topics: Topics, tmp_path: Path, guarantee: Guarantee
+) -> None:
+    table = Table(tmp_path / "t")
+    table.insert()
+    topic = topic_for(topics)
+    follower = Follower(
+        tmp_path / "d",
+        table,
+        topic,
+        bootstrap=kafka_broker.sasl,
+        reads_from=kafka_broker.plain,
+        guarantee=guarantee,
+        producer=sign_in("limited", USERS["limited"]),
+    )
+    refused(follower, "authorization")
+    follower.write(producer=sign_in("tailerd", USERS["tailerd"]))
+    done = once(follower)
+    assert done.returncode == 0, done.stderr
+    follower.obeys_the_law()
+
+
+@BOTH
+def test_a_row_too_large_for_the_topic_stops_with_an_error_until_the_topic_takes_it(
+    kafka_broker: Broker, topics: Topics, tmp_path: Path, guarantee: Guarantee
+) -> None:
+    table = Table(tmp_path / "t", row_bytes=5000)
+    topic = topic_for(topics, config={"max.message.bytes": "4000"})
+    table.insert(10)
+    follower = Follower(
+        tmp_path / "d", table, topic, bootstrap=kafka_broker.plain, guarantee=guarantee
+    )
+    said = refused(follower, "max.message.bytes")
+    assert topic in said
+    assert follower.records() == []
+    topics.configure(topic, {"max.message.bytes": "100000"})
+    done = once(follower)
+    assert done.returncode == 0, done.stderr
+    follower.obeys_the_law()
+
+
+@BOTH
+def test_batches_larger_than_the_topic_takes_are_sent_in_smaller_ones(
+    kafka_broker: Broker, topics: Topics, tmp_path: Path, guarantee: Guarantee
+) -> None:
+    table = Table(tmp_path / "t", row_bytes=1000)
+    topic = topic_for(topics, config={"max.message.bytes": "4000"})
+    table.insert(2000)
+    follower = Follower(
+        tmp_path / "d", table, topic, bootstrap=kafka_broker.plain, guarantee=guarantee
+    )
+    done = once(follower)
+    assert done.returncode == 0, done.stderr
+    follower.obeys_the_law()
+
+
+@BOTH
+def test_a_limit_that_is_lowered_while_the_daemon_runs_is_met_and_kept(
+    kafka_broker: Broker, topics: Topics, tmp_path: Path, guarantee: Guarantee
+) -> None:
+    table = Table(tmp_path / "t", row_bytes=1000)
+    topic = topic_for(topics)
+    follower = Follower(
+        tmp_path / "d", table, topic, bootstrap=kafka_broker.plain, guarantee=guarantee
+    )
+    with follower.running():
+        table.insert(2000)
+        follower.catches_up()
+        topics.configure(topic, {"max.message.bytes": "20000"})
+        table.insert(2000)
+        eventually(
+            lambda: follower.status()["state"] == "failed" or len(follower.delivered()) == 4000
+        )
+    done = once(follower)
+    assert done.returncode == 0, done.stderr
+    follower.obeys_the_law()

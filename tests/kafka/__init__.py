@@ -1,0 +1,1 @@
+"""A real Kafka for tests: jars, brokers, clusters, certificates, and a second client."""

@@ -1,0 +1,192 @@
+"""The private names of kafka-python that the sink relies on, and what is done with them."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import threading
+from importlib.metadata import version
+
+import kafka.producer.producer_batch
+import kafka.producer.record_accumulator
+import kafka.producer.sender
+import numpy as np
+import pyarrow as pa
+import pytest
+from kafka import KafkaProducer, TopicPartition
+from kafka.admin import TransactionState
+from kafka.errors import (
+    IllegalStateError,
+    InvalidProducerEpochError,
+    MessageSizeTooLargeError,
+)
+from kafka.producer.future import FutureProduceResult, FutureRecordMetadata
+from kafka.producer.producer_batch import ProducerBatch
+from kafka.producer.record_accumulator import RecordAccumulator
+from kafka.producer.sender import Sender
+from kafka.producer.transaction_manager import (
+    ProducerIdAndEpoch,
+    TransactionalRequestResult,
+    TransactionManager,
+)
+from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
+
+from tailerd.encoding.compression import Compression
+from tailerd.encoding.record_batch import RecordBatch, record_batches
+from tailerd.encoding.records import Records
+from tailerd.sinks.kafka.acknowledgements import Acknowledgements
+from tailerd.sinks.kafka.batch_producer import FinishedRecords, _Watch
+
+PLACE = TopicPartition("t", 0)
+
+
+def finished(count: int, compression: Compression = Compression.NONE) -> RecordBatch:
+    records = Records(
+        keys=pa.array([b"key %d" % n for n in range(count)], pa.binary()),
+        values=pa.array([b"value %d " % n * 9 for n in range(count)], pa.binary()),
+    )
+    [batch] = record_batches(records, timestamps_ms=7, compression=compression).batches
+    return batch
+
+
+def waiting() -> Acknowledgements:
+    return Acknowledgements(max_bytes=10_000, timeout_seconds=-9.0, explain=lambda error: error)
+
+
+def attributes(kind: type, *methods: str) -> set[str]:
+    """Return the names that some methods set on `self`."""
+    sources = [inspect.getsource(getattr(kind, name)) for name in methods]
+    return set(re.findall(r"self\.(\w+)(?:: [^=]+)? = ", "\n".join(sources)))
+
+
+def test_the_client_is_the_release_whose_insides_were_read() -> None:
+    assert version("kafka-python") == "3.0.12"
+
+
+def test_the_producer_has_the_parts_the_sink_takes_hold_of() -> None:
+    own = attributes(KafkaProducer, "__init__")
+    assert {"_accumulator", "_sender", "_transaction_manager"} <= own
+    assert {"wakeup", "force_close", "join", "is_alive"} <= set(dir(Sender))
+    needed = {"begin_commit", "begin_abort", "is_transactional"}
+    assert needed | {"maybe_add_partition_to_transaction"} <= set(dir(TransactionManager))
+    assert "producer_id_and_epoch" in attributes(TransactionManager, "__init__")
+    assert {"producer_id", "epoch"} <= set(ProducerIdAndEpoch.__slots__)
+    assert "timeout_ms" in inspect.signature(TransactionalRequestResult.wait).parameters
+    assert {"COMPLETE_ABORT", "PREPARE_ABORT"} <= set(TransactionState.__members__)
+
+
+def test_the_accumulator_keeps_batches_where_the_sink_puts_them() -> None:
+    accumulator = RecordAccumulator()
+    with accumulator._tp_lock(PLACE):
+        accumulator._appends_in_progress.increment()
+        accumulator._batches[PLACE].append(ProducerBatch(PLACE, FinishedRecords(finished(3))))
+        accumulator._incomplete.add(accumulator._batches[PLACE][0])
+        accumulator._appends_in_progress.decrement()
+    assert accumulator.has_undrained()
+    assert accumulator.has_incomplete
+    assert accumulator._closed is False
+    assert isinstance(accumulator._tp_lock(PLACE), type(threading.Lock()))
+
+
+def test_a_finished_batch_answers_everything_the_client_asks_of_records() -> None:
+    modules = (
+        kafka.producer.producer_batch,
+        kafka.producer.record_accumulator,
+        kafka.producer.sender,
+    )
+    asked = set()
+    for module in modules:
+        asked |= set(re.findall(r"\brecords\.([a-z_]+)", inspect.getsource(module)))
+    assert {"close", "buffer", "set_producer_state"} <= asked
+    asked -= {"memory_records"}
+    assert asked <= set(dir(MemoryRecordsBuilder))
+    assert asked <= set(dir(FinishedRecords))
+
+
+@pytest.mark.parametrize("compression", Compression)
+def test_a_finished_batch_is_read_by_the_client_with_who_sent_it(compression: Compression) -> None:
+    records = FinishedRecords(finished(50, compression))
+    size = records.size_in_bytes()
+    records.set_producer_state(12, 3, 400, True)
+    records.close()
+    records.close()
+    assert len(records.buffer()) == size
+    [batch] = MemoryRecords(records.buffer())
+    assert batch.validate_crc()
+    assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (12, 3, 400)
+    assert batch.is_transactional
+    assert [record.key for record in batch] == [b"key %d" % n for n in range(50)]
+
+
+def test_who_sends_a_batch_cannot_change_once_it_may_have_been_sent() -> None:
+    records = FinishedRecords(finished(1))
+    records.set_producer_state(1, 0, 0, False)
+    records.close()
+    with pytest.raises(IllegalStateError):
+        records.set_producer_state(1, 0, 5, False)
+    assert records.base_sequence == 0
+
+
+def test_a_batch_that_is_acknowledged_is_done() -> None:
+    acknowledgements, batch = waiting(), finished(10)
+    item = ProducerBatch(PLACE, FinishedRecords(batch))
+    acknowledgements.reserve(batch.size_bytes)
+    item._record_futures = _Watch(item.produce_future, batch, acknowledgements)
+    item.complete(100, -1)
+    acknowledgements.wait()
+    assert acknowledgements.in_flight_bytes == 0
+
+
+def test_a_batch_that_fails_fails_the_delivery() -> None:
+    acknowledgements, batch = waiting(), finished(10)
+    item = ProducerBatch(PLACE, FinishedRecords(batch))
+    acknowledgements.reserve(batch.size_bytes)
+    item._record_futures = _Watch(item.produce_future, batch, acknowledgements)
+    error = MessageSizeTooLargeError("10")
+    item.complete_exceptionally(error, lambda _: error)
+    with pytest.raises(MessageSizeTooLargeError):
+        acknowledgements.wait()
+
+
+@pytest.mark.parametrize("compression", Compression)
+def test_a_batch_that_the_client_splits_is_done_when_its_last_part_is(
+    compression: Compression,
+) -> None:
+    accumulator, acknowledgements, batch = RecordAccumulator(), waiting(), finished(10, compression)
+    whole = ProducerBatch(PLACE, FinishedRecords(batch))
+    acknowledgements.reserve(batch.size_bytes)
+    whole._record_futures = _Watch(whole.produce_future, batch, acknowledgements)
+    whole.records.close()
+    accumulator.split_and_reenqueue(whole)
+    first, second = accumulator._batches[PLACE]
+    first.records.close()
+    accumulator._batches[PLACE].popleft()
+    accumulator.split_and_reenqueue(first)
+    parts = [*accumulator._batches[PLACE]]
+    assert [part.record_count for part in parts] == [3, 2, 5]
+    for part in parts[:-1]:
+        part.complete(0, -1)
+    assert acknowledgements.in_flight_bytes == batch.size_bytes
+    second.complete(5, -1)
+    acknowledgements.wait()
+    assert acknowledgements.in_flight_bytes == 0
+    assert len(np.unique([id(part) for part in parts])) == 3
+
+
+def test_a_producer_that_is_shut_out_stays_out_when_told_so() -> None:
+    manager = TransactionManager(transactional_id="x", api_version=(4, 1))
+    batch = ProducerBatch(PLACE, FinishedRecords(finished(1)))
+    fenced = InvalidProducerEpochError()
+    assert manager.classify_batch_error(fenced, batch) == manager.ERROR_CLASS_NEEDS_EPOCH_BUMP
+    manager._supports_epoch_bump = lambda: False
+    assert manager.classify_batch_error(fenced, batch) == manager.ERROR_CLASS_FATAL
+
+
+def test_the_client_binds_record_futures_when_it_splits() -> None:
+    assert list(inspect.signature(FutureRecordMetadata.rebind).parameters) == [
+        "self",
+        "new_produce_future",
+        "new_batch_index",
+    ]
+    assert "_record_futures" in attributes(ProducerBatch, "__init__")
+    assert {"add_callback", "add_errback"} <= set(dir(FutureProduceResult))

@@ -1,0 +1,66 @@
+"""How often the floor hints: rarely where file events are relied upon, never not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import aclosing
+
+from tailerd.watchers.poll import CLOSE_SECONDS, WIDE_SECONDS, FloorWatcher
+from tests.doubles.sim_clock import SimClock
+
+
+async def hints_within(
+    watcher: FloorWatcher, clock: SimClock, seconds: float
+) -> list[Counter[str]]:
+    """Return the hints of each half second."""
+    heard: list[Counter[str]] = []
+
+    async def listen() -> None:
+        async with aclosing(watcher.events()) as events:
+            async for event in events:
+                heard[-1][event.folder] += 1
+
+    listening = asyncio.create_task(listen())
+    await asyncio.sleep(0)
+    for _ in range(round(seconds * 2)):
+        heard.append(Counter())
+        await clock.advance(0.5)
+    listening.cancel()
+    await asyncio.wait({listening})
+    return heard
+
+
+async def test_covered_folders_are_hinted_rarely_and_others_often() -> None:
+    clock = SimClock()
+    watcher = FloorWatcher(["a", "b", "c"], is_covered=lambda folder: folder != "b", clock=clock)
+    total = sum(await hints_within(watcher, clock, 4 * WIDE_SECONDS), Counter[str]())
+    assert total["a"] == total["c"] == 4
+    assert total["b"] == 4 * WIDE_SECONDS / CLOSE_SECONDS
+
+
+async def test_a_folder_that_is_covered_no_more_is_hinted_soon() -> None:
+    clock = SimClock()
+    covered = {"a"}
+    watcher = FloorWatcher(["a"], is_covered=lambda folder: folder in covered, clock=clock)
+    events = watcher.events()
+    hint = asyncio.ensure_future(anext(events))
+    await asyncio.sleep(0)
+    await clock.advance(0.5)
+    assert hint.done()
+    hint = asyncio.ensure_future(anext(events))
+    await asyncio.sleep(0)
+    await clock.advance(CLOSE_SECONDS)
+    assert not hint.done()
+    covered.clear()
+    await clock.advance(CLOSE_SECONDS)
+    assert hint.done()
+    await events.aclose()
+
+
+async def test_hints_of_many_folders_are_spread_over_the_interval() -> None:
+    clock = SimClock()
+    folders = [str(number) for number in range(600)]
+    watcher = FloorWatcher(folders, is_covered=lambda _: True, clock=clock)
+    heard = await hints_within(watcher, clock, WIDE_SECONDS)
+    assert max(each.total() for each in heard) == 600 / (2 * WIDE_SECONDS)
