@@ -66,14 +66,22 @@ class LogCleanup:
         self._reader = reader
         self._clock: Clock = clock or SystemClock()
 
-    async def plan(self, state: TableState, needed_from: int | None = None) -> CleanupPlan:
+    async def plan(
+        self,
+        state: TableState,
+        needed_from: int | None = None,
+        *,
+        older_than_seconds: float | None = None,
+    ) -> CleanupPlan:
         """Decide what to delete.
 
         Args:
             state: Of the newest version.
             needed_from: The oldest version somebody still wants to rebuild; None for nobody.
+            older_than_seconds: Keep longer than the table says.
 
         Raises:
+            ConfigError: That is not as long as the table says.
             UnsupportedFeatureError: The log must be left alone.
             CorruptLogError: The checkpoint that would stand for the rest is damaged.
             StorageError: The log cannot be read.
@@ -81,7 +89,8 @@ class LogCleanup:
         check_maintainable(state)
         files = await self._list()
         listing = LogListing.of(files)
-        newest = await self._newest_expired(state, listing)
+        cutoff = cutoff_ms(state, self._clock.now_ms(), older_than_seconds)
+        newest = await self._newest_expired(state, listing, cutoff)
         plan = plan_cleanup(state, listing, files, newest, needed_from)
         if plan.oldest_version is not None:
             await self._check_whole(listing, plan.oldest_version)
@@ -94,9 +103,10 @@ class LogCleanup:
             if (file := parse_log_path(meta.name, meta.size_bytes, meta.mtime_ms)) is not None
         ]
 
-    async def _newest_expired(self, state: TableState, listing: LogListing) -> int | None:
+    async def _newest_expired(
+        self, state: TableState, listing: LogListing, cutoff: int
+    ) -> int | None:
         """Return the cutoff commit; with in-commit timestamps both times must have expired."""
-        cutoff = cutoff_ms(state, self._clock.now_ms())
         times = monotonic_file_times(listing.commits)
         newest = cutoff_commit(times, cutoff)
         if newest is None or not state.has_in_commit_timestamps:

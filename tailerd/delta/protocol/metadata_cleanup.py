@@ -13,6 +13,7 @@ from tailerd.delta.protocol.log_path import CHECKPOINT_KINDS, LogFile, LogFileKi
 from tailerd.delta.protocol.log_segment import LogListing
 from tailerd.delta.protocol.snapshot import TableState
 from tailerd.delta.protocol.writer_features import CHECKPOINT_PROTECTION
+from tailerd.errors import ConfigError
 
 DAY_MS = 86_400_000
 
@@ -38,10 +39,24 @@ def midnight_before(time_ms: int) -> int:
     return time_ms - time_ms % DAY_MS
 
 
-def cutoff_ms(state: TableState, now_ms: int) -> int:
-    """Return the time before which commits have expired."""
+def cutoff_ms(state: TableState, now_ms: int, older_than_seconds: float | None = None) -> int:
+    """Return the time before which commits have expired.
+
+    Args:
+        older_than_seconds: Keep longer than the table says.
+
+    Raises:
+        ConfigError: That is not as long as the table says.
+    """
     configuration = state.metadata.configuration
     seconds = properties.duration_seconds(configuration, properties.LOG_RETENTION)
+    if older_than_seconds is not None and older_than_seconds < seconds:
+        raise ConfigError(
+            f"Cleanup of what is older than {older_than_seconds / 86_400:g} days would delete what"
+            f" the table keeps: its {properties.LOG_RETENTION} is {seconds / 86_400:g} days.",
+            hint="Raise older_than, or lower the table's property.",
+        )
+    seconds = max(seconds, older_than_seconds or 0)
     return midnight_before(now_ms - round(seconds * 1000))
 
 
