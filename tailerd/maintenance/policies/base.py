@@ -7,9 +7,20 @@ from typing import Literal, Protocol
 
 JobKind = Literal["checkpoint", "log_compaction", "checksum", "cleanup"]
 
-READER_SECONDS_PER_COMMIT = 0.001
-READER_BYTES_PER_SECOND = 50e6
-"""What a cold reader is taken to need for a commit file, and how fast it goes through its lines."""
+READER_SECONDS_PER_COMMIT = 0.0002
+READER_BYTES_PER_SECOND = 100e6
+"""What a cold reader is taken to need for a commit file, and how fast it goes through its lines.
+
+Measured with deltalake 1.6 on a local disk (0.18 ms for each of 3,000 small commits, 128 MB/s of
+large ones); ours needs 0.02 ms and reads 90 MB/s. Storages that answer requests one by one add
+their latency for each commit, and Spark schedules besides: this is the least that is saved.
+"""
+
+CHECKPOINT_READ_BYTES_PER_SECOND = 60e6
+"""The same reader, through a Parquet checkpoint without its statistics."""
+
+WRITER_BYTES_PER_SECOND = 40e6
+"""How fast this release turns commits and an earlier checkpoint into a checkpoint (one thread)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +79,11 @@ class Decision:
     Attributes:
         reason: Why, or why not: one sentence.
         cost, saves: What it reads and writes, and what readers gain; sentences, for a due one.
+        cost_seconds, cost_bytes: Estimates of the same: time, and bytes written.
+        saves_seconds: Time that every reader saves who opens the table cold.
         start_version, end_version: The versions it is about.
+        due_ms: When it becomes due by time alone, should nothing else happen; None where it is due
+            now, or time does not decide. Milliseconds since the epoch.
     """
 
     job: JobKind
@@ -76,8 +91,12 @@ class Decision:
     reason: str
     cost: str = ""
     saves: str = ""
+    cost_seconds: float = 0.0
+    cost_bytes: int = 0
+    saves_seconds: float = 0.0
     start_version: int | None = None
     end_version: int | None = None
+    due_ms: int | None = None
 
 
 class MaintenancePolicy(Protocol):

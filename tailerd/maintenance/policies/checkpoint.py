@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tailerd.maintenance.policies.base import Decision, LogStats, spell_bytes, spell_seconds
+from tailerd.maintenance.policies.base import (
+    WRITER_BYTES_PER_SECOND,
+    Decision,
+    LogStats,
+    spell_bytes,
+    spell_seconds,
+)
 
 DEFAULT_COMMITS = 10
 """As other writers have it, where neither the policy nor the table says anything."""
@@ -37,17 +43,26 @@ class CheckpointPolicy:
         reason = self._reached(stats, limit, now_ms)
         if not reason:
             count = len(stats.commits)
-            return _not(f"{count} commits since the newest checkpoint, and {limit} make it due.")
-        if held := self._held_back(stats, limit, now_ms):
-            return _not(f"{reason[:-1]}, but {held}")
-        size = stats.commit_bytes + stats.live_bytes
+            return _not(
+                f"{count} commits since the newest checkpoint, and {limit} make it due.",
+                self._old_enough_ms(stats),
+            )
+        held, until_ms = self._held_back(stats, limit, now_ms)
+        if held:
+            return _not(f"{reason[:-1]}, but {held}", until_ms)
+        read = stats.commit_bytes + stats.live_bytes
+        seconds = stats.replay_seconds + read / WRITER_BYTES_PER_SECOND
         return Decision(
             job="checkpoint",
             is_due=True,
             reason=reason,
-            cost=f"reads about {spell_bytes(size)} and writes up to as much",
+            cost=f"takes about {spell_seconds(seconds)}, reads about {spell_bytes(read)} and writes"
+            " up to as much",
             saves=f"about {spell_seconds(stats.replay_seconds)} and {len(stats.commits)} requests"
             " for each reader that opens the table",
+            cost_seconds=seconds,
+            cost_bytes=read,
+            saves_seconds=stats.replay_seconds,
             start_version=stats.version,
             end_version=stats.version,
         )
@@ -68,18 +83,25 @@ class CheckpointPolicy:
             return f"A cold reader needs about {spell_seconds(replay)} for the commits."
         return ""
 
-    def _held_back(self, stats: LogStats, limit: int, now_ms: int) -> str:
-        """Return why not now; empty where nothing holds it back."""
+    def _old_enough_ms(self, stats: LogStats) -> int | None:
+        if self.every_seconds is None:
+            return None
+        return stats.commits[0].time_ms + round(self.every_seconds * 1000)
+
+    def _held_back(self, stats: LogStats, limit: int, now_ms: int) -> tuple[str, int | None]:
+        """Return why not now and until when; an empty reason where nothing holds it back."""
         if stats.checkpoint_ms is not None:
             since = (now_ms - stats.checkpoint_ms) / 1000
             # A checkpoint of the future is one from before the clock was set back.
             if 0 <= since < self.min_interval_seconds:
-                return f"the last one was {spell_seconds(since)} ago."
+                until_ms = stats.checkpoint_ms + round(self.min_interval_seconds * 1000)
+                return f"the last one was {spell_seconds(since)} ago.", until_ms
         quiet = (now_ms - stats.commits[-1].time_ms) / 1000
         if 0 <= quiet < self.quiet_seconds and len(stats.commits) < 10 * limit:
-            return f"somebody committed {spell_seconds(quiet)} ago."
-        return ""
+            until_ms = stats.commits[-1].time_ms + round(self.quiet_seconds * 1000)
+            return f"somebody committed {spell_seconds(quiet)} ago.", until_ms
+        return "", None
 
 
-def _not(reason: str) -> Decision:
-    return Decision(job="checkpoint", is_due=False, reason=reason)
+def _not(reason: str, due_ms: int | None = None) -> Decision:
+    return Decision(job="checkpoint", is_due=False, reason=reason, due_ms=due_ms)

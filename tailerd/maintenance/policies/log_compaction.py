@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tailerd.maintenance.policies.base import (
+    READER_SECONDS_PER_COMMIT,
+    WRITER_BYTES_PER_SECOND,
     Decision,
     LogStats,
     replay_seconds,
@@ -55,6 +57,9 @@ class LogCompactionPolicy:
             cost=f"reads {spell_bytes(written)} and writes up to as much",
             saves=f"{len(commits) - 1} requests and up to {spell_seconds(replay_seconds(commits))}"
             " for readers that use compactions",
+            cost_seconds=replay_seconds(commits) + written / WRITER_BYTES_PER_SECOND,
+            cost_bytes=written,
+            saves_seconds=(len(commits) - 1) * READER_SECONDS_PER_COMMIT,
             start_version=start,
             end_version=end,
         )

@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 
 from tailerd.maintenance.plan import Policies
-from tailerd.maintenance.policies.base import CommitFigures, LogStats
+from tailerd.maintenance.policies.base import READER_BYTES_PER_SECOND, CommitFigures, LogStats
 from tailerd.maintenance.policies.checkpoint import CheckpointPolicy
 from tailerd.maintenance.policies.checksum import ChecksumPolicy
 from tailerd.maintenance.policies.log_compaction import MAX_BYTES, LogCompactionPolicy
 
 NOW = 1_700_000_000_000
 DAY = 86_400_000
+REPLAYED_IN_A_SECOND = round(READER_BYTES_PER_SECOND)
 
 
 def stats(commits: int, *, size: int = 1000, ago_ms: int = 60_000, **more: object) -> LogStats:
@@ -43,8 +44,16 @@ def stats(commits: int, *, size: int = 1000, ago_ms: int = 60_000, **more: objec
         (CheckpointPolicy(every_bytes=None), stats(1, size=2**40), False),
         (CheckpointPolicy(every_seconds=3600), stats(1, ago_ms=3_599_000), False),
         (CheckpointPolicy(every_seconds=3600), stats(1, ago_ms=3_600_000), True),
-        (CheckpointPolicy(max_replay_seconds=1), stats(1, size=49_000_000), False),
-        (CheckpointPolicy(max_replay_seconds=1), stats(1, size=50_000_000), True),
+        (
+            CheckpointPolicy(every_bytes=None, max_replay_seconds=1),
+            stats(1, size=REPLAYED_IN_A_SECOND - 1_000_000),
+            False,
+        ),
+        (
+            CheckpointPolicy(every_bytes=None, max_replay_seconds=1),
+            stats(1, size=REPLAYED_IN_A_SECOND),
+            True,
+        ),
         (CheckpointPolicy(), stats(0), False),
     ],
 )
