@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from tailerd.delta.checkpoint_source import FileActions
-from tailerd.delta.protocol.checkpoint_columns import DICTIONARIES, STATISTICS, CheckpointColumns
+from tailerd.delta.checkpoint_source import ROWS_AT_ONCE, CopiedGroup, FileActions
+from tailerd.delta.protocol.checkpoint_columns import CheckpointColumns
 from tailerd.delta.protocol.file_index import Origins
 from tailerd.delta.protocol.file_key import KeyArray
-from tailerd.errors import BugError, StorageError
+from tailerd.delta.row_groups import RowGroupFile, encoded
+from tailerd.errors import StorageError
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.output import open_output
-
-COMPRESSION = "snappy"
-"""Every reader of Delta tables reads it."""
 
 
 @dataclass(slots=True)
@@ -48,22 +44,31 @@ class CheckpointOutput:
 
     Args:
         path: In the store.
+        written: Notes where files are written down.
         first_row: Number of its first row within the whole checkpoint.
 
     Attributes:
-        rows, adds, removes: Written so far.
+        rows, adds, removes: Taken so far.
     """
 
     def __init__(
-        self, store: ObjectStore, path: str, columns: CheckpointColumns, first_row: int = 0
+        self,
+        store: ObjectStore,
+        path: str,
+        columns: CheckpointColumns,
+        written: WrittenRows,
+        first_row: int = 0,
     ) -> None:
         self.path = path
         self.first_row = first_row
         self.rows = self.adds = self.removes = 0
         self._columns = columns
+        self._written = written
         self._output = open_output(store, path)
-        # Made with the first rows: it writes at once, and may fail.
-        self._writer: pq.ParquetWriter | None = None
+        self._file = RowGroupFile(self._output.write)
+        self._rows_written = 0
+        self._pending: list[FileActions] = []
+        self._blanks: dict[int, bytes] = {}
 
     @property
     def size_bytes(self) -> int:
@@ -72,40 +77,53 @@ class CheckpointOutput:
 
     async def write_others(self) -> None:
         """Write the actions that are no file actions, in a row group of their own."""
-        await self._write(self._columns.others_batch())
+        batch = self._columns.others_batch()
+        self.rows += batch.num_rows
+        await asyncio.to_thread(self._append, batch)
 
     async def write_removes(self, found: FileActions) -> None:
         """Write `remove` actions."""
-        await self._write(self._columns.files_batch("remove", found.column))
+        self.rows += len(found.keys)
         self.removes += len(found.keys)
+        batch = self._columns.files_batch("remove", found.column)
+        await asyncio.to_thread(self._append, batch)
 
-    async def write_adds(self, found: FileActions, written: WrittenRows) -> None:
-        """Write `add` actions, and note where."""
-        written.take(found.keys, self.first_row + self.rows)
-        await self._write(self._columns.files_batch("add", found.column))
+    async def write_adds(self, found: FileActions | CopiedGroup) -> None:
+        """Write `add` actions; few ones wait for others, as row groups should be large."""
+        self.rows += len(found.keys)
         self.adds += len(found.keys)
+        if isinstance(found, CopiedGroup):
+            await asyncio.to_thread(self._copy, found)
+            return
+        self._pending.append(found)
+        if sum(len(actions.keys) for actions in self._pending) >= ROWS_AT_ONCE:
+            await asyncio.to_thread(self._flush)
 
-    async def _write(self, batch: pa.RecordBatch) -> None:
-        await asyncio.to_thread(self._write_blocking, batch)
-
-    def _write_blocking(self, batch: pa.RecordBatch) -> None:
+    def _append(self, batch: pa.RecordBatch) -> None:
         try:
-            if self._writer is None:
-                self._writer = self._new_writer()
-            self._writer.write_batch(batch, row_group_size=max(1, batch.num_rows))
+            self._file.append(batch)
         except (pa.ArrowException, OSError) as error:
-            raise _failed(self.path, error) from error
-        self.rows += batch.num_rows
+            raise StorageError(f"{self.path} cannot be written: {error}.") from error
+        self._rows_written += batch.num_rows
 
-    def _new_writer(self) -> pq.ParquetWriter:
-        schema = self._columns.schema
-        return pq.ParquetWriter(
-            self._output,
-            schema,
-            compression=COMPRESSION,
-            use_dictionary=_leaves(schema, DICTIONARIES),
-            write_statistics=_leaves(schema, STATISTICS),
-        )
+    def _flush(self) -> None:
+        if not self._pending:
+            return
+        columns = [actions.column for actions in self._pending]
+        keys = np.concatenate([actions.keys for actions in self._pending])
+        self._pending = []
+        self._written.take(keys, self.first_row + self._rows_written)
+        whole = columns[0] if len(columns) == 1 else pa.concat_arrays(columns)
+        self._append(self._columns.files_batch("add", whole))
+
+    def _copy(self, found: CopiedGroup) -> None:
+        count = len(found.keys)
+        blank = self._blanks.get(count)
+        if blank is None:
+            blank = self._blanks[count] = encoded(self._columns.blank_batch(count))
+        self._written.take(found.keys, self.first_row + self._rows_written)
+        self._file.copy(found.source, found.columns, blank, count)
+        self._rows_written += count
 
     async def finish(self) -> None:
         """Let the file appear.
@@ -114,12 +132,8 @@ class CheckpointOutput:
             FileExistsAlreadyError: There is one of this name.
             StorageError: It cannot be written.
         """
-        if self._writer is None:
-            raise BugError(f"{self.path} has no rows, and a checkpoint always has some.")
-        try:
-            await asyncio.to_thread(self._writer.close)
-        except (pa.ArrowException, OSError) as error:
-            raise _failed(self.path, error) from error
+        await asyncio.to_thread(self._flush)
+        await asyncio.to_thread(self._file.close)
         await self._output.finish(if_absent=True)
 
     async def __aenter__(self) -> CheckpointOutput:
@@ -127,15 +141,3 @@ class CheckpointOutput:
 
     async def __aexit__(self, *_: object) -> None:
         await self._output.discard()
-        # A writer that is not closed would write its end when it is forgotten.
-        if self._writer is not None:
-            with contextlib.suppress(pa.ArrowException, OSError):
-                self._writer.close()
-
-
-def _failed(path: str, error: Exception) -> StorageError:
-    return StorageError(f"{path} cannot be written: {error}.")
-
-
-def _leaves(schema: pa.Schema, wanted: tuple[str, ...]) -> list[str]:
-    return [leaf for leaf in wanted if leaf.split(".")[0] in schema.names]

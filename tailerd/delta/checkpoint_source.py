@@ -8,8 +8,9 @@ learn which removes and which unknown fields there are, once to give the actions
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ import pyarrow.compute as pc
 from tailerd.delta.log_folder import LogFolder
 from tailerd.delta.parquet_rows import CheckpointFile
 from tailerd.delta.protocol.checkpoint import PROBES, logical_keys, plain_row, vectors_of
+from tailerd.delta.protocol.checkpoint_columns import CheckpointColumns
 from tailerd.delta.protocol.checkpoint_form import CheckpointForm, ExtraColumns
 from tailerd.delta.protocol.checkpoint_rows import (
     adds_of_rows,
@@ -31,8 +33,11 @@ from tailerd.delta.protocol.file_key import KeyArray
 from tailerd.delta.protocol.full_actions import OTHER_KINDS, FileRow, FullLine, decode_full
 from tailerd.delta.protocol.log_path import LogFile, LogFileKind
 from tailerd.delta.protocol.other_actions import OtherActions
+from tailerd.delta.protocol.parquet_footer import Chunk
 from tailerd.delta.protocol.snapshot import Snapshot
 from tailerd.delta.protocol.tombstones import Tombstones
+from tailerd.delta.row_groups import GroupCopier, encoded, footer_of, read_footer
+from tailerd.errors import CorruptLogError
 
 ROWS_AT_ONCE = 32_768
 
@@ -47,6 +52,21 @@ class FileActions:
     """
 
     column: pa.StructArray
+    keys: KeyArray
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedGroup:
+    """A row group of `add` actions that are all live, to be copied as it is.
+
+    Attributes:
+        source: The open file it is in; good until the next item is asked for.
+        columns: Its columns by path.
+        keys: As in `FileActions`, in the order of the rows.
+    """
+
+    source: BinaryIO
+    columns: Mapping[str, Chunk]
     keys: KeyArray
 
 
@@ -151,7 +171,9 @@ class CheckpointSource:
 
     # ------------------------------------------------------------------ adds
 
-    async def stored_adds(self, files: Iterable[tuple[LogFile, int]]) -> AsyncIterator[FileActions]:
+    async def stored_adds(
+        self, files: Iterable[tuple[LogFile, int]]
+    ) -> AsyncIterator[FileActions | CopiedGroup]:
         """Give the live files among the rows of some files of the checkpoint below."""
         keys, origins = self._live
         for file, first_row in files:
@@ -166,21 +188,60 @@ class CheckpointSource:
 
     def _parquet_adds(
         self, file: LogFile, first_row: int, keys: KeyArray, origins: Origins
-    ) -> Iterator[FileActions]:
+    ) -> Iterator[FileActions | CopiedGroup]:
         with self.opened(file) as rows:
             end = first_row + rows.num_rows
             chosen = np.flatnonzero((origins >= first_row) & (origins < end))
             order = np.argsort(origins[chosen])
             places = origins[chosen][order].astype(np.int64) - first_row
             keys = keys[chosen][order]
-            offset = 0
-            for batch in rows.rows(("add",), ROWS_AT_ONCE):
-                until = offset + batch.num_rows
-                start, stop = np.searchsorted(places, [offset, until])
-                if start < stop:
-                    column = _chosen(batch.column("add"), places[start:stop] - offset)
-                    yield FileActions(conformed_adds(column, self.form), keys[start:stop])
-                offset = until
+            for run in self._runs(file, rows, places, keys):
+                if isinstance(run, CopiedGroup):
+                    yield run
+                    continue
+                offset = run.first_row
+                for batch in rows.rows_of_groups(run.groups, ("add",), ROWS_AT_ONCE):
+                    until = offset + batch.num_rows
+                    start, stop = np.searchsorted(places, [offset, until])
+                    if start < stop:
+                        column = _chosen(batch.column("add"), places[start:stop] - offset)
+                        yield FileActions(conformed_adds(column, self.form), keys[start:stop])
+                    offset = until
+
+    def _runs(
+        self,
+        file: LogFile,
+        rows: CheckpointFile,
+        places: np.ndarray[tuple[int], np.dtype[np.int64]],
+        keys: KeyArray,
+    ) -> Iterator[_Run | CopiedGroup]:
+        """Yield row groups to copy, and those between them to decode; none without a live file."""
+        try:
+            footer = read_footer(rows.source, file.name)
+        except CorruptLogError:
+            # Arrow may know kinds of footers that this package does not.
+            yield _Run(list(range(rows.num_groups)), 0)
+            return
+        columns = CheckpointColumns(self.form, None)
+        copier = GroupCopier(footer, footer_of(encoded(columns.blank_batch(1))))
+        run, offset = _Run([], 0), 0
+        for number, group in enumerate(footer.groups):
+            until = offset + group.rows
+            start, stop = np.searchsorted(places, [offset, until])
+            found = None
+            if stop - start == group.rows and group.rows >= COPIED_ROWS:
+                found = copier.columns_of(group)
+            if found is not None or start == stop:
+                if run.groups:
+                    yield run
+                if found is not None:
+                    yield CopiedGroup(rows.source, found, keys[start:stop])
+                run = _Run([], until)
+            else:
+                run.groups.append(number)
+            offset = until
+        if run.groups:
+            yield run
 
     def _manifest_adds(self, file: LogFile, body: bytes) -> Iterator[FileActions]:
         keys, origins = self._live
@@ -196,7 +257,7 @@ class CheckpointSource:
         column = adds_of_rows(list(rows.values()), self.form)
         return FileActions(column, np.fromiter(rows, np.uint64, len(rows)))
 
-    async def new_adds(self) -> AsyncIterator[FileActions]:
+    async def new_adds(self) -> AsyncIterator[FileActions | CopiedGroup]:
         """Give the live files that commits brought."""
         held: dict[int, FileRow] = {}
         for file in self._commits:
@@ -318,6 +379,17 @@ class CheckpointSource:
         for lines in decode_full(file.name, [rest]):
             yield lines
 
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Row groups that follow each other and are decoded."""
+
+    groups: list[int]
+    first_row: int
+
+
+COPIED_ROWS = ROWS_AT_ONCE // 4
+"""Smaller row groups are decoded, so that they grow together."""
 
 ONE_GET_BYTES = 1024 * 1024
 HELD_BYTES = 16 * 1024 * 1024

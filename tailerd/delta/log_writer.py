@@ -151,7 +151,7 @@ class LogWriter:
         others = list(source.others.of_checkpoint(self._transactions_after(snapshot)))
         columns = CheckpointColumns(source.form, others)
         async with CheckpointOutput(
-            self.reader.store, self.reader.path_of(file), columns
+            self.reader.store, self.reader.path_of(file), columns, written
         ) as output:
             await output.write_others()
             async for removes in source.stored_removes(snapshot.checkpoint_files):
@@ -159,9 +159,9 @@ class LogWriter:
             async for removes in source.new_removes():
                 await output.write_removes(removes)
             async for adds in source.stored_adds(snapshot.checkpoint_files):
-                await output.write_adds(adds, written)
-            async for adds in source.new_adds():
-                await output.write_adds(adds, written)
+                await output.write_adds(adds)
+            async for new in source.new_adds():
+                await output.write_adds(new)
             check_complete(snapshot, output.adds)
             try:
                 await output.finish()

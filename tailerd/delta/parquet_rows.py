@@ -50,6 +50,11 @@ class CheckpointFile:
             )
 
     @property
+    def source(self) -> BinaryIO:
+        """The open file; whoever reads it may not decode rows meanwhile."""
+        return self._source
+
+    @property
     def num_rows(self) -> int:
         """Number of rows."""
         return int(self._file.metadata.num_rows)
@@ -107,6 +112,21 @@ class CheckpointFile:
             if any(self._may_have(group, index) for index in indexes)
         ]
         return self._read(columns, groups, batch_rows) if groups else iter(())
+
+    @property
+    def num_groups(self) -> int:
+        """Number of row groups."""
+        return int(self._file.num_row_groups)
+
+    def rows_of_groups(
+        self, groups: list[int], columns: Iterable[str], batch_rows: int = BATCH_ROWS
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some row groups, as `rows` does.
+
+        Raises:
+            CorruptLogError: The file is damaged.
+        """
+        return self._read(columns, groups, batch_rows)
 
     def _may_have(self, group: int, column: int) -> bool:
         chunk = self._file.metadata.row_group(group).column(column)

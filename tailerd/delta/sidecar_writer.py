@@ -12,7 +12,12 @@ import numpy.typing as npt
 
 from tailerd.clock import Clock
 from tailerd.delta.checkpoint_output import CheckpointOutput, WrittenRows
-from tailerd.delta.checkpoint_source import CheckpointSource, FileActions, remove_keys
+from tailerd.delta.checkpoint_source import (
+    CheckpointSource,
+    CopiedGroup,
+    FileActions,
+    remove_keys,
+)
 from tailerd.delta.log_folder import LogFolder
 from tailerd.delta.protocol.checkpoint_columns import CheckpointColumns
 from tailerd.delta.protocol.file_index import VERSION_FLAG
@@ -79,11 +84,11 @@ class SidecarWriter:
         rewritten = [(part.file, part.first_row) for part in self.plan.rewritten]
         try:
             # Removes lie apart, so that one which expires does not touch files.
-            await self._write_all(source.stored_removes(rewritten), is_add=False)
-            await self._write_all(source.new_removes(), is_add=False)
+            await self._write_removes(source.stored_removes(rewritten))
+            await self._write_removes(source.new_removes())
             await self._close()
-            await self._write_all(source.stored_adds(rewritten), is_add=True)
-            await self._write_all(source.new_adds(), is_add=True)
+            await self._write_adds(source.stored_adds(rewritten))
+            await self._write_adds(source.new_adds())
             await self._close()
         finally:
             if self._open is not None:
@@ -125,21 +130,30 @@ class SidecarWriter:
                 has_sound_removes=is_sound,
             )
 
-    async def _write_all(self, found: AsyncIterator[FileActions], *, is_add: bool) -> None:
-        async for actions in found:
-            if self._open is None:
-                self._open = self._new_sidecar()
-            if is_add:
-                await self._open.write_adds(actions, self._written)
-            else:
-                await self._open.write_removes(actions)
-            if self._open.rows >= SIDECAR_FILES:
-                await self._close()
+    async def _write_removes(self, found: AsyncIterator[FileActions]) -> None:
+        async for removes in found:
+            await self._sidecar().write_removes(removes)
+            await self._close_if_full()
+
+    async def _write_adds(self, found: AsyncIterator[FileActions | CopiedGroup]) -> None:
+        async for adds in found:
+            await self._sidecar().write_adds(adds)
+            await self._close_if_full()
+
+    def _sidecar(self) -> CheckpointOutput:
+        """Return the sidecar that is being written."""
+        if self._open is None:
+            self._open = self._new_sidecar()
+        return self._open
+
+    async def _close_if_full(self) -> None:
+        if self._open is not None and self._open.rows >= SIDECAR_FILES:
+            await self._close()
 
     def _new_sidecar(self) -> CheckpointOutput:
         path = f"{self._log.path}/{SIDECAR_FOLDER}/{self._new_uuid()}.parquet"
         columns = CheckpointColumns(self._source.form, None)
-        return CheckpointOutput(self._log.store, path, columns, self._next_row)
+        return CheckpointOutput(self._log.store, path, columns, self._written, self._next_row)
 
     async def _close(self) -> None:
         output = self._open

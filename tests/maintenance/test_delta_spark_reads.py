@@ -99,6 +99,32 @@ def test_delta_spark_reads_through_our_compaction(
     assert seen["is_valid"] is True
 
 
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("first", ["ours", "theirs"])
+def test_delta_spark_reads_row_groups_that_were_copied(
+    delta_spark: DeltaSpark,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    form: str,
+    first: str,
+) -> None:
+    monkeypatch.setattr("tailerd.delta.checkpoint_source.COPIED_ROWS", 1)
+    table = living_table(tmp_path, is_v2=False, **FORMS[form])
+    if first == "ours":
+        maintain(tmp_path)
+    else:
+        delta_spark.ask("checkpoint", path=str(tmp_path))
+    for version in (20, 22):
+        table.append([{"id": 100 + version, "name": f"v{version}", "day": "2020-02-01"}])
+    maintain(tmp_path)
+    rows = plain(table.rows())
+    hide(table, 0, table.version - 1)
+    where = "day = '2020-02-01' AND id > 103"
+    assert plain(delta_spark.rows(tmp_path)) == rows
+    wanted = [row for row in rows if row[0] > 103 and row[2] == "2020-02-01"]
+    assert plain(delta_spark.rows(tmp_path, where=where)) == wanted
+
+
 def test_delta_spark_writes_on_and_we_read_it(delta_spark: DeltaSpark, tmp_path: Path) -> None:
     path = f"delta.`{tmp_path}`"
     delta_spark.ask(

@@ -60,6 +60,23 @@ def test_deltalake_reads_and_goes_on_after_sidecars_that_were_named_again(tmp_pa
     assert rows_of(tmp_path) == rows
 
 
+@pytest.mark.parametrize("first", ["ours", "theirs"])
+def test_deltalake_reads_row_groups_that_were_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    monkeypatch.setattr("tailerd.delta.checkpoint_source.COPIED_ROWS", 1)
+    table = living_table(tmp_path)
+    if first == "ours":
+        maintain(tmp_path)
+    else:
+        deltalake.DeltaTable(str(tmp_path)).create_checkpoint()
+    table.append([{"id": 200, "name": "new", "day": "2020-02-01"}])
+    maintain(tmp_path)
+    rows = wanted(table)
+    hide(table, 0, table.version)
+    assert rows_of(tmp_path) == rows
+
+
 def test_deltalake_reads_a_table_whose_commits_are_compacted(tmp_path: Path) -> None:
     table = living_table(tmp_path)
     maintain(tmp_path, checkpoint=False, compaction=(0, 6))

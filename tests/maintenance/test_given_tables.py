@@ -119,9 +119,15 @@ async def check(table: Path) -> None:
     assert await described(again, alone) == before
 
 
+@pytest.mark.parametrize("copied_rows", [1, 10**6], ids=["copied", "decoded"])
 async def test_every_table_is_read_from_our_checkpoint_alone(
-    given_tables: Path, given_manifest: list[dict[str, Any]], tmp_path: Path
+    given_tables: Path,
+    given_manifest: list[dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    copied_rows: int,
 ) -> None:
+    monkeypatch.setattr("tailerd.delta.checkpoint_source.COPIED_ROWS", copied_rows)
     checked, refused, wrong = 0, [], []
     for number, entry in enumerate(given_manifest):
         place = given_tables / "tables" / entry["table"]

@@ -63,6 +63,12 @@ class Held:
             assert_described(await live_files(self.reader, snapshot), state)
 
 
+@pytest.fixture(autouse=True, params=[1, 100], ids=["copied", "decoded"])
+def copied_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let small row groups be copied, as large ones are, or decoded."""
+    monkeypatch.setattr("tailerd.delta.checkpoint_source.COPIED_ROWS", request.param)
+
+
 @pytest.fixture
 def table(tmp_path: Path) -> TableBuilder:
     table = TableBuilder(tmp_path, reader_features=["v2Checkpoint", "deletionVectors"])

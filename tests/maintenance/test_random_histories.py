@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -71,12 +72,14 @@ def without_repeated_removes(actions: list[Action]) -> list[Action]:
     return kept
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@pytest.mark.parametrize("copied_rows", [1, 100], ids=["copied", "decoded"])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), history=histories)
 def test_checkpoints_of_a_random_history_hold_the_naive_state(
-    data: st.DataObject, history: list[Any]
+    copied_rows: int, data: st.DataObject, history: list[Any]
 ) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tailerd.delta.checkpoint_source.COPIED_ROWS", copied_rows)
         policy = data.draw(st.sampled_from(["classic", "v2"]))
         properties = {"delta.checkpointPolicy": policy}
         table = TableBuilder(

@@ -32,8 +32,14 @@ _V2_TYPES: dict[str, Types] = {
     },
 }
 
-STATISTICS = ("add.path", "remove.path", *PROBES.values())
-"""Leaves that tell whether a row group has rows of a kind; others only cost time."""
+STATISTICS = (
+    "add.path",
+    "add.stats",
+    "add.stats_parsed.numRecords",
+    "remove.path",
+    *PROBES.values(),
+)
+"""Leaves that tell whether a row group has rows of a kind, and whether it may be copied."""
 
 DICTIONARIES = tuple(
     f"{kind}.partitionValues.key_value.{part}"
@@ -94,6 +100,15 @@ class CheckpointColumns:
                     hint="The writer of that log entry is broken; no checkpoint is written.",
                 ) from error
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def blank_batch(self, rows: int) -> pa.RecordBatch:
+        """Return `add` actions that say nothing but that they change no data."""
+        kind = self.schema.field("add").type
+        members = [
+            pa.repeat(False, rows) if item.name == "dataChange" else pa.nulls(rows, item.type)
+            for item in kind
+        ]
+        return self.files_batch("add", pa.StructArray.from_arrays(members, fields=list(kind)))
 
     def files_batch(self, kind: str, column: pa.StructArray) -> pa.RecordBatch:
         """Return `add` or `remove` actions, one a row."""
