@@ -190,11 +190,15 @@ class CheckpointSource:
         self, file: LogFile, first_row: int, keys: KeyArray, origins: Origins
     ) -> Iterator[FileActions | CopiedGroup]:
         with self.opened(file) as rows:
-            end = first_row + rows.num_rows
-            chosen = np.flatnonzero((origins >= first_row) & (origins < end))
-            order = np.argsort(origins[chosen])
-            places = origins[chosen][order].astype(np.int64) - first_row
-            keys = keys[chosen][order]
+            chosen = (origins >= first_row) & (origins < first_row + rows.num_rows)
+            # Put where they are in the file, they need not be sorted.
+            by_place = np.empty(rows.num_rows, np.uint64)
+            is_live = np.zeros(rows.num_rows, np.bool_)
+            found = origins[chosen].astype(np.int64) - first_row
+            by_place[found] = keys[chosen]
+            is_live[found] = True
+            places = np.flatnonzero(is_live)
+            keys = by_place[places]
             for run in self._runs(file, rows, places, keys):
                 if isinstance(run, CopiedGroup):
                     yield run

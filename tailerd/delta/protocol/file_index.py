@@ -244,7 +244,9 @@ class FileIndex:
             BugError: A file that a commit brought is not among them.
         """
         self._fold()
-        self._origins[np.searchsorted(self._keys, keys)] = rows
+        # In order they are found several times faster.
+        order = np.argsort(keys)
+        self._origins[np.searchsorted(self._keys, keys[order])] = rows[order]
         if bool((self._origins[self._is_live] >= VERSION_FLAG).any()):
             raise BugError(f"The checkpoint of version {version} lacks files of commits.")
         self.base_version = version
