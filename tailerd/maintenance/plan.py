@@ -28,7 +28,7 @@ class CleanupPolicy:
     every_seconds: float = 3600.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class DailyPause:
     """A part of every day in which nothing is done but checksums.
 

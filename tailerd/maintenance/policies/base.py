@@ -107,6 +107,11 @@ class MaintenancePolicy(Protocol):
         ...
 
 
+def after_ms(time_ms: int, seconds: float) -> int:
+    """Return the first whole millisecond surely later than so many seconds after a time."""
+    return time_ms + int(seconds * 1000) + 1
+
+
 def spell_bytes(count: float) -> str:
     """Return a size for people."""
     for unit in ("B", "KiB", "MiB", "GiB"):

@@ -8,6 +8,7 @@ from tailerd.maintenance.policies.base import (
     WRITER_BYTES_PER_SECOND,
     Decision,
     LogStats,
+    after_ms,
     spell_bytes,
     spell_seconds,
 )
@@ -21,6 +22,7 @@ class CheckpointPolicy:
     """By commits, bytes, age or what a cold reader needs: the first limit that is reached counts.
 
     Attributes:
+        is_enabled: Whether checkpoints are written at all.
         every_commits: None for what the table itself says.
         every_bytes, every_seconds, max_replay_seconds: None for no such limit.
         min_interval_seconds: Time between two checkpoints at least.
@@ -28,6 +30,7 @@ class CheckpointPolicy:
             longer than until it has ten times as much as its limit.
     """
 
+    is_enabled: bool = True
     every_commits: int | None = None
     every_bytes: int | None = 64 * 1024**2
     every_seconds: float | None = None
@@ -37,6 +40,8 @@ class CheckpointPolicy:
 
     def decide(self, stats: LogStats, now_ms: int) -> Decision:
         """Say whether a checkpoint of the newest version is due."""
+        if not self.is_enabled:
+            return _not("Checkpoints are not switched on.")
         if not stats.commits:
             return _not("There is no commit since the newest checkpoint.")
         limit = self.every_commits or stats.table_interval or DEFAULT_COMMITS
@@ -86,7 +91,7 @@ class CheckpointPolicy:
     def _old_enough_ms(self, stats: LogStats) -> int | None:
         if self.every_seconds is None:
             return None
-        return stats.commits[0].time_ms + round(self.every_seconds * 1000)
+        return after_ms(stats.commits[0].time_ms, self.every_seconds)
 
     def _held_back(self, stats: LogStats, limit: int, now_ms: int) -> tuple[str, int | None]:
         """Return why not now and until when; an empty reason where nothing holds it back."""
@@ -94,11 +99,11 @@ class CheckpointPolicy:
             since = (now_ms - stats.checkpoint_ms) / 1000
             # A checkpoint of the future is one from before the clock was set back.
             if 0 <= since < self.min_interval_seconds:
-                until_ms = stats.checkpoint_ms + round(self.min_interval_seconds * 1000)
+                until_ms = after_ms(stats.checkpoint_ms, self.min_interval_seconds)
                 return f"the last one was {spell_seconds(since)} ago.", until_ms
         quiet = (now_ms - stats.commits[-1].time_ms) / 1000
         if 0 <= quiet < self.quiet_seconds and len(stats.commits) < 10 * limit:
-            until_ms = stats.commits[-1].time_ms + round(self.quiet_seconds * 1000)
+            until_ms = after_ms(stats.commits[-1].time_ms, self.quiet_seconds)
             return f"somebody committed {spell_seconds(quiet)} ago.", until_ms
         return "", None
 
