@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailerd.delta.commit_lines import CommitLines
 from tailerd.delta.log_folder import LogFolder
 from tailerd.delta.parquet_rows import CheckpointFile
 from tailerd.delta.protocol.checkpoint import PROBES, logical_keys, plain_row, vectors_of
@@ -97,8 +98,7 @@ class CheckpointSource:
         self._log = log
         self._commits = commits
         self._removed_after_ms = removed_after_ms
-        self._held: dict[str, list[list[FullLine]]] = {}
-        self._held_bytes = 0
+        self._lines = CommitLines(log)
         self._commit_keys: dict[int, KeyArray] = {}
         self._live: tuple[KeyArray, Origins] = snapshot.files.live_origins()
 
@@ -119,7 +119,7 @@ class CheckpointSource:
             else:
                 await asyncio.to_thread(self._learn_parquet, file, extras)
         for file in self._commits:
-            async for lines in self._lines(file):
+            async for lines in self._lines.of(file):
                 removed = self._learn(lines, extras)
                 self.tombstones.take(file.end_version, removed)
         self.others.check_is(self.snapshot)
@@ -269,7 +269,7 @@ class CheckpointSource:
             if wanted is None:
                 continue
             chosen = set(wanted.tolist())
-            async for lines in self._lines(file):
+            async for lines in self._lines.of(file):
                 for line in lines:
                     if line.add is not None and (key := line.add.key(self._log.url)) in chosen:
                         held[key] = line.add
@@ -333,7 +333,7 @@ class CheckpointSource:
             return
         held: dict[int, FileRow] = {}
         for file in self._commits:
-            async for lines in self._lines(file):
+            async for lines in self._lines.of(file):
                 rows = {
                     line.remove.key(self._log.url): line.remove for line in lines if line.remove
                 }
@@ -358,31 +358,6 @@ class CheckpointSource:
         keys = np.fromiter(rows, np.uint64, len(rows))
         return FileActions(removes_of_rows(list(rows.values()), self.form), keys)
 
-    async def _lines(self, file: LogFile) -> AsyncIterator[list[FullLine]]:
-        """Yield a commit's lines, a slice at a time."""
-        if file.size_bytes <= ONE_GET_BYTES:
-            known = self._held.get(file.name)
-            if known is None:
-                bodies = [await self._log.store.get(self._log.path_of(file))]
-                known = list(decode_full(file.name, bodies))
-                if self._held_bytes + file.size_bytes <= HELD_BYTES:
-                    self._held[file.name] = known
-                    self._held_bytes += file.size_bytes
-            for lines in known:
-                yield lines
-            return
-        rest = b""
-        async for chunk in self._log.chunks(file):
-            cut = chunk.rfind(b"\n") + 1
-            if not cut:
-                rest += chunk
-                continue
-            block, rest = rest + chunk[:cut], chunk[cut:]
-            for lines in await asyncio.to_thread(list, decode_full(file.name, [block])):
-                yield lines
-        for lines in decode_full(file.name, [rest]):
-            yield lines
-
 
 @dataclass(frozen=True, slots=True)
 class _Run:
@@ -394,10 +369,6 @@ class _Run:
 
 COPIED_ROWS = ROWS_AT_ONCE // 4
 """Smaller row groups are decoded, so that they grow together."""
-
-ONE_GET_BYTES = 1024 * 1024
-HELD_BYTES = 16 * 1024 * 1024
-"""So much of small commits is decoded once and kept for the job."""
 
 
 def remove_keys(removes: pa.StructArray, root_url: str) -> KeyArray:
