@@ -167,9 +167,8 @@ def test_what_is_not_delivered_is_not_deleted(tmp_path: Path) -> None:
         assert commits_of(table)[0] == 0
         address = json.loads(log_of(config).splitlines()[0])["path"]
         assert run_to_end("resume", "orders", "--http", address).returncode == 0
-        eventually(lambda: commits_of(table)[0] > 0)
         eventually(lambda: len(delivered_ids(tmp_path / "out")) == 39 - 14)
-    assert commits_of(table)[0] in (12, 30)
+        eventually(lambda: commits_of(table)[0] in (12, 30))
     assert not lines_of(config, "A pipeline stopped.")
 
 
