@@ -20,6 +20,8 @@ from tailerd.delta.log_reader import LogReader
 from tailerd.delta.protocol.log_path import LOG_FOLDER
 from tailerd.encoding.json import JsonEncoder
 from tailerd.errors import BugError, ChecksumMismatchError, OffsetError, UsageError
+from tailerd.maintenance.settings import policies_of
+from tailerd.maintenance.table_keeper import KeptTable
 from tailerd.pipeline.fleet import Member, Runner
 from tailerd.pipeline.identity import save_offset
 from tailerd.pipeline.journey import JourneyPlan
@@ -181,6 +183,34 @@ def log_folder(config: TableConfig) -> str:
     return f"{path}/{LOG_FOLDER}"
 
 
+def kept_tables(config: Config) -> dict[str, KeptTable]:
+    """Return the tables whose logs are maintained."""
+    return {
+        name: KeptTable(
+            place=table.path,
+            folder=log_folder(table),
+            policies=policies_of(table.maintenance),
+            is_alone=not table.has_sink,
+        )
+        for name, table in config.tables.items()
+        if table.maintenance is not None
+    }
+
+
+def delivered_folders(config: Config) -> dict[str, str]:
+    """Return the log folder of every table that a pipeline delivers."""
+    return {name: log_folder(table) for name, table in config.tables.items() if table.has_sink}
+
+
+def watched_tables(config: Config) -> list[TableConfig]:
+    """Return the tables whose folders have to be watched; Spark watches its own."""
+    return [
+        table
+        for name, table in config.tables.items()
+        if table.maintenance is not None or (table.has_sink and config.engine_of(name) == "arrow")
+    ]
+
+
 def lacks_demo_table(config: TableConfig) -> bool:
     """Tell whether the table says `create: demo` and is not there yet."""
     return config.create == "demo" and not Path(log_folder(config)).exists()
@@ -247,8 +277,12 @@ class Assembly:
         self._spark: SparkEngine | None = None
 
     def members(self, config: Config) -> dict[str, Member]:
-        """Return how every table of a configuration is run."""
-        return {name: self._member(config, name) for name in config.tables}
+        """Return how every table of a configuration is run that has a sink."""
+        return {
+            name: self._member(config, name)
+            for name, table in config.tables.items()
+            if table.has_sink
+        }
 
     async def close(self) -> None:
         """End the Spark session, if there is one."""

@@ -19,10 +19,18 @@ from types import FrameType
 
 import watchfiles
 
-from tailerd.assembly import Assembly, open_log, open_watchers
+from tailerd.assembly import (
+    Assembly,
+    delivered_folders,
+    kept_tables,
+    open_log,
+    open_watchers,
+    watched_tables,
+)
 from tailerd.clock import SystemClock
 from tailerd.config import Config, TableConfig, discover_tables
 from tailerd.errors import BugError, ConfigError, TailerdError
+from tailerd.maintenance.keeper import MaintenanceKeeper
 from tailerd.pipeline.fleet import Fleet
 from tailerd.pipeline.growth_keeper import GrowthKeeper
 from tailerd.pipeline.pause_store import PauseStore
@@ -85,7 +93,7 @@ class Daemon:
         self._on_stuck = on_stuck
         self._clock = SystemClock()
         self._metrics = Metrics(self._clock)
-        engines = [(name, config.engine_of(name)) for name in config.tables]
+        engines = [(n, config.engine_of(n)) for n, table in config.tables.items() if table.has_sink]
         self._status = StatusBoard(engines, self._clock)
         own = [self._metrics.handle, self._status.handle, self._hear]
         self._telemetry = Telemetry([*handlers, *own])
@@ -95,19 +103,25 @@ class Daemon:
             self._growth = GrowthKeeper(
                 open_table_log, telemetry=self._telemetry, clock=self._clock
             )
+        self._keeper: MaintenanceKeeper | None = None
+        self._keeping: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
         self.fleet = self._make_fleet(config)
 
     def _make_fleet(self, config: Config) -> Fleet:
-        is_open = bool(config.discover) or self._is_watching_config
         return Fleet(
             self._telemetry,
             patience_seconds=config.shutdown_timeout,
-            is_lasting=is_open and not self._is_once,
+            is_lasting=self._is_lasting(config),
             is_once=self._is_once,
             pauses=PauseStore(Path(config.state) / "paused"),
         )
+
+    def _is_lasting(self, config: Config) -> bool:
+        """Tell whether there is something to wait for when no pipeline runs."""
+        is_open = bool(config.discover) or self._is_watching_config or bool(kept_tables(config))
+        return is_open and not self._is_once
 
     def stop(self) -> None:
         """Begin the first phase of shutdown, or the second when the first has begun."""
@@ -122,6 +136,8 @@ class Daemon:
     def _hear(self, event: events.Event) -> None:
         if self._growth is not None:
             self._growth.handle(event)
+        if self._keeper is not None:
+            self._keeper.handle(event)
 
     async def run(self) -> None:
         """Run until every pipeline has ended or `stop` was called.
@@ -162,6 +178,7 @@ class Daemon:
             executor=executor,
             is_once=self._is_once,
         )
+        keeper = self._keeper = self._make_keeper(assembly)
         memory = assembly.memory
         self._metrics.watch_memory(memory.total_bytes, lambda: memory.used_bytes)
         try:
@@ -175,6 +192,7 @@ class Daemon:
                 if self._growth is not None:
                     beside.append(group.create_task(self._growth.run()))
                 await asyncio.wait([own])
+                await self._end_maintenance(keeper, config)
                 for task in beside:
                     task.cancel()
         except ExceptionGroup as error:
@@ -186,7 +204,34 @@ class Daemon:
             # A read that hangs in the storage must not keep the process.
             executor.shutdown(wait=False, cancel_futures=True)
             await assembly.close()
-        return self.fleet.errors
+        return [*self.fleet.errors, *keeper.errors]
+
+    def _make_keeper(self, assembly: Assembly) -> MaintenanceKeeper:
+        return MaintenanceKeeper(
+            partial(open_log, telemetry=self._telemetry),
+            hints=assembly.hints,
+            telemetry=self._telemetry,
+            clock=self._clock,
+            is_once=self._is_once,
+        )
+
+    async def _end_maintenance(self, keeper: MaintenanceKeeper, config: Config) -> None:
+        """Let the job that runs end; with `is_once` do now what is due."""
+        if self._is_once and kept_tables(config):
+            keeper.set_tables(kept_tables(config), delivered_folders(config))
+            await keeper.run()
+        elif self._keeping is not None:
+            keeper.stop()
+            await asyncio.wait([self._keeping])
+
+    def _maintain(self, config: Config, group: asyncio.TaskGroup) -> None:
+        kept = kept_tables(config)
+        self.fleet.is_lasting = self._is_lasting(config)
+        if self._is_once or self._keeper is None or self._stop.is_set():
+            return
+        self._keeper.set_tables(kept, delivered_folders(config))
+        if kept and self._keeping is None:
+            self._keeping = group.create_task(self._keeper.run())
 
     async def _follow(self, config: Config, assembly: Assembly, group: asyncio.TaskGroup) -> None:
         """Keep fleet and watchers as the file and the folders say, until cancelled."""
@@ -194,7 +239,7 @@ class Daemon:
         watched: list[TableConfig] = []
         try:
             while True:
-                wanted = [t for n, t in config.tables.items() if config.engine_of(n) == "arrow"]
+                wanted = watched_tables(config)
                 if watching is None or wanted != watched:
                     if watching is not None:
                         watching.cancel()
@@ -202,11 +247,14 @@ class Daemon:
                     watched = wanted
                     watchers = open_watchers(wanted, telemetry=self._telemetry, clock=self._clock)
                     watching = group.create_task(assembly.hints.run(watchers))
+                self._maintain(config, group)
                 is_asked = await self._occasion()
                 if is_asked:
                     await self._reread()
                 config = await self._discover(self._file_config)
                 if not self._stop.is_set():
+                    if self._keeper is not None:
+                        self._keeper.remove_all_but(kept_tables(config))
                     reason = "The configuration names it no more, or its folder is gone."
                     await self.fleet.set_members(assembly.members(config), reason=reason)
         finally:
@@ -268,8 +316,12 @@ class Daemon:
     async def _shut_down(self) -> None:
         await self._stop.wait()
         self.fleet.stop()
+        if self._keeper is not None:
+            self._keeper.stop()
         await self._patience(self._file_config.shutdown_timeout)
         # In time or not: what still runs now is cancelled.
+        if self._keeper is not None:
+            self._keeper.cancel()
         self.fleet.cancel("arrow")
         if self.fleet.has_engine("spark"):
             # Spark keeps the same deadline by itself, then needs time to end its Java process.

@@ -228,6 +228,13 @@ class DaemonRefusedError(TailerdError):
     code = "daemon_refused"
 
 
+class MaintenanceBusyError(TailerdError):
+    """Another process has the lease of a table's log maintenance."""
+
+    code = "maintenance_busy"
+    retryable = True
+
+
 class BugError(TailerdError):
     """tailerd broke its own rules: please report."""
 

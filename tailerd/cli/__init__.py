@@ -27,6 +27,7 @@ COMMANDS = {
     "pause": "Hold one pipeline of the running daemon.",
     "resume": "Let a paused or failed pipeline go on.",
     "offsets": "Saved offsets of every pipeline; reset one.",
+    "maintain": "What a table's log needs: checkpoints, compaction, checksums, cleanup.",
     "verify": "Proof that what was delivered, replayed, is the table.",
     "validate": "Check a configuration, reach every table and sink.",
 }

@@ -64,9 +64,11 @@ def show(name: str | None, config_path: Path, is_json: bool) -> None:
     from tailerd.config import discover_tables, load_config
 
     config = discover_tables(load_config(config_path)).config
-    names = [name] if name is not None else list(config.tables)
+    delivered = [each for each, table in config.tables.items() if table.has_sink]
+    names = [name] if name is not None else delivered
     for each in names:
         check_name(config, each)
+        _check_delivered(config, each)
         offset = asyncio.run(saved_offset(config, each))
         click.echo(_as_json(config, each, offset) if is_json else _as_line(config, each, offset))
 
@@ -93,6 +95,7 @@ def reset(name: str, to: str, config_path: Path, url: str | None, token_file: Pa
 
     config = discover_tables(load_config(config_path)).config
     check_name(config, name)
+    _check_delivered(config, name)
     if config.engine_of(name) == "spark":
         raise UsageError(
             f"The offset of {name} is kept by Spark, in {spark_checkpoint(config, name)}.",
@@ -139,6 +142,16 @@ def check_name(config: Config, name: str) -> None:
 
     if name not in config.tables:
         raise UsageError(f"There is no table {name!r}.", hint=known(name, config.tables))
+
+
+def _check_delivered(config: Config, name: str) -> None:
+    from tailerd.errors import UsageError
+
+    if not config.tables[name].has_sink:
+        raise UsageError(
+            f"{name} has no sink, so there is no offset: its log is maintained only.",
+            hint="`tailerd maintain` tells how it stands.",
+        )
 
 
 def _place(offset: Offset) -> str:

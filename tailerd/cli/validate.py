@@ -60,11 +60,13 @@ async def _examine_table(config: Config, name: str) -> dict[str, object]:
         "path": table.path,
         "engine": config.engine_of(name),
         "sink": table.sink.kind,
-        "from": table.start,
+        "from": table.start if table.has_sink else None,
         "head_version": None,
         "resumes_at_version": None,
         "starts_at_version": None,
         "makes_demo_table": False,
+        "maintenance_due": None,
+        "maintenance_refused": None,
         "error": None,
         "error_code": "",
         "exit_status": 0,
@@ -73,9 +75,12 @@ async def _examine_table(config: Config, name: str) -> dict[str, object]:
         report["makes_demo_table"] = True
         return report
     try:
+        report.update(await _examine_log(config, name))
         source = await open_source(table, Telemetry())
         latest = await source.initial_offset("latest")
         report["head_version"] = latest.version - 1
+        if not table.has_sink:
+            return report
         saved = await saved_offset(config, name)
         if saved is not None:
             await source.latest_offset(saved, ReadLimit(max_files=1))
@@ -90,6 +95,23 @@ async def _examine_table(config: Config, name: str) -> dict[str, object]:
     return report
 
 
+async def _examine_log(config: Config, name: str) -> dict[str, object]:
+    """Look at what maintenance of a table would do; that it may not is fatal to it alone."""
+    from tailerd.cli.maintain import maintenance_of
+    from tailerd.errors import TableError
+
+    table = config.tables[name]
+    if table.maintenance is None:
+        return {}
+    try:
+        survey = await (await maintenance_of(config, name)).survey()
+    except TableError as error:
+        if not table.has_sink:
+            raise
+        return {"maintenance_refused": str(error)}
+    return {"maintenance_due": [each.job for each in survey.decisions if each.is_due]}
+
+
 def _line(report: dict[str, object]) -> str:
     found = f" (found by discover.{report['discovered_by']})" if report["discovered_by"] else ""
     name = f"{report['table']}{found}: "
@@ -97,6 +119,9 @@ def _line(report: dict[str, object]) -> str:
         return f"{name}would fail ({report['error_code']})"
     if report["makes_demo_table"]:
         return f"{name}a demo table would be made at {report['path']}"
+    kept = _kept(report)
+    if report["from"] is None:
+        return f"{name}{report['path']} is at version {report['head_version']}; no sink{kept}"
     if report["resumes_at_version"] is not None:
         begins = f"goes on at version {report['resumes_at_version']} (saved offset)"
     elif report["from"] == "snapshot":
@@ -105,5 +130,14 @@ def _line(report: dict[str, object]) -> str:
         begins = f"begins at version {report['starts_at_version']} (from: {report['from']})"
     return (
         f"{name}{report['path']} is at version {report['head_version']}; {begins};"
-        f" engine {report['engine']}, sink {report['sink']}"
+        f" engine {report['engine']}, sink {report['sink']}{kept}"
     )
+
+
+def _kept(report: dict[str, object]) -> str:
+    if report["maintenance_refused"] is not None:
+        return f"; its log would be left alone: {report['maintenance_refused']}"
+    due = report["maintenance_due"]
+    if not isinstance(due, list):
+        return ""
+    return f"; maintenance due now: {', '.join(due) or 'none'}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tailerd.config.discovery import Discovery, discover_tables
 from tailerd.config.loading import load_config
+from tailerd.config.maintenance import MaintenanceConfig
 from tailerd.config.models import Config
 from tailerd.config.sections import (
     DiscoverConfig,
@@ -22,6 +23,7 @@ __all__ = [
     "Discovery",
     "Engine",
     "HttpConfig",
+    "MaintenanceConfig",
     "Seconds",
     "SinkConfig",
     "SizeBytes",

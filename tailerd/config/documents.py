@@ -11,6 +11,12 @@ import yaml
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from tailerd.config.maintenance import (
+    CheckpointConfig,
+    CleanupConfig,
+    LogCompactionConfig,
+    MaintenanceConfig,
+)
 from tailerd.config.models import Config
 from tailerd.config.sections import DiscoverConfig, SinkConfig, TableConfig
 from tailerd.registry import SINK_CONFIGS, load_class
@@ -53,6 +59,8 @@ def schema() -> dict[str, Any]:
         kinds.append({"$ref": f"#/$defs/{section['title']}"})
     about = definitions["TableConfig"]["properties"]["sink"].get("description", "")
     definitions["TableConfig"]["properties"]["sink"] = {"description": about, "anyOf": kinds}
+    for name in ("TableConfig", "TemplateConfig"):
+        definitions[name]["anyOf"] = [{"required": ["sink"]}, {"required": ["maintenance"]}]
     template = definitions["TemplateConfig"]["properties"]
     template["sink"] = definitions["TableConfig"]["properties"]["sink"]
     for name in ("path", "create"):
@@ -97,13 +105,32 @@ def _example_tables() -> Iterator[str]:
                 yield f"    {key}: {value}"
         yield "    sink:"
         yield from _fields(_sink_model(kind), {"kind": kind}, 6)
+        if number == 0:
+            yield from _comment(TableConfig.model_fields["maintenance"].description or "", 4)
+            yield "    maintenance:"
+            yield from _maintenance_fields()
+
+
+def _maintenance_fields() -> Iterator[str]:
+    sections: dict[str, type[BaseModel]] = {
+        "checkpoint": CheckpointConfig,
+        "log_compaction": LogCompactionConfig,
+        "cleanup": CleanupConfig,
+    }
+    for name, field in MaintenanceConfig.model_fields.items():
+        if name in sections:
+            yield from _comment(field.description or "", 6)
+            yield f"      {name}:"
+            yield from _fields(sections[name], {}, 8)
+        else:
+            yield from _field(name, field, {}, 6)
 
 
 def _fields(
     model: type[BaseModel],
     values: Mapping[str, object],
     indent: int,
-    leave_out: tuple[str, ...] = ("sink",),
+    leave_out: tuple[str, ...] = ("sink", "maintenance"),
 ) -> Iterator[str]:
     for name, field in model.model_fields.items():
         if name not in leave_out:

@@ -178,12 +178,12 @@ def _with_sink(name: str, table: Any) -> object:
         )
     if not isinstance(table, dict):
         return table
-    if "maintenance" in table:
-        raise ConfigError(
-            f"{where}.maintenance is not in this release: nothing would be maintained.",
-            hint="Remove the section.",
-        )
     sink = table.get("sink")
+    if sink is None and "path" in table and table.get("maintenance") is None:
+        raise ConfigError(
+            f"{where}.sink is missing. It says where the changes go.",
+            hint="A table without a sink needs `maintenance`: then its log is maintained only.",
+        )
     return {**table, "sink": read_sink(f"{where}.sink", sink)} if isinstance(sink, dict) else table
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -17,11 +17,15 @@ from pydantic import (
 )
 
 from tailerd.config.explain import explain, prefixed
+from tailerd.config.maintenance import MaintenanceConfig
 from tailerd.config.values import Address, Listen, Seconds, SizeBytes, Start, parse_address
 from tailerd.errors import ConfigError
 from tailerd.registry import sink_config_class, sink_kinds
 
 Engine = Literal["spark", "arrow"]
+
+NO_SINK = "none"
+"""The kind that stands for a missing section `sink`: the table is maintained and not delivered."""
 
 _TABLE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SECTION = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
@@ -172,12 +176,30 @@ class TableConfig(BaseModel):
         description="Folders outside the table's own that its log may name files in.",
         examples=[["/data/shared"]],
     )
-    sink: SerializeAsAny[SinkConfig] = Field(description="Where the changes go.")
+    sink: SerializeAsAny[SinkConfig] = Field(
+        default=SinkConfig(kind=NO_SINK),
+        description="Where the changes go; may be left out where there is `maintenance`.",
+    )
+    maintenance: MaintenanceConfig | None = Field(
+        default=None,
+        description="What is done for the table's log; without this section nothing is.",
+    )
 
     @field_validator("path")
     @classmethod
     def _is_local(cls, path: str) -> str:
         return refuse_other_stores(path)
+
+    @model_validator(mode="after")
+    def _has_something_to_do(self) -> Self:
+        if not self.has_sink and self.maintenance is None:
+            raise ValueError("sink is missing: say where the changes go, or give `maintenance`")
+        return self
+
+    @property
+    def has_sink(self) -> bool:
+        """Whether the table's changes are delivered; otherwise its log is maintained only."""
+        return self.sink.kind != NO_SINK
 
 
 class TemplateConfig(TableConfig):
@@ -199,8 +221,10 @@ class TemplateConfig(TableConfig):
             ConfigError: With this name, a field does not fit.
         """
         section = _filled(self.model_dump(by_alias=True, exclude_unset=True), name)
-        sink = _filled(self.sink.model_dump(by_alias=True, exclude_unset=True), name)
-        filled = {**section, "path": path, "sink": read_sink("sink", sink)}
+        filled = {**section, "path": path}
+        if self.has_sink:
+            sink = _filled(self.sink.model_dump(by_alias=True, exclude_unset=True), name)
+            filled["sink"] = read_sink("sink", sink)
         try:
             return TableConfig.model_validate(filled)
         except ValidationError as error:

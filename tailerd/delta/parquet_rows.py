@@ -55,9 +55,38 @@ class CheckpointFile:
             )
 
     @property
+    def source(self) -> BinaryIO:
+        """The open file; whoever reads it may not decode rows meanwhile."""
+        return self._source
+
+    @property
     def num_rows(self) -> int:
         """Number of rows."""
         return int(self._file.metadata.num_rows)
+
+    def __enter__(self) -> CheckpointFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def column_type(self, name: str) -> pa.DataType | None:
+        """Return the type of a top-level column; None where there is none."""
+        schema = self._file.schema_arrow
+        return schema.field(name).type if name in schema.names else None
+
+    def count_of(self, leaf: str) -> int | None:
+        """Return how many rows have a value in a leaf; None where statistics do not tell."""
+        if leaf not in self._leaves:
+            return 0
+        index, found = self._leaves.index(leaf), 0
+        for group in range(self._file.num_row_groups):
+            chunk = self._file.metadata.row_group(group).column(index)
+            statistics = chunk.statistics
+            if statistics is None or not statistics.has_null_count:
+                return None
+            found += chunk.num_values - statistics.null_count
+        return found
 
     def rows(
         self, columns: Iterable[str], batch_rows: int = BATCH_ROWS
@@ -71,7 +100,9 @@ class CheckpointFile:
         """
         return self._read(columns, None, batch_rows)
 
-    def rows_with(self, columns: Iterable[str], probes: Iterable[str]) -> Iterator[pa.RecordBatch]:
+    def rows_with(
+        self, columns: Iterable[str], probes: Iterable[str], batch_rows: int = BATCH_ROWS
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of row groups in which one of the leaves `probes` is not null throughout.
 
         Writers put all non-file actions together, so this leaves out almost everything.
@@ -85,7 +116,22 @@ class CheckpointFile:
             for group in range(self._file.num_row_groups)
             if any(self._may_have(group, index) for index in indexes)
         ]
-        return self._read(columns, groups, BATCH_ROWS) if groups else iter(())
+        return self._read(columns, groups, batch_rows) if groups else iter(())
+
+    @property
+    def num_groups(self) -> int:
+        """Number of row groups."""
+        return int(self._file.num_row_groups)
+
+    def rows_of_groups(
+        self, groups: list[int], columns: Iterable[str], batch_rows: int = BATCH_ROWS
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some row groups, as `rows` does.
+
+        Raises:
+            CorruptLogError: The file is damaged.
+        """
+        return self._read(columns, groups, batch_rows)
 
     def _may_have(self, group: int, column: int) -> bool:
         chunk = self._file.metadata.row_group(group).column(column)

@@ -91,7 +91,7 @@ class Fleet:
         """
         self._telemetry = telemetry
         self.patience_seconds = patience_seconds
-        self._is_lasting = is_lasting
+        self.is_lasting = is_lasting
         self._is_once = is_once
         self._pauses = pauses
         self._slots: dict[str, _Slot] = {}
@@ -281,7 +281,7 @@ class Fleet:
         if self._is_stopping:
             return True
         is_held = not self._is_once and any(slot.is_paused for slot in self._slots.values())
-        return not (self._is_lasting or is_held or self._commands)
+        return not (self.is_lasting or is_held or self._commands)
 
 
 class _Busy:

@@ -20,6 +20,7 @@ from tailerd.errors import FileMissingError
 from tailerd.storage import posix_files as files
 from tailerd.storage.base import FileMeta, FolderMark
 from tailerd.storage.mounts import answers_at_once
+from tailerd.storage.output import Output
 
 T = TypeVar("T")
 
@@ -101,6 +102,15 @@ class LocalStore:
                 raise FileMissingError(f"{path} is a folder, a file was expected.") from error
             raise files.map_os_error(error, path) from error
 
+    def open_output(self, path: str) -> Output:
+        """Begin a file that is written piece by piece, blocking."""
+        with _mapped_errors(path):
+            return LocalOutput(path)
+
+    async def sweep(self, folder: str, before_ms: int) -> int:
+        """Delete what dead writers left in `folder` before a time; return how many files."""
+        return await _in_thread(lambda: files.sweep(folder, before_ms), folder)
+
     async def _is_prompt(self, path: str) -> bool:
         """Tell whether the file's folder answers at once; asked of the system once a folder."""
         folder = path.rpartition("/")[0]
@@ -111,6 +121,45 @@ class LocalStore:
                 self._answers_at_once.clear()
             self._answers_at_once[folder] = known
         return known
+
+
+class LocalOutput(Output):
+    """A temporary file in the folder of its target, which one call gives its name."""
+
+    def __init__(self, path: str) -> None:
+        """Begin the file."""
+        self._path = path
+        self._temporary, self._descriptor = files.begin_file(path)
+
+    def write(self, data: bytes) -> int:  # type: ignore[override]
+        """Write the next piece."""
+        size = memoryview(data).nbytes
+        if self._descriptor >= 0:
+            with _mapped_errors(self._path):
+                files.write_all(self._descriptor, data)
+            self.size_bytes += size
+        return size
+
+    async def finish(self, *, if_absent: bool = False) -> None:
+        """Let the file appear."""
+        await _in_thread(lambda: self._appear(if_absent), self._path)
+
+    def _appear(self, if_absent: bool) -> None:
+        try:
+            os.fsync(self._descriptor)
+            files.let_appear(self._temporary, self._path, if_absent)
+        finally:
+            self._drop()
+
+    async def discard(self) -> None:
+        """Delete the temporary file."""
+        await _in_thread(self._drop, self._path)
+
+    def _drop(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+            self._temporary.unlink(missing_ok=True)
 
 
 async def _run(work: Callable[[], T]) -> T:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import BinaryIO, Literal
 
 from tailerd.storage.base import FileMeta, FolderMark, MarksFolders, ObjectStore
+from tailerd.storage.output import Output, open_output, sweep
 
 RequestKind = Literal["list", "get", "head", "put", "delete", "open"]
 
@@ -85,3 +86,13 @@ class MeteredStore:
         """Count an open."""
         self._count("open")
         return self.inner.open_input(path)
+
+    def open_output(self, path: str) -> Output:
+        """Count a put."""
+        self._count("put")
+        return open_output(self.inner, path)
+
+    async def sweep(self, folder: str, before_ms: int) -> int:
+        """Count a list."""
+        self._count("list")
+        return await sweep(self.inner, folder, before_ms)

@@ -161,6 +161,20 @@ def read_range(path: str, start: int, length: int | None) -> bytes:
 
 def write_file(path: str, data: bytes, if_absent: bool) -> None:
     """Write a file atomically and durably; with `if_absent`, only where there is none."""
+    temporary, descriptor = begin_file(path)
+    try:
+        try:
+            write_all(descriptor, data)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        let_appear(temporary, path, if_absent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def begin_file(path: str) -> tuple[Path, int]:
+    """Open a new temporary file beside `path`; return its path and a descriptor to close."""
     target = Path(path)
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
@@ -171,28 +185,43 @@ def write_file(path: str, data: bytes, if_absent: bool) -> None:
             f"{path} cannot be written: a file stands where a folder must."
         ) from error
     temporary = target.parent / f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
-    try:
-        _write_durably(temporary, data)
-        if if_absent:
-            # A hard link appears whole and fails when the name is taken: the one atomic
-            # put-if-absent that every POSIX file system has.
-            os.link(temporary, target)
-        else:
-            temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    return temporary, os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+
+def let_appear(temporary: Path, path: str, if_absent: bool) -> None:
+    """Give a finished temporary file its name, durably; the temporary name may stay behind."""
+    target = Path(path)
+    if if_absent:
+        # A hard link appears whole and fails when the name is taken: the one atomic
+        # put-if-absent that every POSIX file system has.
+        os.link(temporary, target)
+    else:
+        temporary.replace(target)
     _sync_folder(target.parent)
 
 
-def _write_durably(path: Path, data: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+def write_all(descriptor: int, data: bytes | memoryview) -> None:
+    """Write all of `data`."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def sweep(folder: str, before_ms: int) -> int:
+    """Delete temporary files last written before a time; return how many there were."""
+    found = 0
     try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(descriptor, view) :]
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        with os.scandir(folder) as entries:
+            names = [e.name for e in entries if e.name.startswith(TEMPORARY_PREFIX)]
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+    for name in names:
+        path = Path(folder, name)
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_mtime_ns // 1_000_000 < before_ms:
+                path.unlink()
+                found += 1
+    return found
 
 
 def _sync_folder(folder: Path) -> None:

@@ -9,6 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tailerd.telemetry.maintenance_events import LogMaintained as LogMaintained
+from tailerd.telemetry.maintenance_events import LogSurveyed as LogSurveyed
+from tailerd.telemetry.maintenance_events import MaintenanceFailed as MaintenanceFailed
+from tailerd.telemetry.maintenance_events import MaintenanceRefused as MaintenanceRefused
+from tailerd.telemetry.maintenance_events import MaintenanceYielded as MaintenanceYielded
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonStarted:
@@ -328,6 +334,11 @@ Event = (
     | CommitSkipped
     | PipelinePaused
     | PipelineStopped
+    | LogSurveyed
+    | LogMaintained
+    | MaintenanceFailed
+    | MaintenanceRefused
+    | MaintenanceYielded
     | WatcherUnavailable
     | ChecksumDiffered
     | StorageRequested

@@ -22,9 +22,11 @@ from tailerd.telemetry.table_gauges import TableGauges
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
-LABELS = frozenset({"table", "source", "sink", "engine", "job", "error_code", "op", "mode"})
+LABELS = frozenset(
+    {"table", "source", "sink", "engine", "job", "error_code", "op", "mode", "result"}
+)
 """All label names in use; `op` is `_change_type` of rows or the verb of a storage request, `mode`
-how a commit was read."""
+how a commit was read, `result` what became of a maintenance job."""
 
 STATES = {"starting": 0, "running": 1, "retrying": 2, "failed": 3, "stopped": 4, "paused": 5}
 
@@ -55,6 +57,11 @@ class Metrics:
             events.GapMet: self._on_gap,
             events.CommitSkipped: self._on_skipped,
             events.PipelineStopped: self._on_stopped,
+            events.LogSurveyed: self._on_surveyed,
+            events.LogMaintained: self._on_maintained,
+            events.MaintenanceFailed: self._on_maintenance_failed,
+            events.MaintenanceRefused: self._on_maintenance_refused,
+            events.MaintenanceYielded: self._on_yielded,
             events.PipelinePaused: self._on_paused,
             events.TableRemoved: self._on_removed,
             events.StorageRequested: self._on_storage,
@@ -66,6 +73,7 @@ class Metrics:
         self._make_policy_metrics()
         self._make_delivery_metrics()
         self._make_storage_metrics()
+        self._make_maintenance_metrics()
 
     @property
     def handled(self) -> frozenset[type]:
@@ -189,6 +197,66 @@ class Metrics:
             ("op",),
             registry=self._registry,
         )
+
+    def _make_maintenance_metrics(self) -> None:
+        r = self._registry
+        self._job_seconds = Histogram(
+            "tailerd_maintenance_job_seconds",
+            "Time of a maintenance job that ended well",
+            ("table", "job"),
+            buckets=_FAST,
+            registry=r,
+        )
+        self._job_bytes = Counter(
+            "tailerd_maintenance_bytes_total",
+            "Bytes that maintenance wrote into logs, or deleted from them (cleanup)",
+            ("table", "job"),
+            registry=r,
+        )
+        results = {
+            "checkpoint": ("tailerd_checkpoint_total", "Checkpoints, by what became of them"),
+            "log_compaction": ("tailerd_log_compaction_total", "Log compactions, likewise"),
+            "checksum": ("tailerd_version_checksum_total", "Version checksums, likewise"),
+            "cleanup": ("tailerd_log_cleanup_total", "Cleanups of logs, likewise"),
+        }
+        self._jobs = {
+            job: Counter(name, text, ("table", "result"), registry=r)
+            for job, (name, text) in results.items()
+        }
+        self._refused = Gauge(
+            "tailerd_maintenance_refused",
+            "1 while a table's log has to be left alone",
+            ("table",),
+            registry=r,
+        )
+        self._yielded = Counter(
+            "tailerd_maintenance_yielded_total",
+            "Times another process was found to maintain the table",
+            ("table",),
+            registry=r,
+        )
+
+    def _on_surveyed(self, event: events.LogSurveyed) -> None:
+        self._refused.labels(event.table).set(0)
+        if event.is_alone:
+            self._head.labels(event.table, "none").set(event.version)
+
+    def _on_maintained(self, event: events.LogMaintained) -> None:
+        self._jobs[event.job].labels(event.table, event.result).inc()
+        self._job_seconds.labels(event.table, event.job).observe(event.duration_seconds)
+        self._job_bytes.labels(event.table, event.job).inc(event.bytes)
+
+    def _on_maintenance_failed(self, event: events.MaintenanceFailed) -> None:
+        if event.job in self._jobs:
+            self._jobs[event.job].labels(event.table, "failed").inc()
+        self._errors.labels(event.table, event.error_code).inc()
+
+    def _on_maintenance_refused(self, event: events.MaintenanceRefused) -> None:
+        self._refused.labels(event.table).set(1)
+        self._errors.labels(event.table, event.error_code).inc()
+
+    def _on_yielded(self, event: events.MaintenanceYielded) -> None:
+        self._yielded.labels(event.table).inc()
 
     def _on_started(self, event: events.PipelineStarted) -> None:
         self._state.labels(event.table, event.engine).set(STATES["starting"])

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from tailerd.clock import Clock
 from tailerd.telemetry import events
+from tailerd.telemetry.maintenance_status import MaintenanceBoard
 from tailerd.telemetry.rates import MinuteRate
 from tailerd.telemetry.table_gauges import TableGauges, size_json
 
@@ -85,6 +86,7 @@ class StatusBoard:
         self._tables = {name: TableStatus(table=name, engine=engine) for name, engine in tables}
         self._gauges = TableGauges(clock)
         self._rates: dict[str, MinuteRate] = {}
+        self._maintenance = MaintenanceBoard(clock)
 
     def expect(self, tables: Iterable[tuple[str, str]]) -> None:
         """Know of further (name, engine) pairs that nobody spoke of yet."""
@@ -125,6 +127,7 @@ class StatusBoard:
         figures = self._gauges.figures(table)
         with self._lock:
             rate = self._rates.get(table)
+            maintenance = self._maintenance.of(table)
             rows_per_second = 0.0 if rate is None else rate.per_second(self._clock.monotonic())
         growth = self._gauges.growth(table)
         return {
@@ -134,6 +137,7 @@ class StatusBoard:
             "snapshot_progress": figures.snapshot_progress,
             "retention_headroom_seconds": figures.headroom_seconds(now_ms),
             "last_progress_ms": figures.saved_ms,
+            "maintenance": maintenance,
             "size": None if figures.size is None else size_json(figures.size, growth),
         }
 
@@ -142,6 +146,7 @@ class StatusBoard:
         name = getattr(event, "table", None)
         self._gauges.handle(event)
         with self._lock:
+            self._maintenance.handle(event)
             if isinstance(event, events.DeliveryAcknowledged):
                 rate = self._rates.setdefault(event.table, MinuteRate())
                 rate.add(sum(event.rows.values()), self._clock.monotonic())
@@ -151,8 +156,21 @@ class StatusBoard:
             elif isinstance(event, events.TableRemoved):
                 self._tables.pop(event.table, None)
                 self._rates.pop(event.table, None)
-            if name in self._tables:
+            if isinstance(event, events.LogSurveyed):
+                self._survey(event)
+            elif name in self._tables:
                 self._tables[name] = _after(self._tables[name], event, self._clock.now_ms())
+
+    def _survey(self, event: events.LogSurveyed) -> None:
+        """Know a table that nobody but maintenance looks at."""
+        if event.is_alone and event.table in self._tables:
+            self._tables[event.table] = replace(
+                self._tables[event.table],
+                source=event.path,
+                state="running",
+                is_ready=True,
+                head_version=event.version,
+            )
 
 
 def _after(status: TableStatus, event: events.Event, now_ms: int) -> TableStatus:

@@ -31,9 +31,13 @@ class HintBoard:
     def __init__(self) -> None:
         self._bells: dict[str, list[Hint]] = {}
 
-    def subscribe(self, folder: str) -> Hint:
-        """Return a bell for `folder`, which is spelled as the watchers were given it."""
-        bell = Hint()
+    def subscribe(self, folder: str, bell: Hint | None = None) -> Hint:
+        """Return a bell for `folder`, which is spelled as the watchers were given it.
+
+        Args:
+            bell: One of the caller's; without it, a new one.
+        """
+        bell = Hint() if bell is None else bell
         self._bells.setdefault(folder, []).append(bell)
         return bell
 

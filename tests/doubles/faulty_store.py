@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from tailerd.errors import StorageError
 from tailerd.storage.base import FileMeta, ObjectStore
 from tailerd.storage.metered import RequestKind
+from tailerd.storage.output import Output, open_output, sweep
 
 
 @dataclass(slots=True)
@@ -123,3 +124,33 @@ class FaultyStore:
     def open_input(self, path: str) -> BinaryIO:
         self._request("open", path)
         return self.inner.open_input(path)
+
+    def open_output(self, path: str) -> Output:
+        self._request("put", path)
+        return FaultyOutput(open_output(self.inner, path), lambda: self._request("put", path))
+
+    async def sweep(self, folder: str, before_ms: int) -> int:
+        self._request("list", folder)
+        return await sweep(self.inner, folder, before_ms)
+
+
+class FaultyOutput(Output):
+    """A file whose pieces and whose end are requests, each of which may fail."""
+
+    def __init__(self, inner: Output, request: Callable[[], None]) -> None:
+        self._inner = inner
+        self._request = request
+
+    def write(self, data: bytes) -> int:  # type: ignore[override]
+        self._request()
+        written = self._inner.write(data)
+        self.size_bytes = self._inner.size_bytes
+        return written
+
+    async def finish(self, *, if_absent: bool = False) -> None:
+        self._request()
+        await self._inner.finish(if_absent=if_absent)
+
+    async def discard(self) -> None:
+        self._request = lambda: None
+        await self._inner.discard()

@@ -144,6 +144,7 @@ class CommitInfo(Struct, frozen=True):
     operation_parameters: dict[str, str] = {}
     engine_info: str = ""
     user_metadata: str = ""
+    txn_id: str = ""
 
     @classmethod
     def from_json(cls, raw: bytes) -> CommitInfo:
@@ -157,6 +158,7 @@ class CommitInfo(Struct, frozen=True):
             operation_parameters=_texts(fields.get("operationParameters")),
             engine_info=_text(fields.get("engineInfo")),
             user_metadata=_text(fields.get("userMetadata")),
+            txn_id=_text(fields.get("txnId")),
         )
 
 

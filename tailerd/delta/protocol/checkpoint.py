@@ -101,7 +101,7 @@ def other_actions(batch: pa.RecordBatch, name: str) -> Iterator[Line]:
             continue
         for row in column.drop_null().to_pylist():
             try:
-                value = msgspec.convert(_plain(row), _TYPES[action])
+                value = msgspec.convert(plain_row(row), _TYPES[action])
             except msgspec.ValidationError as error:
                 raise CorruptLogError(
                     f"The checkpoint {name} has a {action} row that is none: {error}.",
@@ -114,14 +114,14 @@ def _column(batch: pa.RecordBatch, name: str) -> pa.Array | None:
     return batch.column(name) if name in batch.schema.names else None
 
 
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a struct row as JSON would have it: maps as objects, nulls left out."""
+def plain_row(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a struct row as JSON has it: maps as objects, nulls left out."""
     plain: dict[str, Any] = {}
     for key, value in row.items():
         if value is None:
             continue
         if isinstance(value, dict):
-            plain[key] = _plain(value)
+            plain[key] = plain_row(value)
         elif isinstance(value, list) and value and isinstance(value[0], tuple):
             plain[key] = dict(value)
         else:
@@ -289,7 +289,7 @@ def live_rows(add: pa.StructArray) -> int | None:
 def _descriptor(row: dict[str, Any]) -> DeletionVectorDescriptor | None:
     if row.get("storageType") is None:
         return None
-    return msgspec.convert(_plain(row), DeletionVectorDescriptor)
+    return msgspec.convert(plain_row(row), DeletionVectorDescriptor)
 
 
 def _num_records(row: dict[str, Any]) -> int | None:

@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from tailerd.delta.protocol.commit_file import Commit
 from tailerd.delta.protocol.file_key import KeyArray
-from tailerd.delta.protocol.file_tally import SizeHistogram, VectorTally
+from tailerd.delta.protocol.file_tally import SizeBins, SizeHistogram, VectorTally
+from tailerd.errors import BugError
 
 Sizes = npt.NDArray[np.int64]
 Origins = npt.NDArray[np.uint32]
@@ -171,11 +172,14 @@ class FileIndex:
         keys = np.fromiter(recent.keys(), np.uint64, count)
         sizes = np.fromiter((entry[0] for entry in recent.values()), np.int64, count)
         origins = np.fromiter((entry[1] for entry in recent.values()), np.uint32, count)
-        self._set_arrays(
-            np.concatenate([self._keys[live], keys]),
-            np.concatenate([self._sizes[live], sizes]),
-            np.concatenate([self._origins[live], origins]),
-        )
+        # What is recent is not live below, so no key occurs twice and nothing need be sorted again.
+        order = np.argsort(keys)
+        base = self._keys[live]
+        places = np.searchsorted(base, keys[order])
+        self._keys = np.insert(base, places, keys[order])
+        self._sizes = np.insert(self._sizes[live], places, sizes[order])
+        self._origins = np.insert(self._origins[live], places, origins[order])
+        self._is_live = np.ones(len(self._keys), np.bool_)
 
     def _set_arrays(self, keys: KeyArray, sizes: Sizes, origins: Origins) -> None:
         """Take arrays in reconciliation order: a later entry replaces an earlier one."""
@@ -194,8 +198,17 @@ class FileIndex:
         self._is_live = live
         self.num_files = len(live)
         self.size_bytes = int(self._sizes.sum())
+        had_bins = self.sizes.bins is not None
         self.sizes = SizeHistogram()
         self.sizes.count_all(self._sizes)
+        if had_bins:
+            self.sizes.bins = SizeBins(self._sizes)
+
+    def size_bins(self) -> SizeBins:
+        """Return files and bytes by size, kept by every commit from the first call on."""
+        if self.sizes.bins is None:
+            self.sizes.bins = SizeBins(self.sorted_files()[1])
+        return self.sizes.bins
 
     def sorted_files(self) -> tuple[KeyArray, Sizes]:
         """Return keys, ascending, and sizes of all live files; not to be written to."""
@@ -204,6 +217,42 @@ class FileIndex:
             # Arrays that are replaced, never changed.
             return self._keys, self._sizes
         return self._keys[self._is_live], self._sizes[self._is_live]
+
+    def are_live(self, keys: KeyArray) -> npt.NDArray[np.bool_]:
+        """Tell for each key whether a file of it is live."""
+        live = np.fromiter(map(self._recent.__contains__, keys.tolist()), np.bool_, len(keys))
+        if len(self._keys):
+            at = np.searchsorted(self._keys, keys)
+            at[at == len(self._keys)] = 0
+            live |= (self._keys[at] == keys) & self._is_live[at]
+        return live
+
+    def live_origins(self) -> tuple[KeyArray, Origins]:
+        """Return keys, ascending, and origins of all live files.
+
+        An origin with `VERSION_FLAG` is an age, another one a row of the checkpoint.
+        """
+        self._fold()
+        return self._keys[self._is_live], self._origins[self._is_live]
+
+    def rebase(self, version: int, keys: KeyArray, rows: Origins) -> None:
+        """Let some files be found in a checkpoint that was written from this index.
+
+        Args:
+            version: The checkpoint's, and this index's.
+            keys: Files that are written down anew; all that commits brought must be among them.
+            rows: Their rows in the new checkpoint; parallel. Other files keep theirs.
+
+        Raises:
+            BugError: A file that a commit brought is not among them.
+        """
+        self._fold()
+        # In order they are found several times faster.
+        order = np.argsort(keys)
+        self._origins[np.searchsorted(self._keys, keys[order])] = rows[order]
+        if bool((self._origins[self._is_live] >= VERSION_FLAG).any()):
+            raise BugError(f"The checkpoint of version {version} lacks files of commits.")
+        self.base_version = version
 
     def origins_between(self, first: int, until: int | None) -> FileOrigins:
         """Return where to find the live files with first <= key < until (None: to the end)."""

@@ -102,3 +102,8 @@ def _scalar(value: object) -> str:
 
 def _text(value: str) -> str:
     return f'"{quote(value, safe="-._~")}"'
+
+
+def last_checkpoint_body(**fields: int) -> bytes:
+    """Return the hint with these fields and its checksum."""
+    return json.dumps({**fields, "checksum": checksum_of(dict(fields))}).encode()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import re
+import uuid
 
 from msgspec import Struct
 
@@ -81,6 +82,21 @@ def commit_name(version: int) -> str:
 def checksum_name(version: int) -> str:
     """Return the name of a version checksum file."""
     return f"{version:020}.crc"
+
+
+def checkpoint_name(version: int) -> str:
+    """Return the classic name of a checkpoint in one file."""
+    return f"{version:020}.checkpoint.parquet"
+
+
+def uuid_checkpoint_name(version: int, identity: uuid.UUID) -> str:
+    """Return the name of a V2 checkpoint's JSON manifest."""
+    return f"{version:020}.checkpoint.{identity}.json"
+
+
+def compaction_name(start_version: int, end_version: int) -> str:
+    """Return the name of a log compaction file."""
+    return f"{start_version:020}.{end_version:020}.compacted.json"
 
 
 def first_name_of(version: int) -> str:

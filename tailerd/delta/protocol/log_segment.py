@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tailerd.delta.protocol.log_path import CHECKPOINT_KINDS, LogFile, LogFileKind
 from tailerd.errors import MissingVersionError, NotATableError
@@ -172,6 +172,24 @@ def _commits(
         chosen.append(file)
         version = file.end_version + 1
     return tuple(chosen)
+
+
+def commits_between(
+    listing: LogListing, after: int, target: int, compactions: Sequence[LogFile] = ()
+) -> tuple[LogFile, ...]:
+    """Return the commits after one version up to another.
+
+    Args:
+        compactions: Read in place of their commits, though these may be there again.
+
+    Raises:
+        MissingVersionError: One is not there.
+    """
+    replaced = {
+        version for file in compactions for version in range(file.version, file.end_version + 1)
+    }
+    commits = {v: file for v, file in listing.commits.items() if v not in replaced}
+    return _commits(replace(listing, commits=commits), after, target, frozenset())
 
 
 def _compaction_from(

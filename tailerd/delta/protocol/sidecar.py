@@ -34,4 +34,5 @@ def sidecar_file(sidecar: Sidecar, version: int) -> LogFile:
         version=version,
         end_version=version,
         size_bytes=sidecar.size_in_bytes,
+        mtime_ms=sidecar.modification_time,
     )

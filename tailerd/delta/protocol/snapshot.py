@@ -12,7 +12,8 @@ from tailerd.changefeed.change_task import TableSchema
 from tailerd.delta.protocol import table_properties as properties
 from tailerd.delta.protocol.actions import DomainMetadata, Metadata, Protocol, Transaction
 from tailerd.delta.protocol.commit_file import Commit
-from tailerd.delta.protocol.file_index import FileIndex
+from tailerd.delta.protocol.file_index import FileIndex, Origins
+from tailerd.delta.protocol.file_key import KeyArray
 from tailerd.delta.protocol.log_path import LogFile
 from tailerd.delta.protocol.table_features import check_readable, supports_column_mapping
 from tailerd.errors import BugError, CorruptLogError, UnsupportedFeatureError
@@ -204,6 +205,28 @@ class Snapshot:
             domain_metadata=merge_domains(self.domain_metadata, commit),
             num_files=None if files is None else files.num_files,
             size_bytes=None if files is None else files.size_bytes,
+        )
+
+    def rebased(
+        self,
+        checkpoint_files: tuple[tuple[LogFile, int], ...],
+        keys: KeyArray,
+        rows: Origins,
+    ) -> Snapshot:
+        """Return this version based on a checkpoint that was written of it.
+
+        The file index is handed on, as by `advance`: this object may not be asked for files again.
+
+        Args:
+            checkpoint_files: Files of the new checkpoint, each with the number of its first row.
+            keys, rows: As `FileIndex.rebase`.
+        """
+        self.files.rebase(self.version, keys, rows)
+        return replace(
+            self,
+            checkpoint_version=self.version,
+            checkpoint_files=checkpoint_files,
+            compactions=(),
         )
 
 

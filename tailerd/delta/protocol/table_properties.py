@@ -18,6 +18,13 @@ MATERIALIZED_ROW_ID = "delta.rowTracking.materializedRowIdColumnName"
 MATERIALIZED_ROW_COMMIT_VERSION = "delta.rowTracking.materializedRowCommitVersionColumnName"
 LOG_RETENTION = "delta.logRetentionDuration"
 DELETED_FILE_RETENTION = "delta.deletedFileRetentionDuration"
+SET_TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"
+CHECKPOINT_INTERVAL = "delta.checkpointInterval"
+CHECKPOINT_POLICY = "delta.checkpointPolicy"
+STATS_AS_JSON = "delta.checkpoint.writeStatsAsJson"
+STATS_AS_STRUCT = "delta.checkpoint.writeStatsAsStruct"
+EXPIRED_LOG_CLEANUP = "delta.enableExpiredLogCleanup"
+CHECKPOINT_PROTECTION = "delta.requireCheckpointProtectionBeforeVersion"
 
 DEFAULT_SECONDS = {LOG_RETENTION: 30 * 86_400.0, DELETED_FILE_RETENTION: 7 * 86_400.0}
 """How long log entries and removed data files are kept where a table does not say."""
@@ -34,9 +41,10 @@ _UNIT_SECONDS = {
 _COUNT = re.compile(r"[+-]?\d{1,12}(\.\d{1,9})?")
 
 
-def is_enabled(configuration: Mapping[str, str], name: str) -> bool:
-    """Tell whether a boolean property is `true`, in any case; absent means false."""
-    return configuration.get(name, "").strip().lower() == "true"
+def is_enabled(configuration: Mapping[str, str], name: str, *, default: bool = False) -> bool:
+    """Tell whether a boolean property is `true`, in any case; absent means `default`."""
+    text = configuration.get(name, "").strip().lower()
+    return text == "true" if text else default
 
 
 def number(configuration: Mapping[str, str], name: str) -> int | None:

@@ -143,10 +143,6 @@ REFUSED = {
         "tables: {o: {path: x, sink: {kind: kafka, topic: t, bootstrap_servers: ['b:1']}}}",
         ["'kafka'", "spark engine cannot", "Set tables.o.engine to arrow."],
     ),
-    "maintenance": (
-        "tables: {o: {path: x, sink: {kind: console}, maintenance: {}}}",
-        ["tables.o.maintenance", "not in this release"],
-    ),
     "S3 table": (
         "tables: {o: {path: 's3://b/t', sink: {kind: console}}}",
         ["s3://", "not in this"],

@@ -1,0 +1,221 @@
+"""Deletes what has expired from a log: commits, checkpoints, compactions, checksums, sidecars.
+
+Nothing goes before the checkpoint that stands for it was opened and found whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from tailerd.clock import Clock, SystemClock
+from tailerd.delta.checkpoint_source import ROWS_AT_ONCE
+from tailerd.delta.log_reader import LogReader
+from tailerd.delta.parquet_rows import CheckpointFile
+from tailerd.delta.protocol.actions import Sidecar
+from tailerd.delta.protocol.checkpoint import PROBES, other_actions
+from tailerd.delta.protocol.commit_file import decode_lines, slices
+from tailerd.delta.protocol.commit_timestamp import monotonic_file_times
+from tailerd.delta.protocol.log_path import SIDECAR_FOLDER, LogFile, LogFileKind, parse_log_path
+from tailerd.delta.protocol.log_segment import LogListing, LogSegment
+from tailerd.delta.protocol.metadata_cleanup import (
+    DAY_MS,
+    CleanupPlan,
+    cutoff_commit,
+    cutoff_ms,
+    expired_sidecars,
+    midnight_before,
+    plan_cleanup,
+)
+from tailerd.delta.protocol.sidecar import sidecar_file
+from tailerd.delta.protocol.snapshot import TableState
+from tailerd.delta.protocol.writer_features import check_maintainable
+from tailerd.delta.segment_replay import DamagedCheckpointError, replay_segment
+from tailerd.errors import CorruptLogError, FileMissingError
+from tailerd.storage.output import sweep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanupResult:
+    """What was deleted.
+
+    Attributes:
+        files: Names relative to `_delta_log`, sidecars among them.
+        size_bytes: Of these.
+        leftovers: Unfinished files of writers that died.
+        oldest_version: As in the plan.
+        reason: Why nothing, or no more, was deleted.
+    """
+
+    files: tuple[str, ...]
+    size_bytes: int
+    leftovers: int
+    oldest_version: int | None
+    reason: str
+
+
+class LogCleanup:
+    """Cleans up one table's log.
+
+    Args:
+        reader: The table's log.
+        clock: Tells what has expired.
+    """
+
+    def __init__(self, reader: LogReader, *, clock: Clock | None = None) -> None:
+        self._reader = reader
+        self._clock: Clock = clock or SystemClock()
+
+    async def plan(
+        self,
+        state: TableState,
+        needed_from: int | None = None,
+        *,
+        older_than_seconds: float | None = None,
+    ) -> CleanupPlan:
+        """Decide what to delete.
+
+        Args:
+            state: Of the newest version.
+            needed_from: The oldest version somebody still wants to rebuild; None for nobody.
+            older_than_seconds: Keep longer than the table says.
+
+        Raises:
+            ConfigError: That is not as long as the table says.
+            UnsupportedFeatureError: The log must be left alone.
+            CorruptLogError: The checkpoint that would stand for the rest is damaged.
+            StorageError: The log cannot be read.
+        """
+        check_maintainable(state)
+        files = await self._list()
+        listing = LogListing.of(files)
+        cutoff = cutoff_ms(state, self._clock.now_ms(), older_than_seconds)
+        newest = await self._newest_expired(state, listing, cutoff)
+        plan = plan_cleanup(state, listing, files, newest, needed_from)
+        if plan.oldest_version is not None:
+            await self._check_whole(listing, plan.oldest_version)
+        return plan
+
+    async def _list(self) -> list[LogFile]:
+        return [
+            file
+            async for meta in self._reader.store.list_from(self._reader.path)
+            if (file := parse_log_path(meta.name, meta.size_bytes, meta.mtime_ms)) is not None
+        ]
+
+    async def _newest_expired(
+        self, state: TableState, listing: LogListing, cutoff: int
+    ) -> int | None:
+        """Return the cutoff commit; with in-commit timestamps both times must have expired."""
+        times = monotonic_file_times(listing.commits)
+        newest = cutoff_commit(times, cutoff)
+        if newest is None or not state.has_in_commit_timestamps:
+            return newest
+        expired = sorted(version for version in times if version <= newest)
+        first, until = 0, len(expired)
+        while first < until:
+            middle = (first + until) // 2
+            found = await self._reader.read_commit(listing.commits[expired[middle]])
+            time = found.commit.timestamp_in_commit_ms
+            # A commit from before they were enabled has only its file's time, which expired.
+            if time is None or time <= cutoff:
+                first = middle + 1
+            else:
+                until = middle
+        return expired[first - 1] if first else None
+
+    async def _check_whole(self, listing: LogListing, version: int) -> None:
+        """Rebuild a version from its checkpoint alone, and read all of that once."""
+        segment = LogSegment(
+            version=version,
+            checkpoint=listing.checkpoints[version][0],
+            ascending_commits=(),
+        )
+        try:
+            snapshot = await replay_segment(self._reader, segment, with_files=True)
+            for file, _ in snapshot.checkpoint_files:
+                if not file.is_json:
+                    await asyncio.to_thread(self._read_all, file)
+        except (DamagedCheckpointError, CorruptLogError) as error:
+            raise CorruptLogError(
+                f"Nothing was cleaned up, because the checkpoint of version {version}, which must"
+                f" stand for what is deleted, is damaged: {error}",
+                hint="Remove it; an older or a later checkpoint will do.",
+            ) from error
+
+    def _read_all(self, file: LogFile) -> None:
+        with self._opened(file) as rows:
+            for _ in rows.rows(("add", "remove"), ROWS_AT_ONCE):
+                pass
+
+    async def apply(self, plan: CleanupPlan) -> CleanupResult:
+        """Delete what was planned, then sidecars and leftovers that nobody names.
+
+        Raises:
+            StorageError: A file cannot be deleted; what is to be kept is whole nevertheless.
+        """
+        for file in plan.files:
+            await self._reader.store.delete(self._reader.path_of(file))
+        sidecars = await self.unnamed_sidecars()
+        for file in sidecars:
+            await self._reader.store.delete(self._reader.path_of(file))
+        before = midnight_before(self._clock.now_ms() - DAY_MS)
+        folders = (self._reader.path, f"{self._reader.path}/{SIDECAR_FOLDER}")
+        leftovers = [await sweep(self._reader.store, folder, before) for folder in folders]
+        deleted = (*plan.files, *sidecars)
+        return CleanupResult(
+            files=tuple(file.name for file in deleted),
+            size_bytes=sum(file.size_bytes for file in deleted),
+            leftovers=sum(leftovers),
+            oldest_version=plan.oldest_version,
+            reason=plan.reason,
+        )
+
+    async def unnamed_sidecars(self) -> tuple[LogFile, ...]:
+        """Return sidecars to delete; none while a checkpoint cannot be read: it may name any."""
+        # Listed before the checkpoints: one that appears in between cannot be missed.
+        folder = f"{self._reader.path}/{SIDECAR_FOLDER}"
+        found = [
+            LogFile(
+                name=f"{SIDECAR_FOLDER}/{meta.name}",
+                kind=LogFileKind.SIDECAR,
+                version=0,
+                end_version=0,
+                size_bytes=meta.size_bytes,
+                mtime_ms=meta.mtime_ms,
+            )
+            async for meta in self._reader.store.list_from(folder)
+            if meta.name.endswith(".parquet")
+        ]
+        if not found:
+            return ()
+        named: set[str] = set()
+        listing = await self._reader.list_log()
+        for candidates in listing.checkpoints.values():
+            for parts in candidates:
+                try:
+                    for file in parts:
+                        named.update(await self._named_by(file))
+                except (CorruptLogError, FileMissingError):
+                    return ()
+        return expired_sidecars(found, frozenset(named), self._clock.now_ms())
+
+    async def _named_by(self, file: LogFile) -> list[str]:
+        if file.is_json:
+            body = await self._reader.store.get(self._reader.path_of(file))
+            decoded = await asyncio.to_thread(
+                lambda: [line for some in decode_lines(file.name, slices(body)) for line in some]
+            )
+            sidecars = [line.sidecar for line in decoded if line.sidecar is not None]
+        else:
+            sidecars = await asyncio.to_thread(self._named_in_parquet, file)
+        return [sidecar_file(sidecar, file.version).name for sidecar in sidecars]
+
+    def _opened(self, file: LogFile) -> CheckpointFile:
+        return CheckpointFile(self._reader.store.open_input(self._reader.path_of(file)), file.name)
+
+    def _named_in_parquet(self, file: LogFile) -> list[Sidecar]:
+        with self._opened(file) as rows:
+            batches = rows.rows_with(("sidecar",), (PROBES["sidecar"],))
+            lines = [line for batch in batches for line in other_actions(batch, file.name)]
+        return [line.sidecar for line in lines if line.sidecar is not None]

@@ -1,0 +1,363 @@
+"""Writes checkpoints and their hint, compactions and checksums, beside any other writer.
+
+Nothing is overwritten: every file appears whole, under a name that was free, after everything it
+names. Somebody else's file in its place is as good. What the protocol decides is decided in
+`protocol`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tailerd.clock import Clock, SystemClock
+from tailerd.delta.checkpoint_output import CheckpointOutput, WrittenRows
+from tailerd.delta.checkpoint_source import CheckpointSource
+from tailerd.delta.log_reader import LogReader
+from tailerd.delta.parquet_rows import CheckpointFile
+from tailerd.delta.protocol import table_properties as properties
+from tailerd.delta.protocol.actions import CommitInfo
+from tailerd.delta.protocol.checkpoint_columns import CheckpointColumns
+from tailerd.delta.protocol.last_checkpoint import last_checkpoint_body, parse_last_checkpoint
+from tailerd.delta.protocol.log_compaction import compact, is_compaction_of
+from tailerd.delta.protocol.log_path import (
+    LAST_CHECKPOINT,
+    LogFile,
+    checkpoint_name,
+    checksum_name,
+    commit_name,
+    compaction_name,
+    parse_log_path,
+)
+from tailerd.delta.protocol.log_segment import LogListing, commits_between
+from tailerd.delta.protocol.snapshot import Snapshot, TableState
+from tailerd.delta.protocol.version_checksum_body import checksum_body
+from tailerd.delta.protocol.writer_features import check_maintainable, supports_v2_checkpoints
+from tailerd.delta.sidecar_writer import SidecarWriter
+from tailerd.errors import (
+    BugError,
+    CorruptLogError,
+    FileExistsAlreadyError,
+    FileMissingError,
+    MissingVersionError,
+)
+
+Outcome = Literal["written", "already_there"]
+
+WITHDRAW_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointResult:
+    """What became of one checkpoint.
+
+    Attributes:
+        outcome: Whether it was written, or somebody had written one of this version before.
+        files: Names of the files written, relative to `_delta_log`.
+        size_bytes: Of these.
+        reused_files: Sidecars named again.
+        add_files: Live files it describes; 0 where it was there.
+        rebased: The snapshot, based on the new checkpoint; None where it was there, and where
+            its own base is as good. The snapshot it was written from is given up for it.
+    """
+
+    version: int
+    outcome: Outcome
+    files: tuple[str, ...] = ()
+    size_bytes: int = 0
+    reused_files: tuple[str, ...] = ()
+    add_files: int = 0
+    rebased: Snapshot | None = None
+    is_hinted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileResult:
+    """What became of one file.
+
+    Attributes:
+        name: Relative to `_delta_log`.
+        size_bytes: 0 where it was not written.
+    """
+
+    name: str
+    outcome: Literal["written", "already_there", "nothing_to_say"]
+    size_bytes: int = 0
+
+
+class LogWriter:
+    """Writes into one table's log.
+
+    Args:
+        reader: The table's log.
+        clock: Tells what expired.
+        new_uuid: Names files that need a unique name.
+    """
+
+    def __init__(
+        self,
+        reader: LogReader,
+        *,
+        clock: Clock | None = None,
+        new_uuid: Callable[[], uuid.UUID] = uuid.uuid4,
+    ) -> None:
+        self.reader = reader
+        self._clock: Clock = clock or SystemClock()
+        self._new_uuid = new_uuid
+
+    async def write_checkpoint(self, snapshot: Snapshot) -> CheckpointResult:
+        """Write a checkpoint of a version that is published, from its snapshot with files.
+
+        Raises:
+            UnsupportedFeatureError: The table asks of its writers what this release cannot do.
+            MissingVersionError, FileMissingError: Commits of the snapshot are gone from the log.
+            CorruptLogError: The log is damaged, or changed meanwhile.
+            StorageError: A file cannot be written; nothing a reader would see is left.
+        """
+        check_maintainable(snapshot.state)
+        version = snapshot.version
+        base = -1 if snapshot.checkpoint_version is None else snapshot.checkpoint_version
+        listing = await self.reader.list_log(max(0, base))
+        if version in listing.checkpoints:
+            return self._lost_to(listing.checkpoints[version][0], version)
+        self._check_published(listing, version)
+        source = CheckpointSource(
+            self.reader,
+            snapshot,
+            commits_between(listing, base, version, snapshot.compactions),
+            self._clock.now_ms() - _retention_ms(snapshot, properties.DELETED_FILE_RETENTION),
+        )
+        await source.prepare()
+        if supports_v2_checkpoints(snapshot.state):
+            return await self._write_v2(source)
+        return await self._write_v1(source)
+
+    def _check_published(self, listing: LogListing, version: int) -> None:
+        if version not in listing.commits and listing.head_version != version:
+            raise CorruptLogError(
+                f"Version {version} is not in the log of {self.reader.url}, so no checkpoint of it"
+                " may be written.",
+                hint="Run the command again: the log changed meanwhile.",
+            )
+
+    # ------------------------------------------------------------------ V1
+
+    async def _write_v1(self, source: CheckpointSource) -> CheckpointResult:
+        snapshot, written = source.snapshot, WrittenRows()
+        file = _log_file(checkpoint_name(snapshot.version))
+        others = list(source.others.of_checkpoint(self._transactions_after(snapshot)))
+        columns = CheckpointColumns(source.form, others)
+        async with CheckpointOutput(
+            self.reader.store, self.reader.path_of(file), columns, written
+        ) as output:
+            await output.write_others()
+            async for removes in source.stored_removes(snapshot.checkpoint_files):
+                await output.write_removes(removes)
+            async for removes in source.new_removes():
+                await output.write_removes(removes)
+            async for adds in source.stored_adds(snapshot.checkpoint_files):
+                await output.write_adds(adds)
+            async for new in source.new_adds():
+                await output.write_adds(new)
+            check_complete(snapshot, output.adds)
+            try:
+                await output.finish()
+            except FileExistsAlreadyError:
+                return self._lost_to((file,), snapshot.version)
+            rows, size_bytes = output.rows, output.size_bytes
+        is_hinted = await self.write_hint(snapshot.version, rows, size_bytes, output.adds)
+        return CheckpointResult(
+            version=snapshot.version,
+            outcome="written",
+            files=(file.name,),
+            size_bytes=size_bytes,
+            add_files=output.adds,
+            rebased=snapshot.rebased(((file, 0),), written.keys(), written.rows()),
+            is_hinted=is_hinted,
+        )
+
+    def _lost_to(self, files: tuple[LogFile, ...], version: int) -> CheckpointResult:
+        """Accept the checkpoint that somebody else wrote, unless it is none."""
+        for file in files:
+            if not file.is_json:
+                path = self.reader.path_of(file)
+                CheckpointFile(self.reader.store.open_input(path), file.name).close()
+        return CheckpointResult(version=version, outcome="already_there")
+
+    # ------------------------------------------------------------------ V2
+
+    async def _write_v2(self, source: CheckpointSource) -> CheckpointResult:
+        snapshot = source.snapshot
+        sidecars = SidecarWriter(source, self.reader, self._clock, self._new_uuid)
+        await sidecars.write()
+        check_complete(snapshot, sidecars.adds)
+        others = source.others.of_checkpoint(self._transactions_after(snapshot))
+        name, size_bytes, actions = await sidecars.write_manifest(others)
+        is_hinted = await self.write_hint(
+            snapshot.version,
+            actions,
+            size_bytes + sidecars.total_bytes,
+            sidecars.adds,
+        )
+        return CheckpointResult(
+            version=snapshot.version,
+            outcome="written",
+            files=(name, *(file.name for file in sidecars.new_files)),
+            size_bytes=size_bytes + sum(file.size_bytes for file in sidecars.new_files),
+            reused_files=tuple(part.file.name for part in sidecars.plan.reused),
+            add_files=sidecars.adds,
+            rebased=sidecars.rebased(_log_file(name, size_bytes)),
+            is_hinted=is_hinted,
+        )
+
+    # ------------------------------------------------------------------ compactions, checksums
+
+    async def write_compaction(self, state: TableState, start: int, end: int) -> FileResult:
+        """Write the compaction of the commits `start` to `end`, read it again and compare.
+
+        Args:
+            state: Of a version from `end` on.
+
+        Raises:
+            UnsupportedFeatureError: As `write_checkpoint`.
+            MissingVersionError: A commit is not there.
+            CorruptLogError: A commit is damaged; or what was written is not what it should be, and
+                then it is withdrawn.
+            StorageError: It cannot be written.
+        """
+        check_maintainable(state)
+        if end <= start:
+            raise BugError(f"{start} to {end} is no range of commits.")
+        name = compaction_name(start, end)
+        names = [commit_name(version) for version in range(start, end + 1)]
+        try:
+            bodies = await self.reader.store.get_many(
+                [f"{self.reader.path}/{commit}" for commit in names]
+            )
+        except FileMissingError as error:
+            raise MissingVersionError(
+                f"The commits {start} to {end} cannot be compacted, because one is missing from the"
+                f" log: {error}"
+            ) from error
+        named = list(zip(names, bodies, strict=True))
+        body = await asyncio.to_thread(compact, named, self.reader.url)
+        if not body:
+            return FileResult(name=name, outcome="nothing_to_say")
+        return await self._put_compaction(name, body, named)
+
+    async def _put_compaction(
+        self, name: str, body: bytes, commits: Sequence[tuple[str, bytes]]
+    ) -> FileResult:
+        path = f"{self.reader.path}/{name}"
+        try:
+            await self.reader.store.put(path, body, if_absent=True)
+        except FileExistsAlreadyError:
+            return FileResult(name=name, outcome="already_there")
+        try:
+            found = await self.reader.store.get(path)
+            is_right = found == body and await asyncio.to_thread(
+                is_compaction_of, found, commits, self.reader.url
+            )
+        except BaseException:
+            await self._withdraw(path)
+            raise
+        if not is_right:
+            await self._withdraw(path)
+            raise CorruptLogError(
+                f"{name} was read again and is not what its commits add up to, and was withdrawn.",
+                hint="The storage may be failing, or a commit is illegal: inspect the range.",
+            )
+        return FileResult(name=name, outcome="written", size_bytes=len(body))
+
+    async def _withdraw(self, path: str) -> None:
+        async with asyncio.timeout(WITHDRAW_SECONDS):
+            await self.reader.store.delete(path)
+
+    async def write_checksum(
+        self, snapshot: Snapshot, info: CommitInfo | None = None
+    ) -> FileResult:
+        """Write the checksum of a version that is published; one that is there stays.
+
+        Args:
+            snapshot: Of that version, with its files.
+            info: Provenance of its commit; read from the log where it is not given.
+
+        Raises:
+            UnsupportedFeatureError, StorageError: As `write_checkpoint`.
+            MissingVersionError: The commit is not there.
+        """
+        check_maintainable(snapshot.state)
+        name = checksum_name(snapshot.version)
+        if info is None:
+            file = await self.reader.commit_file(snapshot.version)
+            if file is None:
+                raise MissingVersionError(
+                    f"The commit of version {snapshot.version} is not in the log of"
+                    f" {self.reader.url}, so no checksum of it may be written."
+                )
+            info = (await self.reader.read_commit(file)).commit.info
+        body = checksum_body(snapshot, info)
+        try:
+            await self.reader.store.put(f"{self.reader.path}/{name}", body, if_absent=True)
+        except FileExistsAlreadyError:
+            return FileResult(name=name, outcome="already_there")
+        return FileResult(name=name, outcome="written", size_bytes=len(body))
+
+    # ------------------------------------------------------------------ the hint
+
+    async def write_hint(self, version: int, actions: int, size_bytes: int, adds: int) -> bool:
+        """Write `_last_checkpoint` if it moves forward; tell whether it was written.
+
+        Args:
+            actions, size_bytes: Of the whole checkpoint.
+            adds: Live files it describes.
+        """
+        path = f"{self.reader.path}/{LAST_CHECKPOINT}"
+        try:
+            known = parse_last_checkpoint(await self.reader.store.get(path))
+        except FileMissingError:
+            known = None
+        if known is not None and known.version >= version:
+            listing = await self.reader.list_log(known.version)
+            # A hint that names nothing would keep every reader from finding this one.
+            if known.version in listing.checkpoints:
+                return False
+        body = last_checkpoint_body(
+            version=version, size=actions, sizeInBytes=size_bytes, numOfAddFiles=adds
+        )
+        await self.reader.store.put(path, body)
+        return True
+
+    def _transactions_after(self, snapshot: Snapshot) -> int | None:
+        text = snapshot.state.metadata.configuration.get(properties.SET_TRANSACTION_RETENTION, "")
+        seconds = properties.parse_interval(text)
+        return None if seconds is None else self._clock.now_ms() - round(seconds * 1000)
+
+
+def check_complete(snapshot: Snapshot, adds: int) -> None:
+    """Compare the files found again with the index.
+
+    Raises:
+        CorruptLogError: They are more or fewer.
+    """
+    if adds != snapshot.num_files:
+        raise CorruptLogError(
+            f"Version {snapshot.version} has {snapshot.num_files} files, and {adds} were found"
+            " again for its checkpoint: the log changed while it was read, or a commit adds one"
+            " file twice.",
+            hint="Run the command again.",
+        )
+
+
+def _retention_ms(snapshot: Snapshot, name: str) -> int:
+    seconds = properties.duration_seconds(snapshot.state.metadata.configuration, name)
+    return round(seconds * 1000)
+
+
+def _log_file(name: str, size_bytes: int = 0) -> LogFile:
+    file = parse_log_path(name, size_bytes)
+    assert file is not None, name
+    return file

@@ -1,0 +1,291 @@
+"""Footers of Parquet files, read and written as they are: to move row groups without decoding them.
+
+A row group is described by its footer alone; moved to another place of another file it needs no
+more than other offsets. Fields this module does not know are carried along.
+
+Parquet format: parquet.thrift, Thrift compact protocol
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tailerd.errors import CorruptLogError
+
+MAGIC = b"PAR1"
+TAIL_BYTES = 8
+
+Fields = dict[int, tuple[int, Any]]
+"""A Thrift struct: (type, value) by field id. A list is (type of its elements, elements)."""
+
+_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
+
+# FileMetaData
+_SCHEMA, _NUM_ROWS, _ROW_GROUPS = 2, 3, 4
+# SchemaElement
+_TYPE, _LENGTH, _REPETITION, _NAME, _CHILDREN = 1, 2, 3, 4, 5
+_CONVERTED, _SCALE, _PRECISION, _LOGICAL = 6, 7, 8, 10
+# RowGroup
+_COLUMNS, _GROUP_BYTES, _GROUP_ROWS, _GROUP_OFFSET, _GROUP_COMPRESSED, _ORDINAL = 1, 2, 3, 5, 6, 7
+# ColumnChunk
+_FILE_PATH, _FILE_OFFSET, _META, _CRYPTO = 1, 2, 3, 8
+# ColumnMetaData
+_CODEC, _UNCOMPRESSED, _COMPRESSED = 4, 6, 7
+_DATA_PAGE, _INDEX_PAGE, _DICTIONARY_PAGE, _STATISTICS = 9, 10, 11, 12
+_BLOOM_OFFSET, _BLOOM_LENGTH = 14, 15
+# Statistics
+_NULL_COUNT = 3
+
+
+UNREADABLE = (
+    AttributeError,
+    IndexError,
+    KeyError,
+    RecursionError,
+    RuntimeError,  # a generator that met the end of another
+    StopIteration,
+    TypeError,
+    ValueError,
+)
+"""What reading bytes that are no footer raises."""
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def _byte(self) -> int:
+        value = self._data[self._at]
+        self._at += 1
+        return value
+
+    def _varint(self) -> int:
+        result = shift = 0
+        while True:
+            byte = self._byte()
+            result |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return result
+            shift += 7
+
+    def _zigzag(self) -> int:
+        value = self._varint()
+        return (value >> 1) ^ -(value & 1)
+
+    def struct(self) -> Fields:
+        fields: Fields = {}
+        number = 0
+        while (head := self._byte()) != 0:
+            kind = head & 0x0F
+            number = number + (head >> 4) if head >> 4 else self._zigzag()
+            # A boolean's value is its type.
+            fields[number] = (kind, kind == _TRUE) if kind <= _FALSE else (kind, self._value(kind))
+        return fields
+
+    def _value(self, kind: int) -> Any:
+        match kind:
+            case 3:
+                return self._byte()
+            case 4 | 5 | 6:
+                return self._zigzag()
+            case 7 | 8:
+                size = 8 if kind == _DOUBLE else self._varint()
+                self._at += size
+                return self._data[self._at - size : self._at]
+            case 9 | 10:
+                head = self._byte()
+                count = self._varint() if head >> 4 == 15 else head >> 4
+                inner = head & 0x0F
+                # An element that is a boolean is a byte.
+                read = self._byte if inner <= _FALSE else None
+                return inner, [read() if read else self._value(inner) for _ in range(count)]
+            case 12:
+                return self.struct()
+        raise ValueError(f"type {kind}")
+
+
+def _write_varint(out: bytearray, value: int) -> None:
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def _write_struct(out: bytearray, fields: Fields) -> None:
+    last = 0
+    for number in sorted(fields):
+        kind, value = fields[number]
+        if 0 < number - last < 16:
+            out.append(number - last << 4 | kind)
+        else:
+            out.append(kind)
+            _write_varint(out, number << 1)
+        last = number
+        if kind > _FALSE:
+            _write_value(out, kind, value)
+    out.append(0)
+
+
+def _write_value(out: bytearray, kind: int, value: Any) -> None:
+    match kind:
+        case 3:
+            out.append(value)
+        case 4 | 5 | 6:
+            _write_varint(out, value << 1 if value >= 0 else (-value << 1) - 1)
+        case 7:
+            out += value
+        case 8:
+            _write_varint(out, len(value))
+            out += value
+        case 9 | 10:
+            inner, items = value
+            if len(items) < 15:
+                out.append(len(items) << 4 | inner)
+            else:
+                out.append(0xF0 | inner)
+                _write_varint(out, len(items))
+            for item in items:
+                out.append(item) if inner <= _FALSE else _write_value(out, inner, item)
+        case 12:
+            _write_struct(out, value)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One column of one row group.
+
+    Attributes:
+        start, size_bytes: Where its pages are in the file.
+        null_count: None where its statistics do not tell.
+    """
+
+    start: int
+    size_bytes: int
+    is_compressed: bool
+    null_count: int | None
+    fields: Fields
+
+    @classmethod
+    def of(cls, fields: Fields) -> Chunk:
+        """Read a ColumnChunk."""
+        meta: Fields = fields[_META][1]
+        if _FILE_PATH in fields or _CRYPTO in fields:
+            raise ValueError("a column in another file, or encrypted")
+        pages = [meta[place][1] for place in (_DATA_PAGE, _DICTIONARY_PAGE) if place in meta]
+        statistics: Fields = meta[_STATISTICS][1] if _STATISTICS in meta else {}
+        return cls(
+            start=min(page for page in pages if page > 0),
+            size_bytes=meta[_COMPRESSED][1],
+            is_compressed=meta[_CODEC][1] != 0,
+            null_count=statistics[_NULL_COUNT][1] if _NULL_COUNT in statistics else None,
+            fields=fields,
+        )
+
+    def moved_to(self, start: int) -> Fields:
+        """Return the description of the same pages at another place; indexes stay behind."""
+        meta = dict(self.fields[_META][1])
+        for place in (_DATA_PAGE, _DICTIONARY_PAGE):
+            if place in meta and meta[place][1] > 0:
+                meta[place] = (_I64, meta[place][1] - self.start + start)
+        for place in (_INDEX_PAGE, _BLOOM_OFFSET, _BLOOM_LENGTH):
+            meta.pop(place, None)
+        return {_FILE_OFFSET: (_I64, 0), _META: (_STRUCT, meta)}
+
+    @property
+    def uncompressed_bytes(self) -> int:
+        """Bytes of its pages without compression."""
+        size: int = self.fields[_META][1][_UNCOMPRESSED][1]
+        return size
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One row group: its rows, and its columns in the order of the schema's leaves."""
+
+    rows: int
+    chunks: tuple[Chunk, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """The footer of a file.
+
+    Attributes:
+        leaves: Shape of each leaf by its path: what must be equal for pages to mean the same.
+    """
+
+    fields: Fields
+    leaves: dict[str, object]
+    groups: tuple[Group, ...]
+
+    @classmethod
+    def of(cls, body: bytes) -> Footer:
+        """Read a footer without its length and magic.
+
+        Raises:
+            CorruptLogError: It is none, or of a kind whose row groups cannot be moved.
+        """
+        try:
+            fields = _Reader(body).struct()
+            leaves = dict(_leaves(iter(fields[_SCHEMA][1][1])))
+            groups = tuple(
+                Group(
+                    group[_GROUP_ROWS][1],
+                    tuple(Chunk.of(chunk) for chunk in group[_COLUMNS][1][1]),
+                )
+                for group in fields[_ROW_GROUPS][1][1]
+            )
+        except UNREADABLE as error:
+            raise CorruptLogError(
+                f"The footer of a Parquet file cannot be understood: {error!r}.",
+                hint="Remove the file; the table can be read from another checkpoint.",
+            ) from error
+        return cls(fields, leaves, groups)
+
+
+def _leaves(elements: Iterator[Fields]) -> Iterator[tuple[str, object]]:
+    root = next(elements)
+    for _ in range(root[_CHILDREN][1]):
+        yield from _leaves_below(elements, "", ())
+
+
+def _leaves_below(
+    elements: Iterator[Fields], prefix: str, above: tuple[int, ...]
+) -> Iterator[tuple[str, object]]:
+    element = next(elements)
+    path = prefix + element[_NAME][1].decode()
+    shape = (*above, element[_REPETITION][1])
+    children = element[_CHILDREN][1] if _CHILDREN in element else 0
+    if not children:
+        kind = (_TYPE, _LENGTH, _CONVERTED, _SCALE, _PRECISION, _LOGICAL)
+        yield path, (shape, tuple(str(element.get(place)) for place in kind))
+    for _ in range(children):
+        yield from _leaves_below(elements, f"{path}.", shape)
+
+
+def group_fields(chunks: list[Fields], rows: int, ordinal: int, size_bytes: int) -> Fields:
+    """Return the description of a row group of these columns."""
+    uncompressed = sum(chunk[_META][1][_UNCOMPRESSED][1] for chunk in chunks)
+    return {
+        _COLUMNS: (_LIST, (_STRUCT, chunks)),
+        _GROUP_BYTES: (_I64, uncompressed),
+        _GROUP_ROWS: (_I64, rows),
+        _GROUP_COMPRESSED: (_I64, size_bytes),
+        _ORDINAL: (_I16, ordinal),
+    }
+
+
+def footer_body(like: Footer, groups: list[Fields], rows: int) -> bytes:
+    """Return the end of a file with the schema of another and these row groups."""
+    fields = {
+        **like.fields,
+        _NUM_ROWS: (_I64, rows),
+        _ROW_GROUPS: (_LIST, (_STRUCT, groups)),
+    }
+    out = bytearray()
+    _write_struct(out, fields)
+    return bytes(out) + struct.pack("<I", len(out)) + MAGIC

@@ -1,0 +1,228 @@
+"""Writes the sidecars and the manifest of a V2 checkpoint; reuses sidecars that are still true."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterable
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tailerd.clock import Clock
+from tailerd.delta.checkpoint_output import CheckpointOutput, WrittenRows
+from tailerd.delta.checkpoint_source import (
+    CheckpointSource,
+    CopiedGroup,
+    FileActions,
+    remove_keys,
+)
+from tailerd.delta.log_folder import LogFolder
+from tailerd.delta.protocol.checkpoint_columns import CheckpointColumns
+from tailerd.delta.protocol.file_index import VERSION_FLAG
+from tailerd.delta.protocol.log_path import (
+    SIDECAR_FOLDER,
+    LogFile,
+    LogFileKind,
+    uuid_checkpoint_name,
+)
+from tailerd.delta.protocol.other_actions import StateAction
+from tailerd.delta.protocol.sidecar_plan import SIDECAR_FILES, SidecarPlan, StoredPart
+from tailerd.delta.protocol.snapshot import Snapshot
+from tailerd.errors import CorruptLogError, FileMissingError
+
+MAX_UNUSED_ROWS = 1 << 20
+
+
+class SidecarWriter:
+    """One V2 checkpoint in the making: `write`, then `write_manifest`.
+
+    Attributes:
+        plan: What is reused; known after `write`.
+        new_files: Sidecars written.
+        adds, removes: File actions of the checkpoint, in reused and new sidecars.
+    """
+
+    def __init__(
+        self,
+        source: CheckpointSource,
+        log: LogFolder,
+        clock: Clock,
+        new_uuid: Callable[[], uuid.UUID],
+    ) -> None:
+        self.plan = SidecarPlan(reused=(), rewritten=())
+        self.new_files: list[LogFile] = []
+        self.adds = self.removes = 0
+        self._source = source
+        self._log = log
+        self._clock = clock
+        self._new_uuid = new_uuid
+        self._written = WrittenRows()
+        self._first_rows: list[tuple[LogFile, int]] = []
+        self._next_row = 0
+        self._open: CheckpointOutput | None = None
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all sidecars, reused ones included."""
+        reused = sum(part.file.size_bytes for part in self.plan.reused)
+        return reused + sum(file.size_bytes for file in self.new_files)
+
+    async def write(self) -> None:
+        """Decide what is reused and write the rest.
+
+        Raises:
+            CorruptLogError, FileMissingError: The checkpoint below is damaged.
+            StorageError: A sidecar cannot be written.
+        """
+        source = self._source
+        self.plan = SidecarPlan.of(await asyncio.to_thread(self._stored_parts))
+        self._next_row = self.plan.next_row
+        self.adds = sum(part.adds or 0 for part in self.plan.reused)
+        self.removes = sum(part.removes or 0 for part in self.plan.reused)
+        rewritten = [(part.file, part.first_row) for part in self.plan.rewritten]
+        try:
+            # Removes lie apart, so that one which expires does not touch files.
+            await self._write_removes(source.stored_removes(rewritten))
+            await self._write_removes(source.new_removes())
+            await self._close()
+            await self._write_adds(source.stored_adds(rewritten))
+            await self._write_adds(source.new_adds())
+            await self._close()
+        finally:
+            if self._open is not None:
+                await self._open.__aexit__()
+
+    def _stored_parts(self) -> list[StoredPart]:
+        rows = self._source.live_rows
+        is_live = np.zeros(int(rows.max(initial=0)) + 1, np.bool_)
+        is_live[rows] = True
+        files = self._source.snapshot.checkpoint_files
+        return [self._stored_part(file, first, is_live) for file, first in files]
+
+    def _stored_part(
+        self, file: LogFile, first_row: int, is_live: npt.NDArray[np.bool_]
+    ) -> StoredPart:
+        if file.kind is not LogFileKind.SIDECAR:
+            return StoredPart(
+                file=file, first_row=first_row, rows=0, adds=None, removes=None, live_adds=0
+            )
+        with self._source.opened(file) as rows:
+            adds, removes = rows.count_of("add.path"), rows.count_of("remove.path")
+            live_adds = int(is_live[first_row : first_row + rows.num_rows].sum())
+            is_sound = True
+            if removes and adds == live_adds:
+                counting = expired = 0
+                for batch in rows.rows_with(("remove",), ("remove.path",)):
+                    column = batch.column("remove").drop_null()
+                    keys = remove_keys(column, self._log.url)
+                    counting += int(self._source.still_count(keys).sum())
+                    expired += int(self._source.expired(column).sum())
+                is_sound = counting == removes and expired * 2 <= removes
+            return StoredPart(
+                file=file,
+                first_row=first_row,
+                rows=rows.num_rows,
+                adds=adds,
+                removes=removes,
+                live_adds=live_adds,
+                has_sound_removes=is_sound,
+            )
+
+    async def _write_removes(self, found: AsyncIterator[FileActions]) -> None:
+        async for removes in found:
+            await self._sidecar().write_removes(removes)
+            await self._close_if_full()
+
+    async def _write_adds(self, found: AsyncIterator[FileActions | CopiedGroup]) -> None:
+        async for adds in found:
+            await self._sidecar().write_adds(adds)
+            await self._close_if_full()
+
+    def _sidecar(self) -> CheckpointOutput:
+        """Return the sidecar that is being written."""
+        if self._open is None:
+            self._open = self._new_sidecar()
+        return self._open
+
+    async def _close_if_full(self) -> None:
+        if self._open is not None and self._open.rows >= SIDECAR_FILES:
+            await self._close()
+
+    def _new_sidecar(self) -> CheckpointOutput:
+        path = f"{self._log.path}/{SIDECAR_FOLDER}/{self._new_uuid()}.parquet"
+        columns = CheckpointColumns(self._source.form, None)
+        return CheckpointOutput(self._log.store, path, columns, self._written, self._next_row)
+
+    async def _close(self) -> None:
+        output = self._open
+        if output is None:
+            return
+        await output.finish()
+        self._open = None
+        version = self._source.snapshot.version
+        file = LogFile(
+            name=f"{SIDECAR_FOLDER}/{output.path.rpartition('/')[2]}",
+            kind=LogFileKind.SIDECAR,
+            version=version,
+            end_version=version,
+            size_bytes=output.size_bytes,
+            mtime_ms=self._clock.now_ms(),
+        )
+        self.new_files.append(file)
+        self._first_rows.append((file, self._next_row))
+        self._next_row += output.rows
+        self.adds += output.adds
+        self.removes += output.removes
+
+    async def write_manifest(self, others: Iterable[StateAction]) -> tuple[str, int, int]:
+        """Write the manifest; return its name, its bytes and the checkpoint's actions.
+
+        Raises:
+            CorruptLogError: A reused sidecar was deleted meanwhile; the manifest is withdrawn.
+            StorageError: It cannot be written.
+        """
+        version = self._source.snapshot.version
+        actions: list[StateAction] = [("checkpointMetadata", {"version": version})]
+        actions += others
+        files = [*(part.file for part in self.plan.reused), *self.new_files]
+        actions += [("sidecar", _sidecar_body(file)) for file in files]
+        lines = (msgspec.json.encode({kind: body}) + b"\n" for kind, body in actions)
+        body = b"".join(lines)
+        name = uuid_checkpoint_name(version, self._new_uuid())
+        path = f"{self._log.path}/{name}"
+        await self._log.store.put(path, body, if_absent=True)
+        try:
+            for part in self.plan.reused:
+                await self._log.store.head(self._log.path_of(part.file))
+        except FileMissingError as error:
+            await self._log.store.delete(path)
+            raise CorruptLogError(
+                f"A sidecar of the checkpoint before was deleted while the checkpoint of version"
+                f" {version} was written: {error}",
+                hint="Run the command again.",
+            ) from error
+        return name, len(body), len(actions) + self.adds + self.removes
+
+    def rebased(self, manifest: LogFile) -> Snapshot | None:
+        """Return the snapshot based on this checkpoint.
+
+        None where too many numbers of rows are those of sidecars that are gone: a snapshot that is
+        opened counts them anew.
+        """
+        if self._next_row >= min(VERSION_FLAG, 8 * self.adds + MAX_UNUSED_ROWS):
+            return None
+        reused = tuple((part.file, part.first_row) for part in self.plan.reused)
+        # The manifest has no rows of files; any place outside the others' is right.
+        files = ((manifest, self._next_row), *reused, *self._first_rows)
+        return self._source.snapshot.rebased(files, self._written.keys(), self._written.rows())
+
+
+def _sidecar_body(file: LogFile) -> dict[str, object]:
+    return {
+        "path": file.name.rpartition("/")[2],
+        "sizeInBytes": file.size_bytes,
+        "modificationTime": file.mtime_ms,
+        "tags": {},
+    }

@@ -1,0 +1,261 @@
+"""Surveys one log, decides by the policies, and does what is due."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tailerd.clock import Clock, SystemClock
+from tailerd.delta.log_cleanup import LogCleanup
+from tailerd.delta.log_reader import LogReader
+from tailerd.delta.log_writer import LogWriter
+from tailerd.delta.protocol import table_properties as properties
+from tailerd.delta.protocol.log_path import parse_log_path
+from tailerd.delta.protocol.log_segment import LogListing
+from tailerd.delta.protocol.metadata_cleanup import CleanupPlan
+from tailerd.delta.protocol.snapshot import Snapshot, TableState
+from tailerd.delta.protocol.writer_features import check_maintainable
+from tailerd.errors import BugError
+from tailerd.maintenance.held_snapshot import HeldSnapshot
+from tailerd.maintenance.plan import Policies
+from tailerd.maintenance.policies.base import (
+    CommitFigures,
+    Decision,
+    JobKind,
+    LogStats,
+    spell_bytes,
+)
+
+DELETE_SECONDS = 0.0001
+"""About what deleting one file of a local disk takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobResult:
+    """What became of one job.
+
+    Attributes:
+        outcome: `written`, `deleted`, `already_there` or `nothing_to_say`.
+        version: The newest it is about; of a cleanup the oldest that is left.
+        files: How many files were written or deleted.
+        summary: One sentence.
+    """
+
+    job: JobKind
+    outcome: str
+    version: int
+    files: int
+    size_bytes: int
+    summary: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """A log as it was found, and what its policies say of it."""
+
+    stats: LogStats
+    state: TableState
+    decisions: tuple[Decision, ...]
+    cleanup: CleanupPlan
+
+
+class TableMaintenance:
+    """Maintains one table's log.
+
+    Args:
+        reader: The table's log.
+        policies: What is wanted.
+        clock: Tells ages.
+        needed_from: Asked before a cleanup: the oldest version somebody wants to rebuild, or None.
+        cleanup_obstacle: Asked before a cleanup: why nothing may be deleted now; empty if it may.
+    """
+
+    def __init__(
+        self,
+        reader: LogReader,
+        policies: Policies,
+        *,
+        clock: Clock | None = None,
+        needed_from: Callable[[], int | None] = lambda: None,
+        cleanup_obstacle: Callable[[], str] = lambda: "",
+    ) -> None:
+        self.reader = reader
+        self.policies = policies
+        self._clock: Clock = clock or SystemClock()
+        self._needed_from = needed_from
+        self._cleanup_obstacle = cleanup_obstacle
+        self._held = HeldSnapshot(reader)
+        self._writer = LogWriter(reader, clock=self._clock)
+        self._cleanup = LogCleanup(reader, clock=self._clock)
+
+    async def survey(self, *, with_cleanup: bool = True) -> Survey:
+        """Look at the log and decide what is due.
+
+        Args:
+            with_cleanup: Whether to look for what has expired, which lists and checks all of it.
+
+        Raises:
+            UnsupportedFeatureError: The table asks of its writers what this release cannot do.
+            ConfigError: The policies contradict the table.
+            TableError, StorageError: The log cannot be read.
+        """
+        listing = await self.reader.list_log(self._held.base_version)
+        snapshot = await self._held.at(listing, with_files=False)
+        check_maintainable(snapshot.state)
+        if snapshot.version not in listing.commits:
+            # It was opened anew, from more or from newer files.
+            listing = await self.reader.list_log(self._held.base_version)
+        stats = stats_of(listing, snapshot)
+        decisions = self.policies.decide(stats, self._clock.now_ms())
+        plan = CleanupPlan(reason="It was not looked for what has expired.")
+        if with_cleanup:
+            plan = await self._plan_cleanup(snapshot.state)
+            decisions.append(_cleanup_decision(plan, self.policies.cleanup.is_enabled))
+        return Survey(stats=stats, state=snapshot.state, decisions=tuple(decisions), cleanup=plan)
+
+    async def _plan_cleanup(self, state: TableState) -> CleanupPlan:
+        policy = self.policies.cleanup
+        if not policy.is_enabled:
+            return CleanupPlan(reason="Cleanup is not switched on.")
+        if obstacle := self._cleanup_obstacle():
+            return CleanupPlan(reason=obstacle)
+        if self.policies.paused_until_ms(self._clock.now_ms()) is not None:
+            return CleanupPlan(reason="The policy pauses at this time of the day.")
+        return await self._cleanup.plan(
+            state, self._needed_from(), older_than_seconds=policy.older_than_seconds
+        )
+
+    async def apply(self, survey: Survey, decision: Decision) -> JobResult:
+        """Do one job that is due; checkpoints and checksums of what is newest by then.
+
+        Raises:
+            TableError, StorageError: It could not be done; no reader sees a wrong state.
+        """
+        try:
+            return await self._apply(survey, decision)
+        except BaseException:
+            # The next survey finds out what is there.
+            self._held.drop()
+            raise
+
+    async def _apply(self, survey: Survey, decision: Decision) -> JobResult:
+        match decision.job:
+            case "checkpoint":
+                return await self._checkpoint()
+            case "checksum":
+                written = await self._writer.write_checksum(await self._newest())
+                return _of_file("checksum", written.name, written.outcome, written.size_bytes)
+            case "log_compaction":
+                start, end = decision.start_version, decision.end_version
+                if start is None or end is None:
+                    raise BugError("A compaction has a range of versions.")
+                written = await self._writer.write_compaction(survey.state, start, end)
+                return _of_file("log_compaction", written.name, written.outcome, written.size_bytes)
+            case "cleanup":
+                return await self._clean_up(survey.cleanup)
+
+    async def _newest(self) -> Snapshot:
+        listing = await self.reader.list_log(self._held.base_version)
+        return await self._held.at(listing, with_files=True)
+
+    async def _checkpoint(self) -> JobResult:
+        result = await self._writer.write_checkpoint(await self._newest())
+        self._held.replace(result.rebased)
+        if result.outcome == "already_there":
+            text = f"Version {result.version} has a checkpoint already."
+        else:
+            again = f", {len(result.reused_files)} sidecars named again" * bool(result.reused_files)
+            text = (
+                f"Wrote a checkpoint of version {result.version}: {result.add_files} files in"
+                f" {spell_bytes(result.size_bytes)}{again}."
+            )
+        return JobResult(
+            job="checkpoint",
+            outcome=result.outcome,
+            version=result.version,
+            files=len(result.files),
+            size_bytes=result.size_bytes,
+            summary=text,
+        )
+
+    async def _clean_up(self, plan: CleanupPlan) -> JobResult:
+        result = await self._cleanup.apply(plan)
+        return JobResult(
+            job="cleanup",
+            outcome="deleted",
+            version=result.oldest_version or 0,
+            files=len(result.files) + result.leftovers,
+            size_bytes=result.size_bytes,
+            summary=f"Deleted {len(result.files)} files of {spell_bytes(result.size_bytes)}; the"
+            f" oldest version is now {result.oldest_version}.",
+        )
+
+
+def _of_file(job: JobKind, name: str, outcome: str, size_bytes: int) -> JobResult:
+    texts = {
+        "written": f"Wrote {name}, {spell_bytes(size_bytes)}.",
+        "already_there": f"{name} is there already.",
+        "nothing_to_say": "The commits change nothing of the table's state.",
+    }
+    is_written = outcome == "written"
+    file = parse_log_path(name)
+    return JobResult(
+        job=job,
+        outcome=outcome,
+        version=0 if file is None else file.end_version,
+        files=int(is_written),
+        size_bytes=size_bytes,
+        summary=texts[outcome],
+    )
+
+
+def _cleanup_decision(plan: CleanupPlan, is_enabled: bool) -> Decision:
+    if not plan.files:
+        return Decision(job="cleanup", is_due=False, reason=plan.reason)
+    size = sum(file.size_bytes for file in plan.files)
+    return Decision(
+        job="cleanup",
+        is_due=is_enabled,
+        reason=f"{len(plan.files)} files have expired. {plan.reason}",
+        cost=f"reads the checkpoint of version {plan.oldest_version} once; versions before it can"
+        " no longer be read",
+        cost_seconds=len(plan.files) * DELETE_SECONDS,
+        saves=f"{spell_bytes(size)} and {len(plan.files)} files in each listing",
+        start_version=plan.files[0].version,
+        end_version=plan.oldest_version,
+    )
+
+
+def stats_of(listing: LogListing, snapshot: Snapshot) -> LogStats:
+    """Return the figures policies look at."""
+    newest = max((v for v in listing.checkpoints if v <= snapshot.version), default=None)
+    after = -1 if newest is None else newest
+    since = sorted(
+        (file for v, file in listing.commits.items() if after < v <= snapshot.version),
+        key=lambda file: file.version,
+    )
+    parts = () if newest is None else listing.checkpoints[newest][0]
+    compacted = [
+        file.end_version
+        for file in listing.compactions
+        if file.version > after and file.size_bytes and file.end_version <= snapshot.version
+    ]
+    return LogStats(
+        version=snapshot.version,
+        commits=tuple(
+            CommitFigures(version=f.version, size_bytes=f.size_bytes, time_ms=f.mtime_ms)
+            for f in since
+        ),
+        checkpoint_version=newest,
+        checkpoint_ms=max((file.mtime_ms for file in parts), default=None),
+        compacted_until=max(compacted, default=None),
+        has_checksum=snapshot.version in listing.checksum_versions,
+        table_interval=_interval(snapshot.state),
+        live_bytes=sum(file.size_bytes for file in parts),
+    )
+
+
+def _interval(state: TableState) -> int | None:
+    number = properties.number(state.metadata.configuration, properties.CHECKPOINT_INTERVAL)
+    # Out of range is as good as absent: writers agree on 10 there.
+    return number if number is not None and number > 0 else None

@@ -1,0 +1,234 @@
+"""Whose turn it is to maintain a table: one process at a time, told by small files beside the log.
+
+A lease is a file `<token>.lease` in `_tailerd/maintenance` of the table's folder, which readers of
+Delta and its VACUUM pass over. Taking a lease creates the file of the next token, which only one
+can do; the greatest token is the one that counts, so it fences off a holder that slept. A holder
+beats by writing its file again. Nobody compares two machines' clocks: a lease has expired when an
+observer saw the same beat for the whole of its duration by its own clock, which never jumps.
+
+It saves work and keeps nobody safe: two holders at once would do no harm, because every file of a
+log is created under a name that was free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from tailerd.clock import Clock
+from tailerd.errors import (
+    BugError,
+    FileExistsAlreadyError,
+    FileMissingError,
+    MaintenanceBusyError,
+    StorageError,
+)
+from tailerd.storage.base import ObjectStore
+
+LEASE_FOLDER = "_tailerd/maintenance"
+LEASE_SECONDS = 60.0
+BEATS_PER_LEASE = 4
+_SUFFIX = ".lease"
+_LONGEST_SECONDS = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """A process: its machine as it was started, its number there, and a name for people."""
+
+    machine: str
+    pid: int
+    name: str
+
+    @classmethod
+    def this_process(cls) -> Holder:
+        """Return the one that asks."""
+        name = f"process {os.getpid()} on {socket.gethostname()}"
+        return cls(machine=_machine(), pid=os.getpid(), name=name)
+
+    def is_surely_dead(self, observer: Holder) -> bool:
+        """Tell whether an observer on the same machine sees that the process is gone."""
+        if not self.machine or self.machine != observer.machine or self.pid <= 0:
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except OSError:
+            return False
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Paper:
+    """What a lease's file says."""
+
+    token: int
+    beat: int
+    seconds: float
+    is_released: bool
+    holder: Holder = field(default_factory=lambda: Holder(machine="", pid=0, name="somebody"))
+
+    def to_json(self) -> bytes:
+        return json.dumps({"format": 1, **asdict(self)}).encode() + b"\n"
+
+    @classmethod
+    def read(cls, token: int, body: bytes) -> _Paper:
+        """Read a file; one that cannot be read is a lease that nobody renews."""
+        try:
+            fields = json.loads(body)
+            return cls(
+                token=token,
+                beat=int(fields["beat"]),
+                seconds=min(_LONGEST_SECONDS, max(0.0, float(fields["seconds"]))),
+                is_released=fields["is_released"] is True,
+                holder=Holder(
+                    machine=str(fields["holder"]["machine"]),
+                    pid=int(fields["holder"]["pid"]),
+                    name=str(fields["holder"]["name"])[:200],
+                ),
+            )
+        except (ValueError, KeyError, TypeError, OverflowError):
+            return cls(token=token, beat=-1, seconds=LEASE_SECONDS, is_released=False)
+
+
+class Lease:
+    """One process's view of one table's lease. Used by one task at a time, and by `keep`.
+
+    Args:
+        store, root: Where the table is.
+        clock: Its monotonic time is used, and nothing else of it.
+        seconds: How long others wait for a holder that beats no more.
+        holder: Who asks.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        root: str,
+        *,
+        clock: Clock,
+        seconds: float = LEASE_SECONDS,
+        holder: Holder | None = None,
+    ) -> None:
+        self._store = store
+        self._folder = f"{root.rstrip('/')}/{LEASE_FOLDER}"
+        self._clock = clock
+        self._seconds = seconds
+        self._holder = holder or Holder.this_process()
+        self._mine: _Paper | None = None
+        self._seen: tuple[int, int] | None = None
+        self._seen_at = 0.0
+
+    @property
+    def token(self) -> int | None:
+        """The fencing token while the lease is held: greater than of every holder before."""
+        return None if self._mine is None else self._mine.token
+
+    async def take(self) -> None:
+        """Take the lease.
+
+        Raises:
+            MaintenanceBusyError: Another process has it, or was quicker.
+            StorageError: The files beside the log cannot be read or written.
+        """
+        if self._mine is not None:
+            raise BugError("A lease was taken twice.")
+        tokens = await self._tokens()
+        newest = max(tokens, default=0)
+        if newest and (paper := await self._read(newest)) is not None and self._counts(paper):
+            raise MaintenanceBusyError(
+                f"{paper.holder.name} maintains this table now.",
+                hint=f"Try again later; should it have died, in {paper.seconds:.0f} s.",
+            )
+        mine = _Paper(
+            token=newest + 1,
+            beat=0,
+            seconds=self._seconds,
+            is_released=False,
+            holder=self._holder,
+        )
+        try:
+            await self._store.put(self._path(mine.token), mine.to_json(), if_absent=True)
+        except FileExistsAlreadyError as error:
+            raise MaintenanceBusyError(
+                "Another process has just begun to maintain this table.", hint="Try again later."
+            ) from error
+        self._mine = mine
+        for token in tokens:
+            with suppress(StorageError):
+                await self._store.delete(self._path(token))
+
+    async def is_mine(self) -> bool:
+        """Tell whether the lease is still held: nobody has taken a greater token."""
+        if self._mine is None:
+            return False
+        if max(await self._tokens(), default=0) != self._mine.token:
+            self._mine = None
+        return self._mine is not None
+
+    async def beat(self) -> bool:
+        """Tell others that the holder lives; tell whether the lease is still held."""
+        if not await self.is_mine() or self._mine is None:
+            return False
+        self._mine = replace(self._mine, beat=self._mine.beat + 1)
+        await self._store.put(self._path(self._mine.token), self._mine.to_json())
+        return True
+
+    async def keep(self) -> None:
+        """Beat until cancelled, or until the lease is lost; a failed beat is tried again."""
+        is_held = True
+        while is_held:
+            await self._clock.sleep(self._seconds / BEATS_PER_LEASE)
+            with suppress(StorageError):
+                is_held = await self.beat()
+
+    async def release(self) -> None:
+        """Let others have the lease at once, as far as the storage allows; else it expires."""
+        mine, self._mine = self._mine, None
+        if mine is None:
+            return
+        # The file stays: without it tokens would begin again, and fence off nobody.
+        done = replace(mine, beat=mine.beat + 1, is_released=True)
+        with suppress(StorageError, TimeoutError):
+            async with asyncio.timeout(self._seconds):
+                await self._store.put(self._path(mine.token), done.to_json())
+
+    def _counts(self, paper: _Paper) -> bool:
+        """Tell whether somebody else's lease has to be respected."""
+        if paper.is_released or paper.holder.is_surely_dead(self._holder):
+            return False
+        now = self._clock.monotonic()
+        if self._seen != (paper.token, paper.beat):
+            self._seen, self._seen_at = (paper.token, paper.beat), now
+        return now - self._seen_at < paper.seconds
+
+    async def _tokens(self) -> list[int]:
+        return [
+            int(meta.name.removesuffix(_SUFFIX))
+            async for meta in self._store.list_from(self._folder)
+            if meta.name.endswith(_SUFFIX) and meta.name.removesuffix(_SUFFIX).isdecimal()
+        ]
+
+    async def _read(self, token: int) -> _Paper | None:
+        try:
+            return _Paper.read(token, await self._store.get(self._path(token)))
+        except FileMissingError:
+            return None
+
+    def _path(self, token: int) -> str:
+        return f"{self._folder}/{token:020}{_SUFFIX}"
+
+
+def _machine() -> str:
+    """Return what two processes share that can see each other's numbers; empty if unknown."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}/{Path('/proc/self/ns/pid').stat().st_ino}"
+    except OSError:
+        return ""

@@ -1,0 +1,128 @@
+"""What policies look at, and what they answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+JobKind = Literal["checkpoint", "log_compaction", "checksum", "cleanup"]
+
+READER_SECONDS_PER_COMMIT = 0.0002
+READER_BYTES_PER_SECOND = 100e6
+"""What a cold reader is taken to need for a commit file, and how fast it goes through its lines.
+
+Measured with deltalake 1.6 on a local disk (0.18 ms for each of 3,000 small commits, 128 MB/s of
+large ones); ours needs 0.02 ms and reads 90 MB/s. Storages that answer requests one by one add
+their latency for each commit, and Spark schedules besides: this is the least that is saved.
+"""
+
+CHECKPOINT_READ_BYTES_PER_SECOND = 60e6
+"""The same reader, through a Parquet checkpoint without its statistics."""
+
+WRITER_BYTES_PER_SECOND = 40e6
+"""How fast this release turns commits and an earlier checkpoint into a checkpoint (one thread)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitFigures:
+    """A commit since the newest checkpoint."""
+
+    version: int
+    size_bytes: int
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogStats:
+    """Figures of one log.
+
+    Attributes:
+        version: The newest.
+        commits: Those after the newest checkpoint, ascending, without a gap at the end.
+        checkpoint_version, checkpoint_ms: The newest, and when it was written; None without one.
+        compacted_until: Last version of compactions after the checkpoint; None without any.
+        has_checksum: Whether the newest version has one.
+        table_interval: The table's own `delta.checkpointInterval`; None where it says nothing.
+        live_bytes: Bytes of the newest checkpoint: about what the next one will have.
+    """
+
+    version: int
+    commits: tuple[CommitFigures, ...]
+    checkpoint_version: int | None = None
+    checkpoint_ms: int | None = None
+    compacted_until: int | None = None
+    has_checksum: bool = False
+    table_interval: int | None = None
+    live_bytes: int = 0
+
+    @property
+    def commit_bytes(self) -> int:
+        """Bytes of the commits since the checkpoint."""
+        return sum(commit.size_bytes for commit in self.commits)
+
+    @property
+    def replay_seconds(self) -> float:
+        """Seconds a cold reader is taken to need for the commits since the checkpoint."""
+        return replay_seconds(self.commits)
+
+
+def replay_seconds(commits: tuple[CommitFigures, ...]) -> float:
+    """Return the seconds a cold reader is taken to need for some commits."""
+    size = sum(commit.size_bytes for commit in commits)
+    return len(commits) * READER_SECONDS_PER_COMMIT + size / READER_BYTES_PER_SECOND
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Whether a job is due.
+
+    Attributes:
+        reason: Why, or why not: one sentence.
+        cost, saves: What it reads and writes, and what readers gain; sentences, for a due one.
+        cost_seconds, cost_bytes: Estimates of the same: time, and bytes written.
+        saves_seconds: Time that every reader saves who opens the table cold.
+        start_version, end_version: The versions it is about.
+        due_ms: When it becomes due by time alone, should nothing else happen; None where it is due
+            now, or time does not decide. Milliseconds since the epoch.
+    """
+
+    job: JobKind
+    is_due: bool
+    reason: str
+    cost: str = ""
+    saves: str = ""
+    cost_seconds: float = 0.0
+    cost_bytes: int = 0
+    saves_seconds: float = 0.0
+    start_version: int | None = None
+    end_version: int | None = None
+    due_ms: int | None = None
+
+
+class MaintenancePolicy(Protocol):
+    """Decides about one kind of job."""
+
+    def decide(self, stats: LogStats, now_ms: int) -> Decision:
+        """Say whether the job is due at this time; the same answer for the same figures."""
+        ...
+
+
+def after_ms(time_ms: int, seconds: float) -> int:
+    """Return the first whole millisecond surely later than so many seconds after a time."""
+    return time_ms + int(seconds * 1000) + 1
+
+
+def spell_bytes(count: float) -> str:
+    """Return a size for people."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    raise AssertionError
+
+
+def spell_seconds(seconds: float) -> str:
+    """Return a duration for people."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

@@ -1,0 +1,220 @@
+"""One table's maintenance: look, decide, do what is due, say when to look again."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tailerd.backoff import Backoff
+from tailerd.clock import Clock
+from tailerd.delta.log_reader import LogReader
+from tailerd.errors import (
+    BugError,
+    ConfigError,
+    MaintenanceBusyError,
+    TableError,
+    TailerdError,
+)
+from tailerd.maintenance.jobs import Survey, TableMaintenance
+from tailerd.maintenance.lease import LEASE_SECONDS, Lease
+from tailerd.maintenance.plan import Policies
+from tailerd.maintenance.policies.base import Decision
+from tailerd.telemetry import Telemetry, events
+
+REFUSED_SECONDS = 60.0
+"""How long a log that must be left alone is not looked at again, whatever happens to it."""
+LONGEST_SLEEP_SECONDS = 3600.0
+"""Wall clocks jump: what waits for a time of day is looked at now and then."""
+_BACKOFF = Backoff(first_seconds=2.0, max_seconds=600.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptTable:
+    """A table whose log is maintained.
+
+    Attributes:
+        place: Path or URL, as it is configured.
+        folder: Its log, as the watchers call it.
+        is_alone: Whether no pipeline delivers it.
+    """
+
+    place: str
+    folder: str
+    policies: Policies
+    is_alone: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What pipelines want of a log.
+
+    Attributes:
+        from_version: The oldest version one of them may have to rebuild; None where none does.
+        obstacle: Why that is not known yet; empty where it is.
+    """
+
+    from_version: int | None = None
+    obstacle: str = ""
+
+
+class TableKeeper:
+    """Maintains one table. Used by one task.
+
+    Args:
+        name: For telemetry.
+        reader: The table's log.
+        needs: Asked before a cleanup, in the thread of the caller of `turn`.
+        is_wanted: Asked between two jobs: whether to go on.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        kept: KeptTable,
+        reader: LogReader,
+        *,
+        telemetry: Telemetry,
+        clock: Clock,
+        needs: Callable[[], Needs],
+        is_wanted: Callable[[], bool],
+    ) -> None:
+        self.kept = kept
+        self.error: TailerdError | None = None
+        self._name = name
+        self._telemetry = telemetry
+        self._clock = clock
+        self._needs = needs
+        self._is_wanted = is_wanted
+        self._work = TableMaintenance(
+            reader,
+            kept.policies,
+            clock=clock,
+            needed_from=lambda: needs().from_version,
+            cleanup_obstacle=lambda: needs().obstacle,
+        )
+        self._lease = Lease(reader.store, reader.root, clock=clock)
+        self._attempt = 0
+        self._not_before = float("-inf")
+        self._cleaned_at = -float("inf")
+        self._refusal = ""
+        self._random = random.Random()
+
+    async def turn(self) -> float | None:
+        """Look once and do what is due.
+
+        Returns:
+            Seconds until another look is worth it although nothing happens; None for never.
+        """
+        now = self._clock.monotonic()
+        if now < self._not_before:
+            return self._not_before - now
+        self.error = None
+        job = "survey"
+        try:
+            survey = await self._survey(now)
+            for decision in [each for each in survey.decisions if each.is_due]:
+                job = decision.job
+                if not self._is_wanted():
+                    break
+                await self._do(survey, decision)
+        except MaintenanceBusyError as error:
+            self._telemetry.emit(events.MaintenanceYielded(table=self._name, hint=str(error)))
+            return LEASE_SECONDS
+        except TailerdError as error:
+            return self._on_error(job, error, now)
+        except Exception as error:  # noqa: BLE001 - deliveries must not end with it
+            bug = BugError(f"A maintenance job broke: {error!r}.", hint="Please report it.")
+            return self._on_error(job, bug, now)
+        self._attempt, self._refusal = 0, ""
+        return self._rest(survey)
+
+    async def _survey(self, now: float) -> Survey:
+        cleanup = self.kept.policies.cleanup
+        is_time = cleanup.is_enabled and now >= self._cleaned_at + cleanup.every_seconds
+        is_cleaning = is_time and not self._needs().obstacle
+        survey = await self._work.survey(with_cleanup=is_cleaning)
+        if is_cleaning:
+            self._cleaned_at = now
+        self._telemetry.emit(
+            events.LogSurveyed(
+                table=self._name,
+                path=self.kept.place,
+                version=survey.stats.version,
+                is_alone=self.kept.is_alone,
+                due=tuple(each.job for each in survey.decisions if each.is_due),
+            )
+        )
+        return survey
+
+    async def _do(self, survey: Survey, decision: Decision) -> None:
+        if decision.job == "checksum":
+            # Cheaper than taking turns for it, and a second one does no harm.
+            await self._apply(survey, decision)
+            return
+        await self._lease.take()
+        keeping = asyncio.create_task(self._lease.keep())
+        try:
+            await self._apply(survey, decision)
+        finally:
+            keeping.cancel()
+            await asyncio.wait([keeping])
+            await self._lease.release()
+
+    async def _apply(self, survey: Survey, decision: Decision) -> None:
+        began = self._clock.monotonic()
+        result = await self._work.apply(survey, decision)
+        self._telemetry.emit(
+            events.LogMaintained(
+                table=self._name,
+                job=result.job,
+                version=result.version,
+                result=result.outcome,
+                files=result.files,
+                bytes=result.size_bytes,
+                duration_seconds=self._clock.monotonic() - began,
+                reason=decision.reason,
+                hint=f"{result.summary} {decision.reason}",
+            )
+        )
+
+    def _on_error(self, job: str, error: TailerdError, began: float) -> float | None:
+        self.error = error
+        now = self._clock.monotonic()
+        if isinstance(error, TableError | ConfigError) and not error.retryable:
+            self._not_before = now + REFUSED_SECONDS
+            if self._refusal != str(error):
+                self._refusal = str(error)
+                self._telemetry.emit(
+                    events.MaintenanceRefused(
+                        table=self._name, error_code=error.code, hint=str(error)
+                    )
+                )
+            return None
+        wait = _BACKOFF.wait_seconds(self._attempt, self._random)
+        self._attempt += 1
+        self._not_before = now + wait
+        self._telemetry.emit(
+            events.MaintenanceFailed(
+                table=self._name,
+                job=job,
+                error_code=error.code,
+                hint=str(error),
+                duration_seconds=now - began,
+            )
+        )
+        return wait
+
+    def _rest(self, survey: Survey) -> float | None:
+        now_ms = self._clock.now_ms()
+        waits = [
+            max(0.0, each.due_ms - now_ms) / 1000
+            for each in survey.decisions
+            if each.due_ms is not None and not each.is_due
+        ]
+        cleanup = self.kept.policies.cleanup
+        if cleanup.is_enabled and self._cleaned_at >= 0:
+            again = self._cleaned_at + cleanup.every_seconds
+            waits.append(max(0.0, again - self._clock.monotonic()))
+        return min([*waits, LONGEST_SLEEP_SECONDS]) if waits else None

@@ -1,0 +1,81 @@
+"""What became of every table's log maintenance, folded from events: a part of `/status`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tailerd.clock import Clock
+from tailerd.telemetry import events
+
+
+@dataclass(slots=True)
+class _Kept:
+    surveyed_version: int | None = None
+    surveyed_ms: int | None = None
+    due: tuple[str, ...] = ()
+    refused: dict[str, object] | None = None
+    jobs: dict[str, dict[str, object]] = field(default_factory=dict)
+
+
+class MaintenanceBoard:
+    """Keeps the last result of each job of each table. Told and asked under the caller's lock."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._tables: dict[str, _Kept] = {}
+
+    def handle(self, event: events.Event) -> None:
+        """Take an event; all but those of maintenance are passed over."""
+        now_ms = self._clock.now_ms()
+        match event:
+            case events.LogSurveyed():
+                kept = self._kept(event.table)
+                kept.surveyed_version, kept.surveyed_ms = event.version, now_ms
+                kept.due, kept.refused = event.due, None
+            case events.LogMaintained():
+                kept = self._kept(event.table)
+                kept.due = tuple(job for job in kept.due if job != event.job)
+                kept.jobs[event.job] = {
+                    "result": event.result,
+                    "version": event.version,
+                    "ended_ms": now_ms,
+                    "duration_seconds": round(event.duration_seconds, 6),
+                    "files": event.files,
+                    "bytes": event.bytes,
+                    "reason": event.reason,
+                    "message": event.hint,
+                    "error_code": None,
+                }
+            case events.MaintenanceFailed():
+                self._kept(event.table).jobs[event.job] = {
+                    "result": "failed",
+                    "ended_ms": now_ms,
+                    "duration_seconds": round(event.duration_seconds, 6),
+                    "message": event.hint,
+                    "error_code": event.error_code,
+                }
+            case events.MaintenanceRefused():
+                self._kept(event.table).refused = {
+                    "code": event.error_code,
+                    "message": event.hint,
+                }
+            case events.TableRemoved():
+                self._tables.pop(event.table, None)
+            case _:
+                return
+
+    def of(self, table: str) -> dict[str, object] | None:
+        """Return what `/status` shows; None for a table that is not maintained."""
+        kept = self._tables.get(table)
+        if kept is None:
+            return None
+        return {
+            "surveyed_version": kept.surveyed_version,
+            "surveyed_ms": kept.surveyed_ms,
+            "due": list(kept.due),
+            "refused": kept.refused,
+            "jobs": dict(kept.jobs),
+        }
+
+    def _kept(self, table: str) -> _Kept:
+        return self._tables.setdefault(table, _Kept())

@@ -1,0 +1,120 @@
+"""Every clause of `Output`, against every store."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tailerd.errors import FileExistsAlreadyError, StorageError
+from tailerd.storage.base import ObjectStore
+from tailerd.storage.local import LocalStore
+from tailerd.storage.memory import MemoryStore
+from tailerd.storage.metered import MeteredStore
+from tailerd.storage.output import open_output, sweep
+from tests.doubles.faulty_store import FaultyStore
+
+STORES: dict[str, Callable[[], ObjectStore]] = {
+    "local": LocalStore,
+    "memory": MemoryStore,
+    "metered": lambda: MeteredStore(LocalStore()),
+    "faulty-without-faults": lambda: FaultyStore(LocalStore()),
+}
+
+
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest) -> ObjectStore:
+    return STORES[request.param]()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return f"{tmp_path}/folder/deeper/file"
+
+
+async def names(store: ObjectStore, path: str) -> list[str]:
+    return [meta.name async for meta in store.list_from(path.rpartition("/")[0])]
+
+
+async def test_a_file_appears_whole_when_it_is_finished(store: ObjectStore, path: str) -> None:
+    output = open_output(store, path)
+    output.write(b"one ")
+    output.write(b"two")
+    assert await names(store, path) == []
+    await output.finish()
+    assert await store.get(path) == b"one two"
+    assert output.tell() == output.size_bytes == 7
+
+
+async def test_a_file_that_is_discarded_leaves_nothing(store: ObjectStore, path: str) -> None:
+    output = open_output(store, path)
+    output.write(b"one")
+    await output.discard()
+    output.write(b"nobody listens")
+    assert await names(store, path) == []
+    folder = Path(path).parent
+    assert not folder.exists() or list(folder.iterdir()) == []
+
+
+async def test_exactly_one_of_several_racing_outputs_wins(store: ObjectStore, path: str) -> None:
+    outputs = [open_output(store, path) for _ in range(4)]
+    for number, output in enumerate(outputs):
+        output.write(str(number).encode())
+    ends = await asyncio.gather(
+        *(output.finish(if_absent=True) for output in outputs), return_exceptions=True
+    )
+    assert [type(end) for end in ends].count(FileExistsAlreadyError) == 3
+    winner = next(number for number, end in enumerate(ends) if end is None)
+    assert await store.get(path) == str(winner).encode()
+    assert await names(store, path) == ["file"]
+
+
+async def test_an_output_replaces_what_is_there(store: ObjectStore, path: str) -> None:
+    await store.put(path, b"before")
+    output = open_output(store, path)
+    output.write(b"after")
+    await output.finish()
+    await output.discard()
+    assert await store.get(path) == b"after"
+
+
+async def test_parquet_is_written_to_an_output(store: ObjectStore, path: str) -> None:
+    table = pa.table({"a": [1, 2, 3]})
+    output = open_output(store, path)
+    with pq.ParquetWriter(output, table.schema) as writer:
+        writer.write_table(table)
+    await output.finish(if_absent=True)
+    with store.open_input(path) as source:
+        assert pq.read_table(source).equals(table)
+
+
+def test_only_old_leftovers_are_swept(tmp_path: Path) -> None:
+    store = LocalStore()
+    old, young = (open_output(store, f"{tmp_path}/{name}") for name in ("old", "young"))
+    first, second = sorted(tmp_path.iterdir(), key=lambda item: item.stat().st_ino)
+    os.utime(first, (1000, 1000))
+    (tmp_path / "a file").write_text("")
+    os.utime(tmp_path / "a file", (1000, 1000))
+    assert asyncio.run(sweep(store, str(tmp_path), 2_000_000)) == 1
+    assert {item.name for item in tmp_path.iterdir()} == {second.name, "a file"}
+    assert asyncio.run(sweep(store, f"{tmp_path}/not there", 2_000_000)) == 0
+    for output in (old, young):
+        asyncio.run(output.discard())
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write anywhere")
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(StorageError):
+        open_output(LocalStore(), f"{tmp_path}/file")
+
+
+async def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="a file stands where a folder must"):
+        open_output(LocalStore(), f"{tmp_path}/file/deeper/one")

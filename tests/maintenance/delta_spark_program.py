@@ -1,0 +1,89 @@
+"""Delta Spark in a process of its own: a line of JSON in, a line of JSON out.
+
+Another session of this test run may hold the one JVM that PySpark allows a process, without the
+jars of Delta.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
+CONF = {
+    "spark.jars.packages": PACKAGE,
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.databricks.delta.checksum.mismatch.fatal": "true",
+    "spark.databricks.delta.snapshotLogging.async": "false",
+}
+
+
+def serve() -> None:
+    """Answer requests until the input ends."""
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2]")
+    for name, value in CONF.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    print(json.dumps({"ready": spark.version}), flush=True)
+    for line in sys.stdin:
+        try:
+            answer = {"answer": _answer(spark, json.loads(line))}
+        except Exception as error:  # noqa: BLE001 - whatever it is, the test is told
+            answer = {"error": f"{type(error).__name__}: {error}"[:4000]}
+        print("@" + json.dumps(answer, default=str), flush=True)
+    spark.stop()
+
+
+def _answer(spark: Any, request: dict[str, Any]) -> Any:
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    match request["do"]:
+        case "read":
+            reader = spark.read.format("delta")
+            if request.get("version") is not None:
+                reader = reader.option("versionAsOf", request["version"])
+            frame = reader.load(request["path"])
+            if request.get("where"):
+                frame = frame.where(request["where"])
+            return [row.asDict(recursive=True) for row in frame.collect()]
+        case "sql":
+            return [row.asDict(recursive=True) for row in spark.sql(request["text"]).collect()]
+        case "checkpoint":
+            log = spark._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
+                spark._jsparkSession, request["path"]
+            )
+            log.checkpoint()
+            return None
+        case "snapshot":
+            log = spark._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
+                spark._jsparkSession, request["path"]
+            )
+            snapshot = log.update(False, getattr(log, "update$default$2")(),
+                                  getattr(log, "update$default$3")())  # fmt: skip
+            segment = snapshot.logSegment()
+            return {
+                "version": snapshot.version(),
+                "files": snapshot.numOfFiles(),
+                "bytes": snapshot.sizeInBytes(),
+                "is_valid": snapshot.validateChecksum(
+                    getattr(snapshot, "validateChecksum$default$1")()
+                ),
+                "checkpoint": segment.checkpointProvider().version(),
+                "deltas": segment.deltas().mkString(","),
+            }
+        case other:
+            raise ValueError(other)
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,174 @@
+"""Every IO of every job fails once: no reader sees a wrong state, and the next try succeeds."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from tailerd.delta.log_cleanup import LogCleanup
+from tailerd.delta.log_reader import LogReader
+from tailerd.delta.log_writer import LogWriter
+from tailerd.errors import StorageError, TailerdError
+from tailerd.storage.base import ObjectStore
+from tailerd.storage.local import LocalStore
+from tests.doubles.faulty_store import FaultyStore
+from tests.doubles.sim_clock import SimClock
+from tests.tables.builder import START_MS, TableBuilder
+from tests.unit.delta.histories import assert_described, assert_is, live_files, write_history
+from tests.unit.delta.log_bodies import add, remove
+
+DAY = 86_400_000
+NOW = START_MS + 60 * DAY
+
+Job = Callable[[ObjectStore, str], Awaitable[None]]
+
+
+async def checkpoint(store: ObjectStore, root: str) -> None:
+    reader = LogReader(store, root)
+    await LogWriter(reader, clock=SimClock(NOW)).write_checkpoint(await reader.open())
+
+
+async def compaction(store: ObjectStore, root: str) -> None:
+    reader = LogReader(store, root)
+    snapshot, _ = await reader.open_listed(with_files=False)
+    await LogWriter(reader).write_compaction(snapshot.state, 1, 6)
+
+
+async def checksum(store: ObjectStore, root: str) -> None:
+    reader = LogReader(store, root)
+    await LogWriter(reader).write_checksum(await reader.open())
+
+
+async def cleanup(store: ObjectStore, root: str) -> None:
+    reader = LogReader(store, root)
+    snapshot, _ = await reader.open_listed(with_files=False)
+    job = LogCleanup(reader, clock=SimClock(NOW))
+    await job.apply(await job.plan(snapshot.state))
+
+
+def v1_table(folder: Path) -> TableBuilder:
+    table = write_history(folder)
+    table.checkpoint(4)
+    table.change_metadata(properties={"delta.checkpointPolicy": "classic"})
+    table.commit(remove("d", deletionTimestamp=NOW))
+    return table
+
+
+def v2_table(folder: Path) -> TableBuilder:
+    table = write_history(folder)
+    asyncio.run(checkpoint(LocalStore(), str(folder)))
+    table.commit(add("new"), remove("d", deletionTimestamp=NOW))
+    return table
+
+
+def old_table(folder: Path) -> TableBuilder:
+    table = write_history(folder)
+    table.checkpoint(3, layout="v2-json", sidecars=2)
+    table.checkpoint(6)
+    table.compact(0, 2)
+    return table
+
+
+JOBS: dict[str, tuple[Callable[[Path], TableBuilder], Job, int]] = {
+    "v1-checkpoint": (v1_table, checkpoint, 0),
+    "v2-checkpoint": (v2_table, checkpoint, 0),
+    "compaction": (write_history, compaction, 0),
+    "checksum": (write_history, checksum, 0),
+    "cleanup": (old_table, cleanup, 6),
+}
+
+
+async def assert_right(table: TableBuilder, whole: TableBuilder, oldest: int) -> None:
+    reader = LogReader(LocalStore(), str(table.folder))
+    for version in range(oldest, whole.version + 1):
+        snapshot = await reader.open(version)
+        state = whole.state(version)
+        assert_is(snapshot, state)
+        assert_described(await live_files(reader, snapshot), state)
+    assert (await reader.open()).version == whole.version
+
+
+def count_requests(job: Job, whole: TableBuilder, place: Path) -> int:
+    shutil.copytree(whole.folder, place)
+    store = FaultyStore(LocalStore())
+    asyncio.run(bounded(job(store, str(place))))
+    shutil.rmtree(place)
+    return len(store.log)
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_whichever_io_fails_readers_see_the_truth(tmp_path: Path, name: str) -> None:
+    make, job, oldest = JOBS[name]
+    whole = make(tmp_path / "whole")
+    last = count_requests(job, whole, tmp_path / "count")
+    # In the middle are hundreds of pieces of one Parquet file, which are all alike.
+    numbers = {*range(1, min(last, 40) + 1), *range(40, last, 29), *range(max(1, last - 20), last)}
+    for number in sorted({*numbers, last}):
+        place = tmp_path / str(number)
+        shutil.copytree(whole.folder, place)
+        table = TableBuilder(place)
+        store = FaultyStore(LocalStore())
+        store.fail_nth(number)
+        with pytest.raises(StorageError, match="the test told it to"):
+            asyncio.run(bounded(job(store, str(place))))
+        asyncio.run(assert_right(table, whole, oldest))
+        assert not list(place.rglob(".tailerd-tmp-*"))
+        # What failed once is done by the next try.
+        asyncio.run(bounded(job(LocalStore(), str(place))))
+        asyncio.run(assert_right(table, whole, oldest))
+        shutil.rmtree(place)
+
+
+async def bounded(job: Awaitable[None]) -> None:
+    async with asyncio.timeout(20):
+        await job
+
+
+@pytest.mark.parametrize("name", ["v1-checkpoint", "v2-checkpoint"])
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, name: str) -> None:
+    make, job, _ = JOBS[name]
+    table = make(tmp_path)
+    before = set(table.log.rglob("*"))
+    store = FaultyStore(LocalStore())
+    full = StorageError("No space left on device.", hint="Free some space.")
+    for number in range(1, 30):
+        store.fail_nth(number, full, kind="put")
+    with pytest.raises(StorageError, match="No space left"):
+        asyncio.run(bounded(job(store, str(tmp_path))))
+    assert set(table.log.rglob("*")) - before <= {table.log / "_sidecars"}
+
+
+def test_two_daemons_at_once_write_one_checkpoint(tmp_path: Path) -> None:
+    table = v1_table(tmp_path)
+
+    async def race() -> list[str]:
+        async def one() -> str:
+            reader = LogReader(LocalStore(), str(tmp_path))
+            snapshot = await reader.open()
+            return (await LogWriter(reader).write_checkpoint(snapshot)).outcome
+
+        return sorted(await asyncio.gather(*(one() for _ in range(4))))
+
+    outcomes = asyncio.run(race())
+    assert outcomes.count("written") == 1
+    assert set(outcomes) == {"already_there", "written"}
+    asyncio.run(assert_right(table, table, 0))
+
+
+def test_a_damaged_checkpoint_below_is_passed_over(tmp_path: Path) -> None:
+    table = v1_table(tmp_path)
+    path = table.log / f"{4:020}.checkpoint.parquet"
+    body = bytearray(path.read_bytes())
+    body[100:2000] = bytes(1900)
+    path.write_bytes(bytes(body))
+    try:
+        asyncio.run(checkpoint(LocalStore(), str(tmp_path)))
+    except TailerdError as error:
+        # Where only what a reader does not look at is damaged, the job says so and writes nothing.
+        assert f"{4:020}.checkpoint.parquet" in str(error)  # noqa: PT017
+        assert not list(table.log.glob(f"{table.version:020}.checkpoint*"))
+    asyncio.run(assert_right(table, table, 5))

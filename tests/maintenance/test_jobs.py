@@ -1,0 +1,139 @@
+"""A log is surveyed, its policies decide, and what is due is done."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tailerd.delta.log_reader import LogReader
+from tailerd.errors import ConfigError, UnsupportedFeatureError
+from tailerd.maintenance.jobs import JobResult, TableMaintenance
+from tailerd.maintenance.plan import CleanupPolicy, Policies
+from tailerd.maintenance.policies.checkpoint import CheckpointPolicy
+from tailerd.maintenance.policies.checksum import ChecksumPolicy
+from tailerd.maintenance.policies.log_compaction import LogCompactionPolicy
+from tailerd.storage.local import LocalStore
+from tests.doubles.sim_clock import SimClock
+from tests.maintenance.test_cleanup import DAY, FIRST, assert_readable, commits_of, daily
+from tests.tables.builder import TableBuilder
+from tests.unit.delta.histories import write_history
+from tests.unit.delta.log_bodies import add
+
+
+def maintenance(table: TableBuilder, policies: Policies, **more: object) -> TableMaintenance:
+    reader = LogReader(LocalStore(), str(table.folder))
+    clock = SimClock(FIRST + 40 * DAY)
+    return TableMaintenance(reader, policies, clock=clock, **more)  # type: ignore[arg-type]
+
+
+async def do_all(work: TableMaintenance) -> dict[str, JobResult]:
+    """Survey again and again until nothing is due."""
+    done: dict[str, JobResult] = {}
+    for _ in range(9):
+        survey = await work.survey()
+        due = [decision for decision in survey.decisions if decision.is_due]
+        if not due:
+            return done
+        for decision in due:
+            done[decision.job] = await work.apply(survey, decision)
+    raise AssertionError(f"never done: {done}")
+
+
+async def test_a_survey_counts_what_readers_replay(tmp_path: Path) -> None:
+    table = write_history(tmp_path)
+    table.checkpoint(3)
+    table.compact(4, 6)
+    table.checksum()
+    table.change_metadata(properties={"delta.checkpointInterval": "7"})
+    stats = (await maintenance(table, Policies()).survey()).stats
+    assert [commit.version for commit in stats.commits] == list(range(4, table.version + 1))
+    assert stats.commit_bytes == sum(
+        table.commit_path(version).stat().st_size for version in range(4, table.version + 1)
+    )
+    assert (stats.checkpoint_version, stats.compacted_until) == (3, 6)
+    assert (stats.table_interval, stats.has_checksum) == (7, False)
+
+
+@pytest.mark.parametrize("interval", ["0", "-5", "many", ""])
+async def test_an_interval_out_of_range_is_as_good_as_none(tmp_path: Path, interval: str) -> None:
+    table = TableBuilder(tmp_path, properties={"delta.checkpointInterval": interval})
+    table.create(add("a"))
+    assert (await maintenance(table, Policies()).survey()).stats.table_interval is None
+
+
+async def test_what_is_due_is_done_once(tmp_path: Path) -> None:
+    table = write_history(tmp_path)
+    policies = Policies(
+        checkpoint=CheckpointPolicy(every_commits=3), checksum=ChecksumPolicy(is_enabled=True)
+    )
+    done = await do_all(maintenance(table, policies))
+    assert {job: result.outcome for job, result in done.items()} == {
+        "checksum": "written",
+        "checkpoint": "written",
+    }
+    assert list(table.log.glob(f"{table.version:020}.checkpoint*"))
+    assert await do_all(maintenance(table, policies)) == {}
+
+
+async def test_a_compaction_is_done_between_checkpoints(tmp_path: Path) -> None:
+    table = write_history(tmp_path)
+    table.checkpoint(2)
+    policies = Policies(
+        checkpoint=CheckpointPolicy(every_commits=100),
+        log_compaction=LogCompactionPolicy(every_commits=3),
+    )
+    done = await do_all(maintenance(table, policies))
+    assert done["log_compaction"].outcome == "written"
+    assert (table.log / f"{3:020}.{table.version:020}.compacted.json").exists()
+
+
+async def test_cleanup_is_off_unless_it_is_switched_on(tmp_path: Path) -> None:
+    table = daily(tmp_path / "table")
+    table.checkpoint(7)
+    shutil.copytree(table.folder, tmp_path / "whole")
+    none = Policies(checkpoint=CheckpointPolicy(every_commits=1000))
+    assert await do_all(maintenance(table, none)) == {}
+    cleaning = Policies(checkpoint=none.checkpoint, cleanup=CleanupPolicy(is_enabled=True))
+    assert await do_all(maintenance(table, cleaning, needed_from=lambda: 4)) == {}
+    done = await do_all(maintenance(table, cleaning))
+    assert done["cleanup"].files == 7
+    assert commits_of(table)[0] == 7
+
+
+async def test_cleanup_may_keep_more_than_the_table_says_but_not_less(tmp_path: Path) -> None:
+    table = daily(tmp_path)
+    table.checkpoint(3)
+    table.checkpoint(7)
+    longer = Policies(
+        checkpoint=CheckpointPolicy(every_commits=1000),
+        cleanup=CleanupPolicy(is_enabled=True, older_than_seconds=35 * 86_400),
+    )
+    await do_all(maintenance(table, longer))
+    assert commits_of(table)[0] == 3
+    shorter = Policies(cleanup=CleanupPolicy(is_enabled=True, older_than_seconds=86_400))
+    with pytest.raises(ConfigError, match=r"keeps: its delta.logRetentionDuration is 30 days"):
+        await maintenance(table, shorter).survey()
+
+
+async def test_a_table_with_unknown_writer_features_is_not_even_surveyed(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path, reader_features=[], writer_features=["somethingNew"])
+    table.create(add("a"))
+    with pytest.raises(UnsupportedFeatureError, match="somethingNew"):
+        await maintenance(table, Policies()).survey()
+
+
+async def test_kept_versions_are_right_after_all_jobs(tmp_path: Path) -> None:
+    table = daily(tmp_path / "table")
+    shutil.copytree(table.folder, tmp_path / "whole")
+    policies = Policies(
+        checksum=ChecksumPolicy(is_enabled=True), cleanup=CleanupPolicy(is_enabled=True)
+    )
+    table.checkpoint(5)
+    done = await do_all(maintenance(table, policies))
+    assert done.keys() == {"checkpoint", "checksum", "cleanup"}
+    shutil.copytree(table.folder, tmp_path / "after")
+    whole, after = tmp_path / "whole", TableBuilder(tmp_path / "after")
+    await asyncio.to_thread(assert_readable, after, whole, range(5, 40))

@@ -1,0 +1,213 @@
+"""Whose turn it is: one holder at a time, expiry by the observer's own clock, tokens that grow."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tailerd.clock import SystemClock
+from tailerd.errors import MaintenanceBusyError
+from tailerd.maintenance.lease import LEASE_FOLDER, Holder, Lease
+from tailerd.storage.local import LocalStore
+from tests.doubles.sim_clock import SimClock
+
+FAR = Holder(machine="elsewhere", pid=1, name="process 1 on elsewhere")
+OTHER = Holder(machine="elsewhere", pid=2, name="process 2 on elsewhere")
+DAY_MS = 86_400_000
+
+
+def lease(folder: Path, clock: SimClock, holder: Holder = FAR) -> Lease:
+    return Lease(LocalStore(), str(folder), clock=clock, seconds=60, holder=holder)
+
+
+def papers(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / LEASE_FOLDER).iterdir())
+
+
+async def is_refused(asked: Lease) -> bool:
+    try:
+        await asked.take()
+    except MaintenanceBusyError:
+        return True
+    return False
+
+
+async def test_a_lease_that_is_held_is_refused_and_names_its_holder(tmp_path: Path) -> None:
+    clock = SimClock()
+    await lease(tmp_path, clock).take()
+    with pytest.raises(MaintenanceBusyError, match="process 1 on elsewhere"):
+        await lease(tmp_path, clock, OTHER).take()
+
+
+async def test_a_lease_that_is_given_back_can_be_taken_at_once_with_a_greater_token(
+    tmp_path: Path,
+) -> None:
+    clock = SimClock()
+    tokens = []
+    for holder in (FAR, OTHER, FAR):
+        mine = lease(tmp_path, clock, holder)
+        await mine.take()
+        tokens.append(mine.token)
+        await mine.release()
+        assert mine.token is None
+    assert tokens == [1, 2, 3]
+    assert len(papers(tmp_path)) == 1
+
+
+async def test_a_lease_expires_only_after_nothing_was_heard_for_its_whole_duration(
+    tmp_path: Path,
+) -> None:
+    clock = SimClock(is_automatic=True)
+    first, second = lease(tmp_path, clock), lease(tmp_path, clock, OTHER)
+    await first.take()
+    assert await is_refused(second)
+    await clock.sleep(59)
+    assert await is_refused(second)
+    assert await first.beat()
+    await clock.sleep(59)
+    assert await is_refused(second), "it was heard of a minute ago at most"
+    await clock.sleep(61)
+    assert not await is_refused(second)
+    assert not await first.beat()
+    assert not await first.is_mine()
+
+
+async def test_wall_clocks_that_jump_by_a_day_change_nothing(tmp_path: Path) -> None:
+    clock = SimClock(is_automatic=True)
+    first, second = lease(tmp_path, clock), lease(tmp_path, clock, OTHER)
+    await first.take()
+    for jump in (DAY_MS, -2 * DAY_MS):
+        clock.jump_wall(jump)
+        assert await is_refused(second)
+        assert await first.is_mine()
+
+
+async def test_a_holder_that_slept_is_fenced_off_and_takes_nothing_back(tmp_path: Path) -> None:
+    clock = SimClock(is_automatic=True)
+    first, second = lease(tmp_path, clock), lease(tmp_path, clock, OTHER)
+    await first.take()
+    await is_refused(second)
+    await clock.sleep(61)
+    await second.take()
+    await first.release()
+    assert await second.is_mine()
+    assert second.token == 2
+
+
+async def test_a_dead_process_of_this_machine_is_not_waited_for(tmp_path: Path) -> None:
+    done = await asyncio.create_subprocess_exec(sys.executable, "-c", "")
+    await done.wait()
+    me = Holder.this_process()
+    clock = SimClock()
+    await lease(tmp_path, clock, Holder(machine=me.machine, pid=done.pid, name="gone")).take()
+    mine = Lease(LocalStore(), str(tmp_path), clock=clock)
+    await mine.take()
+    assert mine.token == 2
+
+
+async def test_a_living_process_of_this_machine_is_respected(tmp_path: Path) -> None:
+    clock = SimClock()
+    await Lease(LocalStore(), str(tmp_path), clock=clock).take()
+    with pytest.raises(MaintenanceBusyError, match=str(os.getpid())):
+        await Lease(LocalStore(), str(tmp_path), clock=clock).take()
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"beat": 1}', b"\xff\xfe", b"null"])
+async def test_a_damaged_lease_holds_nobody_up_for_ever(tmp_path: Path, body: bytes) -> None:
+    folder = tmp_path / LEASE_FOLDER
+    folder.mkdir(parents=True)
+    (folder / f"{7:020}.lease").write_bytes(body)
+    clock = SimClock(is_automatic=True)
+    asked = lease(tmp_path, clock)
+    assert await is_refused(asked)
+    await clock.sleep(61)
+    await asked.take()
+    assert asked.token == 8
+
+
+async def test_files_of_others_in_the_folder_are_left_alone(tmp_path: Path) -> None:
+    folder = tmp_path / LEASE_FOLDER
+    folder.mkdir(parents=True)
+    (folder / "notes.txt").write_text("mine")
+    (folder / "x.lease").write_text("mine")
+    asked = lease(tmp_path, SimClock())
+    await asked.take()
+    assert papers(tmp_path) == [f"{1:020}.lease", "notes.txt", "x.lease"]
+
+
+async def test_a_lease_is_kept_while_it_is_used(tmp_path: Path) -> None:
+    mine = Lease(LocalStore(), str(tmp_path), clock=SystemClock(), seconds=0.4, holder=FAR)
+    other = Lease(LocalStore(), str(tmp_path), clock=SystemClock(), seconds=0.4, holder=OTHER)
+    await mine.take()
+    keeping = asyncio.create_task(mine.keep())
+    for _ in range(8):
+        assert await is_refused(other)
+        await asyncio.sleep(0.1)
+    keeping.cancel()
+    await asyncio.wait([keeping])
+    assert await is_refused(other)
+    await asyncio.sleep(0.5)
+    assert not await is_refused(other)
+
+
+PROGRAM = """
+import asyncio, sys
+from tailerd.clock import SystemClock
+from tailerd.errors import MaintenanceBusyError
+from tailerd.maintenance.lease import Lease
+from tailerd.storage.local import LocalStore
+
+async def main():
+    lease = Lease(LocalStore(), sys.argv[1], clock=SystemClock())
+    print("ready", flush=True)
+    sys.stdin.readline()
+    try:
+        await lease.take()
+        print(lease.token, flush=True)
+    except MaintenanceBusyError:
+        print("busy", flush=True)
+    sys.stdin.readline()
+
+asyncio.run(main())
+"""
+
+
+def test_of_two_processes_at_once_one_gets_the_lease(tmp_path: Path) -> None:
+    for turn in range(1, 4):
+        with (
+            subprocess.Popen(
+                [sys.executable, "-c", PROGRAM, str(tmp_path)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            ) as one,
+            subprocess.Popen(
+                [sys.executable, "-c", PROGRAM, str(tmp_path)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            ) as two,
+        ):
+            both = (one, two)
+            for process in both:
+                assert process.stdin is not None
+                assert process.stdout is not None
+                assert process.stdout.readline() == "ready\n"
+            for process in both:
+                assert process.stdin is not None
+                process.stdin.write("\n")
+                process.stdin.flush()
+            said = sorted(p.stdout.readline().strip() for p in both if p.stdout is not None)
+            assert said == sorted([str(turn), "busy"])
+            [paper] = papers(tmp_path)
+            assert json.loads((tmp_path / LEASE_FOLDER / paper).read_text())["token"] == turn
+            for process in both:
+                assert process.stdin is not None
+                process.stdin.write("\n")
+                process.stdin.flush()

@@ -1,0 +1,126 @@
+"""Checkpoints of random histories, from every kind of checkpoint below, hold the naive state."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tailerd.delta.log_reader import LogReader
+from tailerd.delta.log_writer import LogWriter
+from tailerd.storage.local import LocalStore
+from tests.doubles.sim_clock import SimClock
+from tests.maintenance.written import (
+    assert_same,
+    checkpoint_actions,
+    checkpoint_of,
+    expected,
+    state_of,
+    without_old_removes,
+)
+from tests.property.test_log_replay import (
+    KINDS_WITH_STATS,
+    commits,
+    paths,
+    vectors,
+    write,
+)
+from tests.tables.builder import START_MS, TableBuilder
+from tests.tables.naive_log import Action
+from tests.unit.delta.histories import assert_described, assert_is, live_files, write_checkpoint
+from tests.unit.delta.log_bodies import remove
+
+DAY = 86_400_000
+NOW = START_MS + 10 * DAY
+STRUCT_STATS = "classic-struct-stats"
+
+timed_removes = st.builds(
+    lambda path, dv, age: remove(path, deletionTimestamp=NOW - age * DAY, **dv),
+    paths,
+    vectors,
+    st.integers(0, 9),
+)
+histories = st.lists(
+    st.builds(
+        lambda commit, removes: ([*commit[0], *removes], commit[1], commit[2]),
+        commits,
+        st.lists(timed_removes, max_size=3),
+    ),
+    min_size=2,
+    max_size=7,
+)
+
+
+def without_repeated_removes(actions: list[Action]) -> list[Action]:
+    """Leave one remove of each logical file in a commit: more are illegal."""
+    seen, kept = set(), []
+    for action in actions:
+        if "remove" in action:
+            key = (
+                action["remove"]["path"].replace("%20", " ").replace("%C3%BC", "ü"),
+                str(action["remove"].get("deletionVector")),
+            )
+            if key in seen:
+                continue
+            seen.add(key)
+        kept.append(action)
+    return kept
+
+
+@pytest.mark.parametrize("copied_rows", [1, 100], ids=["copied", "decoded"])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data(), history=histories)
+def test_checkpoints_of_a_random_history_hold_the_naive_state(
+    copied_rows: int, data: st.DataObject, history: list[Any]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tailerd.delta.checkpoint_source.COPIED_ROWS", copied_rows)
+        policy = data.draw(st.sampled_from(["classic", "v2"]))
+        properties = {"delta.checkpointPolicy": policy}
+        table = TableBuilder(
+            Path(folder),
+            reader_features=["deletionVectors", "v2Checkpoint"],
+            properties=properties,
+        )
+        for version, (actions, changed, protocol) in enumerate(history):
+            if changed is not None:
+                changed["configuration"] = properties
+            write(table, version, (without_repeated_removes(actions), changed, protocol))
+        below = data.draw(st.none() | st.integers(0, table.version - 1))
+        if below is not None:
+            kinds = [kind for kind in KINDS_WITH_STATS if kind != STRUCT_STATS]
+            write_checkpoint(table, data.draw(st.sampled_from(kinds)), below)
+        asyncio.run(check(table, below, data.draw(st.sampled_from(["each", "held"]))))
+
+
+async def check(table: TableBuilder, below: int | None, way: str) -> None:
+    """Write a checkpoint of each later version: from a new snapshot, or one that is carried on."""
+    reader = LogReader(LocalStore(), str(table.folder))
+    writer = LogWriter(reader, clock=SimClock(NOW))
+    snapshot = await reader.open(below or 0)
+    for version in range((below or 0) + 1, table.version + 1):
+        if way == "each":
+            snapshot = await reader.open(version)
+        else:
+            file = await reader.commit_file(version)
+            assert file is not None
+            snapshot = snapshot.advance((await reader.read_commit(file)).commit)
+        result = await writer.write_checkpoint(snapshot)
+        assert result.rebased is not None
+        snapshot = result.rebased
+        state = table.state(version)
+        found = state_of(checkpoint_actions(table.log, version), version)
+        assert found.removes.keys() <= state.removes.keys()
+        assert_same(without_old_removes(found, NOW - 7 * DAY), expected(state, now_ms=NOW))
+        assert_is(snapshot, state)
+        assert_described(await live_files(reader, snapshot), state)
+        again = await LogReader(LocalStore(), str(table.folder)).open(version)
+        assert again.checkpoint_version == version
+        assert_described(await live_files(reader, again), state)
+        if way == "each" and version % 2:
+            checkpoint_of(table.log, version).unlink()

@@ -1,0 +1,147 @@
+"""The section `maintenance`: what it means, and which wishes contradict each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tailerd.config import Config, load_config
+from tailerd.config.documents import schema
+from tailerd.errors import ConfigError
+from tailerd.maintenance.plan import DailyPause, Policies
+from tailerd.maintenance.policies.checkpoint import CheckpointPolicy
+from tailerd.maintenance.policies.checksum import ChecksumPolicy
+from tailerd.maintenance.policies.log_compaction import LogCompactionPolicy
+from tailerd.maintenance.settings import policies_of
+
+
+def load(folder: Path, section: str) -> Config:
+    path = folder / "tailerd.yaml"
+    path.write_text(f"tables: {{orders: {{path: /data/orders, maintenance: {section}}}}}")
+    return load_config(path)
+
+
+def policies(folder: Path, section: str) -> Policies:
+    maintenance = load(folder, section).tables["orders"].maintenance
+    assert maintenance is not None
+    return policies_of(maintenance)
+
+
+def test_the_section_of_the_contract_is_read(tmp_path: Path) -> None:
+    found = policies(
+        tmp_path,
+        "{checkpoint: {every_commits: 10, every_bytes: 64MiB, min_interval: 10s},"
+        " log_compaction: {every_commits: 100}, checksum: true, cleanup: {enabled: false}}",
+    )
+    assert found == Policies(
+        checkpoint=CheckpointPolicy(
+            every_commits=10, every_bytes=64 * 1024**2, min_interval_seconds=10.0
+        ),
+        log_compaction=LogCompactionPolicy(every_commits=100),
+        checksum=ChecksumPolicy(is_enabled=True),
+    )
+
+
+def test_an_empty_section_checkpoints_as_the_table_says_and_nothing_else(tmp_path: Path) -> None:
+    assert policies(tmp_path, "{}") == Policies()
+    assert Policies().checkpoint.every_commits is None
+    assert not Policies().cleanup.is_enabled
+
+
+def test_every_other_field_reaches_its_policy(tmp_path: Path) -> None:
+    found = policies(
+        tmp_path,
+        "{checkpoint: {every_age: 1h, max_replay: 500ms, quiet: 5s, every_bytes: null},"
+        " cleanup: {enabled: true, older_than: 60d, every: 2h}, not_between: ['22:30-06:00']}",
+    )
+    assert found.checkpoint == CheckpointPolicy(
+        every_bytes=None, every_seconds=3600.0, max_replay_seconds=0.5, quiet_seconds=5.0
+    )
+    assert found.cleanup.is_enabled
+    assert (found.cleanup.older_than_seconds, found.cleanup.every_seconds) == (5_184_000.0, 7200.0)
+    assert found.pauses == (DailyPause(22 * 60 + 30, 6 * 60),)
+
+
+def test_without_the_section_nothing_is_maintained(tmp_path: Path) -> None:
+    path = tmp_path / "tailerd.yaml"
+    path.write_text("tables: {orders: {path: /data/orders, sink: {kind: console}}}")
+    table = load_config(path).tables["orders"]
+    assert table.maintenance is None
+    assert table.has_sink
+
+
+def test_a_table_that_is_maintained_needs_no_sink(tmp_path: Path) -> None:
+    assert not load(tmp_path, "{}").tables["orders"].has_sink
+
+
+def test_a_template_may_maintain_all_tables_of_a_folder(tmp_path: Path) -> None:
+    path = tmp_path / "tailerd.yaml"
+    path.write_text(
+        "discover: {lake: {path: /lake/*, template: {maintenance: {checksum: true}}}}",
+    )
+    table = load_config(path).discover["lake"].template.table("orders", "/lake/orders")
+    assert not table.has_sink
+    assert table.maintenance is not None
+    assert table.maintenance.checksum
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        (
+            "{checkpoint: {every_age: 1m, min_interval: 1h}}",
+            "min_interval is longer than every_age",
+        ),
+        ("{checkpoint: {every_age: 1m, quiet: 1h}}", "quiet is longer than every_age"),
+        ("{checkpoint: null}", "everything is switched off"),
+        ("{cleanup: {older_than: 60d}}", "cleanup.enabled is false"),
+        (
+            "{checkpoint: {every_age: 2d}, cleanup: {enabled: true, older_than: 1d}}",
+            "no checkpoint stands for",
+        ),
+        (
+            "{checkpoint: {min_interval: 7d}, cleanup: {enabled: true, older_than: 6d}}",
+            "shorter than the time between two checkpoints",
+        ),
+        ("{not_between: ['00:00-12:00', '12:00-00:00']}", "no part of the day"),
+        ("{not_between: ['8-18']}", "HH:MM-HH:MM"),
+        ("{not_between: ['25:00-26:00']}", "HH:MM-HH:MM"),
+        ("{not_between: ['08:00-08:00']}", "begins when it ends"),
+        ("{checkpoint: {every_commits: 0}}", "every_commits is 0"),
+        ("{checkpoint: {every_comits: 5}}", "`every_commits`"),
+        ("{checkpoint: {min_interval: 10}}", "such as 10s"),
+        ("{log_compaction: {}}", "log_compaction.every_commits is missing"),
+        ("{log_compaction: {every_commits: 1}}", "greater than or equal to 2"),
+        ("{cleanup: {enabled: true, every: 1s}}", "greater than or equal to 60"),
+        ("true", "mapping"),
+    ],
+)
+def test_what_contradicts_itself_is_refused_with_the_reason(
+    tmp_path: Path, section: str, words: str
+) -> None:
+    with pytest.raises(ConfigError, match=r"tables\.orders\.maintenance") as caught:
+        load(tmp_path, section)
+    assert words in str(caught.value)
+    assert caught.value.exit_status == 2
+
+
+@pytest.mark.parametrize("section", ["null", ""])
+def test_a_table_with_neither_sink_nor_maintenance_is_refused(tmp_path: Path, section: str) -> None:
+    with pytest.raises(ConfigError, match=r"tables\.orders\.sink is missing.*maintenance"):
+        load(tmp_path, section)
+
+
+def test_a_template_with_neither_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "tailerd.yaml"
+    path.write_text("discover: {lake: {path: /lake/*, template: {from: latest}}}")
+    with pytest.raises(ConfigError, match="sink is missing"):
+        load_config(path)
+
+
+def test_the_schema_knows_that_one_of_both_is_needed() -> None:
+    for name in ("TableConfig", "TemplateConfig"):
+        assert schema()["$defs"][name]["anyOf"] == [
+            {"required": ["sink"]},
+            {"required": ["maintenance"]},
+        ]
