@@ -55,22 +55,7 @@ async def _examine_table(config: Config, name: str) -> dict[str, object]:
     from tailerd.telemetry import Telemetry
 
     table = config.tables[name]
-    report: dict[str, object] = {
-        "table": name,
-        "path": table.path,
-        "engine": config.engine_of(name),
-        "sink": table.sink.kind,
-        "from": table.start if table.has_sink else None,
-        "head_version": None,
-        "resumes_at_version": None,
-        "starts_at_version": None,
-        "makes_demo_table": False,
-        "maintenance_due": None,
-        "maintenance_refused": None,
-        "error": None,
-        "error_code": "",
-        "exit_status": 0,
-    }
+    report = _blank_report(config, name)
     if lacks_demo_table(table):
         report["makes_demo_table"] = True
         return report
@@ -93,6 +78,26 @@ async def _examine_table(config: Config, name: str) -> dict[str, object]:
     except TailerdError as error:
         report.update(error=str(error), error_code=error.code, exit_status=error.exit_status)
     return report
+
+
+def _blank_report(config: Config, name: str) -> dict[str, object]:
+    table = config.tables[name]
+    return {
+        "table": name,
+        "path": table.path,
+        "engine": config.engine_of(name),
+        "sink": table.sink.kind,
+        "from": table.start if table.has_sink else None,
+        "head_version": None,
+        "resumes_at_version": None,
+        "starts_at_version": None,
+        "makes_demo_table": False,
+        "maintenance_due": None,
+        "maintenance_refused": None,
+        "error": None,
+        "error_code": "",
+        "exit_status": 0,
+    }
 
 
 async def _examine_log(config: Config, name: str) -> dict[str, object]:
