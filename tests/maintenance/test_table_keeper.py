@@ -268,6 +268,33 @@ async def test_a_cleanup_waits_for_pipelines_and_then_keeps_what_they_need(tmp_p
     assert commits_of(table)[0] == 7
 
 
+@pytest.mark.parametrize("jump_ms", [DAY, -DAY], ids=["forward", "back"])
+async def test_a_clock_that_jumps_by_a_day_deletes_nothing_for_a_day(
+    tmp_path: Path, jump_ms: int
+) -> None:
+    table = daily(tmp_path)
+    table.checkpoint(7)
+    table.checkpoint(11)
+    cleaning = Policies(
+        checkpoint=CheckpointPolicy(every_commits=1000), cleanup=CleanupPolicy(is_enabled=True)
+    )
+    clock = SimClock(FIRST + 40 * DAY, is_automatic=True)
+    turns = Turns(table, cleaning, clock=clock)
+    await turns.turn()
+    before = commits_of(table)
+    assert before[0] == 7
+    clock.jump_wall(jump_ms)
+    for _ in range(3):
+        await clock.sleep(3600)
+        assert await turns.turn() is not None
+    assert commits_of(table) == before
+    [told] = turns.of(events.MaintenanceFailed)
+    assert (told.job, told.error_code) == ("cleanup", "clock_jumped")
+    await clock.sleep(DAY / 1000)
+    await turns.turn()
+    assert commits_of(table)[0] == (11 if jump_ms > 0 else 7)
+
+
 @pytest.mark.parametrize("end", [MaintenanceKeeper.stop, MaintenanceKeeper.cancel])
 async def test_the_keeper_ends_when_asked_and_when_cancelled(
     tmp_path: Path, end: Callable[[MaintenanceKeeper], None]
