@@ -151,7 +151,11 @@ class Daemon:
             stack.enter_context(self._signals())
             # Before anybody can ask: a daemon that knows of no table yet is not ready.
             config = await self._discover(self._file_config)
-            self._status.expect((name, config.engine_of(name)) for name in config.tables)
+            self._status.expect(
+                (name, config.engine_of(name))
+                for name, table in config.tables.items()
+                if table.has_sink
+            )
             address = await self._listen(stack)
             self._telemetry.emit(events.DaemonStarted(path=address))
             failures = await self._run_pipelines(config)

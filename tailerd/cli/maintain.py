@@ -79,14 +79,8 @@ async def _maintain(table: str, config_path: Path | None, *, is_applying: bool) 
     if not is_applying or not any(decision.is_due for decision in survey.decisions):
         return _lines(table, survey, {})
     lease = Lease(work.reader.store, work.reader.root, clock=SystemClock())
-    await lease.take()
-    keeping = asyncio.create_task(lease.keep())
-    try:
+    async with lease.held():
         return await _apply(table, work, survey)
-    finally:
-        keeping.cancel()
-        await asyncio.wait([keeping])
-        await lease.release()
 
 
 async def _apply(table: str, work: TableMaintenance, survey: Survey) -> list[_Line]:

@@ -49,10 +49,8 @@ async def _examine(config: Config) -> list[dict[str, object]]:
 
 
 async def _examine_table(config: Config, name: str) -> dict[str, object]:
-    from tailerd.assembly import lacks_demo_table, open_sink, open_source, saved_offset
-    from tailerd.changefeed.limits import ReadLimit
+    from tailerd.assembly import lacks_demo_table
     from tailerd.errors import TailerdError
-    from tailerd.telemetry import Telemetry
 
     table = config.tables[name]
     report = _blank_report(config, name)
@@ -60,21 +58,10 @@ async def _examine_table(config: Config, name: str) -> dict[str, object]:
         report["makes_demo_table"] = True
         return report
     try:
-        report.update(await _examine_log(config, name))
-        source = await open_source(table, Telemetry())
-        latest = await source.initial_offset("latest")
-        report["head_version"] = latest.version - 1
-        if not table.has_sink:
-            return report
-        saved = await saved_offset(config, name)
-        if saved is not None:
-            await source.latest_offset(saved, ReadLimit(max_files=1))
-            report["resumes_at_version"] = saved.version
-        else:
-            report["starts_at_version"] = (await source.initial_offset(table.start)).version
-        sink = open_sink(name, table.sink)
-        if sink is not None:
-            await sink.healthcheck()
+        if table.maintenance is not None:
+            report.update(await _examine_log(config, name))
+        if table.has_sink:
+            report.update(await _examine_pipeline(config, name))
     except TailerdError as error:
         report.update(error=str(error), error_code=error.code, exit_status=error.exit_status)
     return report
@@ -100,21 +87,40 @@ def _blank_report(config: Config, name: str) -> dict[str, object]:
     }
 
 
+async def _examine_pipeline(config: Config, name: str) -> dict[str, object]:
+    from tailerd.assembly import open_sink, open_source, saved_offset
+    from tailerd.changefeed.limits import ReadLimit
+    from tailerd.telemetry import Telemetry
+
+    table = config.tables[name]
+    source = await open_source(table, Telemetry())
+    latest = await source.initial_offset("latest")
+    found: dict[str, object] = {"head_version": latest.version - 1}
+    saved = await saved_offset(config, name)
+    if saved is not None:
+        await source.latest_offset(saved, ReadLimit(max_files=1))
+        found["resumes_at_version"] = saved.version
+    else:
+        found["starts_at_version"] = (await source.initial_offset(table.start)).version
+    sink = open_sink(name, table.sink)
+    if sink is not None:
+        await sink.healthcheck()
+    return found
+
+
 async def _examine_log(config: Config, name: str) -> dict[str, object]:
     """Look at what maintenance of a table would do; that it may not is fatal to it alone."""
     from tailerd.cli.maintain import maintenance_of
     from tailerd.errors import TableError
 
-    table = config.tables[name]
-    if table.maintenance is None:
-        return {}
     try:
         survey = await (await maintenance_of(config, name)).survey()
     except TableError as error:
-        if not table.has_sink:
+        if not config.tables[name].has_sink:
             raise
         return {"maintenance_refused": str(error)}
-    return {"maintenance_due": [each.job for each in survey.decisions if each.is_due]}
+    due = [each.job for each in survey.decisions if each.is_due]
+    return {"maintenance_due": due, "head_version": survey.stats.version}
 
 
 def _line(report: dict[str, object]) -> str:

@@ -87,15 +87,14 @@ class MaintenanceKeeper:
     def handle(self, event: events.Event) -> None:
         """Hear an event, from any thread: where pipelines stand bounds what is deleted."""
         match event:
-            case events.OffsetChosen():
+            case events.OffsetChosen() | events.OffsetSaved():
                 with self._lock:
+                    is_first = event.table not in self._offsets
                     self._offsets[event.table] = event.version
-                    waiting = [n for n, k in self._wanted.items() if k.policies.cleanup.is_enabled]
+                    kept = self._wanted.items() if is_first else ()
+                    waiting = [name for name, t in kept if t.policies.cleanup.is_enabled]
                 for name in waiting:
                     self._ring(name)
-            case events.OffsetSaved():
-                with self._lock:
-                    self._offsets[event.table] = event.version
             case _:
                 return
 

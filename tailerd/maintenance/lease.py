@@ -16,7 +16,8 @@ import asyncio
 import json
 import os
 import socket
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -98,7 +99,7 @@ class _Paper:
 
 
 class Lease:
-    """One process's view of one table's lease. Used by one task at a time, and by `keep`.
+    """One process's view of one table's lease. Used by one task at a time.
 
     Args:
         store, root: Where the table is.
@@ -180,13 +181,40 @@ class Lease:
         await self._store.put(self._path(self._mine.token), self._mine.to_json())
         return True
 
-    async def keep(self) -> None:
-        """Beat until cancelled, or until the lease is lost; a failed beat is tried again."""
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Hold the lease while inside, and beat.
+
+        Raises:
+            MaintenanceBusyError, StorageError: As `take`.
+        """
+        await self.take()
+        is_over = asyncio.Event()
+        keeping = asyncio.create_task(self._keep(is_over))
+        try:
+            yield
+        finally:
+            is_over.set()
+            # Not cancelled: a beat that is being written would come after the release.
+            _, late = await asyncio.wait([keeping], timeout=self._seconds)
+            for task in late:
+                task.cancel()
+            await self.release()
+
+    async def _keep(self, is_over: asyncio.Event) -> None:
+        """Beat until it is over or the lease is lost; a failed beat is tried again."""
+        ending = asyncio.ensure_future(is_over.wait())
         is_held = True
-        while is_held:
-            await self._clock.sleep(self._seconds / BEATS_PER_LEASE)
-            with suppress(StorageError):
-                is_held = await self.beat()
+        try:
+            while is_held and not is_over.is_set():
+                sleeping = asyncio.ensure_future(self._clock.sleep(self._seconds / BEATS_PER_LEASE))
+                await asyncio.wait({ending, sleeping}, return_when=asyncio.FIRST_COMPLETED)
+                sleeping.cancel()
+                if not is_over.is_set():
+                    with suppress(StorageError):
+                        is_held = await self.beat()
+        finally:
+            ending.cancel()
 
     async def release(self) -> None:
         """Let others have the lease at once, as far as the storage allows; else it expires."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +26,13 @@ REFUSED_SECONDS = 60.0
 """How long a log that must be left alone is not looked at again, whatever happens to it."""
 LONGEST_SLEEP_SECONDS = 3600.0
 """Wall clocks jump: what waits for a time of day is looked at now and then."""
+JUMP_SECONDS = 3600.0
+MISTRUST_SECONDS = 86_400.0
+"""A wall clock that jumps by so much is not believed for so long: what has expired is deleted."""
 _BACKOFF = Backoff(first_seconds=2.0, max_seconds=600.0)
+
+
+CLOCK_JUMPED = "clock_jumped"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +103,8 @@ class TableKeeper:
         self._attempt = 0
         self._not_before = float("-inf")
         self._cleaned_at = -float("inf")
+        self._no_cleanup_before = float("-inf")
+        self._clocks: tuple[int, float] | None = None
         self._refusal = ""
         self._random = random.Random()
 
@@ -111,6 +118,7 @@ class TableKeeper:
         if now < self._not_before:
             return self._not_before - now
         self.error = None
+        self._compare_clocks(now)
         job = "survey"
         try:
             survey = await self._survey(now)
@@ -130,9 +138,30 @@ class TableKeeper:
         self._attempt, self._refusal = 0, ""
         return self._rest(survey)
 
+    def _compare_clocks(self, now: float) -> None:
+        """Hold cleanups back where the wall clock went another way than the monotonic one."""
+        now_ms = self._clock.now_ms()
+        before, self._clocks = self._clocks, (now_ms, now)
+        if before is None or not self.kept.policies.cleanup.is_enabled:
+            return
+        jump = (now_ms - before[0]) / 1000 - (now - before[1])
+        if abs(jump) < JUMP_SECONDS:
+            return
+        self._no_cleanup_before = now + MISTRUST_SECONDS
+        self._telemetry.emit(
+            events.MaintenanceFailed(
+                table=self._name,
+                job="cleanup",
+                error_code=CLOCK_JUMPED,
+                hint=f"The clock jumped by {jump:.0f} s, so nothing is cleaned up for a day: what"
+                " has expired is told by the clock.",
+            )
+        )
+
     async def _survey(self, now: float) -> Survey:
         cleanup = self.kept.policies.cleanup
-        is_time = cleanup.is_enabled and now >= self._cleaned_at + cleanup.every_seconds
+        again = max(self._cleaned_at + cleanup.every_seconds, self._no_cleanup_before)
+        is_time = cleanup.is_enabled and now >= again
         is_cleaning = is_time and not self._needs().obstacle
         survey = await self._work.survey(with_cleanup=is_cleaning)
         if is_cleaning:
@@ -153,14 +182,8 @@ class TableKeeper:
             # Cheaper than taking turns for it, and a second one does no harm.
             await self._apply(survey, decision)
             return
-        await self._lease.take()
-        keeping = asyncio.create_task(self._lease.keep())
-        try:
+        async with self._lease.held():
             await self._apply(survey, decision)
-        finally:
-            keeping.cancel()
-            await asyncio.wait([keeping])
-            await self._lease.release()
 
     async def _apply(self, survey: Survey, decision: Decision) -> None:
         began = self._clock.monotonic()
@@ -215,6 +238,6 @@ class TableKeeper:
         ]
         cleanup = self.kept.policies.cleanup
         if cleanup.is_enabled and self._cleaned_at >= 0:
-            again = self._cleaned_at + cleanup.every_seconds
+            again = max(self._cleaned_at + cleanup.every_seconds, self._no_cleanup_before)
             waits.append(max(0.0, again - self._clock.monotonic()))
         return min([*waits, LONGEST_SLEEP_SECONDS]) if waits else None

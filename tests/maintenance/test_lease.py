@@ -141,19 +141,40 @@ async def test_files_of_others_in_the_folder_are_left_alone(tmp_path: Path) -> N
     assert papers(tmp_path) == [f"{1:020}.lease", "notes.txt", "x.lease"]
 
 
-async def test_a_lease_is_kept_while_it_is_used(tmp_path: Path) -> None:
+async def test_a_lease_is_kept_while_it_is_used_and_given_back_at_once(tmp_path: Path) -> None:
     mine = Lease(LocalStore(), str(tmp_path), clock=SystemClock(), seconds=0.4, holder=FAR)
     other = Lease(LocalStore(), str(tmp_path), clock=SystemClock(), seconds=0.4, holder=OTHER)
-    await mine.take()
-    keeping = asyncio.create_task(mine.keep())
-    for _ in range(8):
-        assert await is_refused(other)
-        await asyncio.sleep(0.1)
-    keeping.cancel()
-    await asyncio.wait([keeping])
-    assert await is_refused(other)
-    await asyncio.sleep(0.5)
-    assert not await is_refused(other)
+    async with mine.held():
+        for _ in range(8):
+            assert await is_refused(other)
+            await asyncio.sleep(0.1)
+    await other.take()
+
+
+async def test_no_beat_comes_after_the_release(tmp_path: Path) -> None:
+    """With a clock that makes a holder beat without a rest."""
+    for _ in range(50):
+        mine = lease(tmp_path, SimClock(is_automatic=True))
+        async with mine.held():
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(0.002)
+        [paper] = papers(tmp_path)
+        assert json.loads((tmp_path / LEASE_FOLDER / paper).read_text())["is_released"]
+
+
+async def test_a_holder_that_is_cancelled_gives_the_lease_back(tmp_path: Path) -> None:
+    mine = lease(tmp_path, SimClock())
+
+    async def work() -> None:
+        async with mine.held():
+            await asyncio.sleep(60)
+
+    task = asyncio.create_task(work())
+    while mine.token is None:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    task.cancel()
+    await asyncio.wait([task])
+    await lease(tmp_path, SimClock(), OTHER).take()
 
 
 PROGRAM = """
