@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from typing import BinaryIO, TypeVar, cast
@@ -129,15 +130,18 @@ class LocalOutput(Output):
     def __init__(self, path: str) -> None:
         """Begin the file."""
         self._path = path
+        # A writer may still be at work when it is given up: its descriptor must not be closed under
+        # it, for the number may be another file's at once, which would get the bytes.
+        self._using = threading.Lock()
         self._temporary, self._descriptor = files.begin_file(path)
 
     def write(self, data: bytes) -> int:  # type: ignore[override]
         """Write the next piece."""
         size = memoryview(data).nbytes
-        if self._descriptor >= 0:
-            with _mapped_errors(self._path):
+        with self._using, _mapped_errors(self._path):
+            if self._descriptor >= 0:
                 files.write_all(self._descriptor, data)
-            self.size_bytes += size
+                self.size_bytes += size
         return size
 
     async def finish(self, *, if_absent: bool = False) -> None:
@@ -146,8 +150,9 @@ class LocalOutput(Output):
 
     def _appear(self, if_absent: bool) -> None:
         try:
-            os.fsync(self._descriptor)
-            files.let_appear(self._temporary, self._path, if_absent)
+            with self._using:
+                os.fsync(self._descriptor)
+                files.let_appear(self._temporary, self._path, if_absent)
         finally:
             self._drop()
 
@@ -156,10 +161,11 @@ class LocalOutput(Output):
         await _in_thread(self._drop, self._path)
 
     def _drop(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-            self._temporary.unlink(missing_ok=True)
+        with self._using:
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+                self._descriptor = -1
+                self._temporary.unlink(missing_ok=True)
 
 
 async def _run(work: Callable[[], T]) -> T:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tailerd.errors import FileExistsAlreadyError, StorageError
+from tailerd.storage import posix_files
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.local import LocalStore
 from tailerd.storage.memory import MemoryStore
@@ -118,3 +120,30 @@ async def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="a file stands where a folder must"):
         open_output(LocalStore(), f"{tmp_path}/file/deeper/one")
+
+
+async def test_a_discarded_output_never_writes_into_a_file_opened_after_it(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A closed descriptor's number is given to the next file, while a thread may still write."""
+    begun, go_on = threading.Event(), threading.Event()
+    write_all = posix_files.write_all
+
+    def slowly(descriptor: int, data: bytes) -> None:
+        begun.set()
+        assert go_on.wait(10)
+        write_all(descriptor, data)
+
+    output = open_output(LocalStore(), path)
+    with monkeypatch.context() as patched:
+        patched.setattr(posix_files, "write_all", slowly)
+        writing = asyncio.create_task(asyncio.to_thread(output.write, b"PAR1"))
+        assert await asyncio.to_thread(begun.wait, 10)
+        discarding = asyncio.create_task(output.discard())
+        await asyncio.wait({discarding}, timeout=0.05)
+        with (tmp_path / "other").open("wb") as other:
+            go_on.set()
+            await asyncio.gather(writing, discarding)
+            output.write(b"PAR1")
+            other.flush()
+            assert (tmp_path / "other").read_bytes() == b""

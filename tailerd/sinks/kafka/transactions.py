@@ -68,6 +68,7 @@ class Transactions:
         # A producer that is shut out must not let itself in again, as the client would in its own
         # thread: it would shut out whoever has the id now.
         producer._transaction_manager._supports_epoch_bump = lambda: False
+        keep_requests(producer, connection.number("retry_backoff_ms", 20) / 1000)
 
     @property
     def is_open(self) -> bool:
@@ -183,3 +184,23 @@ class Transactions:
         except (KafkaError, TailerdError):
             # Unknown, not to be seen by this user, or out of reach: what needs it says so itself.
             return None
+
+
+def keep_requests(producer: KafkaProducer, backoff_seconds: float) -> None:
+    """Let the producer try again what it cannot send because a coordinator is gone.
+
+    Its sender takes False from `await_ready` as "not yet", asks for the new coordinator and keeps
+    the request. But `await_ready` raises instead, and then the request is dropped: the transaction
+    hangs until its records expire, with the sender at full speed.
+    """
+    client = producer._sender._client
+    await_ready = client.await_ready
+
+    def is_ready(node_id: object, timeout_ms: float = 30_000) -> bool:
+        try:
+            return bool(await_ready(node_id, timeout_ms=timeout_ms))
+        except KafkaError:
+            time.sleep(backoff_seconds)
+            return False
+
+    client.await_ready = is_ready

@@ -28,6 +28,7 @@ Guarantee = Literal["exactly-once", "at-least-once"]
 # One change: id of the row, kind, version. A writer never repeats one.
 Change = tuple[int, str, int]
 NAME = "orders"
+_SHOWN_SECONDS = 10
 
 
 class Table:
@@ -231,6 +232,10 @@ class Follower:
     def obeys_the_law(self, expected: set[Change] | None = None) -> None:
         """Check the law over the whole topic."""
         expected = self.table.changes if expected is None else expected
+        # The brokers decide on a transaction first and show its rows a moment later.
+        deadline = time.monotonic() + _SHOWN_SECONDS
+        while not expected <= self.delivered() and time.monotonic() < deadline:
+            time.sleep(0.1)
         records = self.records()
         counted = collections.Counter(change_of(record) for record in records)
         lost = expected - set(counted)

@@ -67,6 +67,8 @@ def test_too_few_replicas_until_a_broker_is_back(
         table.insert()
         follower.catches_up()
         before = set(table.changes)
+        # The brokers decide on a transaction first and show its rows a moment later.
+        eventually(lambda: follower.delivered() == before)
         [other] = [n for n in (1, 2) if n != cluster_topics.leaders(topic)[0]][:1]
         kafka_cluster.brokers[other].kill()
         eventually(lambda: len(cluster_topics.in_sync(topic)[0]) == 2)
