@@ -41,7 +41,8 @@ def test_leaders_that_are_killed_one_after_the_other(
                 leader = cluster_topics.leaders(topic)[0]
                 seen = len(follower.delivered())
                 kafka_cluster.brokers[leader].kill()
-                eventually(lambda n=seen: len(follower.delivered()) > n + 300, 60)  # type: ignore[misc]
+                # Well before anything runs into the client's time limits of half a minute and one.
+                eventually(lambda n=seen: len(follower.delivered()) > n + 300, 25)  # type: ignore[misc]
                 assert cluster_topics.leaders(topic)[0] != leader
                 kafka_cluster.brokers[leader].start()
                 eventually(lambda: len(cluster_topics.in_sync(topic)[0]) == 3, 60)
