@@ -14,7 +14,7 @@ from tailerd.delta.protocol.log_path import SIDECAR_FOLDER
 from tailerd.errors import CorruptLogError
 
 BATCH_ROWS = 16_384
-FEWER_ROWS = 8_192
+FEWER_ROWS = 4_096
 """Of rows that become objects, or whose statistics are read: half a kilobyte each and more."""
 BUFFER_BYTES = 1024 * 1024
 """Read at a time of each column, instead of all there is of it in a row group."""

@@ -82,15 +82,16 @@ class FileIndex:
         index = cls(version)
         stretches = list(parts)
         if stretches:
-            keys = np.concatenate([part.keys for part in stretches])
-            sizes = np.concatenate([part.sizes for part in stretches])
             rows = np.concatenate([part.rows for part in stretches])
+            sizes = np.concatenate([part.sizes for part in stretches])
+            # Popped as they are handed on: nobody else holds them while they are sorted.
+            keys = [np.concatenate([part.keys for part in stretches])]
             index.vectors.add(
                 chain.from_iterable(part.vector_keys for part in stretches),
                 chain.from_iterable(part.vector_rows for part in stretches),
             )
             stretches.clear()
-            index._set_arrays(keys, sizes, rows)
+            index._set_arrays(keys.pop(), sizes, rows)
         return index
 
     def apply(self, commit: Commit) -> None:
@@ -191,6 +192,7 @@ class FileIndex:
             order = np.argsort(keys, kind="stable")
             order = order[np.append(~is_repeated, True)]
             ordered = keys[order]
+        del keys
         self._keys = ordered
         self._sizes = sizes[order]
         self._origins = origins[order]
