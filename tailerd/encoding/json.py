@@ -92,8 +92,10 @@ def _closed(bodies: list[str], head: str, change: ChangeType | pa.Array, tail: s
         return [f"{{{body}{tail}" for body in bodies]
     if pa.types.is_dictionary(change.type):
         change = change.dictionary_decode()
-    tails = {kind.value: f"{head}{quote_text(kind.value)}{tail}" for kind in ChangeType}
-    return [f"{{{body}{tails[kind]}" for body, kind in zip(bodies, change.to_pylist(), strict=True)]
+    kinds = change.to_pylist()
+    # Not only the four of the protocol: what a writer put into its change file is shown as it is.
+    tails = {kind: f"{head}{quote_text(kind)}{tail}" for kind in set(kinds)}
+    return [f"{{{body}{tails[kind]}" for body, kind in zip(bodies, kinds, strict=True)]
 
 
 def is_small(batch: ChangeBatch) -> bool:

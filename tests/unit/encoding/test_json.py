@@ -399,3 +399,11 @@ def test_a_row_that_is_too_large_alone_is_an_error_of_the_table() -> None:
 
     with pytest.raises(TableError, match="version 7"):
         encode_in_parts(RowPart(change_batch({"i": pa.array([1, 2])})), encode)
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_a_change_type_that_no_protocol_names_is_written_as_it_is(count: int) -> None:
+    kinds = ["update_pre", 'odd"'] * count
+    batch = change_batch({"id": pa.array(range(2 * count))}, kinds)
+    records = JsonEncoder().encode(batch).to_pylist()
+    assert [json.loads(record)["_change_type"] for record in records] == kinds
