@@ -93,8 +93,7 @@ class Daemon:
         self._on_stuck = on_stuck
         self._clock = SystemClock()
         self._metrics = Metrics(self._clock)
-        engines = [(n, config.engine_of(n)) for n, table in config.tables.items() if table.has_sink]
-        self._status = StatusBoard(engines, self._clock)
+        self._status = StatusBoard(_engines(config), self._clock)
         own = [self._metrics.handle, self._status.handle, self._hear]
         self._telemetry = Telemetry([*handlers, *own])
         self._growth: GrowthKeeper | None = None
@@ -151,11 +150,7 @@ class Daemon:
             stack.enter_context(self._signals())
             # Before anybody can ask: a daemon that knows of no table yet is not ready.
             config = await self._discover(self._file_config)
-            self._status.expect(
-                (name, config.engine_of(name))
-                for name, table in config.tables.items()
-                if table.has_sink
-            )
+            self._status.expect(_engines(config))
             address = await self._listen(stack)
             self._telemetry.emit(events.DaemonStarted(path=address))
             failures = await self._run_pipelines(config)
@@ -390,3 +385,8 @@ def _content(path: Path) -> bytes | None:
     except OSError:
         # In the middle of being replaced, or gone; the next event tells.
         return None
+
+
+def _engines(config: Config) -> list[tuple[str, str]]:
+    """Return (name, engine) of every table that a pipeline delivers."""
+    return [(n, config.engine_of(n)) for n, table in config.tables.items() if table.has_sink]

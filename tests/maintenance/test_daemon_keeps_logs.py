@@ -75,6 +75,8 @@ def test_a_service_without_sinks_keeps_a_log_short_and_tells_what_it_did(tmp_pat
         eventually(lambda: checkpoints(table.folder)[-1] >= 7)
         eventually(lambda: (table.log / f"{8:020}.crc").exists())
         eventually(lambda: status_of(config, "orders")["head_version"] == 8)
+        # The file is there a moment before its job is told of.
+        eventually(lambda: status_of(config, "orders")["maintenance"]["due"] == [])
         found = status_of(config, "orders")
         assert (found["state"], found["engine"], found["sink"]) == ("running", "none", "")
         jobs = found["maintenance"]["jobs"]
