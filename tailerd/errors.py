@@ -202,6 +202,12 @@ class SinkFencedError(SinkError):
     retryable = False
 
 
+class SinkTooSlowError(SinkError):
+    """A sink cannot finish a delivery of this size in the time it has; a smaller one may pass."""
+
+    code = "sink_too_slow"
+
+
 class EngineError(TailerdError):
     """Spark or one of its processes stopped working; offsets are safe in the checkpoints."""
 

@@ -12,6 +12,12 @@ class ReadLimit:
     max_files: int = 1000
     max_bytes: int = 256 * 1024 * 1024
 
+    def halved(self) -> ReadLimit:
+        """Return a limit of half the size, never of nothing."""
+        return ReadLimit(
+            max_files=max(1, self.max_files // 2), max_bytes=max(1, self.max_bytes // 2)
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimit:

@@ -25,7 +25,7 @@ import pyarrow as pa
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeType
 from tailerd.encoding.json_columns import ColumnTexts, column_texts, joined
-from tailerd.errors import ConfigError
+from tailerd.errors import ConfigError, UnsupportedFeatureError
 
 Rows = npt.NDArray[np.int64]
 
@@ -87,6 +87,7 @@ def pair_rows(batch: ChangeBatch, key: Sequence[str] = ()) -> RowChanges:
 
     Raises:
         ConfigError: A key column is not in the batch.
+        UnsupportedFeatureError: A change type is none of the protocol's.
     """
     count = batch.num_rows
     rows = np.arange(count, dtype=np.int64)
@@ -143,6 +144,15 @@ def _kinds(changes: pa.Array) -> npt.NDArray[np.int8]:
     if not pa.types.is_dictionary(changes.type):
         changes = changes.dictionary_encode()
     words = changes.dictionary.to_pylist()
+    unknown = [word for word in words if word not in _KINDS]
+    if unknown or changes.null_count:
+        raise UnsupportedFeatureError(
+            f"A change file has the change type {unknown[0] if unknown else None!r}, which the"
+            f" protocol does not name ({', '.join(_KINDS)}): whether such a row came or went cannot"
+            " be told.",
+            hint="`format: json` without a key passes it on as it is; `changes: files` reads the"
+            " data files instead.",
+        )
     numbers = np.array([_KINDS.index(word) for word in words], dtype=np.int8)
     indices: npt.NDArray[np.integer] = changes.indices.to_numpy()
     of_rows: npt.NDArray[np.int8] = numbers[indices]

@@ -19,12 +19,13 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
+from dataclasses import replace
 
 from tailerd.backoff import Backoff
 from tailerd.changefeed.offset import Phase, Version
 from tailerd.changefeed.saved_offset import OffsetStore
 from tailerd.clock import Clock
-from tailerd.errors import BugError, NotATableError, TableError, TailerdError
+from tailerd.errors import BugError, NotATableError, SinkTooSlowError, TableError, TailerdError
 from tailerd.pipeline.gap_crossing import cross_gap
 from tailerd.pipeline.journey import ENGINE, Journey, JourneyPlan
 from tailerd.pipeline.memory_budget import TableMemory
@@ -227,6 +228,10 @@ class Pipeline:
             return _bug(error), False
 
     def _noted(self, error: TailerdError) -> TailerdError:
+        if isinstance(error, SinkTooSlowError):
+            # The same delivery would fail for ever. It stays small until the next start: what was
+            # too slow once, for a size or a time of day, is not tried again at every commit.
+            self._plan = replace(self._plan, read_limit=self._plan.read_limit.halved())
         if isinstance(error, TableError):
             # What is known of the table may be what is wrong: look at it anew.
             self._source = None

@@ -13,7 +13,7 @@ from kafka import KafkaProducer
 from kafka.admin import TransactionDescription, TransactionState
 from kafka.errors import KafkaError, KafkaTimeoutError, ProducerFencedError
 
-from tailerd.errors import SinkError, SinkFencedError, TailerdError
+from tailerd.errors import SinkError, SinkFencedError, SinkTooSlowError, TailerdError
 from tailerd.sinks.kafka.connection import (
     DEFAULT_TRANSACTION_TIMEOUT_MS,
     Connection,
@@ -25,8 +25,9 @@ _COMMIT_SECONDS = 30.0
 _USABLE = 0.8
 """Part of the time limit that rows may take; the rest is for the commit."""
 _HINT = (
-    "Lower max_bytes_per_batch or max_files_per_batch of the table, or raise transaction_timeout_ms"
-    " under `producer` (at most the brokers' transaction.max.timeout.ms)."
+    "The next attempt delivers half as much. To be spared such attempts, lower max_bytes_per_batch"
+    " or max_files_per_batch of the table, or raise transaction_timeout_ms under `producer` (at most"
+    " the brokers' transaction.max.timeout.ms)."
 )
 
 
@@ -114,10 +115,10 @@ class Transactions:
         """Make sure that there is time left to commit.
 
         Raises:
-            SinkError: There is not; it says what to change.
+            SinkTooSlowError: There is not; it says what to change.
         """
         if self._age_seconds() > self._limit_seconds * _USABLE:
-            raise SinkError(
+            raise SinkTooSlowError(
                 f"A delivery takes longer than {self._limit_seconds * _USABLE:.0f} s, so the"
                 " brokers would end its transaction before it is committed.",
                 hint=_HINT,
@@ -167,7 +168,7 @@ class Transactions:
         found = self._described()
         if found is None or not self.held.still_holds(found):
             return ours
-        return SinkError(
+        return SinkTooSlowError(
             f"{doing}, because it took longer than {self._limit_seconds:.0f} s and the brokers"
             " ended it.",
             hint=_HINT,

@@ -11,7 +11,7 @@ from tailerd import __version__
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeSourceKind, ChangeType
 from tailerd.encoding.debezium import DebeziumEncoder
-from tailerd.errors import ConfigError
+from tailerd.errors import ConfigError, UnsupportedFeatureError
 from tests.unit.encoding.batches import TIMESTAMP, TIMESTAMP_US, change_batch
 
 PRE, POST, INSERT, DELETE = "update_preimage", "update_postimage", "insert", "delete"
@@ -194,6 +194,11 @@ def test_a_key_that_is_no_column_is_named() -> None:
 
     with pytest.raises(ConfigError, match=r"'nr'.*\(id, v\)"):
         encoded(rows, ("nr",))
+
+
+def test_a_change_type_that_no_protocol_names_is_refused_by_name() -> None:
+    with pytest.raises(UnsupportedFeatureError, match="update_pre"):
+        changes([(INSERT, 1, "a"), ("update_pre", 2, "b")])
 
 
 def test_pairs_are_not_cut_when_a_batch_is_encoded_in_parts(

@@ -9,8 +9,9 @@ import pytest
 
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.offset import Phase
-from tailerd.errors import SinkError, StorageError, TableError, TailerdError
+from tailerd.errors import SinkError, SinkTooSlowError, StorageError, TableError, TailerdError
 from tailerd.pipeline.change_stream import RUN_FILES, RUNS_AHEAD
+from tailerd.sinks.base import Delivery
 from tailerd.telemetry import events
 from tests.doubles.fake_source import FakeSource, FakeTable
 from tests.unit.pipeline.collecting_sink import CollectingSink
@@ -212,6 +213,28 @@ async def test_a_retryable_error_of_the_sink_loses_and_doubles_nothing(
     pipeline = await run.once()
     assert pipeline.error is None
     assert sink.ids == run.table.ids()
+
+
+class SlowSink(CollectingSink):
+    """Takes a few rows in one piece, and no more."""
+
+    async def write(self, delivery: Delivery) -> int:
+        rows = await super().write(delivery)
+        if rows > 4:
+            del self.kept[delivery.start]
+            raise SinkTooSlowError("Too much at once.")
+        return rows
+
+
+async def test_what_is_too_much_for_a_sink_is_delivered_in_smaller_pieces() -> None:
+    run = Run(table=table_of(4, 40, 5), max_files=16)
+    sink = SlowSink()
+    run.sink = sink
+    pipeline = await run.once()
+    assert pipeline.error is None
+    assert sink.ids == run.table.ids()
+    # 16, 8, 4, 2 files were too many; one of three rows is not. It stays at that.
+    assert len(run.told(events.RetryScheduled)) == 4
 
 
 async def test_waits_between_retries_grow_and_begin_anew_after_progress() -> None:
