@@ -13,7 +13,7 @@ from kafka import KafkaProducer
 from kafka.admin import TransactionDescription, TransactionState
 from kafka.errors import KafkaError, KafkaTimeoutError, ProducerFencedError
 
-from tailerd.errors import SinkError, SinkFencedError, SinkTooSlowError, TailerdError
+from tailerd.errors import SinkFencedError, SinkTooSlowError, TailerdError
 from tailerd.sinks.kafka.connection import (
     DEFAULT_TRANSACTION_TIMEOUT_MS,
     Connection,
@@ -26,8 +26,8 @@ _USABLE = 0.8
 """Part of the time limit that rows may take; the rest is for the commit."""
 _HINT = (
     "The next attempt delivers half as much. To be spared such attempts, lower max_bytes_per_batch"
-    " or max_files_per_batch of the table, or raise transaction_timeout_ms under `producer` (at most"
-    " the brokers' transaction.max.timeout.ms)."
+    " or max_files_per_batch of the table, or raise transaction_timeout_ms under `producer` (at"
+    " most the brokers' transaction.max.timeout.ms)."
 )
 
 
