@@ -60,7 +60,7 @@ class _SinkClass(Protocol):
         ...
 
 
-def open_sink(table: str, config: SinkConfig) -> Sink | None:
+def open_sink(table: str, config: SinkConfig, telemetry: Telemetry | None = None) -> Sink | None:
     """Build a table's sink; None for a kind that only Spark can write to.
 
     Raises:
@@ -71,7 +71,9 @@ def open_sink(table: str, config: SinkConfig) -> Sink | None:
     sink_class = load_class(config.implementation)
     if not isinstance(sink_class, _SinkClass):
         raise BugError(f"The sink class {config.implementation} has no `from_config`.")
-    resources = SinkResources(table=table, encode=JsonEncoder().encode_lines)
+    resources = SinkResources(
+        table=table, encode=JsonEncoder().encode_lines, telemetry=telemetry or Telemetry()
+    )
     return sink_class.from_config(config, resources)
 
 
@@ -302,7 +304,7 @@ class Assembly:
         )
 
     def _arrow_pipeline(self, name: str, table: TableConfig) -> Pipeline:
-        sink = open_sink(name, table.sink)
+        sink = open_sink(name, table.sink, self._telemetry)
         if sink is None:
             raise BugError(f"The sink of {name} cannot be written by the Arrow engine.")
         attempts_once = _ATTEMPTS_ONCE if self._is_once else None

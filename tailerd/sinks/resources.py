@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.telemetry import Telemetry
 
 EncodeBatch = Callable[[ChangeBatch], bytes]
 """Turns a batch into bytes that may be appended to those of the batch before."""
@@ -18,7 +19,9 @@ class SinkResources:
     Attributes:
         table: Configured name of the table.
         encode: The encoder of the format the sink's section asks for.
+        telemetry: Hears of what a delivery does beside delivering.
     """
 
     table: str
     encode: EncodeBatch
+    telemetry: Telemetry = field(default_factory=Telemetry)

@@ -270,6 +270,17 @@ class CommitSkipped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLettersStored:
+    """Records that a sink could not take went to a dead-letter topic; the delivery counts."""
+
+    table: str
+    sink: str
+    error_code: str
+    topic: str
+    records: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelinePaused:
     """An operator holds a pipeline; it goes on when asked to."""
 
@@ -332,6 +343,7 @@ Event = (
     | PipelineFailed
     | GapMet
     | CommitSkipped
+    | DeadLettersStored
     | PipelinePaused
     | PipelineStopped
     | LogSurveyed

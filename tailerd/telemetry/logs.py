@@ -61,6 +61,7 @@ LINES: dict[type[events.Event], tuple[Level, str] | None] = {
     events.PipelineFailed: ("error", "A pipeline stopped."),
     events.GapMet: ("error", "Changes are missing and the pipeline goes on behind them."),
     events.CommitSkipped: ("error", "A damaged commit was recorded and left out."),
+    events.DeadLettersStored: ("warning", "Records were set aside as dead letters."),
     events.PipelinePaused: ("info", "A pipeline is held."),
     events.PipelineStopped: ("info", "A pipeline ended."),
     events.LogSurveyed: ("debug", "A log was looked at for maintenance."),

@@ -56,6 +56,7 @@ class Metrics:
             events.PipelineFailed: self._on_failed,
             events.GapMet: self._on_gap,
             events.CommitSkipped: self._on_skipped,
+            events.DeadLettersStored: self._on_set_aside,
             events.PipelineStopped: self._on_stopped,
             events.LogSurveyed: self._on_surveyed,
             events.LogMaintained: self._on_maintained,
@@ -147,6 +148,12 @@ class Metrics:
         self._skipped = Counter(
             "tailerd_commits_skipped_total",
             "Damaged commits that were recorded and left out",
+            ("table", "error_code"),
+            registry=r,
+        )
+        self._set_aside = Counter(
+            "tailerd_dead_letter_records_total",
+            "Records that a sink could not take and set aside",
             ("table", "error_code"),
             registry=r,
         )
@@ -312,6 +319,9 @@ class Metrics:
 
     def _on_skipped(self, event: events.CommitSkipped) -> None:
         self._skipped.labels(event.table, event.error_code).inc()
+
+    def _on_set_aside(self, event: events.DeadLettersStored) -> None:
+        self._set_aside.labels(event.table, event.error_code).inc(event.records)
 
     def _on_stopped(self, event: events.PipelineStopped) -> None:
         self._state.labels(event.table, event.engine).set(STATES["stopped"])

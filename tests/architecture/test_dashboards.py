@@ -57,6 +57,13 @@ def real_samples() -> dict[str, set[str]]:
             path="x",
             hint="x",
         ),
+        events.DeadLettersStored(
+            table="orders",
+            sink="kafka",
+            error_code="record_too_large",
+            topic="x",
+            records=1,
+        ),
     ):
         metrics.handle(event)
     found: dict[str, set[str]] = {}

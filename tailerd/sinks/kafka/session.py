@@ -7,6 +7,7 @@ it does not come back, and what it still has must not be sent behind a repeated 
 from __future__ import annotations
 
 import time
+from collections import Counter
 
 from kafka.errors import KafkaError
 
@@ -75,6 +76,7 @@ class Session:
         self._markers: CommitMarkers | None = None
         self._delivery: Acknowledgements | None = None
         self._merger = Merger()
+        self._set_aside: Counter[str] = Counter()
         identity = (
             (config.transactional_id or f"tailerd-{table}") if config.is_exactly_once else None
         )
@@ -129,6 +131,7 @@ class Session:
     def begin(self) -> Acknowledgements:
         """Begin a delivery; return what another thread may abandon it with."""
         self._merger = Merger()
+        self._set_aside.clear()
         timeout_ms = self._connection.number("delivery_timeout_ms", DEFAULT_DELIVERY_TIMEOUT_MS)
         self._delivery = Acknowledgements(
             max_bytes=self._config.max_in_flight_bytes,
@@ -174,6 +177,12 @@ class Session:
         if self._transactions is not None and self._transactions.is_open:
             self._transactions.commit()
         self._delivery = None
+
+    def take_set_aside(self) -> list[tuple[str, int]]:
+        """Return for each dead-letter topic how many records the last delivery put there."""
+        counts = list(self._set_aside.items())
+        self._set_aside.clear()
+        return counts
 
     def keep(self, pipeline: str, saved: SavedOffset) -> None:
         """Hand over the record of an offset; `finish` or `flush` waits for it."""
@@ -239,6 +248,7 @@ class Session:
         )
         if left := self._hand_over(letters):
             raise BugError(f"A dead letter of {left[0].size_bytes} bytes fits no topic.")
+        self._set_aside[name] += len(oversize)
 
     def _send_side(self, record: SideRecord) -> None:
         limit = self._shape_of(record.topic).max_bytes

@@ -27,19 +27,23 @@ from tailerd.sinks.kafka.connection import Connection
 from tailerd.sinks.kafka.offset_topic import OffsetTopic, check_offset_topic
 from tailerd.sinks.kafka.read_back import read_values
 from tailerd.sinks.kafka.session import Session, wanted_topics
-from tailerd.sinks.kafka.side_records import SideRecord, gap_record, heartbeat
+from tailerd.sinks.kafka.side_records import TOO_LARGE, SideRecord, gap_record, heartbeat
 from tailerd.sinks.kafka.templates import TopicTemplate
 from tailerd.sinks.kafka.topics import TROUBLE_HINT, Topics, check_writable, topic_missing
 from tailerd.sinks.kafka.transactions import Claim
 from tailerd.sinks.kafka.worker import Worker
 from tailerd.sinks.resources import SinkResources
+from tailerd.telemetry import Telemetry, events
 
 
 class KafkaSink:
     """Writes the changes of one table to Kafka."""
 
-    def __init__(self, config: KafkaSinkConfig, *, table: str) -> None:
+    def __init__(
+        self, config: KafkaSinkConfig, *, table: str, telemetry: Telemetry | None = None
+    ) -> None:
         """Prepare; no broker is asked before it is used."""
+        self._telemetry = telemetry or Telemetry()
         self._config = config
         self._table = table
         self._connection = Connection(config)
@@ -56,7 +60,7 @@ class KafkaSink:
     @classmethod
     def from_config(cls, config: KafkaSinkConfig, resources: SinkResources) -> Self:
         """Build the sink of a table."""
-        return cls(config, table=resources.table)
+        return cls(config, table=resources.table, telemetry=resources.telemetry)
 
     @property
     def max_in_flight(self) -> int:
@@ -128,6 +132,16 @@ class KafkaSink:
                 await self._tell_trouble(error)
                 raise
         self._next_version = delivery.end.version
+        for topic, records in session.take_set_aside():
+            self._telemetry.emit(
+                events.DeadLettersStored(
+                    table=self._table,
+                    sink=self._config.kind,
+                    error_code=TOO_LARGE,
+                    topic=topic,
+                    records=records,
+                )
+            )
         return rows
 
     async def note_gap(self, gap: Gap) -> None:

@@ -21,6 +21,7 @@ from tailerd.sinks.base import Delivery
 from tailerd.sinks.kafka import offset_topic
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.sink import KafkaSink
+from tailerd.telemetry import Telemetry, events
 from tests.kafka.broker import Broker
 from tests.kafka.reader import Record, read_topic
 from tests.kafka.topics import Topics
@@ -37,6 +38,7 @@ class Place:
     def __init__(self, broker: Broker, topics: Topics) -> None:
         self.broker = broker
         self.topics = topics
+        self.told: list[events.Event] = []
         self.topic = topics.new_name()
         self.offsets = topics.new_name("offsets")
         self.other = topics.new_name("other")
@@ -54,7 +56,11 @@ class Place:
             "offsets_topic": self.offsets,
             **fields,
         }
-        return KafkaSink(KafkaSinkConfig.model_validate(section), table=self.topic)
+        return KafkaSink(
+            KafkaSinkConfig.model_validate(section),
+            table=self.topic,
+            telemetry=Telemetry([self.told.append]),
+        )
 
     @asynccontextmanager
     async def open(
@@ -247,6 +253,8 @@ async def test_a_row_that_is_too_large_becomes_a_dead_letter_and_the_others_arri
     assert headers["tailerd.commit_version"] == b"0"
     assert int(headers["tailerd.size_bytes"] or b"") > 20_000
     assert headers["tailerd.limit_bytes"] == b"10000"
+    told = [event for event in place.told if isinstance(event, events.DeadLettersStored)]
+    assert [(event.topic, event.records) for event in told] == [(place.other, 1)]
 
 
 @BOTH
