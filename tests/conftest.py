@@ -37,7 +37,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", type=int, default=None, help="how often kill tests kill the daemon")
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in its own.
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        for server in ("spark", "kafka"):
+            # With `-n 2 --dist loadgroup` each such server is started by one worker only.
+            if item.get_closest_marker(server):
+                item.add_marker(pytest.mark.xdist_group(server))
     if config.getoption("--benchmark"):
         return
     reason = pytest.mark.skip(reason="a benchmark: run it with --benchmark")
