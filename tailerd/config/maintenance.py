@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -86,6 +86,11 @@ class CheckpointConfig(BaseModel):
         description="Wait until nobody has committed for so long, but not beyond ten times as many"
         " commits as make it due.",
         examples=["0s"],
+    )
+    manifest: Literal["json", "parquet"] = Field(
+        default="json",
+        description="Form of the manifest of a V2 checkpoint, where the table has that feature.",
+        examples=["json"],
     )
 
     @model_validator(mode="after")

@@ -37,6 +37,7 @@ from tailerd.delta.protocol.snapshot import Snapshot, TableState
 from tailerd.delta.protocol.version_checksum_body import checksum_body
 from tailerd.delta.protocol.writer_features import check_maintainable, supports_v2_checkpoints
 from tailerd.delta.sidecar_writer import SidecarWriter
+from tailerd.delta.v2_manifest import ManifestKind
 from tailerd.errors import (
     BugError,
     CorruptLogError,
@@ -108,8 +109,13 @@ class LogWriter:
         self._clock: Clock = clock or SystemClock()
         self._new_uuid = new_uuid
 
-    async def write_checkpoint(self, snapshot: Snapshot) -> CheckpointResult:
+    async def write_checkpoint(
+        self, snapshot: Snapshot, *, manifest: ManifestKind = "json"
+    ) -> CheckpointResult:
         """Write a checkpoint of a version that is published, from its snapshot with files.
+
+        Args:
+            manifest: Form of the manifest, where it is a V2 checkpoint.
 
         Raises:
             UnsupportedFeatureError: The table asks of its writers what this release cannot do.
@@ -132,7 +138,7 @@ class LogWriter:
         )
         await source.prepare()
         if supports_v2_checkpoints(snapshot.state):
-            return await self._write_v2(source)
+            return await self._write_v2(source, manifest)
         return await self._write_v1(source)
 
     def _check_published(self, listing: LogListing, version: int) -> None:
@@ -189,27 +195,27 @@ class LogWriter:
 
     # ------------------------------------------------------------------ V2
 
-    async def _write_v2(self, source: CheckpointSource) -> CheckpointResult:
+    async def _write_v2(self, source: CheckpointSource, kind: ManifestKind) -> CheckpointResult:
         snapshot = source.snapshot
         sidecars = SidecarWriter(source, self.reader, self._clock, self._new_uuid)
         await sidecars.write()
         check_complete(snapshot, sidecars.adds)
         others = source.others.of_checkpoint(self._transactions_after(snapshot))
-        name, size_bytes, actions = await sidecars.write_manifest(others)
+        manifest = await sidecars.write_manifest(others, kind)
         is_hinted = await self.write_hint(
             snapshot.version,
-            actions,
-            size_bytes + sidecars.total_bytes,
+            manifest.actions + sidecars.adds + sidecars.removes,
+            manifest.size_bytes + sidecars.total_bytes,
             sidecars.adds,
         )
         return CheckpointResult(
             version=snapshot.version,
             outcome="written",
-            files=(name, *(file.name for file in sidecars.new_files)),
-            size_bytes=size_bytes + sum(file.size_bytes for file in sidecars.new_files),
+            files=(manifest.name, *(file.name for file in sidecars.new_files)),
+            size_bytes=manifest.size_bytes + sum(file.size_bytes for file in sidecars.new_files),
             reused_files=tuple(part.file.name for part in sidecars.plan.reused),
             add_files=sidecars.adds,
-            rebased=sidecars.rebased(_log_file(name, size_bytes)),
+            rebased=sidecars.rebased(_log_file(manifest.name, manifest.size_bytes)),
             is_hinted=is_hinted,
         )
 

@@ -159,7 +159,9 @@ class TableMaintenance:
         return await self._held.at(listing, with_files=True)
 
     async def _checkpoint(self) -> JobResult:
-        result = await self._writer.write_checkpoint(await self._newest())
+        result = await self._writer.write_checkpoint(
+            await self._newest(), manifest=self.policies.checkpoint.manifest
+        )
         self._held.replace(result.rebased)
         if result.outcome == "already_there":
             text = f"Version {result.version} has a checkpoint already."

@@ -38,4 +38,5 @@ def _checkpoint_policy(config: MaintenanceConfig) -> CheckpointPolicy:
         max_replay_seconds=checkpoint.max_replay,
         min_interval_seconds=checkpoint.min_interval,
         quiet_seconds=checkpoint.quiet,
+        manifest=checkpoint.manifest,
     )

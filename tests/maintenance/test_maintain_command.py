@@ -212,3 +212,13 @@ def test_a_place_without_a_table_is_named(tmp_path: Path, command: Commands, pla
     refused = command("maintain", tmp_path / place if place else "")
     assert refused.status in (2, 3)
     assert refused.errors.startswith("error[")
+
+
+def test_the_policy_chooses_the_form_of_the_manifest(tmp_path: Path, command: Commands) -> None:
+    table = living_table(tmp_path / "table", is_v2=True)
+    config = configure(
+        tmp_path, table, maintenance={"checkpoint": {"every_commits": 1, "manifest": "parquet"}}
+    )
+    assert command("maintain", "orders", "--config", config, "--apply").status == 0
+    [manifest] = table.log.glob("*.checkpoint.*")
+    assert manifest.suffix == ".parquet"
