@@ -235,6 +235,13 @@ class MaintenanceBusyError(TailerdError):
     retryable = True
 
 
+class MaintenanceProcessError(TailerdError):
+    """The process that maintains logs died."""
+
+    code = "maintenance_process"
+    retryable = True
+
+
 class BugError(TailerdError):
     """tailerd broke its own rules: please report."""
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ import click
 if TYPE_CHECKING:
     from tailerd.config import Config
     from tailerd.maintenance.jobs import JobResult, Survey, TableMaintenance
+    from tailerd.maintenance.needs import Needs
     from tailerd.maintenance.policies.base import Decision
 
 _EXAMPLES = """\b
@@ -124,8 +126,7 @@ async def _work_of(table: str, config_path: Path | None) -> TableMaintenance:
 async def maintenance_of(config: Config, name: str) -> TableMaintenance:
     """Return the maintenance of a configured table; what is saved of pipelines bounds a cleanup.
 
-    Raises:
-        OffsetError: A saved offset cannot be read.
+    A saved offset that cannot be read is an `OffsetError` when it is asked for.
     """
     from tailerd.delta.log_reader import LogReader
     from tailerd.maintenance.jobs import TableMaintenance
@@ -134,20 +135,17 @@ async def maintenance_of(config: Config, name: str) -> TableMaintenance:
 
     table = config.tables[name]
     policies = Policies() if table.maintenance is None else policies_of(table.maintenance)
-    wanted, unknown = None, ""
-    if policies.cleanup.is_enabled:
-        wanted, unknown = await _wanted_by_pipelines(config, name)
     return TableMaintenance(
         LogReader.at(table.path, on_mismatch=lambda _: None),
         policies,
-        needed_from=lambda: wanted,
-        cleanup_obstacle=lambda: unknown,
+        needs=partial(needs_of_pipelines, config, name),
     )
 
 
-async def _wanted_by_pipelines(config: Config, name: str) -> tuple[int | None, str]:
-    """Return the oldest version that pipelines of this log need, and why that is not known."""
+async def needs_of_pipelines(config: Config, name: str) -> Needs:
+    """Return what pipelines of this log want of it, as far as they have saved where they stand."""
     from tailerd.assembly import log_folder, saved_offset
+    from tailerd.maintenance.needs import Needs
 
     folder = log_folder(config.tables[name])
     versions = []
@@ -155,9 +153,9 @@ async def _wanted_by_pipelines(config: Config, name: str) -> tuple[int | None, s
         if table.has_sink and log_folder(table) == folder:
             offset = await saved_offset(config, other)
             if offset is None:
-                return None, f"{other} has not delivered anything yet."
+                return Needs(obstacle=f"{other} has not delivered anything yet.")
             versions.append(max(0, offset.version - 1))
-    return min(versions, default=None), ""
+    return Needs(from_version=min(versions, default=None))
 
 
 @contextmanager

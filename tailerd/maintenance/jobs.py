@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from tailerd.clock import Clock, SystemClock
@@ -17,6 +17,7 @@ from tailerd.delta.protocol.snapshot import Snapshot, TableState
 from tailerd.delta.protocol.writer_features import check_maintainable
 from tailerd.errors import BugError
 from tailerd.maintenance.held_snapshot import HeldSnapshot
+from tailerd.maintenance.needs import Needs
 from tailerd.maintenance.plan import Policies
 from tailerd.maintenance.policies.base import (
     CommitFigures,
@@ -59,6 +60,11 @@ class Survey:
     cleanup: CleanupPlan
 
 
+async def nobody() -> Needs:
+    """Say that no pipeline wants anything."""
+    return Needs()
+
+
 class TableMaintenance:
     """Maintains one table's log.
 
@@ -66,8 +72,7 @@ class TableMaintenance:
         reader: The table's log.
         policies: What is wanted.
         clock: Tells ages.
-        needed_from: Asked before a cleanup: the oldest version somebody wants to rebuild, or None.
-        cleanup_obstacle: Asked before a cleanup: why nothing may be deleted now; empty if it may.
+        needs: Asked before each cleanup: what pipelines want of the log.
     """
 
     def __init__(
@@ -76,14 +81,12 @@ class TableMaintenance:
         policies: Policies,
         *,
         clock: Clock | None = None,
-        needed_from: Callable[[], int | None] = lambda: None,
-        cleanup_obstacle: Callable[[], str] = lambda: "",
+        needs: Callable[[], Awaitable[Needs]] = nobody,
     ) -> None:
         self.reader = reader
         self.policies = policies
         self._clock: Clock = clock or SystemClock()
-        self._needed_from = needed_from
-        self._cleanup_obstacle = cleanup_obstacle
+        self._needs = needs
         self._held = HeldSnapshot(reader)
         self._writer = LogWriter(reader, clock=self._clock)
         self._cleanup = LogCleanup(reader, clock=self._clock)
@@ -117,12 +120,13 @@ class TableMaintenance:
         policy = self.policies.cleanup
         if not policy.is_enabled:
             return CleanupPlan(reason="Cleanup is not switched on.")
-        if obstacle := self._cleanup_obstacle():
-            return CleanupPlan(reason=obstacle)
+        needs = await self._needs()
+        if needs.obstacle:
+            return CleanupPlan(reason=needs.obstacle)
         if self.policies.paused_until_ms(self._clock.now_ms()) is not None:
             return CleanupPlan(reason="The policy pauses at this time of the day.")
         return await self._cleanup.plan(
-            state, self._needed_from(), older_than_seconds=policy.older_than_seconds
+            state, needs.from_version, older_than_seconds=policy.older_than_seconds
         )
 
     async def apply(self, survey: Survey, decision: Decision) -> JobResult:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from tailerd.backoff import Backoff
@@ -18,6 +18,7 @@ from tailerd.errors import (
 )
 from tailerd.maintenance.jobs import Survey, TableMaintenance
 from tailerd.maintenance.lease import LEASE_SECONDS, Lease
+from tailerd.maintenance.needs import Needs
 from tailerd.maintenance.plan import Policies
 from tailerd.maintenance.policies.base import Decision
 from tailerd.telemetry import Telemetry, events
@@ -33,6 +34,8 @@ _BACKOFF = Backoff(first_seconds=2.0, max_seconds=600.0)
 
 
 CLOCK_JUMPED = "clock_jumped"
+SURVEY = "survey"
+"""What the look at a log is called among its jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,26 +54,13 @@ class KeptTable:
     is_alone: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Needs:
-    """What pipelines want of a log.
-
-    Attributes:
-        from_version: The oldest version one of them may have to rebuild; None where none does.
-        obstacle: Why that is not known yet; empty where it is.
-    """
-
-    from_version: int | None = None
-    obstacle: str = ""
-
-
 class TableKeeper:
     """Maintains one table. Used by one task.
 
     Args:
         name: For telemetry.
         reader: The table's log.
-        needs: Asked before a cleanup, in the thread of the caller of `turn`.
+        needs: Asked before each cleanup: what pipelines want of the log.
         is_wanted: Asked between two jobs: whether to go on.
     """
 
@@ -82,7 +72,7 @@ class TableKeeper:
         *,
         telemetry: Telemetry,
         clock: Clock,
-        needs: Callable[[], Needs],
+        needs: Callable[[], Awaitable[Needs]],
         is_wanted: Callable[[], bool],
     ) -> None:
         self.kept = kept
@@ -96,8 +86,7 @@ class TableKeeper:
             reader,
             kept.policies,
             clock=clock,
-            needed_from=lambda: needs().from_version,
-            cleanup_obstacle=lambda: needs().obstacle,
+            needs=needs,
         )
         self._lease = Lease(reader.store, reader.root, clock=clock)
         self._attempt = 0
@@ -119,7 +108,8 @@ class TableKeeper:
             return self._not_before - now
         self.error = None
         self._compare_clocks(now)
-        job = "survey"
+        job = SURVEY
+        self._telemetry.emit(events.MaintenanceStarted(table=self._name, job=job))
         try:
             survey = await self._survey(now)
             for decision in [each for each in survey.decisions if each.is_due]:
@@ -162,7 +152,7 @@ class TableKeeper:
         cleanup = self.kept.policies.cleanup
         again = max(self._cleaned_at + cleanup.every_seconds, self._no_cleanup_before)
         is_time = cleanup.is_enabled and now >= again
-        is_cleaning = is_time and not self._needs().obstacle
+        is_cleaning = is_time and not (await self._needs()).obstacle
         survey = await self._work.survey(with_cleanup=is_cleaning)
         if is_cleaning:
             self._cleaned_at = now
@@ -187,6 +177,7 @@ class TableKeeper:
 
     async def _apply(self, survey: Survey, decision: Decision) -> None:
         began = self._clock.monotonic()
+        self._telemetry.emit(events.MaintenanceStarted(table=self._name, job=decision.job))
         result = await self._work.apply(survey, decision)
         self._telemetry.emit(
             events.LogMaintained(
