@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from tailerd.clock import Clock, SystemClock
 from tailerd.delta.checkpoint_source import ROWS_AT_ONCE
 from tailerd.delta.log_reader import LogReader
+from tailerd.delta.named_sidecars import named_sidecars
 from tailerd.delta.parquet_rows import CheckpointFile
-from tailerd.delta.protocol.actions import Sidecar
-from tailerd.delta.protocol.checkpoint import PROBES, other_actions
-from tailerd.delta.protocol.commit_file import decode_lines, slices
 from tailerd.delta.protocol.commit_timestamp import monotonic_file_times
 from tailerd.delta.protocol.log_path import SIDECAR_FOLDER, LogFile, LogFileKind, parse_log_path
 from tailerd.delta.protocol.log_segment import LogListing, LogSegment
@@ -27,7 +25,6 @@ from tailerd.delta.protocol.metadata_cleanup import (
     midnight_before,
     plan_cleanup,
 )
-from tailerd.delta.protocol.sidecar import sidecar_file
 from tailerd.delta.protocol.snapshot import TableState
 from tailerd.delta.protocol.writer_features import check_maintainable
 from tailerd.delta.segment_replay import DamagedCheckpointError, replay_segment
@@ -195,27 +192,11 @@ class LogCleanup:
             for parts in candidates:
                 try:
                     for file in parts:
-                        named.update(await self._named_by(file))
+                        sidecars = await named_sidecars(self._reader, file)
+                        named.update(sidecar.name for sidecar in sidecars)
                 except (CorruptLogError, FileMissingError):
                     return ()
         return expired_sidecars(found, frozenset(named), self._clock.now_ms())
 
-    async def _named_by(self, file: LogFile) -> list[str]:
-        if file.is_json:
-            body = await self._reader.store.get(self._reader.path_of(file))
-            decoded = await asyncio.to_thread(
-                lambda: [line for some in decode_lines(file.name, slices(body)) for line in some]
-            )
-            sidecars = [line.sidecar for line in decoded if line.sidecar is not None]
-        else:
-            sidecars = await asyncio.to_thread(self._named_in_parquet, file)
-        return [sidecar_file(sidecar, file.version).name for sidecar in sidecars]
-
     def _opened(self, file: LogFile) -> CheckpointFile:
         return CheckpointFile(self._reader.store.open_input(self._reader.path_of(file)), file.name)
-
-    def _named_in_parquet(self, file: LogFile) -> list[Sidecar]:
-        with self._opened(file) as rows:
-            batches = rows.rows_with(("sidecar",), (PROBES["sidecar"],))
-            lines = [line for batch in batches for line in other_actions(batch, file.name)]
-        return [line.sidecar for line in lines if line.sidecar is not None]
