@@ -189,7 +189,7 @@ def kept_tables(config: Config) -> dict[str, KeptTable]:
         name: KeptTable(
             place=table.path,
             folder=log_folder(table),
-            policies=policies_of(table.maintenance),
+            policies=policies_of(table.maintenance, config.spark),
             is_alone=not table.has_sink,
         )
         for name, table in config.tables.items()

@@ -24,6 +24,7 @@ Examples:
   tailerd maintain /lake/orders
   tailerd maintain /lake/orders --apply
   tailerd maintain orders --config tailerd.yaml --apply --json
+  tailerd maintain /lake/huge --apply --engine spark
 """
 _ROUNDS = 3
 """One job makes another due, as a checkpoint does a cleanup; never twice the same."""
@@ -53,17 +54,25 @@ class _Line:
     type=click.Path(path_type=Path),
     help="TABLE is a name in this configuration, and its `maintenance` counts.",
 )
+@click.option(
+    "--engine",
+    type=click.Choice(["arrow", "spark"]),
+    help="What writes a checkpoint: tailerd itself (the default), or Spark's tasks.",
+)
 @click.option("--json", "is_json", is_flag=True, help="One JSON object a job.")
-def command(table: str, is_applying: bool, config_path: Path | None, is_json: bool) -> None:
+def command(
+    table: str, is_applying: bool, config_path: Path | None, engine: str | None, is_json: bool
+) -> None:
     """Tell which maintenance the log of TABLE needs, why, what it would cost and save.
 
     Without a configuration, checkpoints alone are looked at: after as many commits as the table's
     delta.checkpointInterval says (or 10), or 64 MiB of them. Nothing is written without --apply,
     data files and commits never. A table that must be left alone (a writer feature that this
     release does not know, a catalog's table) ends with 3 and the reason; its changes can be read
-    all the same. Costs and savings are estimates for a local disk.
+    all the same. Costs and savings are estimates for a local disk. With --engine spark, a table of
+    more files than one process can hold gets its V2 checkpoint from many tasks.
     """
-    lines = asyncio.run(_maintain(table, config_path, is_applying=is_applying))
+    lines = asyncio.run(_maintain(table, config_path, engine, is_applying=is_applying))
     if is_json:
         for line in lines:
             click.echo(json.dumps(_as_json(line)))
@@ -72,11 +81,13 @@ def command(table: str, is_applying: bool, config_path: Path | None, is_json: bo
         click.echo(text)
 
 
-async def _maintain(table: str, config_path: Path | None, *, is_applying: bool) -> list[_Line]:
+async def _maintain(
+    table: str, config_path: Path | None, engine: str | None, *, is_applying: bool
+) -> list[_Line]:
     from tailerd.clock import SystemClock
     from tailerd.maintenance.lease import Lease
 
-    work = await _work_of(table, config_path)
+    work = await _work_of(table, config_path, engine)
     survey = await work.survey()
     if not is_applying or not any(decision.is_due for decision in survey.decisions):
         return _lines(table, survey, {})
@@ -109,18 +120,46 @@ def _lines(table: str, survey: Survey, done: dict[str, _Line]) -> list[_Line]:
     ]
 
 
-async def _work_of(table: str, config_path: Path | None) -> TableMaintenance:
+async def _work_of(table: str, config_path: Path | None, engine: str | None) -> TableMaintenance:
     from tailerd.cli.offsets import check_name
     from tailerd.config import discover_tables, load_config
     from tailerd.delta.log_reader import LogReader
     from tailerd.maintenance.jobs import TableMaintenance
     from tailerd.maintenance.plan import Policies
+    from tailerd.maintenance.settings import spark_engine
 
     if config_path is not None:
         config = discover_tables(load_config(config_path)).config
         check_name(config, table)
-        return await maintenance_of(config, table)
-    return TableMaintenance(LogReader.at(table, on_mismatch=lambda _: None), Policies())
+        return await maintenance_of(_with_engine(config, table, engine), table)
+    policies = Policies(spark=spark_engine() if engine == "spark" else None)
+    return TableMaintenance(LogReader.at(table, on_mismatch=lambda _: None), policies)
+
+
+def _with_engine(config: Config, table: str, engine: str | None) -> Config:
+    """Return the configuration with another engine of a table's maintenance.
+
+    Raises:
+        ConfigError: The table's maintenance contradicts it.
+    """
+    from pydantic import ValidationError
+
+    from tailerd.config.explain import explain
+    from tailerd.config.maintenance import MaintenanceConfig
+    from tailerd.errors import ConfigError
+
+    section = config.tables[table]
+    if engine is None:
+        return config
+    fields = (
+        {} if section.maintenance is None else section.maintenance.model_dump(exclude_unset=True)
+    )
+    try:
+        maintenance = MaintenanceConfig.model_validate({**fields, "engine": engine})
+    except ValidationError as error:
+        raise ConfigError(explain(error, MaintenanceConfig)) from error
+    altered = section.model_copy(update={"maintenance": maintenance})
+    return config.model_copy(update={"tables": {**config.tables, table: altered}})
 
 
 async def maintenance_of(config: Config, name: str) -> TableMaintenance:
@@ -134,7 +173,8 @@ async def maintenance_of(config: Config, name: str) -> TableMaintenance:
     from tailerd.maintenance.settings import policies_of
 
     table = config.tables[name]
-    policies = Policies() if table.maintenance is None else policies_of(table.maintenance)
+    section = table.maintenance
+    policies = Policies() if section is None else policies_of(section, config.spark)
     return TableMaintenance(
         LogReader.at(table.path, on_mismatch=lambda _: None),
         policies,

@@ -150,6 +150,13 @@ class MaintenanceConfig(BaseModel):
 
     model_config = _SECTION
 
+    engine: Literal["arrow", "spark"] = Field(
+        default="arrow",
+        description="What writes checkpoints: tailerd itself, or a Spark program whose tasks write"
+        " sidecars in parallel, for a table that has too many files for one process. That needs"
+        " V2 checkpoints. Where it runs is said in the section `spark`.",
+        examples=["arrow"],
+    )
     checkpoint: CheckpointConfig | None = Field(
         default_factory=CheckpointConfig,
         description="When a checkpoint is written; null for never.",
@@ -178,6 +185,13 @@ class MaintenanceConfig(BaseModel):
         cleanup, checkpoint = self.cleanup, self.checkpoint
         if not (checkpoint or self.log_compaction or self.checksum or cleanup.enabled):
             raise ValueError("everything is switched off, so nothing would be maintained")
+        if self.engine == "spark" and (self.checksum or checkpoint is None):
+            raise ValueError(
+                "engine is spark, for tables too large for one process, but a checksum needs all"
+                " files in one process: leave checksum out"
+                if self.checksum
+                else "engine is spark, but checkpoint is null, and Spark does nothing else"
+            )
         if not cleanup.enabled and cleanup.older_than is not None:
             raise ValueError("cleanup.older_than is set, but cleanup.enabled is false")
         longest = max(

@@ -10,8 +10,8 @@ from tailerd.delta.protocol import table_properties as properties
 from tailerd.delta.protocol.log_path import LogFile
 from tailerd.delta.protocol.log_segment import LogListing, commits_between
 from tailerd.delta.protocol.snapshot import Snapshot, TableState
-from tailerd.delta.protocol.writer_features import check_maintainable
-from tailerd.errors import CorruptLogError
+from tailerd.delta.protocol.writer_features import check_maintainable, supports_v2_checkpoints
+from tailerd.errors import CorruptLogError, UnsupportedFeatureError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +57,21 @@ async def basis_of(log: LogFolder, snapshot: Snapshot, now_ms: int) -> Checkpoin
         transactions_after_ms=_transactions_after_ms(snapshot.state, now_ms),
         has_checksum=version in listing.checksum_versions,
     )
+
+
+def check_has_sidecars(state: TableState) -> None:
+    """Refuse a table whose checkpoints are one file, which many tasks cannot write.
+
+    Raises:
+        UnsupportedFeatureError: It lacks V2 checkpoints, or prefers classic ones.
+    """
+    if not supports_v2_checkpoints(state):
+        raise UnsupportedFeatureError(
+            "Spark writes checkpoints with sidecars only, and those of this table are one file: it"
+            " lacks the feature v2Checkpoint, or asks for delta.checkpointPolicy = classic.",
+            hint="Set delta.checkpointPolicy = v2 on the table, where all its readers know V2"
+            " checkpoints, or leave `engine: spark` out of its maintenance.",
+        )
 
 
 def check_readable_checkpoint(log: LogFolder, files: tuple[LogFile, ...]) -> None:

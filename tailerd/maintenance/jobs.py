@@ -6,9 +6,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from tailerd.clock import Clock, SystemClock
+from tailerd.delta.checkpoint_basis import check_has_sidecars
+from tailerd.delta.checkpoint_request import CheckpointRequest
 from tailerd.delta.log_cleanup import LogCleanup
 from tailerd.delta.log_reader import LogReader
-from tailerd.delta.log_writer import LogWriter
+from tailerd.delta.log_writer import CheckpointResult, LogWriter
 from tailerd.delta.protocol import table_properties as properties
 from tailerd.delta.protocol.log_path import parse_log_path
 from tailerd.delta.protocol.log_segment import LogListing
@@ -16,6 +18,7 @@ from tailerd.delta.protocol.metadata_cleanup import CleanupPlan
 from tailerd.delta.protocol.snapshot import Snapshot, TableState
 from tailerd.delta.protocol.writer_features import check_maintainable
 from tailerd.errors import BugError
+from tailerd.maintenance.checkpoint_process import checkpoint_by
 from tailerd.maintenance.held_snapshot import HeldSnapshot
 from tailerd.maintenance.needs import Needs
 from tailerd.maintenance.plan import Policies
@@ -105,6 +108,8 @@ class TableMaintenance:
         listing = await self.reader.list_log(self._held.base_version)
         snapshot = await self._held.at(listing, with_files=False)
         check_maintainable(snapshot.state)
+        if self.policies.spark is not None:
+            check_has_sidecars(snapshot.state)
         if snapshot.version not in listing.commits:
             # It was opened anew, from more or from newer files.
             listing = await self.reader.list_log(self._held.base_version)
@@ -162,10 +167,16 @@ class TableMaintenance:
         listing = await self.reader.list_log(self._held.base_version)
         return await self._held.at(listing, with_files=True)
 
+    async def _write_checkpoint(self) -> CheckpointResult:
+        manifest, spark = self.policies.checkpoint.manifest, self.policies.spark
+        if spark is None:
+            return await self._writer.write_checkpoint(await self._newest(), manifest=manifest)
+        place, master, conf = self.reader.url, spark.master, spark.conf
+        request = CheckpointRequest(place=place, manifest=manifest, master=master, conf=conf)
+        return await checkpoint_by("spark", request)
+
     async def _checkpoint(self) -> JobResult:
-        result = await self._writer.write_checkpoint(
-            await self._newest(), manifest=self.policies.checkpoint.manifest
-        )
+        result = await self._write_checkpoint()
         self._held.replace(result.rebased)
         if result.outcome == "already_there":
             text = f"Version {result.version} has a checkpoint already."

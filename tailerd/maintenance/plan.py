@@ -48,14 +48,27 @@ class DailyPause:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SparkEngine:
+    """Where checkpoints of a table too large for one process are written."""
+
+    master: str = "local[*]"
+    conf: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Policies:
-    """What is wanted for one table."""
+    """What is wanted for one table.
+
+    Attributes:
+        spark: Writes the checkpoints; None for this process.
+    """
 
     checkpoint: CheckpointPolicy = field(default_factory=CheckpointPolicy)
     log_compaction: LogCompactionPolicy = field(default_factory=LogCompactionPolicy)
     checksum: ChecksumPolicy = field(default_factory=ChecksumPolicy)
     cleanup: CleanupPolicy = field(default_factory=CleanupPolicy)
     pauses: tuple[DailyPause, ...] = ()
+    spark: SparkEngine | None = None
 
     def decide(self, stats: LogStats, now_ms: int) -> list[Decision]:
         """Say of every job but cleanup whether it is due, in the order they are done."""

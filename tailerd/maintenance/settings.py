@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from tailerd.config.maintenance import MaintenanceConfig, minutes_of
-from tailerd.maintenance.plan import CleanupPolicy, DailyPause, Policies
+from tailerd.config.sections import SparkConfig
+from tailerd.maintenance.plan import CleanupPolicy, DailyPause, Policies, SparkEngine
 from tailerd.maintenance.policies.checkpoint import CheckpointPolicy
 from tailerd.maintenance.policies.checksum import ChecksumPolicy
 from tailerd.maintenance.policies.log_compaction import LogCompactionPolicy
 
 
-def policies_of(config: MaintenanceConfig) -> Policies:
-    """Return what a section asks for."""
+def policies_of(config: MaintenanceConfig, spark: SparkConfig | None = None) -> Policies:
+    """Return what a section asks for.
+
+    Args:
+        spark: The section of that name, for `engine: spark`.
+    """
     compaction, cleanup = config.log_compaction, config.cleanup
     return Policies(
         checkpoint=_checkpoint_policy(config),
@@ -24,7 +29,13 @@ def policies_of(config: MaintenanceConfig) -> Policies:
             every_seconds=cleanup.every,
         ),
         pauses=tuple(DailyPause(*minutes_of(part)) for part in config.not_between),
+        spark=spark_engine(spark) if config.engine == "spark" else None,
     )
+
+
+def spark_engine(config: SparkConfig | None = None) -> SparkEngine:
+    """Return where Spark runs."""
+    return SparkEngine() if config is None else SparkEngine(master=config.master, conf=config.conf)
 
 
 def _checkpoint_policy(config: MaintenanceConfig) -> CheckpointPolicy:

@@ -19,7 +19,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tailerd.clock import Clock, SystemClock
-from tailerd.delta.checkpoint_basis import CheckpointBasis, basis_of, check_readable_checkpoint
+from tailerd.delta.checkpoint_basis import (
+    CheckpointBasis,
+    basis_of,
+    check_has_sidecars,
+    check_readable_checkpoint,
+)
 from tailerd.delta.log_folder import LogFolder
 from tailerd.delta.log_reader import LogReader
 from tailerd.delta.log_writer import CheckpointResult, LogWriter
@@ -31,9 +36,8 @@ from tailerd.delta.protocol.other_actions import OtherActions
 from tailerd.delta.protocol.sidecar_plan import SIDECAR_FILES, SidecarPlan, StoredPart
 from tailerd.delta.protocol.snapshot import Snapshot
 from tailerd.delta.protocol.version_checksum import parse_version_checksum
-from tailerd.delta.protocol.writer_features import supports_v2_checkpoints
 from tailerd.delta.v2_manifest import ManifestContents, ManifestKind, write_manifest
-from tailerd.errors import CorruptLogError, UnsupportedFeatureError
+from tailerd.errors import CorruptLogError
 from tailerd.spark.checkpoint_shuffle import WrittenSidecar, pieces_of, write_range
 from tailerd.spark.checkpoint_splits import LogSplit, commit_splits, part_splits
 from tailerd.spark.checkpoint_survey import (
@@ -95,7 +99,7 @@ class DistributedCheckpoints:
         if basis.existing:
             check_readable_checkpoint(self._log, basis.existing)
             return CheckpointResult(version=snapshot.version, outcome="already_there")
-        _check_has_sidecars(snapshot)
+        check_has_sidecars(snapshot.state)
         plan = _Plan(snapshot, basis)
         await self._survey(plan)
         written = await self._move(plan)
@@ -245,18 +249,6 @@ class DistributedCheckpoints:
             add_files=adds,
             is_hinted=is_hinted,
         )
-
-
-def _check_has_sidecars(snapshot: Snapshot) -> None:
-    if supports_v2_checkpoints(snapshot.state):
-        return
-    raise UnsupportedFeatureError(
-        "Spark writes checkpoints with sidecars only, and this table has classic ones, which are"
-        " one file: it lacks the feature v2Checkpoint, or asks for delta.checkpointPolicy ="
-        " classic.",
-        hint="Set delta.checkpointPolicy = v2 on the table (its readers must know V2 checkpoints),"
-        " or leave out `engine: spark` of its maintenance.",
-    )
 
 
 def _dealt_out(found: SurveyedSplit) -> list[LogSplit]:

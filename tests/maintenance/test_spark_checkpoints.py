@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import deltalake
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from pyspark.sql import SparkSession
 
 from tailerd.delta.checkpoint_basis import basis_of
+from tailerd.delta.checkpoint_request import CheckpointRequest
 from tailerd.delta.log_cleanup import LogCleanup
 from tailerd.delta.log_folder import LogFolder
 from tailerd.delta.log_reader import LogReader
@@ -26,17 +28,19 @@ from tailerd.delta.log_writer import CheckpointResult, LogWriter
 from tailerd.delta.protocol.checkpoint_form import CheckpointForm
 from tailerd.delta.v2_manifest import ManifestKind
 from tailerd.errors import CorruptLogError, TailerdError, UnsupportedFeatureError
+from tailerd.registry import CHECKPOINT_PROGRAMS
 from tailerd.spark.checkpoint_job import DistributedCheckpoints
 from tailerd.spark.checkpoint_shuffle import pieces_of, write_range
 from tailerd.spark.checkpoint_splits import commit_splits
-from tailerd.spark.session import java_home_or_version, local_session
 from tests.doubles.sim_clock import SimClock
-from tests.maintenance.conftest import DeltaSpark
+from tests.integration.daemon.running import run_to_end, write_config
+from tests.maintenance.conftest import ROOT, DeltaSpark
 from tests.maintenance.tables import STRUCT_STATS, V2, hide, living_table
 from tests.maintenance.test_random_histories import histories, without_repeated_removes
 from tests.maintenance.written import (
     assert_same,
     checkpoint_actions,
+    checkpoint_of,
     expected,
     state_of,
     without_old_removes,
@@ -50,20 +54,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 DAY = 86_400_000
 NOW = START_MS + DAY
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """A Spark session of this process, without any jar."""
-    found = java_home_or_version()
-    if not found.is_usable:
-        message = f"Spark cannot start: {found.reason}"
-        if os.environ.get("CI"):
-            pytest.fail(message, pytrace=False)
-        pytest.skip(message)
-    session = local_session("tests", "local[2]")
-    yield session
-    session.stop()
 
 
 def checkpoint(
@@ -286,3 +276,34 @@ def write_as_a_task(folder: Path) -> list[str]:
     [split] = commit_splits(basis.commits)
     pieces = [piece for _, piece in pieces_of(log, split, form, 1)]
     return [each.file.name for each in write_range(log, pieces, form, version, 0)]
+
+
+def test_the_daemon_has_spark_write_it(spark: SparkSession, tmp_path: Path) -> None:
+    table = living_table(tmp_path / "table", is_v2=True)
+    maintenance = {"engine": "spark", "checkpoint": {"every_commits": 1, "manifest": "parquet"}}
+    config = write_config(tmp_path, t={"path": str(table.folder), "maintenance": maintenance})
+    ended = run_to_end("run", "--config", config, "--once")
+    assert ended.returncode == 0, ended.stderr
+    assert checkpoint_of(table.log, table.version).suffix == ".parquet"
+    found = state_of(checkpoint_actions(table.log, table.version), table.version)
+    assert_same(found, expected(table.state(), now_ms=int(time.time() * 1000)))
+
+
+def test_the_program_ends_with_its_parent(spark: SparkSession, tmp_path: Path) -> None:
+    living_table(tmp_path, is_v2=True)
+    program = subprocess.Popen(
+        [sys.executable, "-m", CHECKPOINT_PROGRAMS["spark"]],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=ROOT,
+    )
+    try:
+        assert program.stdin is not None
+        program.stdin.write(msgspec.json.encode(CheckpointRequest(place=str(tmp_path))) + b"\n")
+        program.stdin.close()
+        assert program.wait(30) == 1
+    finally:
+        program.kill()
+        program.wait()
+    assert not list((tmp_path / "_delta_log").glob("*checkpoint*"))
