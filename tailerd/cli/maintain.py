@@ -13,10 +13,21 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tailerd.cli.pinning import (
+    PinChange,
+    change_pins,
+    pin_json,
+    pin_options,
+    pin_texts,
+    shown_pins,
+)
+from tailerd.errors import UsageError
+
 if TYPE_CHECKING:
     from tailerd.config import Config
     from tailerd.maintenance.jobs import JobResult, Survey, TableMaintenance
     from tailerd.maintenance.needs import Needs
+    from tailerd.maintenance.pins import Pin
     from tailerd.maintenance.policies.base import Decision
 
 _EXAMPLES = """\b
@@ -25,6 +36,7 @@ Examples:
   tailerd maintain /lake/orders --apply
   tailerd maintain orders --config tailerd.yaml --apply --json
   tailerd maintain /lake/huge --apply --engine spark
+  tailerd maintain /lake/orders --pin nightly-export=120 --for 7d
 """
 _ROUNDS = 3
 """One job makes another due, as a checkpoint does a cleanup; never twice the same."""
@@ -59,9 +71,17 @@ class _Line:
     type=click.Choice(["arrow", "spark"]),
     help="What writes a checkpoint: tailerd itself (the default), or Spark's tasks.",
 )
-@click.option("--json", "is_json", is_flag=True, help="One JSON object a job.")
+@pin_options
+@click.option("--json", "is_json", is_flag=True, help="One JSON object a job, or a pin.")
 def command(
-    table: str, is_applying: bool, config_path: Path | None, engine: str | None, is_json: bool
+    table: str,
+    is_applying: bool,
+    config_path: Path | None,
+    engine: str | None,
+    is_json: bool,
+    pin: str | None,
+    pin_for: str | None,
+    unpin: str | None,
 ) -> None:
     """Tell which maintenance the log of TABLE needs, why, what it would cost and save.
 
@@ -72,28 +92,40 @@ def command(
     all the same. Costs and savings are estimates for a local disk. With --engine spark, a table of
     more files than one process can hold gets its V2 checkpoint from many tasks.
     """
-    lines = asyncio.run(_maintain(table, config_path, engine, is_applying=is_applying))
-    if is_json:
-        for line in lines:
-            click.echo(json.dumps(_as_json(line)))
-        return
-    for text in _texts(lines, is_applying=is_applying):
+    if pin is not None or unpin is not None or pin_for is not None:
+        if is_applying:
+            raise UsageError("--apply does jobs, which --pin and --unpin do not: ask for one.")
+        change = PinChange(pin=pin, pin_for=pin_for, unpin=unpin)
+        pins = asyncio.run(_pin(table, config_path, change))
+        texts = map(pin_json, pins) if is_json else pin_texts(pins)
+    else:
+        lines, pinned = asyncio.run(_maintain(table, config_path, engine, is_applying=is_applying))
+        plain = (*_texts(lines, is_applying=is_applying), *pinned)
+        texts = (json.dumps(_as_json(line)) for line in lines) if is_json else iter(plain)
+    for text in texts:
         click.echo(text)
+
+
+async def _pin(table: str, config_path: Path | None, change: PinChange) -> list[Pin]:
+    work = await _work_of(table, config_path, None)
+    return await change_pins(work.reader, change)
 
 
 async def _maintain(
     table: str, config_path: Path | None, engine: str | None, *, is_applying: bool
-) -> list[_Line]:
+) -> tuple[list[_Line], list[str]]:
+    """Return what became of every job, and what the pins say."""
     from tailerd.clock import SystemClock
     from tailerd.maintenance.lease import Lease
 
     work = await _work_of(table, config_path, engine)
     survey = await work.survey()
     if not is_applying or not any(decision.is_due for decision in survey.decisions):
-        return _lines(table, survey, {})
+        return _lines(table, survey, {}), await shown_pins(work.reader)
     lease = Lease(work.reader.store, work.reader.root, clock=SystemClock())
     async with lease.held():
-        return await _apply(table, work, survey)
+        lines = await _apply(table, work, survey)
+    return lines, await shown_pins(work.reader)
 
 
 async def _apply(table: str, work: TableMaintenance, survey: Survey) -> list[_Line]:

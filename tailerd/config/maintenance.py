@@ -143,6 +143,18 @@ class CleanupConfig(BaseModel):
         description="Time between two looks for what has expired.",
         examples=["1h"],
     )
+    keep_from: int | None = Field(
+        default=None,
+        ge=0,
+        description="A version that must stay readable, with all that follow.",
+        examples=[120],
+    )
+    wait_for_pins: list[str] = Field(
+        default_factory=list,
+        description="Consumers outside of this configuration without whose pins"
+        " (`tailerd maintain --pin`) nothing is deleted.",
+        examples=[["nightly-export"]],
+    )
 
 
 class MaintenanceConfig(BaseModel):
@@ -192,8 +204,9 @@ class MaintenanceConfig(BaseModel):
                 if self.checksum
                 else "engine is spark, but checkpoint is null, and Spark does nothing else"
             )
-        if not cleanup.enabled and cleanup.older_than is not None:
-            raise ValueError("cleanup.older_than is set, but cleanup.enabled is false")
+        for name in ("older_than", "keep_from"):
+            if not cleanup.enabled and getattr(cleanup, name) is not None:
+                raise ValueError(f"cleanup.{name} is set, but cleanup.enabled is false")
         longest = max(
             (checkpoint.every_age or 0.0, checkpoint.min_interval) if checkpoint else (0.0,)
         )

@@ -68,6 +68,7 @@ class LogCleanup:
         state: TableState,
         needed_from: int | None = None,
         *,
+        wanted_by: str = "a pipeline",
         older_than_seconds: float | None = None,
     ) -> CleanupPlan:
         """Decide what to delete.
@@ -75,6 +76,7 @@ class LogCleanup:
         Args:
             state: Of the newest version.
             needed_from: The oldest version somebody still wants to rebuild; None for nobody.
+            wanted_by: Who that is, for people.
             older_than_seconds: Keep longer than the table says.
 
         Raises:
@@ -88,7 +90,7 @@ class LogCleanup:
         listing = LogListing.of(files)
         cutoff = cutoff_ms(state, self._clock.now_ms(), older_than_seconds)
         newest = await self._newest_expired(state, listing, cutoff)
-        plan = plan_cleanup(state, listing, files, newest, needed_from)
+        plan = plan_cleanup(state, listing, files, newest, needed_from, wanted_by)
         if plan.oldest_version is not None:
             await self._check_whole(listing, plan.oldest_version)
         return plan

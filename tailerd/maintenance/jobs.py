@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tailerd.clock import Clock, SystemClock
 from tailerd.delta.checkpoint_basis import check_has_sidecars
@@ -21,6 +21,7 @@ from tailerd.errors import BugError
 from tailerd.maintenance.checkpoint_process import checkpoint_by
 from tailerd.maintenance.held_snapshot import HeldSnapshot
 from tailerd.maintenance.needs import Needs
+from tailerd.maintenance.pins import PinBoard
 from tailerd.maintenance.plan import Policies
 from tailerd.maintenance.policies.base import (
     CommitFigures,
@@ -55,12 +56,17 @@ class JobResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """A log as it was found, and what its policies say of it."""
+    """A log as it was found, and what its policies say of it.
+
+    Attributes:
+        needs: What others want of it, as its cleanup was planned.
+    """
 
     stats: LogStats
     state: TableState
     decisions: tuple[Decision, ...]
     cleanup: CleanupPlan
+    needs: Needs = field(default_factory=Needs)
 
 
 async def nobody() -> Needs:
@@ -93,6 +99,7 @@ class TableMaintenance:
         self._held = HeldSnapshot(reader)
         self._writer = LogWriter(reader, clock=self._clock)
         self._cleanup = LogCleanup(reader, clock=self._clock)
+        self._pins = PinBoard(reader.store, reader.root, clock=self._clock)
 
     async def survey(self, *, with_cleanup: bool = True) -> Survey:
         """Look at the log and decide what is due.
@@ -116,22 +123,36 @@ class TableMaintenance:
         stats = stats_of(listing, snapshot)
         decisions = self.policies.decide(stats, self._clock.now_ms())
         plan = CleanupPlan(reason="It was not looked for what has expired.")
+        needs = Needs()
+        if with_cleanup and self.policies.cleanup.is_enabled:
+            needs = await self._all_needs()
         if with_cleanup:
-            plan = await self._plan_cleanup(snapshot.state)
+            plan = await self._plan_cleanup(snapshot.state, needs)
             decisions.append(_cleanup_decision(plan, self.policies.cleanup.is_enabled))
-        return Survey(stats=stats, state=snapshot.state, decisions=tuple(decisions), cleanup=plan)
+        return Survey(
+            stats=stats, state=snapshot.state, decisions=tuple(decisions), cleanup=plan, needs=needs
+        )
 
-    async def _plan_cleanup(self, state: TableState) -> CleanupPlan:
+    async def _all_needs(self) -> Needs:
+        """Return what pipelines, pins and the configuration want of the log, all together."""
+        policy = self.policies.cleanup
+        kept = Needs(from_version=policy.keep_from, by="cleanup.keep_from")
+        pinned = await self._pins.needs(policy.wait_for_pins)
+        return kept.and_also(pinned).and_also(await self._needs())
+
+    async def _plan_cleanup(self, state: TableState, needs: Needs) -> CleanupPlan:
         policy = self.policies.cleanup
         if not policy.is_enabled:
             return CleanupPlan(reason="Cleanup is not switched on.")
-        needs = await self._needs()
         if needs.obstacle:
             return CleanupPlan(reason=needs.obstacle)
         if self.policies.paused_until_ms(self._clock.now_ms()) is not None:
             return CleanupPlan(reason="The policy pauses at this time of the day.")
         return await self._cleanup.plan(
-            state, needs.from_version, older_than_seconds=policy.older_than_seconds
+            state,
+            needs.from_version,
+            wanted_by=needs.by,
+            older_than_seconds=policy.older_than_seconds,
         )
 
     async def apply(self, survey: Survey, decision: Decision) -> JobResult:
@@ -196,6 +217,19 @@ class TableMaintenance:
         )
 
     async def _clean_up(self, plan: CleanupPlan) -> JobResult:
+        needs = await self._all_needs()
+        wanted, oldest = needs.from_version, plan.oldest_version or 0
+        if needs.obstacle or (wanted is not None and wanted < oldest):
+            # Pinned, or an offset moved back, since the plan was made.
+            text = needs.obstacle or f"Version {wanted} is wanted by {needs.by} meanwhile."
+            return JobResult(
+                job="cleanup",
+                outcome="nothing_to_say",
+                version=oldest,
+                files=0,
+                size_bytes=0,
+                summary=f"Nothing was deleted. {text}",
+            )
         result = await self._cleanup.apply(plan)
         return JobResult(
             job="cleanup",

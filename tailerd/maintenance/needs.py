@@ -12,11 +12,13 @@ class Needs:
     Attributes:
         from_version: The oldest version one of them may have to rebuild; None where none does.
         obstacle: Why that is not known yet; empty where it is.
+        error_code: Of an obstacle that an operator should hear of; empty for one that passes.
         by: Whose version that is, for people.
     """
 
     from_version: int | None = None
     obstacle: str = ""
+    error_code: str = ""
     by: str = "a pipeline"
 
     def and_also(self, other: Needs) -> Needs:

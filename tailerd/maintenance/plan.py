@@ -21,11 +21,15 @@ class CleanupPolicy:
         is_enabled: Off by default: what is deleted cannot be read again.
         older_than_seconds: Keep longer than the table says; never less.
         every_seconds: How often to look for what has expired.
+        keep_from: A version that is kept, with all that follow; None for no such wish.
+        wait_for_pins: Consumers that must have pinned what they need before anything is deleted.
     """
 
     is_enabled: bool = False
     older_than_seconds: float | None = None
     every_seconds: float = 3600.0
+    keep_from: int | None = None
+    wait_for_pins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,8 @@ def policies_of(config: MaintenanceConfig, spark: SparkConfig | None = None) -> 
             is_enabled=cleanup.enabled,
             older_than_seconds=cleanup.older_than,
             every_seconds=cleanup.every,
+            keep_from=cleanup.keep_from,
+            wait_for_pins=tuple(cleanup.wait_for_pins),
         ),
         pauses=tuple(DailyPause(*minutes_of(part)) for part in config.not_between),
         spark=spark_engine(spark) if config.engine == "spark" else None,

@@ -156,6 +156,7 @@ class TableKeeper:
         survey = await self._work.survey(with_cleanup=is_cleaning)
         if is_cleaning:
             self._cleaned_at = now
+            self._tell_obstacle(survey.needs)
         self._telemetry.emit(
             events.LogSurveyed(
                 table=self._name,
@@ -166,6 +167,17 @@ class TableKeeper:
             )
         )
         return survey
+
+    def _tell_obstacle(self, needs: Needs) -> None:
+        if needs.error_code:
+            self._telemetry.emit(
+                events.MaintenanceFailed(
+                    table=self._name,
+                    job="cleanup",
+                    error_code=needs.error_code,
+                    hint=needs.obstacle,
+                )
+            )
 
     async def _do(self, survey: Survey, decision: Decision) -> None:
         if decision.job == "checksum":
