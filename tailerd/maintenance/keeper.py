@@ -14,6 +14,7 @@ from tailerd.delta.log_reader import LogReader
 from tailerd.errors import TailerdError
 from tailerd.maintenance.needs import Needs
 from tailerd.maintenance.table_keeper import KeptTable, TableKeeper
+from tailerd.maintenance.table_size import MeasuredTable
 from tailerd.telemetry import Telemetry
 
 LOOK_SECONDS = 1.0
@@ -50,6 +51,7 @@ class MaintenanceKeeper:
         self._is_once = is_once
         self._wanted: dict[str, KeptTable] = {}
         self._keepers: dict[str, TableKeeper] = {}
+        self._sizes: dict[str, MeasuredTable] = {}
         self._dirty: dict[str, None] = {}
         self._look_at: dict[str, float] = {}
         self._held_until: dict[str, float] = {}
@@ -114,6 +116,7 @@ class MaintenanceKeeper:
         names.update({name: None for name, at in self._look_at.items() if at <= now})
         for name in {*self._keepers, *self._look_at} - self._wanted.keys():
             self._keepers.pop(name, None)
+            self._sizes.pop(name, None)
             self._look_at.pop(name, None)
         due = [name for name in names if name in self._wanted]
         for name in [name for name in due if self._held_until.get(name, now) > now]:
@@ -126,8 +129,12 @@ class MaintenanceKeeper:
         if keeper is None or self._halt.is_set():
             return
         began = self._clock.monotonic()
-        again = await keeper.turn()
+        waits = [await keeper.turn()]
+        size = self._sizes.get(name)
+        if size is not None and keeper.found is not None and not self._halt.is_set():
+            waits.append(await size.look(*keeper.found))
         ended = self._clock.monotonic()
+        again = min((wait for wait in waits if wait is not None), default=None)
         if again is None:
             self._look_at.pop(name, None)
         else:
@@ -145,6 +152,14 @@ class MaintenanceKeeper:
             return None
         known = self._keepers.get(name)
         if known is None or known.kept != kept:
+            self._sizes.pop(name, None)
+            if kept.is_measured and not self._is_once:
+                self._sizes[name] = MeasuredTable(
+                    name,
+                    self._open_reader(kept.place),
+                    telemetry=self._telemetry,
+                    clock=self._clock,
+                )
             known = self._keepers[name] = TableKeeper(
                 name,
                 kept,

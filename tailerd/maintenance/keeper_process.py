@@ -34,6 +34,7 @@ CANCEL_SECONDS = 10.0
 _PROGRAM = "tailerd.maintenance.keeper_program"
 _RESTART = Backoff(first_seconds=0.5, max_seconds=60.0)
 _LAST_WORDS_BYTES = 4000
+_FIGURES = events.LogSurveyed | events.TableMeasured | events.GrowthUnavailable
 # Arrays that are freed go back to the system at once, as in the daemon itself.
 _ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": str(4 * 1024 * 1024), "MALLOC_ARENA_MAX": "2"}
 
@@ -244,10 +245,9 @@ class KeeperProcess:
                 self._jobs.hear(event)
                 if isinstance(event, events.LogSurveyed):
                     self._attempt = 0
-                    if event.table not in self._wanted:
-                        # It was let go meanwhile.
-                        return
-                self._telemetry.emit(event)
+                # What was let go meanwhile must not be shown again.
+                if not isinstance(event, _FIGURES) or event.table in self._wanted:
+                    self._telemetry.emit(event)
             case messages.Requested(counts=counts):
                 for operation, count in counts.items():
                     self._telemetry.emit(events.StorageRequested(operation=operation, count=count))

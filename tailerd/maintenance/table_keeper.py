@@ -46,12 +46,14 @@ class KeptTable:
         place: Path or URL, as it is configured.
         folder: Its log, as the watchers call it.
         is_alone: Whether no pipeline delivers it.
+        is_measured: Whether its size is to be told too.
     """
 
     place: str
     folder: str
     policies: Policies
     is_alone: bool
+    is_measured: bool = False
 
 
 class TableKeeper:
@@ -62,6 +64,10 @@ class TableKeeper:
         reader: The table's log.
         needs: Asked before each cleanup: what pipelines want of the log.
         is_wanted: Asked between two jobs: whether to go on.
+
+    Attributes:
+        error: Why the last turn failed; None where it did not.
+        found: Id and newest version of the table, as of the last turn that saw it.
     """
 
     def __init__(
@@ -77,6 +83,7 @@ class TableKeeper:
     ) -> None:
         self.kept = kept
         self.error: TailerdError | None = None
+        self.found: tuple[str, int] | None = None
         self._name = name
         self._telemetry = telemetry
         self._clock = clock
@@ -154,6 +161,7 @@ class TableKeeper:
         is_time = cleanup.is_enabled and now >= again
         is_cleaning = is_time and not (await self._needs()).obstacle
         survey = await self._work.survey(with_cleanup=is_cleaning)
+        self.found = (survey.state.metadata.id, survey.stats.version)
         if is_cleaning:
             self._cleaned_at = now
             self._tell_obstacle(survey.needs)

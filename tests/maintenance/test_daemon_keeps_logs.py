@@ -87,6 +87,7 @@ def test_a_service_without_sinks_keeps_a_log_short_and_tells_what_it_did(tmp_pat
         eventually(lambda: status_of(config, "orders")["head_version"] == 8)
         # The file is there a moment before its job is told of.
         eventually(lambda: status_of(config, "orders")["maintenance"]["due"] == [])
+        eventually(lambda: (status_of(config, "orders")["size"] or {}).get("version") == 8)
         found = status_of(config, "orders")
         assert (found["state"], found["engine"], found["sink"]) == ("running", "none", "")
         jobs = found["maintenance"]["jobs"]
@@ -99,8 +100,15 @@ def test_a_service_without_sinks_keeps_a_log_short_and_tells_what_it_did(tmp_pat
             'tailerd_checkpoint_total{result="written",table="orders"}',
             'tailerd_maintenance_job_seconds_count{job="checkpoint",table="orders"}',
             'tailerd_version_checksum_total{result="written",table="orders"}',
+            'tailerd_table_files{table="orders"} ',
+            'tailerd_table_rows{table="orders"} ',
+            'tailerd_log_commits_since_checkpoint{table="orders"} ',
         ):
             assert sample in metrics
+        # It has no reader to be behind.
+        for sample in ("tailerd_offset_lag_files{", "tailerd_retention_headroom_seconds{"):
+            assert sample not in metrics
+        assert found["size"]["files"] == 8
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
     done = lines_of(config, "A maintenance job was done.")

@@ -306,3 +306,46 @@ def test_the_program_ends_by_itself_where_nobody_talks_to_it() -> None:
         check=False,
     )
     assert done.stdout == b""
+
+
+async def test_a_table_that_nobody_delivers_is_measured_as_it_grows(tmp_path: Path) -> None:
+    table, keeper = table_of(tmp_path, 4), Kept()
+    place = KeptTable(
+        place=str(tmp_path),
+        folder=str(table.log),
+        policies=OFTEN,
+        is_alone=True,
+        is_measured=True,
+    )
+    keeper.process.set_tables({"orders": place}, {})
+    async with keeper.running():
+        await keeper.until(lambda: keeper.of(events.TableMeasured))
+        first = keeper.of(events.TableMeasured)[0]
+        assert (first.version, first.files, first.rows) == (4, 4, 4)
+        assert (first.checkpoint_version, first.commits_since_checkpoint) == (4, 0)
+        assert (first.pending_files, first.pending_bytes) == (None, None)
+        table.append([{"id": 5}, {"id": 6}])
+        keeper.process._ring("orders")
+        await keeper.until(lambda: keeper.of(events.TableMeasured)[-1].version == 5)
+        last = keeper.of(events.TableMeasured)[-1]
+        assert (last.files, last.rows, last.commits_since_checkpoint) == (5, 6, 1)
+        assert last.bytes > first.bytes
+        # Another table of this place, with as many versions.
+        table.folder.rename(tmp_path.with_name("gone"))
+        other = TableBuilder(tmp_path, table_id="00000000-0000-4000-8000-000000000007")
+        other.create()
+        for number in range(5):
+            other.append([{"id": number}])
+        keeper.process._ring("orders")
+        await keeper.until(lambda: keeper.of(events.TableMeasured)[-1].rows == 5)
+
+
+async def test_what_is_let_go_is_not_shown_again(tmp_path: Path) -> None:
+    keeper = Kept()
+    keeper.keep(orders=living_table(tmp_path / "a"), others=living_table(tmp_path / "b"))
+    async with keeper.running():
+        await keeper.until(lambda: keeper.of(events.LogMaintained))
+        keeper.process.remove_all_but({})
+        removed = len(keeper.told)
+        await asyncio.sleep(1.5)
+    assert not [e for e in keeper.told[removed:] if isinstance(e, events.LogSurveyed)]
