@@ -191,8 +191,12 @@ def kept_tables(config: Config) -> dict[str, KeptTable]:
         name: KeptTable(
             place=table.path,
             folder=log_folder(table),
-            policies=policies_of(table.maintenance),
+            policies=policies_of(table.maintenance, config.spark),
             is_alone=not table.has_sink,
+            # Those with a sink are measured beside their pipelines; Spark's are too large for one.
+            is_measured=(
+                config.growth and not table.has_sink and table.maintenance.engine != "spark"
+            ),
         )
         for name, table in config.tables.items()
         if table.maintenance is not None

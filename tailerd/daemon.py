@@ -30,7 +30,7 @@ from tailerd.assembly import (
 from tailerd.clock import SystemClock
 from tailerd.config import Config, TableConfig, discover_tables
 from tailerd.errors import BugError, ConfigError, TailerdError
-from tailerd.maintenance.keeper import MaintenanceKeeper
+from tailerd.maintenance.keeper_process import KeeperProcess
 from tailerd.pipeline.fleet import Fleet
 from tailerd.pipeline.growth_keeper import GrowthKeeper
 from tailerd.pipeline.pause_store import PauseStore
@@ -102,7 +102,7 @@ class Daemon:
             self._growth = GrowthKeeper(
                 open_table_log, telemetry=self._telemetry, clock=self._clock
             )
-        self._keeper: MaintenanceKeeper | None = None
+        self._keeper: KeeperProcess | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
@@ -205,16 +205,15 @@ class Daemon:
             await assembly.close()
         return [*self.fleet.errors, *keeper.errors]
 
-    def _make_keeper(self, assembly: Assembly) -> MaintenanceKeeper:
-        return MaintenanceKeeper(
-            partial(open_log, telemetry=self._telemetry),
+    def _make_keeper(self, assembly: Assembly) -> KeeperProcess:
+        return KeeperProcess(
             hints=assembly.hints,
             telemetry=self._telemetry,
             clock=self._clock,
             is_once=self._is_once,
         )
 
-    async def _end_maintenance(self, keeper: MaintenanceKeeper, config: Config) -> None:
+    async def _end_maintenance(self, keeper: KeeperProcess, config: Config) -> None:
         """Let the job that runs end; with `is_once` do now what is due."""
         if self._is_once and kept_tables(config):
             keeper.set_tables(kept_tables(config), delivered_folders(config))

@@ -241,6 +241,19 @@ class MaintenanceBusyError(TailerdError):
     retryable = True
 
 
+class PinUnreadableError(ConfigError):
+    """A file that should pin a table's versions says nothing that can be understood."""
+
+    code = "pin_unreadable"
+
+
+class MaintenanceProcessError(TailerdError):
+    """The process that maintains logs died."""
+
+    code = "maintenance_process"
+    retryable = True
+
+
 class BugError(TailerdError):
     """tailerd broke its own rules: please report."""
 

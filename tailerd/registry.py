@@ -23,6 +23,9 @@ SINK_CONFIGS: dict[str, str] = {
 }
 """Sink kind -> the class of its configuration section, a `tailerd.config.SinkConfig`."""
 
+CHECKPOINT_PROGRAMS: dict[str, str] = {"spark": "tailerd.spark.checkpoint_program"}
+"""Engine of maintenance -> the module that is run as a program to write one checkpoint."""
+
 
 def sink_kinds() -> tuple[str, ...]:
     """Return every kind of sink that can be configured, sorted."""

@@ -35,6 +35,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         " by default what its module says in DEFAULT_SEEDS, or 3",
     )
     parser.addoption("--kills", type=int, default=None, help="how often kill tests kill the daemon")
+    parser.addoption(
+        "--race-seconds", type=float, default=None, help="how long writers race with maintenance"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in its own.

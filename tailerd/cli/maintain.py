@@ -7,14 +7,27 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from tailerd.cli.pinning import (
+    PinChange,
+    change_pins,
+    pin_json,
+    pin_options,
+    pin_texts,
+    shown_pins,
+)
+from tailerd.errors import UsageError
+
 if TYPE_CHECKING:
     from tailerd.config import Config
     from tailerd.maintenance.jobs import JobResult, Survey, TableMaintenance
+    from tailerd.maintenance.needs import Needs
+    from tailerd.maintenance.pins import Pin
     from tailerd.maintenance.policies.base import Decision
 
 _EXAMPLES = """\b
@@ -22,6 +35,8 @@ Examples:
   tailerd maintain /lake/orders
   tailerd maintain /lake/orders --apply
   tailerd maintain orders --config tailerd.yaml --apply --json
+  tailerd maintain /lake/huge --apply --engine spark
+  tailerd maintain /lake/orders --pin nightly-export=120 --for 7d
 """
 _ROUNDS = 3
 """One job makes another due, as a checkpoint does a cleanup; never twice the same."""
@@ -51,36 +66,66 @@ class _Line:
     type=click.Path(path_type=Path),
     help="TABLE is a name in this configuration, and its `maintenance` counts.",
 )
-@click.option("--json", "is_json", is_flag=True, help="One JSON object a job.")
-def command(table: str, is_applying: bool, config_path: Path | None, is_json: bool) -> None:
+@click.option(
+    "--engine",
+    type=click.Choice(["arrow", "spark"]),
+    help="What writes a checkpoint: tailerd itself (the default), or Spark's tasks.",
+)
+@pin_options
+@click.option("--json", "is_json", is_flag=True, help="One JSON object a job, or a pin.")
+def command(
+    table: str,
+    is_applying: bool,
+    config_path: Path | None,
+    engine: str | None,
+    is_json: bool,
+    pin: str | None,
+    pin_for: str | None,
+    unpin: str | None,
+) -> None:
     """Tell which maintenance the log of TABLE needs, why, what it would cost and save.
 
     Without a configuration, checkpoints alone are looked at: after as many commits as the table's
     delta.checkpointInterval says (or 10), or 64 MiB of them. Nothing is written without --apply,
     data files and commits never. A table that must be left alone (a writer feature that this
     release does not know, a catalog's table) ends with 3 and the reason; its changes can be read
-    all the same. Costs and savings are estimates for a local disk.
+    all the same. Costs and savings are estimates for a local disk. With --engine spark, a table of
+    more files than one process can hold gets its V2 checkpoint from many tasks.
     """
-    lines = asyncio.run(_maintain(table, config_path, is_applying=is_applying))
-    if is_json:
-        for line in lines:
-            click.echo(json.dumps(_as_json(line)))
-        return
-    for text in _texts(lines, is_applying=is_applying):
+    if pin is not None or unpin is not None or pin_for is not None:
+        if is_applying:
+            raise UsageError("--apply does jobs, which --pin and --unpin do not: ask for one.")
+        change = PinChange(pin=pin, pin_for=pin_for, unpin=unpin)
+        pins = asyncio.run(_pin(table, config_path, change))
+        texts = map(pin_json, pins) if is_json else pin_texts(pins)
+    else:
+        lines, pinned = asyncio.run(_maintain(table, config_path, engine, is_applying=is_applying))
+        plain = (*_texts(lines, is_applying=is_applying), *pinned)
+        texts = (json.dumps(_as_json(line)) for line in lines) if is_json else iter(plain)
+    for text in texts:
         click.echo(text)
 
 
-async def _maintain(table: str, config_path: Path | None, *, is_applying: bool) -> list[_Line]:
+async def _pin(table: str, config_path: Path | None, change: PinChange) -> list[Pin]:
+    work = await _work_of(table, config_path, None)
+    return await change_pins(work.reader, change)
+
+
+async def _maintain(
+    table: str, config_path: Path | None, engine: str | None, *, is_applying: bool
+) -> tuple[list[_Line], list[str]]:
+    """Return what became of every job, and what the pins say."""
     from tailerd.clock import SystemClock
     from tailerd.maintenance.lease import Lease
 
-    work = await _work_of(table, config_path)
+    work = await _work_of(table, config_path, engine)
     survey = await work.survey()
     if not is_applying or not any(decision.is_due for decision in survey.decisions):
-        return _lines(table, survey, {})
+        return _lines(table, survey, {}), await shown_pins(work.reader)
     lease = Lease(work.reader.store, work.reader.root, clock=SystemClock())
     async with lease.held():
-        return await _apply(table, work, survey)
+        lines = await _apply(table, work, survey)
+    return lines, await shown_pins(work.reader)
 
 
 async def _apply(table: str, work: TableMaintenance, survey: Survey) -> list[_Line]:
@@ -107,25 +152,52 @@ def _lines(table: str, survey: Survey, done: dict[str, _Line]) -> list[_Line]:
     ]
 
 
-async def _work_of(table: str, config_path: Path | None) -> TableMaintenance:
+async def _work_of(table: str, config_path: Path | None, engine: str | None) -> TableMaintenance:
     from tailerd.cli.offsets import check_name
     from tailerd.config import discover_tables, load_config
     from tailerd.delta.log_reader import LogReader
     from tailerd.maintenance.jobs import TableMaintenance
     from tailerd.maintenance.plan import Policies
+    from tailerd.maintenance.settings import spark_engine
 
     if config_path is not None:
         config = discover_tables(load_config(config_path)).config
         check_name(config, table)
-        return await maintenance_of(config, table)
-    return TableMaintenance(LogReader.at(table, on_mismatch=lambda _: None), Policies())
+        return await maintenance_of(_with_engine(config, table, engine), table)
+    policies = Policies(spark=spark_engine() if engine == "spark" else None)
+    return TableMaintenance(LogReader.at(table, on_mismatch=lambda _: None), policies)
+
+
+def _with_engine(config: Config, table: str, engine: str | None) -> Config:
+    """Return the configuration with another engine of a table's maintenance.
+
+    Raises:
+        ConfigError: The table's maintenance contradicts it.
+    """
+    from pydantic import ValidationError
+
+    from tailerd.config.explain import explain
+    from tailerd.config.maintenance import MaintenanceConfig
+    from tailerd.errors import ConfigError
+
+    section = config.tables[table]
+    if engine is None:
+        return config
+    fields = (
+        {} if section.maintenance is None else section.maintenance.model_dump(exclude_unset=True)
+    )
+    try:
+        maintenance = MaintenanceConfig.model_validate({**fields, "engine": engine})
+    except ValidationError as error:
+        raise ConfigError(explain(error, MaintenanceConfig)) from error
+    altered = section.model_copy(update={"maintenance": maintenance})
+    return config.model_copy(update={"tables": {**config.tables, table: altered}})
 
 
 async def maintenance_of(config: Config, name: str) -> TableMaintenance:
     """Return the maintenance of a configured table; what is saved of pipelines bounds a cleanup.
 
-    Raises:
-        OffsetError: A saved offset cannot be read.
+    A saved offset that cannot be read is an `OffsetError` when it is asked for.
     """
     from tailerd.delta.log_reader import LogReader
     from tailerd.maintenance.jobs import TableMaintenance
@@ -133,21 +205,19 @@ async def maintenance_of(config: Config, name: str) -> TableMaintenance:
     from tailerd.maintenance.settings import policies_of
 
     table = config.tables[name]
-    policies = Policies() if table.maintenance is None else policies_of(table.maintenance)
-    wanted, unknown = None, ""
-    if policies.cleanup.is_enabled:
-        wanted, unknown = await _wanted_by_pipelines(config, name)
+    section = table.maintenance
+    policies = Policies() if section is None else policies_of(section, config.spark)
     return TableMaintenance(
         LogReader.at(table.path, on_mismatch=lambda _: None),
         policies,
-        needed_from=lambda: wanted,
-        cleanup_obstacle=lambda: unknown,
+        needs=partial(needs_of_pipelines, config, name),
     )
 
 
-async def _wanted_by_pipelines(config: Config, name: str) -> tuple[int | None, str]:
-    """Return the oldest version that pipelines of this log need, and why that is not known."""
+async def needs_of_pipelines(config: Config, name: str) -> Needs:
+    """Return what pipelines of this log want of it, as far as they have saved where they stand."""
     from tailerd.assembly import log_folder, saved_offset
+    from tailerd.maintenance.needs import Needs
 
     folder = log_folder(config.tables[name])
     versions = []
@@ -155,9 +225,9 @@ async def _wanted_by_pipelines(config: Config, name: str) -> tuple[int | None, s
         if table.has_sink and log_folder(table) == folder:
             offset = await saved_offset(config, other)
             if offset is None:
-                return None, f"{other} has not delivered anything yet."
+                return Needs(obstacle=f"{other} has not delivered anything yet.")
             versions.append(max(0, offset.version - 1))
-    return min(versions, default=None), ""
+    return Needs(from_version=min(versions, default=None))
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -87,6 +87,11 @@ class CheckpointConfig(BaseModel):
         " commits as make it due.",
         examples=["0s"],
     )
+    manifest: Literal["json", "parquet"] = Field(
+        default="json",
+        description="Form of the manifest of a V2 checkpoint, where the table has that feature.",
+        examples=["json"],
+    )
 
     @model_validator(mode="after")
     def _agrees(self) -> CheckpointConfig:
@@ -138,6 +143,18 @@ class CleanupConfig(BaseModel):
         description="Time between two looks for what has expired.",
         examples=["1h"],
     )
+    keep_from: int | None = Field(
+        default=None,
+        ge=0,
+        description="A version that must stay readable, with all that follow.",
+        examples=[120],
+    )
+    wait_for_pins: list[str] = Field(
+        default_factory=list,
+        description="Consumers outside of this configuration without whose pins"
+        " (`tailerd maintain --pin`) nothing is deleted.",
+        examples=[["nightly-export"]],
+    )
 
 
 class MaintenanceConfig(BaseModel):
@@ -145,6 +162,13 @@ class MaintenanceConfig(BaseModel):
 
     model_config = _SECTION
 
+    engine: Literal["arrow", "spark"] = Field(
+        default="arrow",
+        description="What writes checkpoints: tailerd itself, or a Spark program whose tasks write"
+        " sidecars in parallel, for a table that has too many files for one process. That needs"
+        " V2 checkpoints. Where it runs is said in the section `spark`.",
+        examples=["arrow"],
+    )
     checkpoint: CheckpointConfig | None = Field(
         default_factory=CheckpointConfig,
         description="When a checkpoint is written; null for never.",
@@ -173,8 +197,16 @@ class MaintenanceConfig(BaseModel):
         cleanup, checkpoint = self.cleanup, self.checkpoint
         if not (checkpoint or self.log_compaction or self.checksum or cleanup.enabled):
             raise ValueError("everything is switched off, so nothing would be maintained")
-        if not cleanup.enabled and cleanup.older_than is not None:
-            raise ValueError("cleanup.older_than is set, but cleanup.enabled is false")
+        if self.engine == "spark" and (self.checksum or checkpoint is None):
+            raise ValueError(
+                "engine is spark, for tables too large for one process, but a checksum needs all"
+                " files in one process: leave checksum out"
+                if self.checksum
+                else "engine is spark, but checkpoint is null, and Spark does nothing else"
+            )
+        for name in ("older_than", "keep_from"):
+            if not cleanup.enabled and getattr(cleanup, name) is not None:
+                raise ValueError(f"cleanup.{name} is set, but cleanup.enabled is false")
         longest = max(
             (checkpoint.every_age or 0.0, checkpoint.min_interval) if checkpoint else (0.0,)
         )

@@ -318,14 +318,8 @@ class CheckpointSource:
         return ~(self.snapshot.files.are_live(keys) | self.tombstones.contain(keys))
 
     def expired(self, removes: pa.StructArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Tell which removes expired; one that does not say when it happened has."""
-        if removes.type.get_field_index("deletionTimestamp") < 0:
-            return np.ones(len(removes), np.bool_)
-        times = pc.fill_null(pc.struct_field(removes, "deletionTimestamp"), 0)
-        found: np.ndarray[tuple[int], np.dtype[np.bool_]] = (
-            times.to_numpy(zero_copy_only=False) <= self._removed_after_ms
-        )
-        return found
+        """Tell which removes expired."""
+        return expired_removes(removes, self._removed_after_ms)
 
     async def new_removes(self) -> AsyncIterator[FileActions]:
         """Give the removes of commits that count."""
@@ -369,6 +363,19 @@ class _Run:
 
 COPIED_ROWS = ROWS_AT_ONCE // 4
 """Smaller row groups are decoded, so that they grow together."""
+
+
+def expired_removes(
+    removes: pa.StructArray, removed_after_ms: int
+) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Tell which removes expired; one that does not say when it happened has."""
+    if removes.type.get_field_index("deletionTimestamp") < 0:
+        return np.ones(len(removes), np.bool_)
+    times = pc.fill_null(pc.struct_field(removes, "deletionTimestamp"), 0)
+    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = (
+        times.to_numpy(zero_copy_only=False) <= removed_after_ms
+    )
+    return found
 
 
 def remove_keys(removes: pa.StructArray, root_url: str) -> KeyArray:

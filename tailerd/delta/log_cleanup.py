@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from tailerd.clock import Clock, SystemClock
 from tailerd.delta.checkpoint_source import ROWS_AT_ONCE
 from tailerd.delta.log_reader import LogReader
+from tailerd.delta.named_sidecars import named_sidecars
 from tailerd.delta.parquet_rows import CheckpointFile
-from tailerd.delta.protocol.actions import Sidecar
-from tailerd.delta.protocol.checkpoint import PROBES, other_actions
-from tailerd.delta.protocol.commit_file import decode_lines, slices
 from tailerd.delta.protocol.commit_timestamp import monotonic_file_times
 from tailerd.delta.protocol.log_path import SIDECAR_FOLDER, LogFile, LogFileKind, parse_log_path
 from tailerd.delta.protocol.log_segment import LogListing, LogSegment
@@ -27,7 +25,6 @@ from tailerd.delta.protocol.metadata_cleanup import (
     midnight_before,
     plan_cleanup,
 )
-from tailerd.delta.protocol.sidecar import sidecar_file
 from tailerd.delta.protocol.snapshot import TableState
 from tailerd.delta.protocol.writer_features import check_maintainable
 from tailerd.delta.segment_replay import DamagedCheckpointError, replay_segment
@@ -71,6 +68,7 @@ class LogCleanup:
         state: TableState,
         needed_from: int | None = None,
         *,
+        wanted_by: str = "a pipeline",
         older_than_seconds: float | None = None,
     ) -> CleanupPlan:
         """Decide what to delete.
@@ -78,6 +76,7 @@ class LogCleanup:
         Args:
             state: Of the newest version.
             needed_from: The oldest version somebody still wants to rebuild; None for nobody.
+            wanted_by: Who that is, for people.
             older_than_seconds: Keep longer than the table says.
 
         Raises:
@@ -91,7 +90,7 @@ class LogCleanup:
         listing = LogListing.of(files)
         cutoff = cutoff_ms(state, self._clock.now_ms(), older_than_seconds)
         newest = await self._newest_expired(state, listing, cutoff)
-        plan = plan_cleanup(state, listing, files, newest, needed_from)
+        plan = plan_cleanup(state, listing, files, newest, needed_from, wanted_by)
         if plan.oldest_version is not None:
             await self._check_whole(listing, plan.oldest_version)
         return plan
@@ -195,27 +194,11 @@ class LogCleanup:
             for parts in candidates:
                 try:
                     for file in parts:
-                        named.update(await self._named_by(file))
+                        sidecars = await named_sidecars(self._reader, file)
+                        named.update(sidecar.name for sidecar in sidecars)
                 except (CorruptLogError, FileMissingError):
                     return ()
         return expired_sidecars(found, frozenset(named), self._clock.now_ms())
 
-    async def _named_by(self, file: LogFile) -> list[str]:
-        if file.is_json:
-            body = await self._reader.store.get(self._reader.path_of(file))
-            decoded = await asyncio.to_thread(
-                lambda: [line for some in decode_lines(file.name, slices(body)) for line in some]
-            )
-            sidecars = [line.sidecar for line in decoded if line.sidecar is not None]
-        else:
-            sidecars = await asyncio.to_thread(self._named_in_parquet, file)
-        return [sidecar_file(sidecar, file.version).name for sidecar in sidecars]
-
     def _opened(self, file: LogFile) -> CheckpointFile:
         return CheckpointFile(self._reader.store.open_input(self._reader.path_of(file)), file.name)
-
-    def _named_in_parquet(self, file: LogFile) -> list[Sidecar]:
-        with self._opened(file) as rows:
-            batches = rows.rows_with(("sidecar",), (PROBES["sidecar"],))
-            lines = [line for batch in batches for line in other_actions(batch, file.name)]
-        return [line.sidecar for line in lines if line.sidecar is not None]

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tailerd.clock import Clock, SystemClock
+from tailerd.delta.checkpoint_basis import basis_of, check_readable_checkpoint
 from tailerd.delta.checkpoint_output import CheckpointOutput, WrittenRows
 from tailerd.delta.checkpoint_source import CheckpointSource
 from tailerd.delta.log_reader import LogReader
-from tailerd.delta.parquet_rows import CheckpointFile
-from tailerd.delta.protocol import table_properties as properties
 from tailerd.delta.protocol.actions import CommitInfo
 from tailerd.delta.protocol.checkpoint_columns import CheckpointColumns
 from tailerd.delta.protocol.last_checkpoint import last_checkpoint_body, parse_last_checkpoint
@@ -32,11 +31,12 @@ from tailerd.delta.protocol.log_path import (
     compaction_name,
     parse_log_path,
 )
-from tailerd.delta.protocol.log_segment import LogListing, commits_between
+from tailerd.delta.protocol.other_actions import StateAction
 from tailerd.delta.protocol.snapshot import Snapshot, TableState
 from tailerd.delta.protocol.version_checksum_body import checksum_body
 from tailerd.delta.protocol.writer_features import check_maintainable, supports_v2_checkpoints
 from tailerd.delta.sidecar_writer import SidecarWriter
+from tailerd.delta.v2_manifest import ManifestKind
 from tailerd.errors import (
     BugError,
     CorruptLogError,
@@ -108,8 +108,13 @@ class LogWriter:
         self._clock: Clock = clock or SystemClock()
         self._new_uuid = new_uuid
 
-    async def write_checkpoint(self, snapshot: Snapshot) -> CheckpointResult:
+    async def write_checkpoint(
+        self, snapshot: Snapshot, *, manifest: ManifestKind = "json"
+    ) -> CheckpointResult:
         """Write a checkpoint of a version that is published, from its snapshot with files.
+
+        Args:
+            manifest: Form of the manifest, where it is a V2 checkpoint.
 
         Raises:
             UnsupportedFeatureError: The table asks of its writers what this release cannot do.
@@ -117,38 +122,23 @@ class LogWriter:
             CorruptLogError: The log is damaged, or changed meanwhile.
             StorageError: A file cannot be written; nothing a reader would see is left.
         """
-        check_maintainable(snapshot.state)
-        version = snapshot.version
-        base = -1 if snapshot.checkpoint_version is None else snapshot.checkpoint_version
-        listing = await self.reader.list_log(max(0, base))
-        if version in listing.checkpoints:
-            return self._lost_to(listing.checkpoints[version][0], version)
-        self._check_published(listing, version)
-        source = CheckpointSource(
-            self.reader,
-            snapshot,
-            commits_between(listing, base, version, snapshot.compactions),
-            self._clock.now_ms() - _retention_ms(snapshot, properties.DELETED_FILE_RETENTION),
-        )
+        basis = await basis_of(self.reader, snapshot, self._clock.now_ms())
+        if basis.existing:
+            return self._lost_to(basis.existing, snapshot.version)
+        source = CheckpointSource(self.reader, snapshot, basis.commits, basis.removed_after_ms)
         await source.prepare()
+        others = tuple(source.others.of_checkpoint(basis.transactions_after_ms))
         if supports_v2_checkpoints(snapshot.state):
-            return await self._write_v2(source)
-        return await self._write_v1(source)
-
-    def _check_published(self, listing: LogListing, version: int) -> None:
-        if version not in listing.commits and listing.head_version != version:
-            raise CorruptLogError(
-                f"Version {version} is not in the log of {self.reader.url}, so no checkpoint of it"
-                " may be written.",
-                hint="Run the command again: the log changed meanwhile.",
-            )
+            return await self._write_v2(source, others, manifest)
+        return await self._write_v1(source, others)
 
     # ------------------------------------------------------------------ V1
 
-    async def _write_v1(self, source: CheckpointSource) -> CheckpointResult:
+    async def _write_v1(
+        self, source: CheckpointSource, others: Sequence[StateAction]
+    ) -> CheckpointResult:
         snapshot, written = source.snapshot, WrittenRows()
         file = _log_file(checkpoint_name(snapshot.version))
-        others = list(source.others.of_checkpoint(self._transactions_after(snapshot)))
         columns = CheckpointColumns(source.form, others)
         async with CheckpointOutput(
             self.reader.store, self.reader.path_of(file), columns, written
@@ -181,35 +171,33 @@ class LogWriter:
 
     def _lost_to(self, files: tuple[LogFile, ...], version: int) -> CheckpointResult:
         """Accept the checkpoint that somebody else wrote, unless it is none."""
-        for file in files:
-            if not file.is_json:
-                path = self.reader.path_of(file)
-                CheckpointFile(self.reader.store.open_input(path), file.name).close()
+        check_readable_checkpoint(self.reader, files)
         return CheckpointResult(version=version, outcome="already_there")
 
     # ------------------------------------------------------------------ V2
 
-    async def _write_v2(self, source: CheckpointSource) -> CheckpointResult:
+    async def _write_v2(
+        self, source: CheckpointSource, others: Sequence[StateAction], kind: ManifestKind
+    ) -> CheckpointResult:
         snapshot = source.snapshot
         sidecars = SidecarWriter(source, self.reader, self._clock, self._new_uuid)
         await sidecars.write()
         check_complete(snapshot, sidecars.adds)
-        others = source.others.of_checkpoint(self._transactions_after(snapshot))
-        name, size_bytes, actions = await sidecars.write_manifest(others)
+        manifest = await sidecars.write_manifest(others, kind)
         is_hinted = await self.write_hint(
             snapshot.version,
-            actions,
-            size_bytes + sidecars.total_bytes,
+            manifest.actions + sidecars.adds + sidecars.removes,
+            manifest.size_bytes + sidecars.total_bytes,
             sidecars.adds,
         )
         return CheckpointResult(
             version=snapshot.version,
             outcome="written",
-            files=(name, *(file.name for file in sidecars.new_files)),
-            size_bytes=size_bytes + sum(file.size_bytes for file in sidecars.new_files),
+            files=(manifest.name, *(file.name for file in sidecars.new_files)),
+            size_bytes=manifest.size_bytes + sum(file.size_bytes for file in sidecars.new_files),
             reused_files=tuple(part.file.name for part in sidecars.plan.reused),
             add_files=sidecars.adds,
-            rebased=sidecars.rebased(_log_file(name, size_bytes)),
+            rebased=sidecars.rebased(_log_file(manifest.name, manifest.size_bytes)),
             is_hinted=is_hinted,
         )
 
@@ -331,11 +319,6 @@ class LogWriter:
         await self.reader.store.put(path, body)
         return True
 
-    def _transactions_after(self, snapshot: Snapshot) -> int | None:
-        text = snapshot.state.metadata.configuration.get(properties.SET_TRANSACTION_RETENTION, "")
-        seconds = properties.parse_interval(text)
-        return None if seconds is None else self._clock.now_ms() - round(seconds * 1000)
-
 
 def check_complete(snapshot: Snapshot, adds: int) -> None:
     """Compare the files found again with the index.
@@ -350,11 +333,6 @@ def check_complete(snapshot: Snapshot, adds: int) -> None:
             " file twice.",
             hint="Run the command again.",
         )
-
-
-def _retention_ms(snapshot: Snapshot, name: str) -> int:
-    seconds = properties.duration_seconds(snapshot.state.metadata.configuration, name)
-    return round(seconds * 1000)
 
 
 def _log_file(name: str, size_bytes: int = 0) -> LogFile:

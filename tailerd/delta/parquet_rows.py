@@ -123,6 +123,11 @@ class CheckpointFile:
         """Number of row groups."""
         return int(self._file.num_row_groups)
 
+    def rows_by_group(self) -> tuple[int, ...]:
+        """Return the number of rows of each row group."""
+        metadata = self._file.metadata
+        return tuple(metadata.row_group(group).num_rows for group in range(self.num_groups))
+
     def rows_of_groups(
         self, groups: list[int], columns: Iterable[str], batch_rows: int = BATCH_ROWS
     ) -> Iterator[pa.RecordBatch]:

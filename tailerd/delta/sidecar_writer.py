@@ -6,7 +6,6 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -25,12 +24,16 @@ from tailerd.delta.protocol.log_path import (
     SIDECAR_FOLDER,
     LogFile,
     LogFileKind,
-    uuid_checkpoint_name,
 )
 from tailerd.delta.protocol.other_actions import StateAction
 from tailerd.delta.protocol.sidecar_plan import SIDECAR_FILES, SidecarPlan, StoredPart
 from tailerd.delta.protocol.snapshot import Snapshot
-from tailerd.errors import CorruptLogError, FileMissingError
+from tailerd.delta.v2_manifest import (
+    Manifest,
+    ManifestContents,
+    ManifestKind,
+    write_manifest,
+)
 
 MAX_UNUSED_ROWS = 1 << 20
 
@@ -176,34 +179,22 @@ class SidecarWriter:
         self.adds += output.adds
         self.removes += output.removes
 
-    async def write_manifest(self, others: Iterable[StateAction]) -> tuple[str, int, int]:
-        """Write the manifest; return its name, its bytes and the checkpoint's actions.
+    async def write_manifest(self, others: Iterable[StateAction], kind: ManifestKind) -> Manifest:
+        """Write the manifest.
 
         Raises:
             CorruptLogError: A reused sidecar was deleted meanwhile; the manifest is withdrawn.
             StorageError: It cannot be written.
         """
-        version = self._source.snapshot.version
-        actions: list[StateAction] = [("checkpointMetadata", {"version": version})]
-        actions += others
-        files = [*(part.file for part in self.plan.reused), *self.new_files]
-        actions += [("sidecar", _sidecar_body(file)) for file in files]
-        lines = (msgspec.json.encode({kind: body}) + b"\n" for kind, body in actions)
-        body = b"".join(lines)
-        name = uuid_checkpoint_name(version, self._new_uuid())
-        path = f"{self._log.path}/{name}"
-        await self._log.store.put(path, body, if_absent=True)
-        try:
-            for part in self.plan.reused:
-                await self._log.store.head(self._log.path_of(part.file))
-        except FileMissingError as error:
-            await self._log.store.delete(path)
-            raise CorruptLogError(
-                f"A sidecar of the checkpoint before was deleted while the checkpoint of version"
-                f" {version} was written: {error}",
-                hint="Run the command again.",
-            ) from error
-        return name, len(body), len(actions) + self.adds + self.removes
+        contents = ManifestContents(
+            version=self._source.snapshot.version,
+            others=others,
+            reused=[part.file for part in self.plan.reused],
+            new=self.new_files,
+        )
+        return await write_manifest(
+            self._log, contents, self._new_uuid, kind=kind, form=self._source.form
+        )
 
     def rebased(self, manifest: LogFile) -> Snapshot | None:
         """Return the snapshot based on this checkpoint.
@@ -217,12 +208,3 @@ class SidecarWriter:
         # The manifest has no rows of files; any place outside the others' is right.
         files = ((manifest, self._next_row), *reused, *self._first_rows)
         return self._source.snapshot.rebased(files, self._written.keys(), self._written.rows())
-
-
-def _sidecar_body(file: LogFile) -> dict[str, object]:
-    return {
-        "path": file.name.rpartition("/")[2],
-        "sizeInBytes": file.size_bytes,
-        "modificationTime": file.mtime_ms,
-        "tags": {},
-    }

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 
 from tailerd.clock import Clock, SystemClock
+from tailerd.delta.checkpoint_basis import check_has_sidecars
+from tailerd.delta.checkpoint_request import CheckpointRequest
 from tailerd.delta.log_cleanup import LogCleanup
 from tailerd.delta.log_reader import LogReader
-from tailerd.delta.log_writer import LogWriter
+from tailerd.delta.log_writer import CheckpointResult, LogWriter
 from tailerd.delta.protocol import table_properties as properties
 from tailerd.delta.protocol.log_path import parse_log_path
 from tailerd.delta.protocol.log_segment import LogListing
@@ -16,7 +18,10 @@ from tailerd.delta.protocol.metadata_cleanup import CleanupPlan
 from tailerd.delta.protocol.snapshot import Snapshot, TableState
 from tailerd.delta.protocol.writer_features import check_maintainable
 from tailerd.errors import BugError
+from tailerd.maintenance.checkpoint_process import checkpoint_by
 from tailerd.maintenance.held_snapshot import HeldSnapshot
+from tailerd.maintenance.needs import Needs
+from tailerd.maintenance.pins import PinBoard
 from tailerd.maintenance.plan import Policies
 from tailerd.maintenance.policies.base import (
     CommitFigures,
@@ -51,12 +56,22 @@ class JobResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """A log as it was found, and what its policies say of it."""
+    """A log as it was found, and what its policies say of it.
+
+    Attributes:
+        needs: What others want of it, as its cleanup was planned.
+    """
 
     stats: LogStats
     state: TableState
     decisions: tuple[Decision, ...]
     cleanup: CleanupPlan
+    needs: Needs = field(default_factory=Needs)
+
+
+async def nobody() -> Needs:
+    """Say that no pipeline wants anything."""
+    return Needs()
 
 
 class TableMaintenance:
@@ -66,8 +81,7 @@ class TableMaintenance:
         reader: The table's log.
         policies: What is wanted.
         clock: Tells ages.
-        needed_from: Asked before a cleanup: the oldest version somebody wants to rebuild, or None.
-        cleanup_obstacle: Asked before a cleanup: why nothing may be deleted now; empty if it may.
+        needs: Asked before each cleanup: what pipelines want of the log.
     """
 
     def __init__(
@@ -76,17 +90,16 @@ class TableMaintenance:
         policies: Policies,
         *,
         clock: Clock | None = None,
-        needed_from: Callable[[], int | None] = lambda: None,
-        cleanup_obstacle: Callable[[], str] = lambda: "",
+        needs: Callable[[], Awaitable[Needs]] = nobody,
     ) -> None:
         self.reader = reader
         self.policies = policies
         self._clock: Clock = clock or SystemClock()
-        self._needed_from = needed_from
-        self._cleanup_obstacle = cleanup_obstacle
+        self._needs = needs
         self._held = HeldSnapshot(reader)
         self._writer = LogWriter(reader, clock=self._clock)
         self._cleanup = LogCleanup(reader, clock=self._clock)
+        self._pins = PinBoard(reader.store, reader.root, clock=self._clock)
 
     async def survey(self, *, with_cleanup: bool = True) -> Survey:
         """Look at the log and decide what is due.
@@ -102,27 +115,44 @@ class TableMaintenance:
         listing = await self.reader.list_log(self._held.base_version)
         snapshot = await self._held.at(listing, with_files=False)
         check_maintainable(snapshot.state)
+        if self.policies.spark is not None:
+            check_has_sidecars(snapshot.state)
         if snapshot.version not in listing.commits:
             # It was opened anew, from more or from newer files.
             listing = await self.reader.list_log(self._held.base_version)
         stats = stats_of(listing, snapshot)
         decisions = self.policies.decide(stats, self._clock.now_ms())
         plan = CleanupPlan(reason="It was not looked for what has expired.")
+        needs = Needs()
+        if with_cleanup and self.policies.cleanup.is_enabled:
+            needs = await self._all_needs()
         if with_cleanup:
-            plan = await self._plan_cleanup(snapshot.state)
+            plan = await self._plan_cleanup(snapshot.state, needs)
             decisions.append(_cleanup_decision(plan, self.policies.cleanup.is_enabled))
-        return Survey(stats=stats, state=snapshot.state, decisions=tuple(decisions), cleanup=plan)
+        return Survey(
+            stats=stats, state=snapshot.state, decisions=tuple(decisions), cleanup=plan, needs=needs
+        )
 
-    async def _plan_cleanup(self, state: TableState) -> CleanupPlan:
+    async def _all_needs(self) -> Needs:
+        """Return what pipelines, pins and the configuration want of the log, all together."""
+        policy = self.policies.cleanup
+        kept = Needs(from_version=policy.keep_from, by="cleanup.keep_from")
+        pinned = await self._pins.needs(policy.wait_for_pins)
+        return kept.and_also(pinned).and_also(await self._needs())
+
+    async def _plan_cleanup(self, state: TableState, needs: Needs) -> CleanupPlan:
         policy = self.policies.cleanup
         if not policy.is_enabled:
             return CleanupPlan(reason="Cleanup is not switched on.")
-        if obstacle := self._cleanup_obstacle():
-            return CleanupPlan(reason=obstacle)
+        if needs.obstacle:
+            return CleanupPlan(reason=needs.obstacle)
         if self.policies.paused_until_ms(self._clock.now_ms()) is not None:
             return CleanupPlan(reason="The policy pauses at this time of the day.")
         return await self._cleanup.plan(
-            state, self._needed_from(), older_than_seconds=policy.older_than_seconds
+            state,
+            needs.from_version,
+            wanted_by=needs.by,
+            older_than_seconds=policy.older_than_seconds,
         )
 
     async def apply(self, survey: Survey, decision: Decision) -> JobResult:
@@ -158,8 +188,16 @@ class TableMaintenance:
         listing = await self.reader.list_log(self._held.base_version)
         return await self._held.at(listing, with_files=True)
 
+    async def _write_checkpoint(self) -> CheckpointResult:
+        manifest, spark = self.policies.checkpoint.manifest, self.policies.spark
+        if spark is None:
+            return await self._writer.write_checkpoint(await self._newest(), manifest=manifest)
+        place, master, conf = self.reader.url, spark.master, spark.conf
+        request = CheckpointRequest(place=place, manifest=manifest, master=master, conf=conf)
+        return await checkpoint_by("spark", request)
+
     async def _checkpoint(self) -> JobResult:
-        result = await self._writer.write_checkpoint(await self._newest())
+        result = await self._write_checkpoint()
         self._held.replace(result.rebased)
         if result.outcome == "already_there":
             text = f"Version {result.version} has a checkpoint already."
@@ -179,6 +217,19 @@ class TableMaintenance:
         )
 
     async def _clean_up(self, plan: CleanupPlan) -> JobResult:
+        needs = await self._all_needs()
+        wanted, oldest = needs.from_version, plan.oldest_version or 0
+        if needs.obstacle or (wanted is not None and wanted < oldest):
+            # Pinned, or an offset moved back, since the plan was made.
+            text = needs.obstacle or f"Version {wanted} is wanted by {needs.by} meanwhile."
+            return JobResult(
+                job="cleanup",
+                outcome="nothing_to_say",
+                version=oldest,
+                files=0,
+                size_bytes=0,
+                summary=f"Nothing was deleted. {text}",
+            )
         result = await self._cleanup.apply(plan)
         return JobResult(
             job="cleanup",

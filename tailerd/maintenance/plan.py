@@ -21,11 +21,15 @@ class CleanupPolicy:
         is_enabled: Off by default: what is deleted cannot be read again.
         older_than_seconds: Keep longer than the table says; never less.
         every_seconds: How often to look for what has expired.
+        keep_from: A version that is kept, with all that follow; None for no such wish.
+        wait_for_pins: Consumers that must have pinned what they need before anything is deleted.
     """
 
     is_enabled: bool = False
     older_than_seconds: float | None = None
     every_seconds: float = 3600.0
+    keep_from: int | None = None
+    wait_for_pins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +52,27 @@ class DailyPause:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SparkEngine:
+    """Where checkpoints of a table too large for one process are written."""
+
+    master: str = "local[*]"
+    conf: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Policies:
-    """What is wanted for one table."""
+    """What is wanted for one table.
+
+    Attributes:
+        spark: Writes the checkpoints; None for this process.
+    """
 
     checkpoint: CheckpointPolicy = field(default_factory=CheckpointPolicy)
     log_compaction: LogCompactionPolicy = field(default_factory=LogCompactionPolicy)
     checksum: ChecksumPolicy = field(default_factory=ChecksumPolicy)
     cleanup: CleanupPolicy = field(default_factory=CleanupPolicy)
     pauses: tuple[DailyPause, ...] = ()
+    spark: SparkEngine | None = None
 
     def decide(self, stats: LogStats, now_ms: int) -> list[Decision]:
         """Say of every job but cleanup whether it is due, in the order they are done."""

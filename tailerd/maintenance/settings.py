@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from tailerd.config.maintenance import MaintenanceConfig, minutes_of
-from tailerd.maintenance.plan import CleanupPolicy, DailyPause, Policies
+from tailerd.config.sections import SparkConfig
+from tailerd.maintenance.plan import CleanupPolicy, DailyPause, Policies, SparkEngine
 from tailerd.maintenance.policies.checkpoint import CheckpointPolicy
 from tailerd.maintenance.policies.checksum import ChecksumPolicy
 from tailerd.maintenance.policies.log_compaction import LogCompactionPolicy
 
 
-def policies_of(config: MaintenanceConfig) -> Policies:
-    """Return what a section asks for."""
+def policies_of(config: MaintenanceConfig, spark: SparkConfig | None = None) -> Policies:
+    """Return what a section asks for.
+
+    Args:
+        spark: The section of that name, for `engine: spark`.
+    """
     compaction, cleanup = config.log_compaction, config.cleanup
     return Policies(
         checkpoint=_checkpoint_policy(config),
@@ -22,9 +27,17 @@ def policies_of(config: MaintenanceConfig) -> Policies:
             is_enabled=cleanup.enabled,
             older_than_seconds=cleanup.older_than,
             every_seconds=cleanup.every,
+            keep_from=cleanup.keep_from,
+            wait_for_pins=tuple(cleanup.wait_for_pins),
         ),
         pauses=tuple(DailyPause(*minutes_of(part)) for part in config.not_between),
+        spark=spark_engine(spark) if config.engine == "spark" else None,
     )
+
+
+def spark_engine(config: SparkConfig | None = None) -> SparkEngine:
+    """Return where Spark runs."""
+    return SparkEngine() if config is None else SparkEngine(master=config.master, conf=config.conf)
 
 
 def _checkpoint_policy(config: MaintenanceConfig) -> CheckpointPolicy:
@@ -38,4 +51,5 @@ def _checkpoint_policy(config: MaintenanceConfig) -> CheckpointPolicy:
         max_replay_seconds=checkpoint.max_replay,
         min_interval_seconds=checkpoint.min_interval,
         quiet_seconds=checkpoint.quiet,
+        manifest=checkpoint.manifest,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from tailerd.backoff import Backoff
@@ -18,6 +18,7 @@ from tailerd.errors import (
 )
 from tailerd.maintenance.jobs import Survey, TableMaintenance
 from tailerd.maintenance.lease import LEASE_SECONDS, Lease
+from tailerd.maintenance.needs import Needs
 from tailerd.maintenance.plan import Policies
 from tailerd.maintenance.policies.base import Decision
 from tailerd.telemetry import Telemetry, events
@@ -33,6 +34,8 @@ _BACKOFF = Backoff(first_seconds=2.0, max_seconds=600.0)
 
 
 CLOCK_JUMPED = "clock_jumped"
+SURVEY = "survey"
+"""What the look at a log is called among its jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,25 +46,14 @@ class KeptTable:
         place: Path or URL, as it is configured.
         folder: Its log, as the watchers call it.
         is_alone: Whether no pipeline delivers it.
+        is_measured: Whether its size is to be told too.
     """
 
     place: str
     folder: str
     policies: Policies
     is_alone: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Needs:
-    """What pipelines want of a log.
-
-    Attributes:
-        from_version: The oldest version one of them may have to rebuild; None where none does.
-        obstacle: Why that is not known yet; empty where it is.
-    """
-
-    from_version: int | None = None
-    obstacle: str = ""
+    is_measured: bool = False
 
 
 class TableKeeper:
@@ -70,8 +62,12 @@ class TableKeeper:
     Args:
         name: For telemetry.
         reader: The table's log.
-        needs: Asked before a cleanup, in the thread of the caller of `turn`.
+        needs: Asked before each cleanup: what pipelines want of the log.
         is_wanted: Asked between two jobs: whether to go on.
+
+    Attributes:
+        error: Why the last turn failed; None where it did not.
+        found: Id and newest version of the table, as of the last turn that saw it.
     """
 
     def __init__(
@@ -82,11 +78,12 @@ class TableKeeper:
         *,
         telemetry: Telemetry,
         clock: Clock,
-        needs: Callable[[], Needs],
+        needs: Callable[[], Awaitable[Needs]],
         is_wanted: Callable[[], bool],
     ) -> None:
         self.kept = kept
         self.error: TailerdError | None = None
+        self.found: tuple[str, int] | None = None
         self._name = name
         self._telemetry = telemetry
         self._clock = clock
@@ -96,8 +93,7 @@ class TableKeeper:
             reader,
             kept.policies,
             clock=clock,
-            needed_from=lambda: needs().from_version,
-            cleanup_obstacle=lambda: needs().obstacle,
+            needs=needs,
         )
         self._lease = Lease(reader.store, reader.root, clock=clock)
         self._attempt = 0
@@ -119,7 +115,8 @@ class TableKeeper:
             return self._not_before - now
         self.error = None
         self._compare_clocks(now)
-        job = "survey"
+        job = SURVEY
+        self._telemetry.emit(events.MaintenanceStarted(table=self._name, job=job))
         try:
             survey = await self._survey(now)
             for decision in [each for each in survey.decisions if each.is_due]:
@@ -162,10 +159,12 @@ class TableKeeper:
         cleanup = self.kept.policies.cleanup
         again = max(self._cleaned_at + cleanup.every_seconds, self._no_cleanup_before)
         is_time = cleanup.is_enabled and now >= again
-        is_cleaning = is_time and not self._needs().obstacle
+        is_cleaning = is_time and not (await self._needs()).obstacle
         survey = await self._work.survey(with_cleanup=is_cleaning)
+        self.found = (survey.state.metadata.id, survey.stats.version)
         if is_cleaning:
             self._cleaned_at = now
+            self._tell_obstacle(survey.needs)
         self._telemetry.emit(
             events.LogSurveyed(
                 table=self._name,
@@ -177,6 +176,17 @@ class TableKeeper:
         )
         return survey
 
+    def _tell_obstacle(self, needs: Needs) -> None:
+        if needs.error_code:
+            self._telemetry.emit(
+                events.MaintenanceFailed(
+                    table=self._name,
+                    job="cleanup",
+                    error_code=needs.error_code,
+                    hint=needs.obstacle,
+                )
+            )
+
     async def _do(self, survey: Survey, decision: Decision) -> None:
         if decision.job == "checksum":
             # Cheaper than taking turns for it, and a second one does no harm.
@@ -187,6 +197,7 @@ class TableKeeper:
 
     async def _apply(self, survey: Survey, decision: Decision) -> None:
         began = self._clock.monotonic()
+        self._telemetry.emit(events.MaintenanceStarted(table=self._name, job=decision.job))
         result = await self._work.apply(survey, decision)
         self._telemetry.emit(
             events.LogMaintained(

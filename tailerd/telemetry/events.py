@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from tailerd.telemetry.maintenance_events import LogMaintained as LogMaintained
 from tailerd.telemetry.maintenance_events import LogSurveyed as LogSurveyed
 from tailerd.telemetry.maintenance_events import MaintenanceFailed as MaintenanceFailed
+from tailerd.telemetry.maintenance_events import MaintenanceProcessEnded as MaintenanceProcessEnded
 from tailerd.telemetry.maintenance_events import MaintenanceRefused as MaintenanceRefused
+from tailerd.telemetry.maintenance_events import MaintenanceStarted as MaintenanceStarted
 from tailerd.telemetry.maintenance_events import MaintenanceYielded as MaintenanceYielded
 
 
@@ -316,9 +318,10 @@ class ChecksumDiffered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageRequested:
-    """A request to a storage began; `operation` is its verb: list, get, head, put, delete, open."""
+    """Requests to a storage began; `operation`: list, get, head, put, delete or open."""
 
     operation: str
+    count: int = 1
 
 
 Event = (
@@ -347,6 +350,8 @@ Event = (
     | PipelinePaused
     | PipelineStopped
     | LogSurveyed
+    | MaintenanceStarted
+    | MaintenanceProcessEnded
     | LogMaintained
     | MaintenanceFailed
     | MaintenanceRefused

@@ -65,6 +65,8 @@ LINES: dict[type[events.Event], tuple[Level, str] | None] = {
     events.PipelinePaused: ("info", "A pipeline is held."),
     events.PipelineStopped: ("info", "A pipeline ended."),
     events.LogSurveyed: ("debug", "A log was looked at for maintenance."),
+    events.MaintenanceStarted: ("debug", "A maintenance job begins."),
+    events.MaintenanceProcessEnded: ("error", "The maintenance process ended."),
     events.LogMaintained: ("info", "A maintenance job was done."),
     events.MaintenanceFailed: ("warning", "A maintenance job failed and is tried again."),
     events.MaintenanceRefused: ("warning", "A log is left alone."),

@@ -22,6 +22,27 @@ class LogSurveyed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MaintenanceStarted:
+    """A job of log maintenance, or the look at the log before it (`survey`), begins."""
+
+    table: str
+    job: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaintenanceProcessEnded:
+    """The process that maintains logs died, and is started again; `hint` says why, and when.
+
+    Attributes:
+        attempt: How often since it last did anything.
+    """
+
+    attempt: int
+    error_code: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogMaintained:
     """A job of log maintenance ended well.
 

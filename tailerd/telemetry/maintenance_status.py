@@ -14,6 +14,7 @@ class _Kept:
     surveyed_ms: int | None = None
     due: tuple[str, ...] = ()
     refused: dict[str, object] | None = None
+    running: str | None = None
     jobs: dict[str, dict[str, object]] = field(default_factory=dict)
 
 
@@ -23,31 +24,29 @@ class MaintenanceBoard:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._tables: dict[str, _Kept] = {}
+        self._restarts = 0
+        self._last_end: dict[str, object] | None = None
+
+    def process(self) -> dict[str, object]:
+        """Return what `/status` shows of the process that maintains."""
+        return {"restarts": self._restarts, "last_end": self._last_end}
 
     def handle(self, event: events.Event) -> None:
         """Take an event; all but those of maintenance are passed over."""
         now_ms = self._clock.now_ms()
         match event:
+            case events.MaintenanceStarted():
+                self._kept(event.table).running = event.job
             case events.LogSurveyed():
-                kept = self._kept(event.table)
+                kept = self._ended(event.table)
                 kept.surveyed_version, kept.surveyed_ms = event.version, now_ms
                 kept.due, kept.refused = event.due, None
             case events.LogMaintained():
-                kept = self._kept(event.table)
+                kept = self._ended(event.table)
                 kept.due = tuple(job for job in kept.due if job != event.job)
-                kept.jobs[event.job] = {
-                    "result": event.result,
-                    "version": event.version,
-                    "ended_ms": now_ms,
-                    "duration_seconds": round(event.duration_seconds, 6),
-                    "files": event.files,
-                    "bytes": event.bytes,
-                    "reason": event.reason,
-                    "message": event.hint,
-                    "error_code": None,
-                }
+                kept.jobs[event.job] = _result(event, now_ms)
             case events.MaintenanceFailed():
-                self._kept(event.table).jobs[event.job] = {
+                self._ended(event.table).jobs[event.job] = {
                     "result": "failed",
                     "ended_ms": now_ms,
                     "duration_seconds": round(event.duration_seconds, 6),
@@ -55,10 +54,15 @@ class MaintenanceBoard:
                     "error_code": event.error_code,
                 }
             case events.MaintenanceRefused():
-                self._kept(event.table).refused = {
+                self._ended(event.table).refused = {
                     "code": event.error_code,
                     "message": event.hint,
                 }
+            case events.MaintenanceYielded():
+                self._ended(event.table)
+            case events.MaintenanceProcessEnded():
+                self._restarts += 1
+                self._last_end = {"ended_ms": now_ms, "message": event.hint}
             case events.TableRemoved():
                 self._tables.pop(event.table, None)
             case _:
@@ -73,9 +77,29 @@ class MaintenanceBoard:
             "surveyed_version": kept.surveyed_version,
             "surveyed_ms": kept.surveyed_ms,
             "due": list(kept.due),
+            "running": kept.running,
             "refused": kept.refused,
             "jobs": dict(kept.jobs),
         }
 
+    def _ended(self, table: str) -> _Kept:
+        kept = self._kept(table)
+        kept.running = None
+        return kept
+
     def _kept(self, table: str) -> _Kept:
         return self._tables.setdefault(table, _Kept())
+
+
+def _result(event: events.LogMaintained, now_ms: int) -> dict[str, object]:
+    return {
+        "result": event.result,
+        "version": event.version,
+        "ended_ms": now_ms,
+        "duration_seconds": round(event.duration_seconds, 6),
+        "files": event.files,
+        "bytes": event.bytes,
+        "reason": event.reason,
+        "message": event.hint,
+        "error_code": None,
+    }

@@ -62,6 +62,7 @@ class Metrics:
             events.LogMaintained: self._on_maintained,
             events.MaintenanceFailed: self._on_maintenance_failed,
             events.MaintenanceRefused: self._on_maintenance_refused,
+            events.MaintenanceProcessEnded: lambda _: self._restarts.inc(),
             events.MaintenanceYielded: self._on_yielded,
             events.PipelinePaused: self._on_paused,
             events.TableRemoved: self._on_removed,
@@ -214,6 +215,7 @@ class Metrics:
             buckets=_FAST,
             registry=r,
         )
+        self._make_keeper_metrics()
         self._job_bytes = Counter(
             "tailerd_maintenance_bytes_total",
             "Bytes that maintenance wrote into logs, or deleted from them (cleanup)",
@@ -236,10 +238,18 @@ class Metrics:
             ("table",),
             registry=r,
         )
+
+    def _make_keeper_metrics(self) -> None:
+        r = self._registry
         self._yielded = Counter(
             "tailerd_maintenance_yielded_total",
             "Times another process was found to maintain the table",
             ("table",),
+            registry=r,
+        )
+        self._restarts = Counter(
+            "tailerd_maintenance_restarts_total",
+            "Times the process that maintains logs died and was started again",
             registry=r,
         )
 
@@ -345,7 +355,7 @@ class Metrics:
         self._oldest_ms.pop(event.table, None)
 
     def _on_storage(self, event: events.StorageRequested) -> None:
-        self._requests.labels(event.operation).inc()
+        self._requests.labels(event.operation).inc(event.count)
 
 
 class _TableCollector(Collector):

@@ -64,6 +64,7 @@ def real_samples() -> dict[str, set[str]]:
             topic="x",
             records=1,
         ),
+        *maintenance_events(),
     ):
         metrics.handle(event)
     found: dict[str, set[str]] = {}
@@ -71,6 +72,24 @@ def real_samples() -> dict[str, set[str]]:
         for sample in family.samples:
             found.setdefault(sample.name, set()).update(sample.labels)
     return found
+
+
+def maintenance_events() -> Iterator[events.Event]:
+    for job in ("checkpoint", "log_compaction", "checksum", "cleanup"):
+        yield events.LogMaintained(
+            table="orders",
+            job=job,
+            version=1,
+            result="written",
+            files=1,
+            bytes=1,
+            duration_seconds=0.1,
+            reason="x",
+            hint="x",
+        )
+    yield events.MaintenanceRefused(table="orders", error_code="unsupported_feature", hint="x")
+    yield events.MaintenanceYielded(table="orders", hint="x")
+    yield events.MaintenanceProcessEnded(attempt=1, error_code="maintenance_process", hint="x")
 
 
 def dashboard() -> dict[str, Any]:
@@ -118,6 +137,8 @@ def test_alerts_cover_what_an_operator_must_hear_of() -> None:
         "tailerd_retention_headroom_seconds",
         "tailerd_last_progress_timestamp_seconds",
         "tailerd_log_commits_since_checkpoint",
+        "tailerd_maintenance_refused",
+        "tailerd_maintenance_restarts_total",
     } <= asked
     for rule in rules():
         assert rule["labels"]["severity"] in ("critical", "warning")

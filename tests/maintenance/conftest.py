@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
-from tailerd.spark.session import java_home_or_version
+from tailerd.spark.session import java_home_or_version, local_session
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 300
@@ -87,9 +88,7 @@ def delta_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeltaSpark
 
     Skips where there is no Java or the jars are not to be had; with CI set it fails there.
     """
-    found = java_home_or_version()
-    if not found.is_usable:
-        _give_up(f"Spark cannot start: {found.reason}")
+    require_java()
     log = tmp_path_factory.mktemp("delta-spark") / "log"
     server = DeltaSpark(log)
     try:
@@ -100,6 +99,22 @@ def delta_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeltaSpark
         yield server
     finally:
         server.close()
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A Spark session of this process, without any jar; skips as `delta_spark` does."""
+    require_java()
+    session = local_session("tests", "local[2]")
+    yield session
+    session.stop()
+
+
+def require_java() -> None:
+    """Skip where there is no Java; with CI set it fails."""
+    found = java_home_or_version()
+    if not found.is_usable:
+        _give_up(f"Spark cannot start: {found.reason}")
 
 
 def _give_up(message: str) -> None:

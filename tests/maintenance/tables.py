@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Literal
 
 from tailerd.delta.log_reader import LogReader
 from tailerd.delta.log_writer import LogWriter
@@ -46,7 +47,11 @@ def grow(table: TableBuilder, version: int) -> None:
 
 
 def maintain(
-    folder: Path, *, checkpoint: bool = True, compaction: tuple[int, int] | None = None
+    folder: Path,
+    *,
+    checkpoint: bool = True,
+    compaction: tuple[int, int] | None = None,
+    manifest: Literal["json", "parquet"] = "json",
 ) -> None:
     """Do jobs at the newest version; always its checksum too."""
 
@@ -58,7 +63,8 @@ def maintain(
             result = await writer.write_compaction(snapshot.state, *compaction)
             assert result.outcome == "written"
         if checkpoint:
-            assert (await writer.write_checkpoint(snapshot)).outcome == "written"
+            done = await writer.write_checkpoint(snapshot, manifest=manifest)
+            assert done.outcome == "written"
 
     asyncio.run(jobs())
 

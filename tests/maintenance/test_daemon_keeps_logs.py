@@ -60,6 +60,16 @@ def status_of(config: Path, table: str) -> dict[str, Any]:
     return dict(found)
 
 
+def done_version(config: Path, table: str, job: str) -> int:
+    """The version a job was last done for; -1 before the first."""
+    jobs = (status_of(config, table)["maintenance"] or {"jobs": {}})["jobs"]
+    return int(jobs.get(job, {"version": -1})["version"])
+
+
+def jobs_done(config: Path) -> Counter[str]:
+    return Counter(line["job"] for line in lines_of(config, "A maintenance job was done."))
+
+
 def lines_of(config: Path, event: str) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in log_of(config).splitlines()]
     return [line for line in lines if line["event"] == event]
@@ -77,6 +87,7 @@ def test_a_service_without_sinks_keeps_a_log_short_and_tells_what_it_did(tmp_pat
         eventually(lambda: status_of(config, "orders")["head_version"] == 8)
         # The file is there a moment before its job is told of.
         eventually(lambda: status_of(config, "orders")["maintenance"]["due"] == [])
+        eventually(lambda: (status_of(config, "orders")["size"] or {}).get("version") == 8)
         found = status_of(config, "orders")
         assert (found["state"], found["engine"], found["sink"]) == ("running", "none", "")
         jobs = found["maintenance"]["jobs"]
@@ -89,8 +100,15 @@ def test_a_service_without_sinks_keeps_a_log_short_and_tells_what_it_did(tmp_pat
             'tailerd_checkpoint_total{result="written",table="orders"}',
             'tailerd_maintenance_job_seconds_count{job="checkpoint",table="orders"}',
             'tailerd_version_checksum_total{result="written",table="orders"}',
+            'tailerd_table_files{table="orders"} ',
+            'tailerd_table_rows{table="orders"} ',
+            'tailerd_log_commits_since_checkpoint{table="orders"} ',
         ):
             assert sample in metrics
+        # It has no reader to be behind.
+        for sample in ("tailerd_offset_lag_files{", "tailerd_retention_headroom_seconds{"):
+            assert sample not in metrics
+        assert found["size"]["files"] == 8
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
     done = lines_of(config, "A maintenance job was done.")
@@ -121,7 +139,8 @@ def test_deliveries_and_maintenance_of_one_table_go_on_together(tmp_path: Path) 
         eventually(lambda: len(delivered_ids(tmp_path / "out")) == 40)
         eventually(lambda: bool(checkpoints(table.folder)) and checkpoints(table.folder)[-1] >= 36)
         assert sorted(delivered_ids(tmp_path / "out")) == list(range(1, 41))
-        assert status_of(config, "orders")["maintenance"]["jobs"]["checkpoint"]["version"] >= 36
+        # The file is there a moment before its job is told of.
+        eventually(lambda: done_version(config, "orders", "checkpoint") >= 36)
     assert not lines_of(config, "A pipeline stopped.")
     assert not lines_of(config, "A maintenance job failed and is tried again.")
 
@@ -347,13 +366,11 @@ def test_deltalake_writes_and_reads_in_a_loop_beside_the_daemon(tmp_path: Path) 
                 deltalake.DeltaTable(place).create_checkpoint()
         is_over.set()
         reader.join(20)
+        eventually(lambda: min(jobs_done(config)[job] for job in ("checkpoint", "checksum")) >= 2)
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
     assert wrong == []
     assert not lines_of(config, "A maintenance job failed and is tried again.")
-    done = Counter(line["job"] for line in lines_of(config, "A maintenance job was done."))
-    assert done["checkpoint"] >= 2
-    assert done["checksum"] >= 2
     table = deltalake.DeltaTable(place)
     assert sorted(table.to_pyarrow_table().column("id").to_pylist()) == sorted(ids)
     shown = run_to_end("tail", place, "--from", "snapshot", "--once", "--format", "jsonl")

@@ -30,13 +30,13 @@ def plain(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("is_v2", [False, True], ids=["v1", "v2"])
+@pytest.mark.parametrize("layout", ["v1", "v2-json", "v2-parquet"])
 def test_delta_spark_reads_the_table_from_our_checkpoint_and_checksum(
-    delta_spark: DeltaSpark, tmp_path: Path, is_v2: bool, form: str
+    delta_spark: DeltaSpark, tmp_path: Path, layout: str, form: str
 ) -> None:
-    table = living_table(tmp_path, is_v2=is_v2, **FORMS[form])
+    table = living_table(tmp_path, is_v2=layout != "v1", **FORMS[form])
     rows, state = plain(table.rows()), table.state()
-    maintain(tmp_path)
+    maintain(tmp_path, manifest="parquet" if layout == "v2-parquet" else "json")
     # Delta Spark wants the commit of the version it opens.
     hide(table, 0, table.version - 1)
     assert plain(delta_spark.rows(tmp_path)) == rows

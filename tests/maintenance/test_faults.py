@@ -32,6 +32,12 @@ async def checkpoint(store: ObjectStore, root: str) -> None:
     await LogWriter(reader, clock=SimClock(NOW)).write_checkpoint(await reader.open())
 
 
+async def checkpoint_with_parquet_manifest(store: ObjectStore, root: str) -> None:
+    reader = LogReader(store, root)
+    writer = LogWriter(reader, clock=SimClock(NOW))
+    await writer.write_checkpoint(await reader.open(), manifest="parquet")
+
+
 async def compaction(store: ObjectStore, root: str) -> None:
     reader = LogReader(store, root)
     snapshot, _ = await reader.open_listed(with_files=False)
@@ -76,6 +82,7 @@ def old_table(folder: Path) -> TableBuilder:
 JOBS: dict[str, tuple[Callable[[Path], TableBuilder], Job, int]] = {
     "v1-checkpoint": (v1_table, checkpoint, 0),
     "v2-checkpoint": (v2_table, checkpoint, 0),
+    "v2-parquet-manifest": (v2_table, checkpoint_with_parquet_manifest, 0),
     "compaction": (write_history, compaction, 0),
     "checksum": (write_history, checksum, 0),
     "cleanup": (old_table, cleanup, 6),

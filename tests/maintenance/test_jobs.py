@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from tailerd.delta.log_reader import LogReader
 from tailerd.errors import ConfigError, UnsupportedFeatureError
 from tailerd.maintenance.jobs import JobResult, TableMaintenance
+from tailerd.maintenance.needs import Needs
 from tailerd.maintenance.plan import CleanupPolicy, Policies
 from tailerd.maintenance.policies.checkpoint import CheckpointPolicy
 from tailerd.maintenance.policies.checksum import ChecksumPolicy
@@ -27,6 +29,13 @@ def maintenance(table: TableBuilder, policies: Policies, **more: object) -> Tabl
     reader = LogReader(LocalStore(), str(table.folder))
     clock = SimClock(FIRST + 40 * DAY)
     return TableMaintenance(reader, policies, clock=clock, **more)  # type: ignore[arg-type]
+
+
+def wanting(version: int) -> Callable[[], Awaitable[Needs]]:
+    async def needs() -> Needs:
+        return Needs(from_version=version)
+
+    return needs
 
 
 async def do_all(work: TableMaintenance) -> dict[str, JobResult]:
@@ -97,7 +106,7 @@ async def test_cleanup_is_off_unless_it_is_switched_on(tmp_path: Path) -> None:
     none = Policies(checkpoint=CheckpointPolicy(every_commits=1000))
     assert await do_all(maintenance(table, none)) == {}
     cleaning = Policies(checkpoint=none.checkpoint, cleanup=CleanupPolicy(is_enabled=True))
-    assert await do_all(maintenance(table, cleaning, needed_from=lambda: 4)) == {}
+    assert await do_all(maintenance(table, cleaning, needs=wanting(4))) == {}
     done = await do_all(maintenance(table, cleaning))
     assert done["cleanup"].files == 7
     assert commits_of(table)[0] == 7

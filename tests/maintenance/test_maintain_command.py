@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import deltalake
+import pyarrow as pa
 import pytest
 import yaml
 
@@ -14,7 +15,8 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.changefeed.saved_offset import SavedOffset
 from tailerd.pipeline.offset_store import FileOffsetStore
-from tests.maintenance.tables import living_table
+from tests.maintenance.conftest import require_java
+from tests.maintenance.tables import hide, living_table
 from tests.maintenance.test_cleanup import commits_of, daily
 from tests.tables.builder import TableBuilder
 from tests.unit.cli.commands import Commands
@@ -212,3 +214,52 @@ def test_a_place_without_a_table_is_named(tmp_path: Path, command: Commands, pla
     refused = command("maintain", tmp_path / place if place else "")
     assert refused.status in (2, 3)
     assert refused.errors.startswith("error[")
+
+
+def test_the_policy_chooses_the_form_of_the_manifest(tmp_path: Path, command: Commands) -> None:
+    table = living_table(tmp_path / "table", is_v2=True)
+    config = configure(
+        tmp_path, table, maintenance={"checkpoint": {"every_commits": 1, "manifest": "parquet"}}
+    )
+    assert command("maintain", "orders", "--config", config, "--apply").status == 0
+    [manifest] = table.log.glob("*.checkpoint.*")
+    assert manifest.suffix == ".parquet"
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_spark_writes_the_checkpoint_where_it_is_asked_to(
+    tmp_path: Path, command: Commands
+) -> None:
+    require_java()
+    table = living_table(tmp_path / "table", is_v2=True)
+    wanted = sorted(row["id"] for row in table.rows())
+    done = command("maintain", table.folder, "--apply", "--engine", "spark")
+    assert done.status == 0, done.errors
+    assert f"Wrote a checkpoint of version {table.version}" in done.output
+    hide(table, 0, table.version)
+    found = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(str(table.folder)))
+    rows = pa.table(found.execute("SELECT id FROM t")).column("id").to_pylist()
+    assert sorted(rows) == wanted
+    assert "not due" in command("maintain", table.folder, "--engine", "spark").output
+
+
+def test_spark_is_refused_where_it_cannot_help(tmp_path: Path, command: Commands) -> None:
+    table = living_table(tmp_path / "table")
+    told = command("maintain", table.folder, "--engine", "spark")
+    assert (told.status, "delta.checkpointPolicy = v2" in told.errors) == (3, True)
+    config = configure(tmp_path, table, maintenance={"checksum": True})
+    told = command("maintain", "orders", "--config", config, "--engine", "spark")
+    assert (told.status, "leave checksum out" in told.errors) == (2, True)
+
+
+@pytest.mark.spark
+def test_a_spark_that_cannot_start_is_an_error_and_leaves_nothing(
+    tmp_path: Path, command: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = living_table(tmp_path / "table", is_v2=True)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no-java"))
+    told = command("maintain", table.folder, "--apply", "--engine", "spark")
+    assert told.status == 2
+    assert "Spark engine cannot start" in told.errors
+    assert not list(table.log.glob("*checkpoint*"))

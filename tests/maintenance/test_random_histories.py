@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tailerd.delta.log_reader import LogReader
 from tailerd.delta.log_writer import LogWriter
+from tailerd.delta.v2_manifest import ManifestKind
 from tailerd.storage.local import LocalStore
 from tests.doubles.sim_clock import SimClock
 from tests.maintenance.written import (
@@ -95,10 +96,17 @@ def test_checkpoints_of_a_random_history_hold_the_naive_state(
         if below is not None:
             kinds = [kind for kind in KINDS_WITH_STATS if kind != STRUCT_STATS]
             write_checkpoint(table, data.draw(st.sampled_from(kinds)), below)
-        asyncio.run(check(table, below, data.draw(st.sampled_from(["each", "held"]))))
+        asyncio.run(
+            check(
+                table,
+                below,
+                data.draw(st.sampled_from(["each", "held"])),
+                data.draw(st.sampled_from(["json", "parquet"])),
+            )
+        )
 
 
-async def check(table: TableBuilder, below: int | None, way: str) -> None:
+async def check(table: TableBuilder, below: int | None, way: str, manifest: ManifestKind) -> None:
     """Write a checkpoint of each later version: from a new snapshot, or one that is carried on."""
     reader = LogReader(LocalStore(), str(table.folder))
     writer = LogWriter(reader, clock=SimClock(NOW))
@@ -110,7 +118,7 @@ async def check(table: TableBuilder, below: int | None, way: str) -> None:
             file = await reader.commit_file(version)
             assert file is not None
             snapshot = snapshot.advance((await reader.read_commit(file)).commit)
-        result = await writer.write_checkpoint(snapshot)
+        result = await writer.write_checkpoint(snapshot, manifest=manifest)
         assert result.rebased is not None
         snapshot = result.rebased
         state = table.state(version)

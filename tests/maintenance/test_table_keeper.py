@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tailerd.clock import SystemClock
 from tailerd.delta.log_reader import LogReader
 from tailerd.errors import AccessDeniedError, StorageError
 from tailerd.maintenance.jobs import TableMaintenance
-from tailerd.maintenance.keeper import MaintenanceKeeper
 from tailerd.maintenance.lease import Holder, Lease
+from tailerd.maintenance.needs import Needs
 from tailerd.maintenance.plan import CleanupPolicy, DailyPause, Policies
 from tailerd.maintenance.policies.checkpoint import CheckpointPolicy
 from tailerd.maintenance.policies.checksum import ChecksumPolicy
-from tailerd.maintenance.table_keeper import REFUSED_SECONDS, KeptTable, Needs, TableKeeper
+from tailerd.maintenance.table_keeper import REFUSED_SECONDS, KeptTable, TableKeeper
 from tailerd.storage.local import LocalStore
 from tailerd.telemetry import Telemetry, events
-from tailerd.watchers.hints import HintBoard
 from tests.doubles.faulty_store import FaultyStore
 from tests.doubles.sim_clock import SimClock
 from tests.maintenance.tables import grow, living_table
@@ -53,13 +50,17 @@ class Turns:
         kept = KeptTable(
             place=str(table.folder), folder=str(table.log), policies=policies, is_alone=True
         )
+
+        async def asked() -> Needs:
+            return needs()
+
         self.keeper = TableKeeper(
             "orders",
             kept,
             LogReader(self.store, str(table.folder)),
             telemetry=Telemetry([self.told.append]),
             clock=self.clock,
-            needs=needs,
+            needs=asked,
             is_wanted=lambda: self.is_wanted,
         )
 
@@ -293,31 +294,3 @@ async def test_a_clock_that_jumps_by_a_day_deletes_nothing_for_a_day(
     await clock.sleep(DAY / 1000)
     await turns.turn()
     assert commits_of(table)[0] == (11 if jump_ms > 0 else 7)
-
-
-@pytest.mark.parametrize("end", [MaintenanceKeeper.stop, MaintenanceKeeper.cancel])
-async def test_the_keeper_ends_when_asked_and_when_cancelled(
-    tmp_path: Path, end: Callable[[MaintenanceKeeper], None]
-) -> None:
-    table, told, is_done = living_table(tmp_path), list[Any](), asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def hear(event: events.Event) -> None:
-        told.append(event)
-        if isinstance(event, events.LogMaintained):
-            loop.call_soon_threadsafe(is_done.set)
-
-    keeper = MaintenanceKeeper(
-        lambda place: LogReader(LocalStore(), place),
-        hints=HintBoard(),
-        telemetry=Telemetry([hear]),
-        clock=SystemClock(),
-    )
-    kept = KeptTable(place=str(table.folder), folder=str(table.log), policies=OFTEN, is_alone=True)
-    keeper.set_tables({"orders": kept}, {})
-    running = asyncio.create_task(keeper.run())
-    async with asyncio.timeout(20):
-        await is_done.wait()
-        end(keeper)
-        await running
-    assert isinstance(told[0], events.TableAdded)

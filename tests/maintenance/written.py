@@ -43,10 +43,11 @@ def checkpoint_actions(log: Path, version: int) -> list[Action]:
     """Return the actions of a checkpoint, sidecars resolved."""
     path = checkpoint_of(log, version)
     if path.suffix == ".parquet":
-        return parquet_actions(path)
+        actions = parquet_actions(path)
+    else:
+        actions = [json.loads(line) for line in path.read_text().splitlines()]
     found = []
-    for line in path.read_text().splitlines():
-        action = json.loads(line)
+    for action in actions:
         if "sidecar" in action:
             sidecar = log / "_sidecars" / action["sidecar"]["path"]
             assert sidecar.stat().st_size == action["sidecar"]["sizeInBytes"]

@@ -89,9 +89,9 @@ def checkpoint_name(version: int) -> str:
     return f"{version:020}.checkpoint.parquet"
 
 
-def uuid_checkpoint_name(version: int, identity: uuid.UUID) -> str:
-    """Return the name of a V2 checkpoint's JSON manifest."""
-    return f"{version:020}.checkpoint.{identity}.json"
+def uuid_checkpoint_name(version: int, identity: uuid.UUID, extension: str = "json") -> str:
+    """Return the name of a V2 checkpoint's manifest, `json` or `parquet`."""
+    return f"{version:020}.checkpoint.{identity}.{extension}"
 
 
 def compaction_name(start_version: int, end_version: int) -> str:

@@ -83,6 +83,7 @@ def plan_cleanup(
     files: Iterable[LogFile],
     newest_expired: int | None,
     needed_from: int | None = None,
+    wanted_by: str = "a pipeline",
 ) -> CleanupPlan:
     """Decide what to delete.
 
@@ -92,6 +93,7 @@ def plan_cleanup(
         files: All its files, as they were listed; those of incomplete checkpoints too.
         newest_expired: The cutoff commit.
         needed_from: The oldest version somebody still wants to rebuild; None where nobody does.
+        wanted_by: Who that is, for people.
     """
     if reason := is_allowed(state):
         return CleanupPlan(reason=reason)
@@ -100,7 +102,7 @@ def plan_cleanup(
     limit, reason = newest_expired, "Younger entries have not expired."
     if needed_from is not None and needed_from < limit:
         limit = needed_from
-        reason = f"Version {needed_from} is still wanted by a pipeline."
+        reason = f"Version {needed_from} is still wanted by {wanted_by}."
     kept = max((version for version in listing.checkpoints if version <= limit), default=None)
     if kept is None:
         return CleanupPlan(reason=f"There is no checkpoint at or before version {limit}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from tailerd.maintenance.policies.base import (
     WRITER_BYTES_PER_SECOND,
@@ -28,6 +29,7 @@ class CheckpointPolicy:
         min_interval_seconds: Time between two checkpoints at least.
         quiet_seconds: How long nobody may have committed; a table that is never quiet waits no
             longer than until it has ten times as much as its limit.
+        manifest: Form of the manifest of a V2 checkpoint.
     """
 
     is_enabled: bool = True
@@ -37,6 +39,7 @@ class CheckpointPolicy:
     max_replay_seconds: float | None = None
     min_interval_seconds: float = 10.0
     quiet_seconds: float = 0.0
+    manifest: Literal["json", "parquet"] = "json"
 
     def decide(self, stats: LogStats, now_ms: int) -> Decision:
         """Say whether a checkpoint of the newest version is due."""

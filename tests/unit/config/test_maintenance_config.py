@@ -8,8 +8,9 @@ import pytest
 
 from tailerd.config import Config, load_config
 from tailerd.config.documents import schema
+from tailerd.config.sections import SparkConfig
 from tailerd.errors import ConfigError
-from tailerd.maintenance.plan import DailyPause, Policies
+from tailerd.maintenance.plan import DailyPause, Policies, SparkEngine
 from tailerd.maintenance.policies.checkpoint import CheckpointPolicy
 from tailerd.maintenance.policies.checksum import ChecksumPolicy
 from tailerd.maintenance.policies.log_compaction import LogCompactionPolicy
@@ -47,6 +48,28 @@ def test_an_empty_section_checkpoints_as_the_table_says_and_nothing_else(tmp_pat
     assert policies(tmp_path, "{}") == Policies()
     assert Policies().checkpoint.every_commits is None
     assert not Policies().cleanup.is_enabled
+
+
+def test_spark_runs_where_its_section_says(tmp_path: Path) -> None:
+    config = load(tmp_path, "{engine: spark, checkpoint: {manifest: parquet}}")
+    section = config.tables["orders"].maintenance
+    assert section is not None
+    spark = SparkConfig(master="local[3]", conf={"a": "b"})
+    found = policies_of(section, spark)
+    assert found.spark == SparkEngine(master="local[3]", conf={"a": "b"})
+    assert found.checkpoint.manifest == "parquet"
+
+
+@pytest.mark.parametrize(
+    ("section", "reason"),
+    [
+        ("{engine: spark, checksum: true}", "leave checksum out"),
+        ("{engine: spark, checkpoint: null, cleanup: {enabled: true}}", "Spark does nothing else"),
+    ],
+)
+def test_spark_is_refused_where_it_cannot_help(tmp_path: Path, section: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        load(tmp_path, section)
 
 
 def test_every_other_field_reaches_its_policy(tmp_path: Path) -> None:

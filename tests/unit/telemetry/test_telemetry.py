@@ -26,6 +26,7 @@ NOT_COUNTED = {
     events.TableAltered,
     events.TableRejected,
     events.ShutdownRequested,
+    events.MaintenanceStarted,
     events.WatcherUnavailable,
     events.ChecksumDiffered,
 }

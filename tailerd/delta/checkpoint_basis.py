@@ -1,0 +1,104 @@
+"""What a checkpoint of one version is made from, and whether it may be written at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tailerd.delta.log_folder import LogFolder
+from tailerd.delta.parquet_rows import CheckpointFile
+from tailerd.delta.protocol import table_properties as properties
+from tailerd.delta.protocol.log_path import LogFile
+from tailerd.delta.protocol.log_segment import LogListing, commits_between
+from tailerd.delta.protocol.snapshot import Snapshot, TableState
+from tailerd.delta.protocol.writer_features import check_maintainable, supports_v2_checkpoints
+from tailerd.errors import CorruptLogError, UnsupportedFeatureError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointBasis:
+    """What the log has for a checkpoint.
+
+    Attributes:
+        existing: Files of a checkpoint of this version that is there already; empty for none.
+        commits: Files of the commits since the checkpoint below, ascending; a compaction may stand
+            for its range.
+        removed_after_ms: Removes of files deleted at or before this time expired.
+        transactions_after_ms: Transactions last updated at or before this time expired; None keeps
+            all.
+        has_checksum: Whether the version has a checksum.
+    """
+
+    existing: tuple[LogFile, ...] = ()
+    commits: tuple[LogFile, ...] = ()
+    removed_after_ms: int = 0
+    transactions_after_ms: int | None = None
+    has_checksum: bool = False
+
+
+async def basis_of(log: LogFolder, snapshot: Snapshot, now_ms: int) -> CheckpointBasis:
+    """Look what there is for a checkpoint of a snapshot's version.
+
+    Raises:
+        UnsupportedFeatureError: The table asks of its writers what this release cannot do.
+        MissingVersionError: Commits of the snapshot are gone from the log.
+        CorruptLogError: The version is not in the log.
+        StorageError: The log cannot be listed.
+    """
+    check_maintainable(snapshot.state)
+    version = snapshot.version
+    base = -1 if snapshot.checkpoint_version is None else snapshot.checkpoint_version
+    listing = await log.list_log(max(0, base))
+    if version in listing.checkpoints:
+        return CheckpointBasis(existing=listing.checkpoints[version][0])
+    _check_published(listing, version, log.url)
+    return CheckpointBasis(
+        commits=commits_between(listing, base, version, snapshot.compactions),
+        removed_after_ms=now_ms - _retention_ms(snapshot.state),
+        transactions_after_ms=_transactions_after_ms(snapshot.state, now_ms),
+        has_checksum=version in listing.checksum_versions,
+    )
+
+
+def check_has_sidecars(state: TableState) -> None:
+    """Refuse a table whose checkpoints are one file, which many tasks cannot write.
+
+    Raises:
+        UnsupportedFeatureError: It lacks V2 checkpoints, or prefers classic ones.
+    """
+    if not supports_v2_checkpoints(state):
+        raise UnsupportedFeatureError(
+            "Spark writes checkpoints with sidecars only, and those of this table are one file: it"
+            " lacks the feature v2Checkpoint, or asks for delta.checkpointPolicy = classic.",
+            hint="Set delta.checkpointPolicy = v2 on the table, where all its readers know V2"
+            " checkpoints, or leave `engine: spark` out of its maintenance.",
+        )
+
+
+def check_readable_checkpoint(log: LogFolder, files: tuple[LogFile, ...]) -> None:
+    """Look at the Parquet files of a checkpoint that somebody else wrote; blocking.
+
+    Raises:
+        CorruptLogError: One is none.
+    """
+    for file in files:
+        if not file.is_json:
+            CheckpointFile(log.store.open_input(log.path_of(file)), file.name).close()
+
+
+def _check_published(listing: LogListing, version: int, url: str) -> None:
+    if version not in listing.commits and listing.head_version != version:
+        raise CorruptLogError(
+            f"Version {version} is not in the log of {url}, so no checkpoint of it may be written.",
+            hint="Run the command again: the log changed meanwhile.",
+        )
+
+
+def _retention_ms(state: TableState) -> int:
+    configuration, name = state.metadata.configuration, properties.DELETED_FILE_RETENTION
+    return round(properties.duration_seconds(configuration, name) * 1000)
+
+
+def _transactions_after_ms(state: TableState, now_ms: int) -> int | None:
+    text = state.metadata.configuration.get(properties.SET_TRANSACTION_RETENTION, "")
+    seconds = properties.parse_interval(text)
+    return None if seconds is None else now_ms - round(seconds * 1000)

@@ -1,0 +1,112 @@
+"""Writes the manifest of a V2 checkpoint: every action but those of files, and its sidecars.
+
+Protocol: PROTOCOL.md#v2-spec, #sidecar-file-information
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from tailerd.delta.checkpoint_output import CheckpointOutput, WrittenRows
+from tailerd.delta.log_folder import LogFolder
+from tailerd.delta.protocol.checkpoint_columns import CheckpointColumns
+from tailerd.delta.protocol.checkpoint_form import CheckpointForm
+from tailerd.delta.protocol.log_path import LogFile, uuid_checkpoint_name
+from tailerd.delta.protocol.other_actions import StateAction
+from tailerd.errors import CorruptLogError, FileMissingError
+
+ManifestKind = Literal["json", "parquet"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A manifest that was written.
+
+    Attributes:
+        name: Relative to `_delta_log`.
+        actions: How many it has; those in sidecars come on top.
+    """
+
+    name: str
+    size_bytes: int
+    actions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestContents:
+    """What a manifest says.
+
+    Attributes:
+        others: Actions that are no file actions.
+        reused: Sidecars of an earlier checkpoint, which a cleanup may delete meanwhile.
+        new: Sidecars written for this one.
+    """
+
+    version: int
+    others: Iterable[StateAction]
+    reused: Sequence[LogFile]
+    new: Sequence[LogFile]
+
+    def actions(self) -> list[StateAction]:
+        """Return its rows or lines."""
+        found: list[StateAction] = [("checkpointMetadata", {"version": self.version})]
+        found += self.others
+        found += [("sidecar", _sidecar_body(file)) for file in (*self.reused, *self.new)]
+        return found
+
+
+async def write_manifest(
+    log: LogFolder,
+    contents: ManifestContents,
+    new_uuid: Callable[[], uuid.UUID],
+    *,
+    kind: ManifestKind,
+    form: CheckpointForm,
+) -> Manifest:
+    """Write a manifest under a name of its own, after everything it names.
+
+    Args:
+        form: Of the checkpoint's file actions, for the empty columns of a Parquet manifest.
+
+    Raises:
+        CorruptLogError: A reused sidecar was deleted meanwhile; the manifest is withdrawn.
+        StorageError: It cannot be written.
+    """
+    actions = contents.actions()
+    name = uuid_checkpoint_name(contents.version, new_uuid(), extension=kind)
+    path = f"{log.path}/{name}"
+    if kind == "json":
+        body = b"".join(msgspec.json.encode({key: value}) + b"\n" for key, value in actions)
+        await log.store.put(path, body, if_absent=True)
+        size_bytes = len(body)
+    else:
+        columns = CheckpointColumns(form, actions)
+        async with CheckpointOutput(log.store, path, columns, WrittenRows()) as output:
+            await output.write_others()
+            await output.finish()
+            size_bytes = output.size_bytes
+    try:
+        for file in contents.reused:
+            await log.store.head(log.path_of(file))
+    except FileMissingError as error:
+        await log.store.delete(path)
+        raise CorruptLogError(
+            f"A sidecar of the checkpoint before was deleted while the checkpoint of version"
+            f" {contents.version} was written: {error}",
+            hint="Run the command again.",
+        ) from error
+    return Manifest(name=name, size_bytes=size_bytes, actions=len(actions))
+
+
+def _sidecar_body(file: LogFile) -> dict[str, object]:
+    return {
+        "path": file.name.rpartition("/")[2],
+        "sizeInBytes": file.size_bytes,
+        "modificationTime": file.mtime_ms,
+        "tags": {},
+    }

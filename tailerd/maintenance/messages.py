@@ -1,0 +1,153 @@
+"""What the daemon and the process that maintains logs say to each other: JSON, one line each."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import get_args
+
+import msgspec
+
+from tailerd import errors
+from tailerd.errors import BugError, TailerdError
+from tailerd.maintenance.needs import Needs
+from tailerd.maintenance.table_keeper import KeptTable
+from tailerd.telemetry import events
+
+LONGEST_LINE_BYTES = 64 * 1024 * 1024
+"""A line holds at most the policies of all tables, a kilobyte or so each."""
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """One line."""
+
+
+class SetTables(_Message, frozen=True, kw_only=True):
+    """Maintain exactly these; what was held is held for so many seconds from now."""
+
+    tables: dict[str, KeptTable]
+    held_seconds: dict[str, float] = {}
+
+
+class Ring(_Message, frozen=True, kw_only=True):
+    """A table's folder may have changed."""
+
+    table: str
+
+
+class Answer(_Message, frozen=True, kw_only=True):
+    """To the question of that number."""
+
+    number: int
+    needs: Needs
+
+
+class Stop(_Message, frozen=True, kw_only=True):
+    """Begin no more jobs, and end after the one that runs."""
+
+
+class Cancel(_Message, frozen=True, kw_only=True):
+    """Give up the job that runs, and end."""
+
+
+class Told(_Message, frozen=True, kw_only=True):
+    """An event, by the name of its class."""
+
+    kind: str
+    fields: dict[str, msgspec.Raw]
+
+
+class Requested(_Message, frozen=True, kw_only=True):
+    """Requests to the storage since the last such message, by verb."""
+
+    counts: dict[str, int]
+
+
+class Ask(_Message, frozen=True, kw_only=True):
+    """What do pipelines want of this log folder?"""
+
+    number: int
+    folder: str
+
+
+class Failed(_Message, frozen=True, kw_only=True):
+    """A table could not be maintained, while each is looked at once."""
+
+    kind: str
+    message: str
+    hint: str
+
+
+ToKeeper = SetTables | Ring | Answer | Stop | Cancel
+FromKeeper = Told | Requested | Ask | Failed
+
+_ENCODER = msgspec.json.Encoder()
+_TO_KEEPER: msgspec.json.Decoder[ToKeeper] = msgspec.json.Decoder(ToKeeper)
+_FROM_KEEPER: msgspec.json.Decoder[FromKeeper] = msgspec.json.Decoder(FromKeeper)
+_EVENTS = {kind.__name__: kind for kind in get_args(events.Event)}
+
+
+def line_of(message: ToKeeper | FromKeeper) -> bytes:
+    """Return a message as a line."""
+    return _ENCODER.encode(message) + b"\n"
+
+
+def to_keeper(line: bytes) -> ToKeeper:
+    """Read a line of the daemon.
+
+    Raises:
+        BugError: It is none.
+    """
+    try:
+        return _TO_KEEPER.decode(line)
+    except msgspec.MsgspecError as error:
+        raise BugError(f"The daemon said {line[:200]!r}: {error}.") from error
+
+
+def from_keeper(line: bytes) -> FromKeeper:
+    """Read a line of the process that maintains.
+
+    Raises:
+        BugError: It is none.
+    """
+    try:
+        return _FROM_KEEPER.decode(line)
+    except msgspec.MsgspecError as error:
+        raise BugError(f"The maintenance process said {line[:200]!r}: {error}.") from error
+
+
+def tell(event: events.Event) -> Told:
+    """Return the message of an event."""
+    values = {each.name: getattr(event, each.name) for each in fields(event)}
+    return Told(
+        kind=type(event).__name__,
+        fields={name: msgspec.Raw(_ENCODER.encode(value)) for name, value in values.items()},
+    )
+
+
+def event_of(told: Told) -> events.Event:
+    """Return the event of a message.
+
+    Raises:
+        BugError: There is no such event.
+    """
+    kind = _EVENTS.get(told.kind)
+    if kind is None:
+        raise BugError(f"The maintenance process told of {told.kind}, which there is not.")
+    try:
+        event: events.Event = msgspec.json.decode(_ENCODER.encode(told.fields), type=kind)
+    except msgspec.MsgspecError as error:
+        raise BugError(f"The maintenance process told a wrong {told.kind}: {error}.") from error
+    return event
+
+
+def failure(error: TailerdError) -> Failed:
+    """Return the message of an error."""
+    return Failed(kind=type(error).__name__, message=error.message, hint=error.hint)
+
+
+def error_of(failed: Failed) -> TailerdError:
+    """Return the error of a message."""
+    kind = getattr(errors, failed.kind, None)
+    if not (isinstance(kind, type) and issubclass(kind, TailerdError)):
+        kind = BugError
+    return kind(failed.message, hint=failed.hint)

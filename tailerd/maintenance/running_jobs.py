@@ -1,0 +1,65 @@
+"""Which job the maintenance process was at: when it dies of one, the others must go on.
+
+A table whose job kills the process again and again is held longer each time. Pure.
+"""
+
+from __future__ import annotations
+
+import random
+
+from tailerd.backoff import Backoff
+from tailerd.errors import MaintenanceProcessError
+from tailerd.maintenance.table_keeper import SURVEY
+from tailerd.telemetry import events
+
+_HOLD = Backoff(first_seconds=2.0, max_seconds=3600.0)
+
+
+class RunningJobs:
+    """Follows the events of one process after the other."""
+
+    def __init__(self) -> None:
+        self._running: events.MaintenanceStarted | None = None
+        self._deaths: dict[tuple[str, str], int] = {}
+        self._held_until: dict[str, float] = {}
+        self._random = random.Random()
+
+    def hear(self, event: events.Event) -> None:
+        """Know what it is at."""
+        match event:
+            case events.MaintenanceStarted():
+                self._running = event
+            case events.LogMaintained():
+                self._running = None
+                self._deaths.pop((event.table, event.job), None)
+            case events.LogSurveyed():
+                self._running = None
+                self._deaths.pop((event.table, SURVEY), None)
+            case (
+                events.MaintenanceFailed()
+                | events.MaintenanceRefused()
+                | events.MaintenanceYielded()
+            ):
+                self._running = None
+
+    def blame(self, why: str, now: float) -> events.MaintenanceFailed | None:
+        """Hold the table whose job the process died in; return what is to be told of it."""
+        running, self._running = self._running, None
+        if running is None:
+            return None
+        job = (running.table, running.job)
+        deaths = self._deaths.get(job, 0)
+        self._deaths[job] = deaths + 1
+        seconds = _HOLD.wait_seconds(deaths, self._random)
+        self._held_until[running.table] = now + seconds
+        return events.MaintenanceFailed(
+            table=running.table,
+            job=running.job,
+            error_code=MaintenanceProcessError.code,
+            hint=f"{why} This table is left alone for {seconds:.0f} s.",
+        )
+
+    def held(self, now: float) -> dict[str, float]:
+        """Return for how many seconds tables are still held."""
+        self._held_until = {name: at for name, at in self._held_until.items() if at > now}
+        return {name: at - now for name, at in self._held_until.items()}

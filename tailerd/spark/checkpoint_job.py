@@ -1,0 +1,257 @@
+"""A V2 checkpoint written by Spark's tasks: the log of a table too large for one process.
+
+The driver learns what is no file action, and which files of the log there are; the file actions go
+from task to task, by ranges of their keys. So the driver needs memory for the names of sidecars and
+for the keys that the commits changed, and not for the table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from tailerd.clock import Clock, SystemClock
+from tailerd.delta.checkpoint_basis import (
+    CheckpointBasis,
+    basis_of,
+    check_has_sidecars,
+    check_readable_checkpoint,
+)
+from tailerd.delta.log_folder import LogFolder
+from tailerd.delta.log_reader import LogReader
+from tailerd.delta.log_writer import CheckpointResult, LogWriter
+from tailerd.delta.named_sidecars import named_sidecars
+from tailerd.delta.protocol.checkpoint_form import CheckpointForm
+from tailerd.delta.protocol.file_key import KeyArray
+from tailerd.delta.protocol.log_path import LogFile, LogFileKind, checksum_name
+from tailerd.delta.protocol.other_actions import OtherActions
+from tailerd.delta.protocol.sidecar_plan import SIDECAR_FILES, SidecarPlan, StoredPart
+from tailerd.delta.protocol.snapshot import Snapshot
+from tailerd.delta.protocol.version_checksum import parse_version_checksum
+from tailerd.delta.v2_manifest import ManifestContents, ManifestKind, write_manifest
+from tailerd.errors import CorruptLogError
+from tailerd.spark.checkpoint_shuffle import WrittenSidecar, pieces_of, write_range
+from tailerd.spark.checkpoint_splits import LogSplit, commit_splits, part_splits
+from tailerd.spark.checkpoint_survey import (
+    SurveyedSplit,
+    merged_extras,
+    stored_part,
+    survey,
+)
+from tailerd.spark.query_errors import error_of
+
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
+KEYS_BYTES = 2 * 1024**3
+"""Of so many bytes of commits the driver takes the keys; above, no sidecar is named again."""
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What the driver knows of one checkpoint in the making."""
+
+    snapshot: Snapshot
+    basis: CheckpointBasis
+    others: OtherActions = field(default_factory=OtherActions)
+    form: CheckpointForm | None = None
+    reused: tuple[StoredPart, ...] = ()
+    splits: list[LogSplit] = field(default_factory=list)
+    actions: int = 0
+
+
+class DistributedCheckpoints:
+    """Writes V2 checkpoints of one table. Used by one task at a time.
+
+    Args:
+        spark: A session whose workers see the table.
+        reader: The table's log, in a store that workers can open.
+        clock: Tells what expired.
+    """
+
+    def __init__(
+        self, spark: SparkSession, reader: LogReader, *, clock: Clock | None = None
+    ) -> None:
+        self._context = spark.sparkContext
+        self._reader = reader
+        self._log = LogFolder(reader.store, reader.root)
+        self._clock: Clock = clock or SystemClock()
+        self._writer = LogWriter(reader, clock=self._clock)
+
+    async def write(self, snapshot: Snapshot, manifest: ManifestKind = "json") -> CheckpointResult:
+        """Write a checkpoint of a version that is published; its snapshot needs no files.
+
+        Raises:
+            UnsupportedFeatureError: The table has no V2 checkpoints, or must be left alone.
+            MissingVersionError, FileMissingError: Commits of the snapshot are gone from the log.
+            CorruptLogError: The log is damaged, or changed meanwhile.
+            StorageError: A file cannot be written; nothing a reader would see is left.
+            EngineError: Spark failed.
+        """
+        basis = await basis_of(self._log, snapshot, self._clock.now_ms())
+        if basis.existing:
+            check_readable_checkpoint(self._log, basis.existing)
+            return CheckpointResult(version=snapshot.version, outcome="already_there")
+        check_has_sidecars(snapshot.state)
+        plan = _Plan(snapshot, basis)
+        await self._survey(plan)
+        written = await self._move(plan)
+        await self._check_complete(plan, written)
+        return await self._finish(plan, written, manifest)
+
+    # ------------------------------------------------------------------ learning
+
+    async def _survey(self, plan: _Plan) -> None:
+        """Learn everything but the file actions, and decide which sidecars stay."""
+        parts, sidecars = await self._checkpoint_files(plan.snapshot)
+        commit_bytes = sum(file.size_bytes for file in plan.basis.commits)
+        may_reuse = bool(sidecars) and commit_bytes <= KEYS_BYTES
+        log, with_keys = self._log, may_reuse
+        splits = [
+            *(LogSplit(files=(file,)) for file in parts),
+            *commit_splits(plan.basis.commits),
+        ]
+        found = await self._run(splits, lambda split: survey(log, split, with_keys=with_keys))
+        for each in found:
+            for kind, body in each.others:
+                plan.others.take(kind, body)
+        plan.others.check_is(plan.snapshot)
+        rewritten = sidecars
+        if may_reuse:
+            keys = [each.keys for each in found if each.split.files[0] not in parts]
+            changed = np.unique(np.concatenate([np.empty(0, np.uint64), *keys]))
+            rewritten = await self._choose(plan, sidecars, changed)
+        described = [LogSplit(files=(file,)) for file in rewritten]
+        found += await self._run(described, lambda split: survey(log, split, with_keys=False))
+        # Unknown fields of sidecars that stay are in these alone, and need no column elsewhere.
+        extras = merged_extras(found)
+        plan.form = CheckpointForm.of(plan.snapshot.state, extras.adds, extras.removes)
+        plan.actions = sum(each.actions for each in found)
+        plan.splits = [split for each in found for split in _dealt_out(each)]
+
+    async def _checkpoint_files(self, snapshot: Snapshot) -> tuple[list[LogFile], list[LogFile]]:
+        """Return the files of the checkpoint below, and its sidecars."""
+        found = [file for file, _ in snapshot.checkpoint_files]
+        parts = [file for file in found if file.kind is not LogFileKind.SIDECAR]
+        sidecars: dict[str, LogFile] = {}
+        for file in parts:
+            for sidecar in await named_sidecars(self._log, file):
+                sidecars[sidecar.name] = sidecar
+        return parts, list(sidecars.values())
+
+    async def _choose(
+        self, plan: _Plan, sidecars: Sequence[LogFile], changed: KeyArray
+    ) -> list[LogFile]:
+        """Decide which sidecars are named again; return the others."""
+        log, cutoff = self._log, plan.basis.removed_after_ms
+        shared = self._context.broadcast(changed)
+        try:
+            parts = await self._run(
+                sidecars, lambda file: stored_part(log, file, shared.value, cutoff)
+            )
+        finally:
+            shared.unpersist()
+        chosen = SidecarPlan.of(parts)
+        plan.reused = chosen.reused
+        return [part.file for part in chosen.rewritten]
+
+    # ------------------------------------------------------------------ moving
+
+    async def _move(self, plan: _Plan) -> list[WrittenSidecar]:
+        """Let tasks write the sidecars."""
+        log, form, version = self._log, plan.form, plan.snapshot.version
+        assert form is not None
+        cutoff, ranges = plan.basis.removed_after_ms, max(1, -(-plan.actions // SIDECAR_FILES))
+        if not plan.splits:
+            return []
+
+        def written() -> list[WrittenSidecar]:
+            pieces = self._context.parallelize(plan.splits, len(plan.splits)).flatMap(
+                lambda split: pieces_of(log, split, form, ranges)
+            )
+            by_range = pieces.partitionBy(ranges, lambda number: int(number))
+            return by_range.mapPartitions(
+                lambda found: write_range(log, (piece for _, piece in found), form, version, cutoff)
+            ).collect()
+
+        return await self._blocking(written)
+
+    async def _run(self, items: Sequence[_In], work: Callable[[_In], _Out]) -> list[_Out]:
+        """Do some work in tasks, one for each item; the answers keep the order."""
+        if not items:
+            return []
+        return await self._blocking(
+            lambda: self._context.parallelize(items, len(items)).map(work).collect()
+        )
+
+    async def _blocking(self, work: Callable[[], list[_Out]]) -> list[_Out]:
+        try:
+            return await asyncio.to_thread(work)
+        except (PySparkException, Py4JError, ConnectionError) as error:
+            raise error_of(str(error)) from error
+
+    # ------------------------------------------------------------------ finishing
+
+    async def _check_complete(self, plan: _Plan, written: Iterable[WrittenSidecar]) -> None:
+        """Compare the files with the version's checksum, where it has one.
+
+        Raises:
+            CorruptLogError: They are more or fewer.
+        """
+        if not plan.basis.has_checksum:
+            return
+        body = await self._log.store.get(f"{self._log.path}/{checksum_name(plan.snapshot.version)}")
+        checksum = parse_version_checksum(body)
+        adds = sum(part.adds or 0 for part in plan.reused) + sum(each.adds for each in written)
+        if checksum is not None and checksum.num_files not in (None, adds):
+            raise CorruptLogError(
+                f"Version {plan.snapshot.version} has {checksum.num_files} files by its checksum,"
+                f" and {adds} were found for its checkpoint, which was not written.",
+                hint="Run the command again; if it says so again, the checksum or the log is"
+                " damaged.",
+            )
+
+    async def _finish(
+        self, plan: _Plan, written: Sequence[WrittenSidecar], kind: ManifestKind
+    ) -> CheckpointResult:
+        assert plan.form is not None
+        version, reused = plan.snapshot.version, [part.file for part in plan.reused]
+        contents = ManifestContents(
+            version=version,
+            others=plan.others.of_checkpoint(plan.basis.transactions_after_ms),
+            reused=reused,
+            new=[each.file for each in written],
+        )
+        manifest = await write_manifest(self._log, contents, uuid.uuid4, kind=kind, form=plan.form)
+        adds = sum(part.adds or 0 for part in plan.reused) + sum(each.adds for each in written)
+        removes = sum(part.removes or 0 for part in plan.reused)
+        removes += sum(each.removes for each in written)
+        new_bytes = sum(each.file.size_bytes for each in written)
+        is_hinted = await self._writer.write_hint(
+            version,
+            manifest.actions + adds + removes,
+            manifest.size_bytes + new_bytes + sum(file.size_bytes for file in reused),
+            adds,
+        )
+        return CheckpointResult(
+            version=version,
+            outcome="written",
+            files=(manifest.name, *(each.file.name for each in written)),
+            size_bytes=manifest.size_bytes + new_bytes,
+            reused_files=tuple(file.name for file in reused),
+            add_files=adds,
+            is_hinted=is_hinted,
+        )
+
+
+def _dealt_out(found: SurveyedSplit) -> list[LogSplit]:
+    if found.split.is_json:
+        return [found.split]
+    return part_splits(found.split.files[0], found.rows_of_groups)

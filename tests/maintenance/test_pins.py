@@ -1,0 +1,282 @@
+"""Pins of other consumers: what they have yet to read is not cleaned up."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tailerd.delta.log_reader import LogReader
+from tailerd.errors import AccessDeniedError, PinUnreadableError, UsageError
+from tailerd.maintenance.jobs import TableMaintenance
+from tailerd.maintenance.needs import Needs
+from tailerd.maintenance.pins import Pin, PinBoard
+from tailerd.maintenance.plan import CleanupPolicy, Policies
+from tailerd.maintenance.policies.checkpoint import CheckpointPolicy
+from tailerd.storage.local import LocalStore
+from tailerd.telemetry import events
+from tests.doubles.faulty_store import FaultyStore
+from tests.doubles.sim_clock import SimClock
+from tests.integration.daemon.running import daemon, eventually, run_to_end, write_config
+from tests.maintenance.test_cleanup import DAY, FIRST, commits_of, daily
+from tests.maintenance.test_daemon_keeps_logs import kept, lines_of
+from tests.maintenance.test_table_keeper import Turns
+from tests.tables.builder import TableBuilder
+
+
+def expired(folder: Path) -> TableBuilder:
+    """A table all of whose commits have expired, with checkpoints of versions 3 and 7."""
+    table = daily(folder)
+    table.checkpoint(3)
+    table.checkpoint(7)
+    return table
+
+
+def cleaning(**more: object) -> Policies:
+    cleanup = CleanupPolicy(is_enabled=True, **more)  # type: ignore[arg-type]
+    return Policies(checkpoint=CheckpointPolicy(is_enabled=False), cleanup=cleanup)
+
+
+def clock() -> SimClock:
+    return SimClock(FIRST + 40 * DAY, is_automatic=True)
+
+
+def board(table: TableBuilder) -> PinBoard:
+    return PinBoard(LocalStore(), str(table.folder), clock=clock())
+
+
+def work(table: TableBuilder, policies: Policies) -> TableMaintenance:
+    reader = LogReader(LocalStore(), str(table.folder))
+    return TableMaintenance(reader, policies, clock=clock())
+
+
+async def clean(table: TableBuilder, policies: Policies) -> str:
+    """Survey, do what is due, and return why no more was deleted."""
+    job = work(table, policies)
+    survey = await job.survey()
+    for decision in survey.decisions:
+        if decision.is_due:
+            await job.apply(survey, decision)
+    return survey.cleanup.reason
+
+
+async def test_a_pinned_version_and_the_one_before_it_are_kept(tmp_path: Path) -> None:
+    table = expired(tmp_path)
+    await board(table).set(Pin(name="export", version=5))
+    reason = await clean(table, cleaning())
+    assert commits_of(table)[0] == 3
+    assert reason == "Version 4 is still wanted by the pin export."
+    await board(table).set(Pin(name="export", version=9))
+    await clean(table, cleaning())
+    assert commits_of(table)[0] == 7
+
+
+@pytest.mark.parametrize(
+    ("pins", "oldest"),
+    [
+        ({"a": 20, "b": 5}, 3),
+        ({"a": 4}, 3),
+        ({"a": 3}, 0),
+        ({"a": 0}, 0),
+        ({}, 7),
+    ],
+    ids=["the lowest counts", "right at a checkpoint", "right before it", "the first", "none"],
+)
+async def test_what_all_pins_want_is_kept(
+    tmp_path: Path, pins: dict[str, int], oldest: int
+) -> None:
+    table = expired(tmp_path)
+    for name, version in pins.items():
+        await board(table).set(Pin(name=name, version=version))
+    await clean(table, cleaning())
+    assert commits_of(table)[0] == oldest
+
+
+async def test_an_expired_pin_counts_no_more(tmp_path: Path) -> None:
+    table, now_ms = expired(tmp_path), FIRST + 40 * DAY
+    await board(table).set(Pin(name="export", version=1, expires_ms=now_ms))
+    await board(table).set(Pin(name="alive", version=5, expires_ms=now_ms + 1))
+    assert [pin.name for pin in await board(table).read()] == ["alive"]
+    await clean(table, cleaning())
+    assert commits_of(table)[0] == 3
+
+
+async def test_a_removed_pin_counts_no_more(tmp_path: Path) -> None:
+    table = expired(tmp_path)
+    await board(table).set(Pin(name="export", version=1))
+    assert await board(table).remove("export")
+    assert not await board(table).remove("export")
+    await clean(table, cleaning())
+    assert commits_of(table)[0] == 7
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"12",
+        b"{}",
+        b'{"version": -1}',
+        b'{"version": "12"}',
+        b'{"version": 12, "expires": "soon"}',
+        b'{"version": 12, "expires": "2026-12-01T00:00:00"}',
+        b'{"version": 12',
+        b"\xff\xfe",
+    ],
+)
+async def test_a_pin_that_cannot_be_read_keeps_everything(tmp_path: Path, body: bytes) -> None:
+    table = expired(tmp_path)
+    folder = table.folder / "_tailerd/pins"
+    folder.mkdir(parents=True)
+    (folder / "export.json").write_bytes(body)
+    with pytest.raises(PinUnreadableError, match=r"export\.json is no pin"):
+        await board(table).read()
+    assert "export.json is no pin" in await clean(table, cleaning())
+    assert commits_of(table)[0] == 0
+
+
+async def test_fields_of_the_owner_of_a_pin_are_passed_over(tmp_path: Path) -> None:
+    folder = tmp_path / "_tailerd/pins"
+    folder.mkdir(parents=True)
+    body = {"version": 3, "expires": "2030-01-01T01:00:00+01:00", "owner": "flink"}
+    (folder / "a b.json").write_text(json.dumps(body))
+    (folder / "README").write_text("no pin")
+    [pin] = await PinBoard(LocalStore(), str(tmp_path), clock=clock()).read()
+    assert pin == Pin(name="a b", version=3, expires_ms=1_893_456_000_000)
+
+
+@pytest.mark.parametrize("name", ["", ".hidden", "../up", "a/b", "a b", "x" * 101, "ü"])
+async def test_a_name_that_is_no_file_name_is_refused(tmp_path: Path, name: str) -> None:
+    pins = PinBoard(LocalStore(), str(tmp_path), clock=clock())
+    with pytest.raises(UsageError, match="no name of a pin"):
+        await pins.set(Pin(name=name, version=1))
+    with pytest.raises(UsageError, match="no name of a pin"):
+        await pins.remove(name)
+
+
+async def test_storage_that_does_not_give_the_pins_keeps_everything(tmp_path: Path) -> None:
+    store = FaultyStore(LocalStore())
+    pins = PinBoard(store, str(tmp_path), clock=clock())
+    await pins.set(Pin(name="export", version=12))
+    store.fail_nth(1, AccessDeniedError("It may not be read."), kind="get")
+    needs = await pins.needs()
+    assert (needs.from_version, needs.error_code) == (None, "access_denied")
+    assert "may not be read" in needs.obstacle
+
+
+async def test_a_pin_that_is_waited_for_must_be_there(tmp_path: Path) -> None:
+    table = expired(tmp_path)
+    policies = cleaning(wait_for_pins=("export", "audit"))
+    await board(table).set(Pin(name="export", version=30))
+    assert "before audit has set its pin" in await clean(table, policies)
+    assert commits_of(table)[0] == 0
+    await board(table).set(Pin(name="audit", version=5))
+    await clean(table, policies)
+    assert commits_of(table)[0] == 3
+
+
+async def test_the_configuration_itself_keeps_a_version(tmp_path: Path) -> None:
+    table = expired(tmp_path)
+    assert "cleanup.keep_from" in await clean(table, cleaning(keep_from=5))
+    assert commits_of(table)[0] == 3
+
+
+async def test_what_is_pinned_after_the_plan_was_made_is_kept(tmp_path: Path) -> None:
+    table = expired(tmp_path)
+    job = work(table, cleaning())
+    survey = await job.survey()
+    [due] = [decision for decision in survey.decisions if decision.is_due]
+    await board(table).set(Pin(name="export", version=5))
+    result = await job.apply(survey, due)
+    assert result.outcome == "nothing_to_say"
+    assert "the pin export" in result.summary
+    assert commits_of(table)[0] == 0
+
+
+async def test_a_keeper_tells_of_a_pin_it_cannot_read_and_does_everything_else(
+    tmp_path: Path,
+) -> None:
+    table = expired(tmp_path)
+    (table.folder / "_tailerd/pins").mkdir(parents=True)
+    (table.folder / "_tailerd/pins/export.json").write_text("{")
+    policies = Policies(
+        checkpoint=CheckpointPolicy(every_commits=1, min_interval_seconds=0),
+        cleanup=CleanupPolicy(is_enabled=True),
+    )
+    turns = Turns(table, policies, clock=clock())
+    await turns.turn()
+    [failed] = turns.of(events.MaintenanceFailed)
+    assert (failed.job, failed.error_code) == ("cleanup", "pin_unreadable")
+    assert turns.jobs() == ["checkpoint"]
+    assert commits_of(table)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "both"),
+    [
+        (Needs(), Needs(), Needs()),
+        (Needs(from_version=3), Needs(), Needs(from_version=3)),
+        (Needs(), Needs(from_version=3), Needs(from_version=3)),
+        (Needs(from_version=3), Needs(from_version=2), Needs(from_version=2)),
+        (Needs(from_version=3), Needs(obstacle="?"), Needs(obstacle="?")),
+    ],
+)
+def test_needs_add_up_to_what_satisfies_both(one: Needs, other: Needs, both: Needs) -> None:
+    assert one.and_also(other) == both
+
+
+def maintain(table: TableBuilder, *options: str) -> tuple[int, str, str]:
+    ended = run_to_end("maintain", table.folder, *options)
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+def test_the_command_sets_moves_shows_and_removes_pins(tmp_path: Path) -> None:
+    table = expired(tmp_path)
+    _, text, _ = maintain(table, "--pin", "export=2")
+    assert text == "pinned: version 2 and later, for export.\n"
+    status, text, _ = maintain(table, "--pin", "export=5", "--for", "7d", "--json")
+    found = json.loads(text)
+    assert (status, found["pin"], found["version"]) == (0, "export", 5)
+    assert found["expires_ms"] > 0
+    _, text, _ = maintain(table)
+    assert "pinned: version 5 and later, for export until 20" in text
+    status, text, _ = maintain(table, "--unpin", "export")
+    assert (status, text) == (0, "")
+    assert list((table.folder / "_tailerd/pins").iterdir()) == []
+
+
+def test_the_command_refuses_pins_that_keep_nothing(tmp_path: Path) -> None:
+    table = expired(tmp_path)
+    for version in range(3):
+        table.commit_path(version).unlink()
+    for options, status, words in (
+        (("--pin", "export"), 2, "NAME=VERSION"),
+        (("--pin", "export=-1"), 2, "NAME=VERSION"),
+        (("--pin", "a/b=5"), 2, "no name of a pin"),
+        (("--pin", "export=5", "--for", "soon"), 2, "number with a unit"),
+        (("--pin", "export=500"), 2, "is at version"),
+        (("--pin", "export=2"), 3, "oldest version in the log is 3"),
+        (("--for", "7d"), 2, "needs --pin"),
+        (("--unpin", "export"), 2, "no pin export"),
+        (("--pin", "export=5", "--apply"), 2, "--apply"),
+    ):
+        found = maintain(table, *options)
+        assert (found[0], found[1]) == (status, ""), options
+        assert words in found[2], options
+    assert not (table.folder / "_tailerd/pins").exists()
+
+
+def test_a_daemon_without_sinks_cleans_up_as_far_as_pins_allow(tmp_path: Path) -> None:
+    table = expired(tmp_path / "orders")
+    cleanup = {"enabled": True, "wait_for_pins": ["export"]}
+    orders = kept(table.folder, checkpoint={"every_commits": 1000}, cleanup=cleanup)
+    config = write_config(tmp_path, orders=orders)
+    with daemon(config):
+        eventually(lambda: bool(lines_of(config, "A maintenance job failed and is tried again.")))
+        assert commits_of(table)[0] == 0
+    [line] = lines_of(config, "A maintenance job failed and is tried again.")
+    assert line["error_code"] == "pin_missing"
+    assert maintain(table, "--pin", "export=5")[0] == 0
+    with daemon(config):
+        eventually(lambda: commits_of(table)[0] == 3)
