@@ -38,6 +38,7 @@ from tailerd.pipeline.state_lock import state_lock
 from tailerd.telemetry import Handler, Telemetry, events
 from tailerd.telemetry.metrics import Metrics
 from tailerd.telemetry.status import StatusBoard
+from tailerd.web.access import Access
 from tailerd.web.control import ControlRoutes
 from tailerd.web.pages import Pages
 from tailerd.web.server import WebServer
@@ -158,15 +159,14 @@ class Daemon:
             raise failures[0]
 
     async def _listen(self, stack: AsyncExitStack) -> str:
-        address = self._file_config.http.address()
+        http = self._file_config.http
+        address = http.address()
         if address is None:
             return ""
         pages = Pages(metrics=self._metrics, status=self._status)
-        token = self._file_config.http.token
-        control = ControlRoutes(self.fleet, address=address, token=token)
-        routes = [*pages.routes(), *control.routes()]
-        server = await stack.enter_async_context(WebServer(address, routes))
-        return f"http://{server.address}"
+        routes = [*pages.routes(), *ControlRoutes(self.fleet).routes()]
+        server = WebServer(address, routes, access=Access.of(http), tls=http.tls)
+        return (await stack.enter_async_context(server)).url
 
     async def _run_pipelines(self, config: Config) -> list[TailerdError]:
         executor = ThreadPoolExecutor(2 + (os.cpu_count() or 1), thread_name_prefix="tailerd-read")

@@ -7,10 +7,10 @@ from typing import Any
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from tailerd.config.http import HttpConfig
 from tailerd.config.sections import (
     DiscoverConfig,
     Engine,
-    HttpConfig,
     SparkConfig,
     TableConfig,
     is_table_name,
