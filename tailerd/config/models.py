@@ -18,6 +18,7 @@ from tailerd.config.sections import (
     refuse_other_stores,
 )
 from tailerd.config.values import Seconds, SizeBytes
+from tailerd.config.web import WebConfig
 from tailerd.errors import ConfigError
 
 ENV_PREFIX = "TAILERD__"
@@ -49,6 +50,7 @@ class Config(BaseSettings):
         examples=["30s"],
     )
     http: HttpConfig = Field(default_factory=HttpConfig, description="The HTTP listener.")
+    web: WebConfig = Field(default_factory=WebConfig, description="The page at `/`.")
     spark: SparkConfig = Field(default_factory=SparkConfig, description="The Spark session.")
     growth: bool = Field(
         default=True,

@@ -49,6 +49,10 @@ class SinkConfig(BaseModel):
         """Return what two tables must not share, or nothing if they may share this sink."""
         return ""
 
+    def guarantee(self) -> str:
+        """Return how often a row may come, in the words of `delivery`."""
+        return "at-least-once"
+
 
 class SparkConfig(BaseModel):
     """The Spark session of the tables with `engine: spark`."""

@@ -69,6 +69,7 @@ class MaintenanceKeeper:
         self._readers_of: dict[str, list[str]] = {}
         self._offsets: dict[str, int] = {}
         self._dirty: dict[str, None] = {}
+        self._asked: set[str] = set()
         self._is_stopping = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
@@ -138,6 +139,18 @@ class MaintenanceKeeper:
             self._offsets = {n: v for n, v in self._offsets.items() if n in pipelines}
         for name in altered:
             self._ring(name)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all tables that are maintained."""
+        with self._lock:
+            return tuple(self._wanted)
+
+    def ask(self, name: str) -> None:
+        """Look at a table's log soon, do what is due, and write a checkpoint if that is of use."""
+        with self._lock:
+            self._asked.add(name)
+        self._ring(name)
 
     async def run(self) -> None:
         """Work until stopped, or once; cancelled, it cancels what runs.
@@ -251,6 +264,11 @@ class MaintenanceKeeper:
         keeper = self._keeper(name)
         if keeper is None or self._is_stopping:
             return
+        with self._lock:
+            is_asked = name in self._asked
+            self._asked.discard(name)
+        if is_asked:
+            keeper.ask()
         began = self._clock.monotonic()
         again = await keeper.turn()
         ended = self._clock.monotonic()

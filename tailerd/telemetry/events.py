@@ -14,6 +14,8 @@ from tailerd.telemetry.maintenance_events import LogSurveyed as LogSurveyed
 from tailerd.telemetry.maintenance_events import MaintenanceFailed as MaintenanceFailed
 from tailerd.telemetry.maintenance_events import MaintenanceRefused as MaintenanceRefused
 from tailerd.telemetry.maintenance_events import MaintenanceYielded as MaintenanceYielded
+from tailerd.telemetry.table_events import CommitObserved as CommitObserved
+from tailerd.telemetry.table_events import SchemaObserved as SchemaObserved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,12 +86,13 @@ class TableRejected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineStarted:
-    """A table's pipeline is about to open its table."""
+    """A table's pipeline is about to open its table; `guarantee` is what its sink promises."""
 
     table: str
     source: str
     sink: str
     engine: str
+    guarantee: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,11 +171,15 @@ class GrowthUnavailable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitsDelivered:
-    """Commits were delivered, rows or not; `commits` counts them by how they were read."""
+    """Commits were delivered, rows or not; `commits` counts them by how they were read.
+
+    `modes` says it of each, as (version, how); empty where only the counts are known.
+    """
 
     table: str
     engine: str
     commits: dict[str, int]
+    modes: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,6 +302,14 @@ class WatcherUnavailable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryUnsaved:
+    """What the page draws of the past cannot be written; a restart begins without it."""
+
+    path: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChecksumDiffered:
     """A version checksum in the log differs from the replay, which goes on as the log says."""
 
@@ -325,6 +340,8 @@ Event = (
     | TableMeasured
     | GrowthUnavailable
     | CommitsDelivered
+    | CommitObserved
+    | SchemaObserved
     | SnapshotAdvanced
     | DeliveryAcknowledged
     | OffsetSaved
@@ -340,6 +357,7 @@ Event = (
     | MaintenanceRefused
     | MaintenanceYielded
     | WatcherUnavailable
+    | HistoryUnsaved
     | ChecksumDiffered
     | StorageRequested
 )

@@ -28,6 +28,9 @@ NOT_COUNTED = {
     events.ShutdownRequested,
     events.WatcherUnavailable,
     events.ChecksumDiffered,
+    events.CommitObserved,
+    events.HistoryUnsaved,
+    events.SchemaObserved,
 }
 
 STARTED = events.PipelineStarted(table="orders", source="/t", sink="file", engine="arrow")
