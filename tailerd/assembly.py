@@ -26,6 +26,7 @@ from tailerd.pipeline.fleet import Member, Runner
 from tailerd.pipeline.identity import save_offset
 from tailerd.pipeline.journey import JourneyPlan
 from tailerd.pipeline.memory_budget import MemoryBudget
+from tailerd.pipeline.newest_rows import NewestRows
 from tailerd.pipeline.offset_store import FileOffsetStore
 from tailerd.pipeline.pipeline import Pipeline
 from tailerd.pipeline.poison_log import FilePoisonLog
@@ -253,6 +254,7 @@ class Assembly:
     Attributes:
         hints: Where pipelines wait for the watchers' events.
         memory: What their rows may take ahead of the sinks.
+        rows: The newest rows of each table; None where nobody may see them.
     """
 
     def __init__(
@@ -279,6 +281,7 @@ class Assembly:
         self._executor = executor
         self._is_once = is_once
         self.memory = MemoryBudget(config.memory)
+        self.rows = NewestRows(config.web.rows, config.web.mask) if config.web.rows else None
         self._bells: dict[str, tuple[str, Hint]] = {}
         self._spark: SparkEngine | None = None
 
@@ -327,6 +330,7 @@ class Assembly:
             executor=self._executor,
             poison=FilePoisonLog(Path(self._config.state) / "poison"),
             memory=self.memory.join(sink.max_in_flight),
+            on_batch=None if self.rows is None else self.rows.listener(name),
         )
 
     def _spark_pipeline(self, name: str, table: TableConfig) -> Runner:
@@ -372,6 +376,7 @@ def _journey_plan(name: str, table: TableConfig, *, is_once: bool) -> JourneyPla
     return JourneyPlan(
         table=name,
         sink=table.sink.kind,
+        guarantee=table.sink.guarantee(),
         start=table.start,
         changes=ChangeMode(table.changes),
         read_limit=ReadLimit(

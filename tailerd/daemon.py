@@ -29,22 +29,25 @@ from tailerd.assembly import (
 )
 from tailerd.clock import SystemClock
 from tailerd.config import Config, TableConfig, discover_tables
-from tailerd.errors import BugError, ConfigError, TailerdError
+from tailerd.config.reload import check_fixed
+from tailerd.errors import BugError, TailerdError
 from tailerd.maintenance.keeper_process import KeeperProcess
 from tailerd.pipeline.fleet import Fleet
 from tailerd.pipeline.growth_keeper import GrowthKeeper
 from tailerd.pipeline.pause_store import PauseStore
 from tailerd.pipeline.state_lock import state_lock
 from tailerd.telemetry import Handler, Telemetry, events
+from tailerd.telemetry.history_store import HistoryStore
 from tailerd.telemetry.metrics import Metrics
 from tailerd.telemetry.status import StatusBoard
+from tailerd.web.access import Access
 from tailerd.web.control import ControlRoutes
+from tailerd.web.dashboard import Dashboard
 from tailerd.web.pages import Pages
 from tailerd.web.server import WebServer
 
 _SPARK_GRACE_SECONDS = 10.0
 _STUCK_SECONDS = 2.0
-_FIXED = ("state", "http", "spark", "memory", "growth")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -94,19 +97,25 @@ class Daemon:
         self._clock = SystemClock()
         self._metrics = Metrics(self._clock)
         self._status = StatusBoard(_engines(config), self._clock)
-        own = [self._metrics.handle, self._status.handle, self._hear]
-        self._telemetry = Telemetry([*handlers, *own])
-        self._growth: GrowthKeeper | None = None
-        if config.growth and not is_once:
-            open_table_log = partial(open_log, telemetry=self._telemetry)
-            self._growth = GrowthKeeper(
-                open_table_log, telemetry=self._telemetry, clock=self._clock
-            )
+        self._dashboard = Dashboard(
+            self._status,
+            HistoryStore(Path(config.state) / "history"),
+            clock=self._clock,
+            maintain=self._maintain_now,
+        )
+        # The page comes last: it shows what the others know by then.
+        own = [self._metrics.handle, self._status.handle, self._hear, self._dashboard.handle]
+        self._telemetry = self._dashboard.telemetry = Telemetry([*handlers, *own])
+        self._growth = self._make_growth() if config.growth and not is_once else None
         self._keeper: KeeperProcess | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
         self.fleet = self._make_fleet(config)
+
+    def _make_growth(self) -> GrowthKeeper:
+        open_table_log = partial(open_log, telemetry=self._telemetry)
+        return GrowthKeeper(open_table_log, telemetry=self._telemetry, clock=self._clock)
 
     def _make_fleet(self, config: Config) -> Fleet:
         return Fleet(
@@ -158,15 +167,15 @@ class Daemon:
             raise failures[0]
 
     async def _listen(self, stack: AsyncExitStack) -> str:
-        address = self._file_config.http.address()
+        http = self._file_config.http
+        address = http.address()
         if address is None:
             return ""
         pages = Pages(metrics=self._metrics, status=self._status)
-        token = self._file_config.http.token
-        control = ControlRoutes(self.fleet, address=address, token=token)
-        routes = [*pages.routes(), *control.routes()]
-        server = await stack.enter_async_context(WebServer(address, routes))
-        return f"http://{server.address}"
+        control = ControlRoutes(self.fleet)
+        routes = [*pages.routes(), *control.routes(), *self._dashboard.routes()]
+        server = WebServer(address, routes, access=Access.of(http), tls=http.tls)
+        return (await stack.enter_async_context(server)).url
 
     async def _run_pipelines(self, config: Config) -> list[TailerdError]:
         executor = ThreadPoolExecutor(2 + (os.cpu_count() or 1), thread_name_prefix="tailerd-read")
@@ -178,6 +187,7 @@ class Daemon:
             is_once=self._is_once,
         )
         keeper = self._keeper = self._make_keeper(assembly)
+        self._dashboard.rows = assembly.rows
         memory = assembly.memory
         self._metrics.watch_memory(memory.total_bytes, lambda: memory.used_bytes)
         try:
@@ -187,6 +197,7 @@ class Daemon:
                     group.create_task(self._shut_down()),
                     group.create_task(self._follow(config, assembly, group)),
                     group.create_task(self._watch_config()),
+                    group.create_task(self._dashboard.run()),
                 ]
                 if self._growth is not None:
                     beside.append(group.create_task(self._growth.run()))
@@ -203,6 +214,7 @@ class Daemon:
             # A read that hangs in the storage must not keep the process.
             executor.shutdown(wait=False, cancel_futures=True)
             await assembly.close()
+            await self._dashboard.close()
         return [*self.fleet.errors, *keeper.errors]
 
     def _make_keeper(self, assembly: Assembly) -> KeeperProcess:
@@ -230,6 +242,13 @@ class Daemon:
         self._keeper.set_tables(kept, delivered_folders(config))
         if kept and self._keeping is None:
             self._keeping = group.create_task(self._keeper.run())
+
+    def _maintain_now(self, name: str) -> bool:
+        """Ask for maintenance of a table now; False where none is configured for it."""
+        if self._keeper is None or name not in self._keeper.names:
+            return False
+        self._keeper.ask(name)
+        return True
 
     async def _follow(self, config: Config, assembly: Assembly, group: asyncio.TaskGroup) -> None:
         """Keep fleet and watchers as the file and the folders say, until cancelled."""
@@ -276,7 +295,7 @@ class Daemon:
             return
         try:
             config = await asyncio.to_thread(self._reload)
-            _check_fixed(self._file_config, config)
+            check_fixed(self._file_config, config)
         except TailerdError as error:
             self._telemetry.emit(
                 events.ConfigRejected(
@@ -361,21 +380,6 @@ class Daemon:
             self.interrupted_by = number
         self._telemetry.emit(events.ShutdownRequested(hint=number.name))
         self.stop()
-
-
-def _check_fixed(before: Config, after: Config) -> None:
-    """Refuse a configuration that changes what a running process cannot change.
-
-    Raises:
-        ConfigError: It does; the message names the fields.
-    """
-    changed = [name for name in _FIXED if getattr(before, name) != getattr(after, name)]
-    if changed:
-        raise ConfigError(
-            f"{', '.join(changed)} cannot change while the daemon runs, so nothing of the new file"
-            " was taken.",
-            hint="Set it back, or restart the daemon.",
-        )
 
 
 def _content(path: Path) -> bytes | None:

@@ -156,7 +156,8 @@ def url_of(config: Config) -> str:
             hint="Give the address with --http.",
         )
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)
-    return f"http://{f'[{host}]' if ':' in host else host}:{address.port}"
+    scheme = "http" if config.http.tls is None else "https"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{address.port}"
 
 
 def _read_token(path: Path) -> str:

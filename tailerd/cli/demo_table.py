@@ -61,6 +61,7 @@ class DemoTable:
         self._rows: dict[int, Row] = {}
         self._next_id = 1001
         self._file: _LiveFile | None = None
+        self._file_rows = 0
 
     def create(self) -> None:
         """Commit version 0: the metadata and the first orders."""
@@ -115,9 +116,10 @@ class DemoTable:
         info = {"timestamp": now_ms, "operation": operation, "engineInfo": "tailerd demo"}
         actions: list[dict[str, object]] = [{"commitInfo": info}, *head]
         if self._file is not None:
-            actions.append(_remove(self._file, now_ms))
+            actions.append(_remove(self._file, now_ms, self._file_rows))
         self._file = self._write(list(self._rows.values()), None)
-        actions.append(_add(self._file, now_ms, len(self._rows)))
+        self._file_rows = len(self._rows)
+        actions.append(_add(self._file, now_ms, self._file_rows))
         if changes:
             actions.append(self._write_changes(changes))
         self.version += 1
@@ -209,7 +211,7 @@ def _add(file: _LiveFile, now_ms: int, rows: int) -> dict[str, object]:
     return {"add": body}
 
 
-def _remove(file: _LiveFile, now_ms: int) -> dict[str, object]:
+def _remove(file: _LiveFile, now_ms: int, rows: int) -> dict[str, object]:
     body = {
         "path": file.path,
         "deletionTimestamp": now_ms,
@@ -217,5 +219,6 @@ def _remove(file: _LiveFile, now_ms: int) -> dict[str, object]:
         "extendedFileMetadata": True,
         "partitionValues": {},
         "size": file.size_bytes,
+        "stats": json.dumps({"numRecords": rows}),
     }
     return {"remove": body}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
@@ -16,20 +16,37 @@ _EXAMPLES = """\b
 Examples:
   tailerd validate tailerd.yaml
   tailerd validate tailerd.yaml --json
+  helm template helm | tailerd validate --from-manifests -
 """
 
 
 @click.command("validate", epilog=_EXAMPLES)
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.option(
+    "--from-manifests",
+    "manifests",
+    type=click.File("r", encoding="utf-8"),
+    metavar="FILE",
+    help="Kubernetes manifests with the configuration in a ConfigMap (- is standard input). Fields"
+    " are checked; tables and sinks are not reached, nor is this process's environment looked at.",
+)
 @click.option("--json", "is_json", is_flag=True, help="One JSON object a table.")
 @click.pass_context
-def command(context: click.Context, file: Path, is_json: bool) -> None:
+def command(
+    context: click.Context, file: Path | None, manifests: TextIO | None, is_json: bool
+) -> None:
     """Check a configuration, reach every table and sink, and say what would happen.
 
     Nothing is written or made. Ends with the status of the first thing that would fail.
     """
     from tailerd.config import discover_tables, load_config
+    from tailerd.errors import UsageError
 
+    if manifests is not None and file is None:
+        _check_manifests(manifests, is_json)
+        return
+    if file is None or manifests is not None:
+        raise UsageError("Give either a file or --from-manifests, and not both.")
     discovery = discover_tables(load_config(file))
     reports = asyncio.run(_examine(discovery.config))
     for report in reports:
@@ -42,6 +59,24 @@ def command(context: click.Context, file: Path, is_json: bool) -> None:
         if report["error"] is not None:
             click.echo(f"error[{report['error_code']}]: {report['error']}", err=True)
     context.exit(next((s for r in reports if isinstance(s := r["exit_status"], int) and s), 0))
+
+
+def _check_manifests(manifests: TextIO, is_json: bool) -> None:
+    from tailerd.config.manifests import configs_of_manifests
+    from tailerd.errors import ConfigError
+
+    try:
+        text = manifests.read()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{manifests.name} is not UTF-8 text.") from error
+    for config_map, config in configs_of_manifests(text, manifests.name).items():
+        for name, table in config.tables.items():
+            line = f"{name}: {table.path}; engine {config.engine_of(name)}, sink {table.sink.kind}"
+            report = {**_blank_report(config, name), "config_map": config_map}
+            click.echo(json.dumps(report) if is_json else f"{line}; not looked at")
+        for name, group in config.discover.items():
+            line = f"discover.{name}: {group.path}; not looked at"
+            click.echo(json.dumps({"discover": name, "path": group.path}) if is_json else line)
 
 
 async def _examine(config: Config) -> list[dict[str, object]]:

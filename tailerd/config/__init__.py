@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from tailerd.config.discovery import Discovery, discover_tables
+from tailerd.config.http import HttpConfig, TlsConfig
 from tailerd.config.loading import load_config
 from tailerd.config.maintenance import MaintenanceConfig
 from tailerd.config.models import Config
 from tailerd.config.sections import (
     DiscoverConfig,
     Engine,
-    HttpConfig,
     SinkConfig,
     SparkConfig,
     TableConfig,
@@ -29,6 +29,7 @@ __all__ = [
     "SizeBytes",
     "SparkConfig",
     "TableConfig",
+    "TlsConfig",
     "discover_tables",
     "load_config",
 ]

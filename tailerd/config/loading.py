@@ -34,15 +34,32 @@ def load_config(path: Path, *, engine: str | None = None) -> Config:
     Raises:
         ConfigError: Anything about it is wrong; the message names the field and the file.
     """
-    merged = _merge(_read_file(path), _read_environment())
+    return parse_config(_read_file(path), os.environ, where=str(path), engine=engine)
+
+
+def parse_config(
+    text: str, environment: Mapping[str, str], *, where: str, engine: str | None = None
+) -> Config:
+    """Make a configuration of the text of a file and an environment.
+
+    Args:
+        text: YAML.
+        environment: All variables; those that are not ours are left alone.
+        where: What the text came from, for errors.
+        engine: As in `load_config`.
+
+    Raises:
+        ConfigError: Anything about it is wrong.
+    """
+    merged = _merge(_parse(text, where), _read_environment(environment))
     if engine is not None:
         merged = _with_engine(merged, engine)
     try:
         return Config(**merged)
     except ValidationError as error:
-        raise ConfigError(f"In {path}: {explain(error, Config)}") from error
+        raise ConfigError(f"In {where}: {explain(error, Config)}") from error
     except ConfigError as error:
-        raise ConfigError(f"In {path}: {error.message}", hint=error.hint) from error
+        raise ConfigError(f"In {where}: {error.message}", hint=error.hint) from error
 
 
 def _with_engine(content: dict[str, Any], engine: str) -> dict[str, Any]:
@@ -82,11 +99,11 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[object, object]:
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 
 
-def _read_file(path: Path) -> dict[str, Any]:
+def _read_file(path: Path) -> str:
     try:
         if path.stat().st_size > _LARGEST_FILE_BYTES:
             raise ConfigError(f"{path} is larger than 16 MiB, so it is no configuration file.")
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(
             f"The configuration file {path} cannot be read: {error.strerror}.",
@@ -94,13 +111,16 @@ def _read_file(path: Path) -> dict[str, Any]:
         ) from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 text, so it is no YAML file.") from error
+
+
+def _parse(text: str, where: str) -> dict[str, Any]:
     try:
         content = yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise ConfigError(f"{path} is not valid YAML: {_where(error)}.") from error
+        raise ConfigError(f"{where} is not valid YAML: {_where(error)}.") from error
     if not isinstance(content, dict):
         raise ConfigError(
-            f"{path} holds no mapping at its top.", hint="It needs at least a section `tables`."
+            f"{where} holds no mapping at its top.", hint="It needs at least a section `tables`."
         )
     return {str(key): value for key, value in content.items()}
 
@@ -112,9 +132,9 @@ def _where(error: Exception) -> str:
     return str(error).replace("\n", " ")
 
 
-def _read_environment() -> dict[str, Any]:
+def _read_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     fields = tuple(Config.model_fields)
-    for name in os.environ:
+    for name in environment:
         if name.upper().startswith(ENV_PREFIX):
             first = name[len(ENV_PREFIX) :].partition("__")[0].lower()
             if first not in fields:
@@ -124,9 +144,11 @@ def _read_environment() -> dict[str, Any]:
                     hint=known(first, fields),
                 )
     try:
-        values = EnvSettingsSource(
+        source = EnvSettingsSource(
             Config, case_sensitive=False, env_prefix=ENV_PREFIX, env_nested_delimiter="__"
-        )()
+        )
+        source.env_vars = {name.lower(): value for name, value in environment.items()}
+        values = source()
     except SettingsError as error:
         raise ConfigError(
             f"An environment variable {ENV_PREFIX}... is unreadable: {error}."

@@ -7,10 +7,10 @@ from typing import Any
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from tailerd.config.http import HttpConfig
 from tailerd.config.sections import (
     DiscoverConfig,
     Engine,
-    HttpConfig,
     SparkConfig,
     TableConfig,
     is_table_name,
@@ -18,6 +18,7 @@ from tailerd.config.sections import (
     refuse_other_stores,
 )
 from tailerd.config.values import Seconds, SizeBytes
+from tailerd.config.web import WebConfig
 from tailerd.errors import ConfigError
 
 ENV_PREFIX = "TAILERD__"
@@ -49,6 +50,7 @@ class Config(BaseSettings):
         examples=["30s"],
     )
     http: HttpConfig = Field(default_factory=HttpConfig, description="The HTTP listener.")
+    web: WebConfig = Field(default_factory=WebConfig, description="The page at `/`.")
     spark: SparkConfig = Field(default_factory=SparkConfig, description="The Spark session.")
     growth: bool = Field(
         default=True,

@@ -9,7 +9,6 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    SecretStr,
     SerializeAsAny,
     ValidationError,
     field_validator,
@@ -18,7 +17,7 @@ from pydantic import (
 
 from tailerd.config.explain import explain, prefixed
 from tailerd.config.maintenance import MaintenanceConfig
-from tailerd.config.values import Address, Listen, Seconds, SizeBytes, Start, parse_address
+from tailerd.config.values import Seconds, SizeBytes, Start
 from tailerd.errors import ConfigError
 from tailerd.registry import sink_config_class, sink_kinds
 
@@ -50,30 +49,9 @@ class SinkConfig(BaseModel):
         """Return what two tables must not share, or nothing if they may share this sink."""
         return ""
 
-
-class HttpConfig(BaseModel):
-    """The HTTP listener: /metrics, /healthz, /readyz, /status, and control of pipelines."""
-
-    model_config = _SECTION
-
-    listen: Listen | None = Field(
-        default="127.0.0.1:9464",
-        description="Address of the pages and of control, host:port. Port 0 takes a free one; null"
-        " switches the listener off.",
-        examples=["127.0.0.1:9464"],
-    )
-    token: SecretStr | None = Field(
-        default=None,
-        min_length=16,
-        description="What callers must know who pause, resume or reset a pipeline (`Authorization:"
-        " Bearer ...`), 16 characters at least; better given as TAILERD__HTTP__TOKEN. Without it"
-        " only a loopback listener has control.",
-        examples=["a-long-random-text"],
-    )
-
-    def address(self) -> Address | None:
-        """Return the address, None when the listener is off."""
-        return None if self.listen is None else parse_address(self.listen)
+    def guarantee(self) -> str:
+        """Return how often a row may come, in the words of `delivery`."""
+        return "at-least-once"
 
 
 class SparkConfig(BaseModel):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from tailerd.delta.live_files import count_rows
 from tailerd.delta.log_reader import CommitBody, LogReader
 from tailerd.delta.log_tally import LogTally
+from tailerd.delta.protocol.actions import Metadata
 from tailerd.delta.protocol.commit_file import Commit
 from tailerd.delta.protocol.table_properties import retention_seconds
 from tailerd.delta.snapshot_cache import SnapshotCache
@@ -56,6 +57,28 @@ class PendingWork:
     bytes: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitFacts:
+    """What one commit did.
+
+    Attributes:
+        timestamp_ms: Its in-commit timestamp where it has one, else its file's time.
+        rows_added, rows_removed: Physical rows of these files; None where statistics do not tell.
+        metadata: The table's metadata, where the commit changes it.
+    """
+
+    version: int
+    timestamp_ms: int
+    operation: str
+    files_added: int
+    bytes_added: int
+    files_removed: int
+    bytes_removed: int
+    rows_added: int | None
+    rows_removed: int | None
+    metadata: Metadata | None
+
+
 class TableGrowth:
     """Follows one table. Opened and advanced by one task.
 
@@ -70,11 +93,22 @@ class TableGrowth:
         self._stored_rows: int | None = None
         self._first_version = 0
         self._commits: deque[tuple[int, int, int]] = deque()
+        self._news: list[CommitFacts] = []
 
     @property
     def table_id(self) -> str:
         """Identity of the table that was opened."""
         return self._cache.snapshot.state.metadata.id
+
+    @property
+    def metadata(self) -> Metadata:
+        """The table's metadata at that version."""
+        return self._cache.snapshot.state.metadata
+
+    def take_news(self) -> list[CommitFacts]:
+        """Return the commits that came since this was asked last."""
+        news, self._news = self._news, []
+        return news
 
     @property
     def version(self) -> int:
@@ -157,6 +191,7 @@ class TableGrowth:
     def _take(self, found: CommitBody, files_before: int) -> None:
         commit = found.commit
         self._log.advance(found.file)
+        self._news.append(_facts_of(found))
         self._commits.append((commit.version, *_work_of(commit)))
         # A file that is added again, or removed twice, makes the sums of rows wrong.
         is_plain = (
@@ -176,3 +211,20 @@ def _work_of(commit: Commit) -> tuple[int, int]:
         return commit.change_files.files, commit.change_files.size_bytes
     added, removed = commit.data_added, commit.data_removed
     return added.files + removed.files, added.size_bytes + removed.size_bytes
+
+
+def _facts_of(found: CommitBody) -> CommitFacts:
+    commit, info = found.commit, found.commit.info
+    in_commit_ms = None if info is None else info.in_commit_timestamp
+    return CommitFacts(
+        version=commit.version,
+        timestamp_ms=found.file.mtime_ms if in_commit_ms is None else in_commit_ms,
+        operation="" if info is None else info.operation,
+        files_added=commit.added.files,
+        bytes_added=commit.added.size_bytes,
+        files_removed=commit.removed.files,
+        bytes_removed=commit.removed.size_bytes,
+        rows_added=commit.rows_added,
+        rows_removed=commit.rows_removed,
+        metadata=commit.metadata,
+    )

@@ -53,6 +53,7 @@ class MaintenanceKeeper:
         self._keepers: dict[str, TableKeeper] = {}
         self._sizes: dict[str, MeasuredTable] = {}
         self._dirty: dict[str, None] = {}
+        self._asked: set[str] = set()
         self._look_at: dict[str, float] = {}
         self._held_until: dict[str, float] = {}
         self._bell, self._halt = asyncio.Event(), asyncio.Event()
@@ -68,6 +69,12 @@ class MaintenanceKeeper:
         """Look at a table soon: its folder may have changed."""
         self._dirty[name] = None
         self._bell.set()
+
+    def ask(self, name: str) -> None:
+        """Look at a table's log soon, do what is due, and write a checkpoint if that is of use."""
+        self._asked.add(name)
+        self._held_until.pop(name, None)
+        self.ring(name)
 
     def hold(self, name: str, seconds: float) -> None:
         """Do not look at a table for so long, whatever happens to it."""
@@ -128,6 +135,9 @@ class MaintenanceKeeper:
         keeper = self._keeper(name)
         if keeper is None or self._halt.is_set():
             return
+        if name in self._asked:
+            self._asked.discard(name)
+            keeper.ask()
         began = self._clock.monotonic()
         waits = [await keeper.turn()]
         size = self._sizes.get(name)

@@ -147,6 +147,15 @@ class KeeperProcess:
             self._offsets = {n: v for n, v in self._offsets.items() if n in pipelines}
         self._say(messages.SetTables(tables=self._wanted))
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all tables that are maintained."""
+        return tuple(self._wanted)
+
+    def ask(self, name: str) -> None:
+        """Look at a table's log soon, do what is due, and write a checkpoint if that is of use."""
+        self._say(messages.Maintain(table=name))
+
     def _needs(self, folder: str) -> Needs:
         with self._lock:
             names = self._readers_of.get(folder, [])

@@ -112,6 +112,8 @@ class _Program:
                 self._is_told.set()
             case messages.Ring(table=table):
                 self._keeper.ring(table)
+            case messages.Maintain(table=table):
+                self._keeper.ask(table)
             case messages.Answer(number=number, needs=needs):
                 future = self._asked.pop(number, None)
                 if future is not None and not future.done():

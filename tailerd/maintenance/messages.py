@@ -34,6 +34,12 @@ class Ring(_Message, frozen=True, kw_only=True):
     table: str
 
 
+class Maintain(_Message, frozen=True, kw_only=True):
+    """An operator asks for a table's maintenance now."""
+
+    table: str
+
+
 class Answer(_Message, frozen=True, kw_only=True):
     """To the question of that number."""
 
@@ -77,7 +83,7 @@ class Failed(_Message, frozen=True, kw_only=True):
     hint: str
 
 
-ToKeeper = SetTables | Ring | Answer | Stop | Cancel
+ToKeeper = SetTables | Ring | Maintain | Answer | Stop | Cancel
 FromKeeper = Told | Requested | Ask | Failed
 
 _ENCODER = msgspec.json.Encoder()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tailerd.backoff import Backoff
 from tailerd.clock import Clock
@@ -103,6 +103,12 @@ class TableKeeper:
         self._clocks: tuple[int, float] | None = None
         self._refusal = ""
         self._random = random.Random()
+        self._is_asked = False
+
+    def ask(self) -> None:
+        """Let the next turn write a checkpoint before a limit is reached, where there is need."""
+        self._is_asked = True
+        self._not_before = float("-inf")
 
     async def turn(self) -> float | None:
         """Look once and do what is due.
@@ -165,13 +171,18 @@ class TableKeeper:
         if is_cleaning:
             self._cleaned_at = now
             self._tell_obstacle(survey.needs)
+        if self._is_asked:
+            self._is_asked = False
+            survey = _as_asked(survey)
+        due = [each for each in survey.decisions if each.is_due]
         self._telemetry.emit(
             events.LogSurveyed(
                 table=self._name,
                 path=self.kept.place,
                 version=survey.stats.version,
                 is_alone=self.kept.is_alone,
-                due=tuple(each.job for each in survey.decisions if each.is_due),
+                due=tuple(each.job for each in due),
+                due_reasons=tuple(each.reason for each in due),
             )
         )
         return survey
@@ -252,3 +263,16 @@ class TableKeeper:
             again = max(self._cleaned_at + cleanup.every_seconds, self._no_cleanup_before)
             waits.append(max(0.0, again - self._clock.monotonic()))
         return min([*waits, LONGEST_SLEEP_SECONDS]) if waits else None
+
+
+def _as_asked(survey: Survey) -> Survey:
+    """Make a checkpoint due that an operator asks for, unless nothing came since the last one."""
+    return replace(
+        survey,
+        decisions=tuple(
+            replace(each, is_due=True, reason="An operator asked for it.")
+            if each.job == "checkpoint" and not each.is_due and survey.stats.commits
+            else each
+            for each in survey.decisions
+        ),
+    )

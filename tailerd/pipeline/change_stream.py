@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
@@ -37,6 +37,7 @@ class ChangeStream:
     Attributes:
         rows: Rows given so far, by `_change_type`.
         commits: Commits begun so far, by how they are read; snapshots are none.
+        modes: The same, as (version, how) of each.
         bytes: Their Arrow bytes.
         is_complete: Whether the last batch was asked for and there was none left.
     """
@@ -50,8 +51,13 @@ class ChangeStream:
         limit: BatchLimit,
         executor: Executor | None = None,
         memory: TableMemory | None = None,
+        on_batch: Callable[[ChangeBatch], None] | None = None,
     ) -> None:
-        """Read with `executor`'s threads, by default the loop's own, within the table's memory."""
+        """Read with `executor`'s threads, by default the loop's own, within the table's memory.
+
+        `on_batch` hears of every batch right before it is given.
+        """
+        self._on_batch = on_batch
         self._source = source
         self._start = start
         self._end = end
@@ -60,6 +66,7 @@ class ChangeStream:
         self._memory = memory or MemoryBudget(UNBOUNDED_BYTES).join()
         self.rows: Counter[str] = Counter()
         self.commits: Counter[str] = Counter()
+        self.modes: list[tuple[int, str]] = []
         self._counted: Version | None = None
         self.bytes = 0
         self.is_complete = False
@@ -111,6 +118,7 @@ class ChangeStream:
         if is_begin and group.version != self._counted:
             self._counted = group.version
             self.commits[group.change_source.value] += 1
+            self.modes.append((group.version, group.change_source.value))
 
     def _begin(self, run: list[ChangeTask], ahead: int) -> _Reading | None:
         """Begin to read a run behind `ahead` others; None if it must wait for the first of them."""
@@ -140,6 +148,8 @@ class ChangeStream:
                 for batch, rows in piece.batches:
                     self.rows.update(rows)
                     self.bytes += batch.size_bytes
+                    if self._on_batch is not None:
+                        self._on_batch(batch)
                     yield batch
             finally:
                 piece.memory.release()

@@ -14,6 +14,9 @@ from dataclasses import asdict, dataclass, replace
 from tailerd.changefeed.offset import Offset, Phase
 from tailerd.clock import Clock
 from tailerd.delta.log_reader import LogReader
+from tailerd.delta.protocol.actions import Metadata
+from tailerd.delta.protocol.schema import parse_schema
+from tailerd.delta.protocol.schema_text import column_texts
 from tailerd.delta.table_growth import COMMITS_AT_ONCE, PendingWork, TableGrowth
 from tailerd.errors import TailerdError
 from tailerd.telemetry import Telemetry, events
@@ -158,11 +161,27 @@ class GrowthKeeper:
             growth = TableGrowth(self._open_reader(heard.place))
             await growth.open(next_version, now)
             self._tables[table] = growth, heard.times_moved_back
-        if await growth.advance(now):
+            self._tell_schema(table, growth.version, self._clock.now_ms(), growth.metadata)
+        is_more = await growth.advance(now)
+        self._tell_commits(table, growth)
+        if is_more:
             with self._lock:
                 self._dirty[table] = None
             self._bell.set()
         return growth
+
+    def _tell_commits(self, table: str, growth: TableGrowth) -> None:
+        for commit in growth.take_news():
+            if commit.metadata is not None:
+                self._tell_schema(table, commit.version, commit.timestamp_ms, commit.metadata)
+            facts = {name: value for name, value in asdict(commit).items() if name != "metadata"}
+            self._telemetry.emit(events.CommitObserved(table=table, **facts))
+
+    def _tell_schema(self, table: str, version: int, at_ms: int, metadata: Metadata) -> None:
+        columns = column_texts(parse_schema(metadata.schema_string))
+        self._telemetry.emit(
+            events.SchemaObserved(table=table, version=version, timestamp_ms=at_ms, columns=columns)
+        )
 
     def _tell(self, table: str, growth: TableGrowth, heard: _Heard, next_version: int) -> None:
         size = growth.size()

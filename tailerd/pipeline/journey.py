@@ -10,12 +10,13 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.delivery import DeliveryTracker
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, DEFAULT_READ_LIMIT, BatchLimit, ReadLimit
-from tailerd.changefeed.offset import Offset, Phase, Version
+from tailerd.changefeed.offset import Offset, Version
 from tailerd.changefeed.saved_offset import OffsetStore
 from tailerd.clock import Clock
 from tailerd.errors import BugError, SinkError, TableError, TailerdError
@@ -25,6 +26,7 @@ from tailerd.pipeline.identity import check_identity, identified, last_version, 
 from tailerd.pipeline.memory_budget import TableMemory
 from tailerd.pipeline.poison_log import PoisonLog, PoisonRecord
 from tailerd.pipeline.policies import OnGap, OnPoison
+from tailerd.pipeline.target import clipped, is_past
 from tailerd.sinks.base import Delivery, Fencer, Sink
 from tailerd.sources.base import ChangeSource
 from tailerd.telemetry import Telemetry, events
@@ -39,7 +41,7 @@ class JourneyPlan:
 
     Attributes:
         table: Configured name; the offset is kept under it.
-        sink: Kind of the sink, for telemetry.
+        sink, guarantee: Kind of the sink and what it promises, for telemetry.
         start: Where to begin when nothing is saved, as `ChangeSource.initial_offset` reads it.
         changes: Change mode of the source.
         read_limit: What one delivery may hold.
@@ -53,6 +55,7 @@ class JourneyPlan:
     sink: str
     start: str
     changes: ChangeMode
+    guarantee: str = ""
     read_limit: ReadLimit = DEFAULT_READ_LIMIT
     batch_limit: BatchLimit = DEFAULT_BATCH_LIMIT
     is_once: bool = False
@@ -77,6 +80,7 @@ class Journey:
         executor: Executor | None = None,
         poison: PoisonLog | None = None,
         memory: TableMemory | None = None,
+        on_batch: Callable[[ChangeBatch], None] | None = None,
     ) -> None:
         """Prepare; nothing is read or written before `run`.
 
@@ -90,6 +94,7 @@ class Journey:
             poison: Takes the records of commits that `on_poison` leaves out.
             memory: The table's part of the process's budget; without it, nothing bounds the table
                 but its own limits.
+            on_batch: Hears of every batch on its way to the sink.
         """
         self._plan = plan
         self._source = source
@@ -102,6 +107,7 @@ class Journey:
         self._executor = executor
         self._poison = poison
         self._memory = memory
+        self._on_batch = on_batch
         self._check = (
             CommitCheck(source, limit=plan.batch_limit, executor=executor, memory=memory)
             if plan.on_poison is OnPoison.SKIP_AND_RECORD
@@ -230,7 +236,7 @@ class Journey:
     async def _next_end(self, offset: Offset, target: Version | None) -> Offset | None:
         """Wait for something new and return how far the next delivery goes; None: no more."""
         while not self._is_stopping:
-            if target is not None and _is_past(offset, target):
+            if target is not None and is_past(offset, target):
                 if offset.version > target + 1:
                     # The log is shorter than it was; the source knows what to call that.
                     await self._source.latest_offset(offset, self._plan.read_limit)
@@ -241,7 +247,7 @@ class Journey:
             if end != offset:
                 self._tell_advance(offset, end, self._clock.monotonic() - began)
                 await self._measure(offset)
-                return _clipped(end, target)
+                return clipped(end, target)
             self._measure_idle(offset)
             if self._plan.is_once:
                 return None
@@ -269,6 +275,7 @@ class Journey:
             limit=self._plan.batch_limit,
             executor=self._executor,
             memory=self._memory,
+            on_batch=self._on_batch,
         )
         saved = await identified(end, self._plan.changes, self._source)
         async with aclosing(stream.batches()) as batches:
@@ -304,7 +311,10 @@ class Journey:
         if stream.commits:
             self._telemetry.emit(
                 events.CommitsDelivered(
-                    table=self._plan.table, engine=ENGINE, commits=dict(stream.commits)
+                    table=self._plan.table,
+                    engine=ENGINE,
+                    commits=dict(stream.commits),
+                    modes=tuple(stream.modes),
                 )
             )
 
@@ -386,13 +396,3 @@ class Journey:
         if backlog != self._last_backlog:
             self._last_backlog = backlog
             self._telemetry.emit(backlog)
-
-
-def _is_past(offset: Offset, target: Version | None) -> bool:
-    return target is not None and offset.phase is Phase.FOLLOW and offset.version > target
-
-
-def _clipped(end: Offset, target: Version | None) -> Offset:
-    if target is None or not _is_past(end, target):
-        return end
-    return replace(end, version=Version(target + 1), phase=Phase.FOLLOW, position=0)

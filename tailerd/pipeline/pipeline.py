@@ -22,6 +22,7 @@ from concurrent.futures import Executor
 from dataclasses import replace
 
 from tailerd.backoff import Backoff
+from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.offset import Phase, Version
 from tailerd.changefeed.saved_offset import OffsetStore
 from tailerd.clock import Clock
@@ -63,6 +64,7 @@ class Pipeline:
         executor: Executor | None = None,
         poison: PoisonLog | None = None,
         memory: TableMemory | None = None,
+        on_batch: Callable[[ChangeBatch], None] | None = None,
     ) -> None:
         """Prepare; the table is opened by `run`.
 
@@ -71,7 +73,7 @@ class Pipeline:
             source_place: The table's place, for telemetry.
             open_source: Opens the table; tried again like everything else.
             sink, offsets, hint, telemetry, clock: As `Journey` takes them.
-            executor, poison, memory: As `Journey` takes them; `run` closes the memory.
+            executor, poison, memory, on_batch: As `Journey` takes them; `run` closes the memory.
             backoff: Waits between attempts.
             max_attempts: Failed attempts in a row before giving up; None never gives up.
             jitter: Source of randomness of the waits.
@@ -90,12 +92,10 @@ class Pipeline:
         self._max_attempts = max_attempts
         self._jitter = jitter or random.Random()
         self._executor = executor
-        self._poison = poison
-        self._memory = memory
+        self._poison, self._memory, self._on_batch = poison, memory, on_batch
         self._journey: Journey | None = None
         self._stopping = asyncio.Event()
-        self._attempt = 0
-        self._has_crossed = False
+        self._attempt, self._has_crossed = 0, False
         self._saved_phase: Phase | None = None
         self._target: Version | None = None
 
@@ -118,7 +118,11 @@ class Pipeline:
         table = self._plan.table
         self._telemetry.emit(
             events.PipelineStarted(
-                table=table, source=self._source_place, sink=self._plan.sink, engine=ENGINE
+                table=table,
+                source=self._source_place,
+                sink=self._plan.sink,
+                engine=ENGINE,
+                guarantee=self._plan.guarantee,
             )
         )
         try:
@@ -252,6 +256,7 @@ class Pipeline:
             executor=self._executor,
             poison=self._poison,
             memory=self._memory,
+            on_batch=self._on_batch,
         )
         self._journey = journey
         if self._stopping.is_set():

@@ -42,3 +42,7 @@ class FileSinkConfig(SinkConfig):
     def place(self) -> str:
         """Return the folder."""
         return str(Path(self.path).absolute())
+
+    def guarantee(self) -> str:
+        """Return what a restart leaves: it replaces what it repeats."""
+        return "exactly-once"

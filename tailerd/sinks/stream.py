@@ -29,3 +29,7 @@ class StreamSinkConfig(SinkConfig):
         """Return the path it writes to: two queries must not write to one."""
         path = self.options.get("path", "")
         return path if "://" in path or not path else str(Path(path).absolute())
+
+    def guarantee(self) -> str:
+        """Return that Spark decides it with the format."""
+        return f"as Spark's format {self.format} gives it"

@@ -98,6 +98,7 @@ class SparkPipeline:
                 source=self._table.path,
                 sink=self._table.sink.kind,
                 engine=ENGINE,
+                guarantee=self._table.sink.guarantee(),
             )
         )
         stop = self._stop

@@ -16,6 +16,8 @@ from tailerd.telemetry.maintenance_events import MaintenanceProcessEnded as Main
 from tailerd.telemetry.maintenance_events import MaintenanceRefused as MaintenanceRefused
 from tailerd.telemetry.maintenance_events import MaintenanceStarted as MaintenanceStarted
 from tailerd.telemetry.maintenance_events import MaintenanceYielded as MaintenanceYielded
+from tailerd.telemetry.table_events import CommitObserved as CommitObserved
+from tailerd.telemetry.table_events import SchemaObserved as SchemaObserved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +88,13 @@ class TableRejected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineStarted:
-    """A table's pipeline is about to open its table."""
+    """A table's pipeline is about to open its table; `guarantee` is what its sink promises."""
 
     table: str
     source: str
     sink: str
     engine: str
+    guarantee: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,11 +173,15 @@ class GrowthUnavailable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitsDelivered:
-    """Commits were delivered, rows or not; `commits` counts them by how they were read."""
+    """Commits were delivered, rows or not; `commits` counts them by how they were read.
+
+    `modes` says it of each, as (version, how); empty where only the counts are known.
+    """
 
     table: str
     engine: str
     commits: dict[str, int]
+    modes: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,6 +315,14 @@ class WatcherUnavailable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryUnsaved:
+    """What the page draws of the past cannot be written; a restart begins without it."""
+
+    path: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChecksumDiffered:
     """A version checksum in the log differs from the replay, which goes on as the log says."""
 
@@ -339,6 +354,8 @@ Event = (
     | TableMeasured
     | GrowthUnavailable
     | CommitsDelivered
+    | CommitObserved
+    | SchemaObserved
     | SnapshotAdvanced
     | DeliveryAcknowledged
     | OffsetSaved
@@ -357,6 +374,7 @@ Event = (
     | MaintenanceRefused
     | MaintenanceYielded
     | WatcherUnavailable
+    | HistoryUnsaved
     | ChecksumDiffered
     | StorageRequested
 )

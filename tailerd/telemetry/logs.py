@@ -54,6 +54,8 @@ LINES: dict[type[events.Event], tuple[Level, str] | None] = {
     events.TableMeasured: None,
     events.GrowthUnavailable: ("warning", "The size of a table is not known."),
     events.CommitsDelivered: None,
+    events.CommitObserved: ("debug", "A commit was seen."),
+    events.SchemaObserved: ("debug", "A schema was read."),
     events.SnapshotAdvanced: ("debug", "The snapshot advanced."),
     events.DeliveryAcknowledged: ("info", "Changes were delivered."),
     events.OffsetSaved: ("debug", "The offset was saved."),
@@ -72,6 +74,7 @@ LINES: dict[type[events.Event], tuple[Level, str] | None] = {
     events.MaintenanceRefused: ("warning", "A log is left alone."),
     events.MaintenanceYielded: ("debug", "Another process maintains the table."),
     events.WatcherUnavailable: ("warning", "File events are not available, polling goes on."),
+    events.HistoryUnsaved: ("warning", "The page's history cannot be saved."),
     events.ChecksumDiffered: ("warning", "A version checksum does not fit the log."),
     events.StorageRequested: None,
 }

@@ -11,7 +11,7 @@ class LogSurveyed:
 
     Attributes:
         is_alone: Whether nothing else of the daemon looks at this table.
-        due: Jobs that are due now.
+        due, due_reasons: Jobs that are due now, and why each is; parallel.
     """
 
     table: str
@@ -19,6 +19,7 @@ class LogSurveyed:
     version: int
     is_alone: bool
     due: tuple[str, ...] = ()
+    due_reasons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from tailerd.telemetry import events
 class _Kept:
     surveyed_version: int | None = None
     surveyed_ms: int | None = None
-    due: tuple[str, ...] = ()
+    due: dict[str, str] = field(default_factory=dict)
     refused: dict[str, object] | None = None
     running: str | None = None
     jobs: dict[str, dict[str, object]] = field(default_factory=dict)
@@ -40,10 +40,12 @@ class MaintenanceBoard:
             case events.LogSurveyed():
                 kept = self._ended(event.table)
                 kept.surveyed_version, kept.surveyed_ms = event.version, now_ms
-                kept.due, kept.refused = event.due, None
+                reasons = event.due_reasons or ("",) * len(event.due)
+                kept.due = dict(zip(event.due, reasons, strict=True))
+                kept.refused = None
             case events.LogMaintained():
                 kept = self._ended(event.table)
-                kept.due = tuple(job for job in kept.due if job != event.job)
+                kept.due.pop(event.job, None)
                 kept.jobs[event.job] = _result(event, now_ms)
             case events.MaintenanceFailed():
                 self._ended(event.table).jobs[event.job] = {
@@ -77,6 +79,7 @@ class MaintenanceBoard:
             "surveyed_version": kept.surveyed_version,
             "surveyed_ms": kept.surveyed_ms,
             "due": list(kept.due),
+            "due_reasons": dict(kept.due),
             "running": kept.running,
             "refused": kept.refused,
             "jobs": dict(kept.jobs),

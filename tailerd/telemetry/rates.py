@@ -11,16 +11,20 @@ _BUCKET_MS = 300_000
 
 
 class MinuteRate:
-    """Counts of the last minute, by the second."""
+    """Counts of the last minute, by the second.
 
-    def __init__(self) -> None:
+    Attributes:
+        began: When counting began, monotonic seconds; the first count unless it is given.
+    """
+
+    def __init__(self, began: float | None = None) -> None:
         self._seconds: deque[tuple[int, int]] = deque()
-        self._began: float | None = None
+        self.began = began
 
     def add(self, count: int, now: float) -> None:
         """Count so many at `now`, monotonic seconds."""
-        if self._began is None:
-            self._began = now
+        if self.began is None:
+            self.began = now
         second = int(now)
         if self._seconds and self._seconds[-1][0] == second:
             count += self._seconds.pop()[1]
@@ -30,9 +34,9 @@ class MinuteRate:
     def per_second(self, now: float) -> float:
         """Return the mean of the last minute, or of the time since the first count if shorter."""
         self._forget(now)
-        if self._began is None:
+        if self.began is None:
             return 0.0
-        span = min(float(MINUTE_SECONDS), max(1.0, now - self._began))
+        span = min(float(MINUTE_SECONDS), max(1.0, now - self.began))
         return sum(count for _, count in self._seconds) / span
 
     def _forget(self, now: float) -> None:
@@ -54,9 +58,12 @@ class DayGrowth:
 
     def __init__(self) -> None:
         self._totals: deque[tuple[int, TableTotals]] = deque()
+        self._began_ms: int | None = None
 
     def add(self, totals: TableTotals, now_ms: int) -> None:
         """Note the size at `now_ms`; notes of the same five minutes are one, the last."""
+        if self._began_ms is None:
+            self._began_ms = now_ms
         bucket = now_ms - now_ms % _BUCKET_MS
         # The very first is what all else is compared with.
         if len(self._totals) > 1 and self._totals[-1][0] == bucket:
@@ -78,6 +85,10 @@ class DayGrowth:
             bytes=now.bytes - then.bytes,
             rows=(now.rows or 0) - (then.rows or 0) if are_rows_known else None,
         )
+
+    def watched_ms(self, now_ms: int) -> int:
+        """Return the time between the sizes that `per_day` compares, a day at most."""
+        return 0 if self._began_ms is None else min(DAY_MS, max(0, now_ms - self._began_ms))
 
     def _forget(self, now_ms: int) -> None:
         # What was the size when the day began is still needed.

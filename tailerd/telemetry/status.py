@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,9 @@ class TableStatus:
 
     Attributes:
         state: starting, running, retrying, failed or stopped.
+        guarantee: What its sink promises: exactly-once, at-least-once.
         version: Version its offset points at; None before it is known.
+        offset: The offset's JSON text, empty where it is not known.
         oldest_timestamp_ms: Commit time of the oldest undelivered version; None: all delivered.
         rows: Delivered rows by `_change_type`, since the process started.
         last_error: The last error's text; stays when the pipeline recovers.
@@ -33,6 +36,8 @@ class TableStatus:
     engine: str
     source: str = ""
     sink: str = ""
+    guarantee: str = ""
+    offset: str = ""
     state: str = "starting"
     is_ready: bool = False
     version: int | None = None
@@ -48,22 +53,27 @@ class TableStatus:
     last_gap: str = ""
     skipped_commits: int = 0
 
+    def lag_seconds(self, now_ms: int) -> float | None:
+        """Return the age of the oldest undelivered version; None where it is not known."""
+        if not self.is_ready:
+            return None
+        oldest = self.oldest_timestamp_ms
+        return 0.0 if oldest is None else max(0.0, (now_ms - oldest) / 1000)
+
     def to_json(self, now_ms: int) -> dict[str, object]:
         """Return what `/status` shows of this table."""
-        lag_seconds: float | None = None
-        if self.is_ready:
-            oldest = self.oldest_timestamp_ms
-            lag_seconds = 0.0 if oldest is None else max(0.0, (now_ms - oldest) / 1000)
         return {
             "table": self.table,
             "state": self.state,
             "engine": self.engine,
             "source": self.source,
             "sink": self.sink,
+            "guarantee": self.guarantee or None,
+            "offset": json.loads(self.offset) if self.offset else None,
             "offset_version": self.version,
             "head_version": self.head_version,
             "lag_versions": self.lag_versions,
-            "lag_seconds": lag_seconds,
+            "lag_seconds": self.lag_seconds(now_ms),
             "rows_delivered": self.rows,
             "last_error": {"code": self.last_error_code, "message": self.last_error}
             if self.last_error
@@ -85,7 +95,7 @@ class StatusBoard:
         self._lock = threading.Lock()
         self._tables = {name: TableStatus(table=name, engine=engine) for name, engine in tables}
         self._gauges = TableGauges(clock)
-        self._rates: dict[str, MinuteRate] = {}
+        self._rates: dict[str, dict[str, MinuteRate]] = {}
         self._maintenance = MaintenanceBoard(clock)
 
     def expect(self, tables: Iterable[tuple[str, str]]) -> None:
@@ -126,22 +136,37 @@ class StatusBoard:
             ],
         }
 
+    def table_json(self, name: str) -> dict[str, object] | None:
+        """Return what `/status` shows of one table; None for a name nobody knows."""
+        with self._lock:
+            table = self._tables.get(name)
+        if table is None:
+            return None
+        now_ms = self._clock.now_ms()
+        return table.to_json(now_ms) | self._figures(name, now_ms)
+
+    def file_sizes(self, name: str) -> tuple[int, ...]:
+        """Return a table's files by size as `TableMeasured` has them; empty when not known."""
+        size = self._gauges.figures(name).size
+        return () if size is None else size.size_counts
+
     def _figures(self, table: str, now_ms: int) -> dict[str, object]:
         figures = self._gauges.figures(table)
         with self._lock:
-            rate = self._rates.get(table)
             maintenance = self._maintenance.of(table)
-            rows_per_second = 0.0 if rate is None else rate.per_second(self._clock.monotonic())
-        growth = self._gauges.growth(table)
+            now = self._clock.monotonic()
+            rates = {change: r.per_second(now) for change, r in self._rates.get(table, {}).items()}
+        growth, watched = self._gauges.growth(table), self._gauges.watched_seconds(table)
         return {
             "lag_files": figures.lag_files(),
             "lag_bytes": figures.lag_bytes(),
-            "rows_per_second": round(rows_per_second, 3),
+            "rows_per_second": round(sum(rates.values()), 3),
+            "rows_per_second_by_change": {change: round(r, 3) for change, r in rates.items()},
             "snapshot_progress": figures.snapshot_progress,
             "retention_headroom_seconds": figures.headroom_seconds(now_ms),
             "last_progress_ms": figures.saved_ms,
             "maintenance": maintenance,
-            "size": None if figures.size is None else size_json(figures.size, growth),
+            "size": None if figures.size is None else size_json(figures.size, growth, watched),
         }
 
     def handle(self, event: events.Event) -> None:
@@ -151,8 +176,7 @@ class StatusBoard:
         with self._lock:
             self._maintenance.handle(event)
             if isinstance(event, events.DeliveryAcknowledged):
-                rate = self._rates.setdefault(event.table, MinuteRate())
-                rate.add(sum(event.rows.values()), self._clock.monotonic())
+                self._count(event, self._clock.monotonic())
             if isinstance(event, events.TableAdded):
                 fresh = TableStatus(table=event.table, engine=event.engine)
                 self._tables.setdefault(event.table, fresh)
@@ -163,6 +187,13 @@ class StatusBoard:
                 self._survey(event)
             elif name in self._tables:
                 self._tables[name] = _after(self._tables[name], event, self._clock.now_ms())
+
+    def _count(self, event: events.DeliveryAcknowledged, now: float) -> None:
+        rates = self._rates.setdefault(event.table, {})
+        # All of a table began at one time, so that their sum is the rate of all its rows.
+        began = next((rate.began for rate in rates.values()), now)
+        for change, rows in event.rows.items():
+            rates.setdefault(change, MinuteRate(began)).add(rows, now)
 
     def _survey(self, event: events.LogSurveyed) -> None:
         """Know a table that nobody but maintenance looks at."""
@@ -179,9 +210,9 @@ class StatusBoard:
 def _after(status: TableStatus, event: events.Event, now_ms: int) -> TableStatus:
     match event:
         case events.PipelineStarted():
-            return replace(status, source=event.source, sink=event.sink, state="starting")
-        case events.OffsetChosen():
-            return replace(status, version=event.version)
+            return _started(status, event)
+        case events.OffsetChosen() | events.OffsetSaved():
+            return replace(status, version=event.version, offset=event.offset)
         case events.BacklogMeasured():
             return replace(
                 status,
@@ -197,8 +228,6 @@ def _after(status: TableStatus, event: events.Event, now_ms: int) -> TableStatus
             kinds = {**status.rows, **event.rows}
             rows = {k: status.rows.get(k, 0) + event.rows.get(k, 0) for k in kinds}
             return replace(status, rows=rows, attempt=0)
-        case events.OffsetSaved():
-            return replace(status, version=event.version)
         case events.RetryScheduled():
             retry_ms = now_ms + round(event.wait_seconds * 1000)
             return replace(_broken(status, event), state="retrying", next_retry_ms=retry_ms)
@@ -214,6 +243,16 @@ def _after(status: TableStatus, event: events.Event, now_ms: int) -> TableStatus
             return _at_rest(status, event)
         case _:
             return status
+
+
+def _started(status: TableStatus, event: events.PipelineStarted) -> TableStatus:
+    return replace(
+        status,
+        source=event.source,
+        sink=event.sink,
+        guarantee=event.guarantee,
+        state="starting",
+    )
 
 
 def _at_rest(

@@ -70,7 +70,9 @@ def snapshot_progress(offset: str) -> float | None:
     return fields["position"] / _KEYS if fields["phase"] == "snapshot" else None
 
 
-def size_json(size: events.TableMeasured, growth: TableTotals | None) -> dict[str, object]:
+def size_json(
+    size: events.TableMeasured, growth: TableTotals | None, watched_seconds: float | None = None
+) -> dict[str, object]:
     """Return a table's size and growth as `/status` shows them."""
     return {
         "version": size.version,
@@ -84,6 +86,7 @@ def size_json(size: events.TableMeasured, growth: TableTotals | None) -> dict[st
         "bytes_since_checkpoint": size.bytes_since_checkpoint,
         "log_files": size.log_files,
         "growth_per_day": None if growth is None else asdict(growth),
+        "growth_watched_seconds": watched_seconds,
     }
 
 
@@ -231,6 +234,14 @@ class TableGauges:
             if figures is None or figures.size is None:
                 return None
             return figures.growth.per_day(self._clock.now_ms())
+
+    def watched_seconds(self, table: str) -> float | None:
+        """Return the time that `growth` is about, a day at most; None where it is not known."""
+        with self._lock:
+            figures = self._tables.get(table)
+            if figures is None or figures.size is None:
+                return None
+            return figures.growth.watched_ms(self._clock.now_ms()) / 1000
 
     def families(self) -> Iterator[GaugeFamily]:
         """Yield every metric, whether it has samples or not."""

@@ -1,30 +1,22 @@
 """The routes that change something: pause, resume and reset of one pipeline.
 
-Who may: everybody who can reach a loopback listener, and who knows `http.token` where one is set.
-A listener on another address has no control without a token.
-
-A page in somebody's browser may not: it would need a header of its own or a JSON body, for which a
-browser asks first, and this listener never agrees.
+Who may is decided before they are reached, in `access.py`.
 """
 
 from __future__ import annotations
 
-import hmac
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from functools import wraps
 from typing import Protocol
 
 from aiohttp import web
-from pydantic import SecretStr
 
 from tailerd.changefeed.offset import Offset
-from tailerd.config import Address
 from tailerd.config.values import check_start, parse_start
 from tailerd.errors import TailerdError, UsageError
 from tailerd.registry import known
-
-CONTROL_HEADER = "X-Tailerd"
+from tailerd.web.answers import refusal
 
 
 class Control(Protocol):
@@ -56,19 +48,19 @@ _Handler = Callable[["ControlRoutes", web.Request], Awaitable[web.Response]]
 
 
 def _guarded(handler: _Handler) -> _Handler:
-    """Check who asks and for what before `handler` runs, and tell errors as JSON."""
+    """Check for what is asked before `handler` runs, and tell errors as JSON."""
 
     @wraps(handler)
     async def guarded(routes: ControlRoutes, request: web.Request) -> web.Response:
-        refusal = routes.refusal(request)
-        if refusal is not None:
-            return refusal
+        unknown = routes.unknown(request)
+        if unknown is not None:
+            return unknown
         try:
             return await handler(routes, request)
         except UsageError as error:
-            return _error(400, error.code, str(error))
+            return refusal(400, error.code, str(error))
         except TailerdError as error:
-            return _error(503 if error.retryable else 409, error.code, str(error))
+            return refusal(503 if error.retryable else 409, error.code, str(error))
 
     return guarded
 
@@ -76,19 +68,13 @@ def _guarded(handler: _Handler) -> _Handler:
 class ControlRoutes:
     """Answers requests that change something."""
 
-    def __init__(
-        self, control: Control, *, address: Address, token: SecretStr | None = None
-    ) -> None:
+    def __init__(self, control: Control) -> None:
         """Prepare.
 
         Args:
             control: What is steered.
-            address: Where the listener listens.
-            token: What callers must know.
         """
         self._control = control
-        self._address = address
-        self._token = token
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -98,32 +84,12 @@ class ControlRoutes:
             web.post("/pipelines/{name}/reset", self.reset),
         ]
 
-    def refusal(self, request: web.Request) -> web.Response | None:
+    def unknown(self, request: web.Request) -> web.Response | None:
         """Return why a request is refused; None where it may go on."""
-        if self._token is not None:
-            if not _knows(request, self._token):
-                answer = _error(401, "unauthorized", "This needs the token of `http.token`.")
-                answer.headers["WWW-Authenticate"] = "Bearer"
-                return answer
-        elif not self._address.is_loopback:
-            return _error(
-                403,
-                "control_closed",
-                f"This listener is reachable from other machines ({self._address}) and http.token"
-                " is not set, so nothing can be changed through it. Set http.token, or"
-                " TAILERD__HTTP__TOKEN, or listen on 127.0.0.1.",
-            )
-        if CONTROL_HEADER not in request.headers and request.content_type != "application/json":
-            return _error(
-                403,
-                "not_deliberate",
-                f"Send the header {CONTROL_HEADER}: 1, or a JSON body with its content type, which"
-                " a foreign page in a browser cannot.",
-            )
         name = request.match_info["name"]
         if name not in self._control.names:
             hint = known(name, self._control.names)
-            return _error(404, "unknown_pipeline", f"There is no table {name!r}. {hint}".strip())
+            return refusal(404, "unknown_pipeline", f"There is no table {name!r}. {hint}".strip())
         return None
 
     @_guarded
@@ -146,7 +112,7 @@ class ControlRoutes:
         name = request.match_info["name"]
         to = _place(await _body(request))
         if not self._control.can_reset(name):
-            return _error(
+            return refusal(
                 409,
                 "offset_not_ours",
                 f"The offset of {name} is kept by Spark in its checkpoint, and moving it under a"
@@ -155,15 +121,6 @@ class ControlRoutes:
             )
         offset = await self._control.reset(name, to)
         return web.json_response({"table": name, "offset": json.loads(offset.to_json())})
-
-
-def _knows(request: web.Request, token: SecretStr) -> bool:
-    kind, _, given = request.headers.get("Authorization", "").partition(" ")
-    right = token.get_secret_value().encode()
-    # Compared even where the kind is wrong, in a time that tells nothing.
-    return hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), right) and (
-        kind.lower() == "bearer"
-    )
 
 
 async def _body(request: web.Request) -> dict[str, object]:
@@ -186,7 +143,3 @@ def _place(body: dict[str, object]) -> str:
         return check_start(str(parse_start(to)))
     except ValueError as error:
         raise UsageError(f"`to` is {str(to)[:80]!r}, but {error}.") from error
-
-
-def _error(status: int, code: str, message: str) -> web.Response:
-    return web.json_response({"error": {"code": code, "message": message}}, status=status)

@@ -9,6 +9,7 @@ from aiohttp import web
 
 from tailerd.telemetry.metrics import CONTENT_TYPE, Metrics
 from tailerd.telemetry.status import StatusBoard
+from tailerd.web.access import KNOWN_CALLER
 
 
 class Pages:
@@ -40,9 +41,11 @@ class Pages:
     async def readyz(self, request: web.Request) -> web.Response:
         """Answer 200 once every pipeline has looked at its log and while none has failed.
 
-        A pipeline that an operator paused is as ready as it shall be.
+        A pipeline that an operator paused is as ready as it shall be. Names are for who may read.
         """
         waiting = [f"{table}: {why}\n" for table, why in self._status.unready()]
+        if waiting and not request.get(KNOWN_CALLER, False):
+            waiting = [f"{len(waiting)} tables are not ready\n"]
         return web.Response(status=503 if waiting else 200, text="".join(waiting) or "ready\n")
 
     async def status(self, request: web.Request) -> web.Response:

@@ -1,20 +1,30 @@
-"""The listener itself: one address, small requests, only for those who call it by its name."""
+"""The listener itself: one address, small requests, guarded before any route is reached."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from typing import Self
 
 from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
+from aiohttp.http_exceptions import HttpProcessingError
 
-from tailerd.config import Address
+from tailerd.config import Address, TlsConfig
 from tailerd.errors import ConfigError
+from tailerd.web.access import Access, Guard
+from tailerd.web.answers import add_headers, tell_errors
+from tailerd.web.certificates import Certificates
 
-_LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
-_EVERY_ADDRESS = frozenset({"0.0.0.0", "::"})
 _SHUTDOWN_SECONDS = 2.0
 _LARGEST_BODY_BYTES = 16 * 1024
+_LARGEST_LINE_BYTES = 4096
+_LARGEST_HEADER_BYTES = 8190
+_MOST_HEADERS = 64
+_IDLE_SECONDS = 75.0
+_LINGERING_SECONDS = 1.0
+"""How long the rest of a refused body is listened to, so that its sender hears the answer."""
 
 
 class WebServer:
@@ -24,59 +34,97 @@ class WebServer:
         address: Where it listens, with the real port; the asked-for one before it is entered.
     """
 
-    def __init__(self, address: Address, routes: Sequence[web.RouteDef]) -> None:
+    def __init__(
+        self,
+        address: Address,
+        routes: Sequence[web.AbstractRouteDef],
+        *,
+        access: Access | None = None,
+        tls: TlsConfig | None = None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            address: Where to listen.
+            routes: What is served.
+            access: Who may ask what; without it nobody must know anything.
+            tls: Certificates; without them it speaks plain HTTP.
+        """
         self.address = address
         self._routes = routes
-        self._runner: web.AppRunner | None = None
+        self._access = access or Access()
+        self._tls = tls
+        self._stack = AsyncExitStack()
+
+    @property
+    def url(self) -> str:
+        """Return its address with the scheme."""
+        return f"{'http' if self._tls is None else 'https'}://{self.address}"
 
     async def __aenter__(self) -> Self:
         """Listen.
 
         Raises:
-            ConfigError: The address is taken, or not of this machine.
+            ConfigError: The address is taken, or not of this machine, or TLS cannot be had.
         """
-        app = web.Application(
-            middlewares=[_named_only(self.address)], client_max_size=_LARGEST_BODY_BYTES
-        )
-        app.add_routes(self._routes)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, self.address.host, self.address.port).start()
-        except OSError as error:
-            await runner.cleanup()
-            raise ConfigError(
-                f"http.listen is {self.address}, but that address cannot be listened on:"
-                f" {error.strerror or error}.",
-                hint="Another process may have it: stop it, or set http.listen to a free port"
-                " (port 0 takes any).",
-            ) from error
-        self._runner = runner
+        certificates = None if self._tls is None else Certificates(self._tls)
+        async with AsyncExitStack() as stack:
+            if certificates is not None:
+                group = await stack.enter_async_context(asyncio.TaskGroup())
+                stack.callback(group.create_task(certificates.keep_renewed()).cancel)
+            runner = self._prepared()
+            stack.push_async_callback(runner.cleanup)
+            await runner.setup()
+            await self._start(runner, certificates)
+            self._stack = stack.pop_all()
         port = int(runner.addresses[0][1])
         self.address = Address(host=self.address.host, port=port)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Close all connections."""
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        await self._stack.aclose()
+
+    async def _start(self, runner: web.AppRunner, certificates: Certificates | None) -> None:
+        context = None if certificates is None else certificates.context
+        host, port = self.address.host, self.address.port
+        try:
+            await web.TCPSite(runner, host, port, ssl_context=context).start()
+        except OSError as error:
+            raise ConfigError(
+                f"http.listen is {self.address}, but that address cannot be listened on:"
+                f" {error.strerror or error}.",
+                hint="Another process may have it: stop it, or set http.listen to a free port"
+                " (port 0 takes any).",
+            ) from error
+
+    def _prepared(self) -> web.AppRunner:
+        guard = Guard(self.address, self._access)
+        app = web.Application(
+            middlewares=[tell_errors, guard.check], client_max_size=_LARGEST_BODY_BYTES
+        )
+        app.on_response_prepare.append(add_headers)
+        app.add_routes(self._routes)
+        return web.AppRunner(
+            app,
+            access_log=None,
+            logger=_logger(),
+            shutdown_timeout=_SHUTDOWN_SECONDS,
+            keepalive_timeout=_IDLE_SECONDS,
+            lingering_time=_LINGERING_SECONDS,
+            max_line_size=_LARGEST_LINE_BYTES,
+            max_field_size=_LARGEST_HEADER_BYTES,
+            max_headers=_MOST_HEADERS,
+        )
 
 
-def _named_only(address: Address) -> Middleware:
-    """Return a middleware that refuses foreign `Host` names.
+def _logger() -> logging.Logger:
+    """Return aiohttp's logger without what strangers send: they are answered, not logged."""
+    logger = logging.getLogger("tailerd.web")
+    logger.filters = [_is_ours]
+    return logger
 
-    A web page somewhere can make a browser call 127.0.0.1 under the page's own name; the name
-    gives it away. Whoever listens on every address has no name to compare with.
-    """
-    names = _LOOPBACK_NAMES | {address.host}
-    is_open = address.host in _EVERY_ADDRESS
 
-    @web.middleware
-    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        host = request.url.host
-        if is_open or host in names:
-            return await handler(request)
-        return web.Response(status=421, text="This listener does not answer to that name.\n")
-
-    return check
+def _is_ours(record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, HttpProcessingError)

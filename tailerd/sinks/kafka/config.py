@@ -309,3 +309,7 @@ class KafkaSinkConfig(SinkConfig):
     def topic_of(self, text: str, table: str) -> str:
         """Return the name of one of the sink's other topics for a table."""
         return filled_text(text, dict.fromkeys(TABLE_NAMES, table))
+
+    def guarantee(self) -> str:
+        """Return what `delivery` says."""
+        return self.delivery

@@ -23,12 +23,17 @@ class Kept:
 
     def __init__(self) -> None:
         self.told: list[events.Event] = []
+        self.past: list[events.Event] = []
         self.clock = SimClock()
         self.keeper = GrowthKeeper(
             lambda place: LogReader(*locate(place), with_rows=True),
-            telemetry=Telemetry([self.told.append]),
+            telemetry=Telemetry([self.hear]),
             clock=self.clock,
         )
+
+    def hear(self, event: events.Event) -> None:
+        is_past = isinstance(event, events.CommitObserved | events.SchemaObserved)
+        (self.past if is_past else self.told).append(event)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -159,3 +164,26 @@ async def test_a_table_that_cannot_be_read_is_told_and_tried_again_later(tmp_pat
         table_of(tmp_path, 1)
         told = await kept.next_told(RETRY_SECONDS)
         assert isinstance(told, events.TableMeasured)
+
+
+async def test_commits_and_schemas_that_come_are_told_one_by_one(tmp_path: Path) -> None:
+    table, table_id = table_of(tmp_path, 2)
+    kept = Kept()
+    async with kept.running():
+        kept.start(tmp_path)
+        kept.save(table_id, 2)
+        await kept.next_told()
+        table.append(ROWS, operation="WRITE")
+        table.change_metadata(fields=[("id", "long"), ("name", "string"), ("tags", "date")])
+        kept.save(table_id, 4)
+        await kept.next_told()
+    commits = [each for each in kept.past if isinstance(each, events.CommitObserved)]
+    schemas = [each for each in kept.past if isinstance(each, events.SchemaObserved)]
+    first = commits[0]
+    assert (first.operation, first.files_added, first.rows_added) == ("WRITE", 1, 2)
+    assert commits[0].bytes_added > 0
+    assert [each.version for each in commits] == [2, 3]
+    assert [each.columns for each in schemas] == [
+        (("id", "long"), ("name", "string")),
+        (("id", "long"), ("name", "string"), ("tags", "date")),
+    ]

@@ -29,6 +29,9 @@ NOT_COUNTED = {
     events.MaintenanceStarted,
     events.WatcherUnavailable,
     events.ChecksumDiffered,
+    events.CommitObserved,
+    events.HistoryUnsaved,
+    events.SchemaObserved,
 }
 
 STARTED = events.PipelineStarted(table="orders", source="/t", sink="file", engine="arrow")

@@ -12,6 +12,7 @@ from pydantic import SecretStr
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.config import Address
 from tailerd.errors import MissingVersionError, StorageError, TailerdError
+from tailerd.web.access import Access
 from tailerd.web.control import ControlRoutes
 from tailerd.web.server import WebServer
 
@@ -51,7 +52,7 @@ class Steered:
 
 def server(steered: Steered, address: Address = LOOPBACK, token: str | None = None) -> WebServer:
     secret = None if token is None else SecretStr(token)
-    return WebServer(address, ControlRoutes(steered, address=address, token=secret).routes())
+    return WebServer(address, ControlRoutes(steered).routes(), access=Access(token=secret))
 
 
 async def post(
@@ -256,5 +257,5 @@ async def test_what_the_pipeline_met_is_told(error: TailerdError, status: int) -
 
 
 def test_only_posts_change_something() -> None:
-    routes = ControlRoutes(Steered(), address=LOOPBACK).routes()
+    routes = ControlRoutes(Steered()).routes()
     assert [route.method for route in routes] == ["POST"] * 3

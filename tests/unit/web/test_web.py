@@ -94,9 +94,13 @@ async def test_only_callers_who_know_the_name_are_answered(host: str, status: in
         assert (await get(server, "/healthz", host))[0] == status
 
 
-async def test_who_listens_on_every_address_answers_to_every_name() -> None:
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("10.1.2.3:9464", 200), ("[fd00::1]:9464", 200), ("localhost", 200), ("evil.example", 421)],
+)
+async def test_who_listens_on_every_address_answers_to_numbers(host: str, status: int) -> None:
     async with Board().server(Address(host="0.0.0.0", port=0)) as server:
-        assert (await get(server, "/healthz", "tailerd.default.svc"))[0] == 200
+        assert (await get(server, "/healthz", host))[0] == status
 
 
 async def test_pages_are_read_only() -> None:

@@ -1,0 +1,110 @@
+"""The section `http`: where the listener listens, and who may ask it what."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
+
+from tailerd.config.values import Address, Listen, parse_address
+
+_SECTION = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+
+
+def _check_host(name: str) -> str:
+    if not _HOST.fullmatch(name):
+        raise ValueError("write a host name without scheme, port or path, such as tailerd.example")
+    return name.lower()
+
+
+class TlsConfig(BaseModel):
+    """Certificates of the listener, as PEM files; renewed files are taken without a restart."""
+
+    model_config = _SECTION
+
+    cert: str = Field(
+        min_length=1,
+        description="File with the certificate and its chain.",
+        examples=["/tls/tls.crt"],
+    )
+    key: str = Field(
+        min_length=1, description="File with its private key.", examples=["/tls/tls.key"]
+    )
+    client_ca: str | None = Field(
+        default=None,
+        min_length=1,
+        description="File with the authorities whose client certificates count like the token. A"
+        " caller without a certificate is answered as one without a token.",
+        examples=["/tls/ca.crt"],
+    )
+
+
+class HttpConfig(BaseModel):
+    """The HTTP listener: /metrics, /healthz, /readyz, /status, and control of pipelines."""
+
+    model_config = _SECTION
+
+    listen: Listen | None = Field(
+        default="127.0.0.1:9464",
+        description="Address of the pages and of control, host:port. Port 0 takes a free one; null"
+        " switches the listener off.",
+        examples=["127.0.0.1:9464"],
+    )
+    token: SecretStr | None = Field(
+        default=None,
+        min_length=16,
+        description="What callers must know who pause, resume or reset a pipeline (`Authorization:"
+        " Bearer ...`), 16 characters at least; better given as TAILERD__HTTP__TOKEN. Without it"
+        " only a loopback listener has control.",
+        examples=["a-long-random-text"],
+    )
+    read: Literal["open", "token"] = Field(
+        default="open",
+        description="Who may look: everybody who reaches the listener (`open`), or who has the"
+        " token or a client certificate (`token`). /healthz and /readyz answer everybody.",
+        examples=["open"],
+    )
+    hosts: list[Annotated[str, AfterValidator(_check_host)]] = Field(
+        default_factory=list,
+        description="Further names that callers know this listener by, as behind an ingress; a"
+        " request for another name is refused. Its own address, numbers where it listens on all"
+        " addresses, and localhost need not be named.",
+        examples=[["tailerd.example.org"]],
+    )
+    tls: TlsConfig | None = Field(
+        default=None,
+        description="Speaks HTTPS instead of HTTP.",
+        examples=[{"cert": "/tls/tls.crt", "key": "/tls/tls.key", "client_ca": "/tls/ca.crt"}],
+    )
+
+    @field_validator("token")
+    @classmethod
+    def _can_be_sent(cls, token: SecretStr | None) -> SecretStr | None:
+        text = "" if token is None else token.get_secret_value()
+        if not (text.isascii() and text.isprintable()) or text != text.strip():
+            raise ValueError("it begins or ends with a space, or has characters no header carries")
+        return token
+
+    @model_validator(mode="after")
+    def _lets_somebody_in(self) -> Self:
+        has_ca = self.tls is not None and self.tls.client_ca is not None
+        if self.read == "token" and self.token is None and not has_ca:
+            raise ValueError(
+                "read is `token`, but neither token nor tls.client_ca says who may read; set"
+                " TAILERD__HTTP__TOKEN"
+            )
+        return self
+
+    def address(self) -> Address | None:
+        """Return the address, None when the listener is off."""
+        return None if self.listen is None else parse_address(self.listen)

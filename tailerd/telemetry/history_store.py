@@ -1,0 +1,128 @@
+"""The past of tables over restarts: one small file each, written now and then, beside everything.
+
+It is for the eye only. A file that is torn, or of another shape, is as good as none; a folder that
+cannot be written is said once and costs nothing but the memory of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from tailerd.clock import Clock
+from tailerd.telemetry.history import HistoryBoard
+from tailerd.telemetry.status import StatusBoard
+
+SAMPLE_SECONDS = 5.0
+_SAVE_EVERY = 12
+"""Samples between two savings: a minute."""
+LARGEST_FILE_BYTES = 2 * 1024 * 1024
+MOST_FILES = 2000
+
+
+class HistoryStore:
+    """Files of a folder, named after their tables."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def load(self, name: str) -> object | None:
+        """Return what was saved of a table; None where there is nothing that can be read."""
+        path = self._path(name)
+        try:
+            if path.stat().st_size > LARGEST_FILE_BYTES:
+                return None
+            loaded: object = json.loads(path.read_bytes())
+        except (OSError, ValueError, RecursionError):
+            return None
+        return loaded
+
+    def save(self, name: str, history: dict[str, object]) -> None:
+        """Write a table's past: all of it or nothing.
+
+        Raises:
+            OSError: The folder cannot be written.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._path(name)
+        aside = path.with_name(f".{path.name}.tmp")
+        # Not flushed to the disk: after a loss of power it may be torn, which is tolerated.
+        aside.write_bytes(json.dumps(history, separators=(",", ":")).encode())
+        aside.replace(path)
+
+    def prune(self) -> None:
+        """Remove the oldest files of more than `MOST_FILES`."""
+        try:
+            files = sorted(self._folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
+            for path in files[: max(0, len(files) - MOST_FILES)]:
+                path.unlink(missing_ok=True)
+        except OSError:
+            # Another try follows.
+            return
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{name}.json"
+
+
+class HistoryKeeper:
+    """Samples the lags of all tables and saves their pasts, beside everything else.
+
+    Args:
+        status: Where the lags come from: what `/status` says.
+        on_unsaved: Hears once which file cannot be saved, and why.
+    """
+
+    def __init__(
+        self,
+        board: HistoryBoard,
+        store: HistoryStore,
+        *,
+        status: StatusBoard,
+        clock: Clock,
+        on_unsaved: Callable[[str, str], None],
+    ) -> None:
+        self._board = board
+        self._store = store
+        self._status = status
+        self._clock = clock
+        self._on_unsaved = on_unsaved
+        self._known: set[str] = set()
+        self._has_complained = False
+
+    def restore(self) -> None:
+        """Read what an earlier process saved of tables that are new here; blocking."""
+        names = {table.table for table in self._status.tables}
+        for name in sorted(names - self._known):
+            self._board.restore(name, self._store.load(name))
+        self._known = names
+
+    def sample(self) -> None:
+        """Note every table's lag."""
+        now_ms = self._clock.now_ms()
+        self._board.sample({each.table: each.lag_seconds(now_ms) for each in self._status.tables})
+
+    def save(self) -> None:
+        """Write what changed since the last time; blocking."""
+        self._store.prune()
+        for name in self._board.take_dirty():
+            try:
+                self._store.save(name, self._board.to_json(name))
+            except OSError as error:
+                self._complain(error)
+                return
+
+    def _complain(self, error: OSError) -> None:
+        if not self._has_complained:
+            self._has_complained = True
+            self._on_unsaved(str(error.filename or ""), error.strerror or str(error))
+
+    async def run(self) -> None:
+        """Sample and save until cancelled."""
+        while True:
+            for _ in range(_SAVE_EVERY):
+                self.sample()
+                await self._clock.sleep(SAMPLE_SECONDS)
+                await asyncio.to_thread(self.restore)
+            await asyncio.to_thread(self.save)

@@ -1,0 +1,41 @@
+"""What is told of a table itself, whoever delivers it; part of `events`, whose rules hold here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitObserved:
+    """A commit appeared in a table's log.
+
+    Attributes:
+        timestamp_ms: Its in-commit timestamp, or the time of its file.
+        operation: What its writer called it; empty where it said nothing.
+        rows_added, rows_removed: Physical rows in these files; None where statistics do not tell.
+    """
+
+    table: str
+    version: int
+    timestamp_ms: int
+    operation: str
+    files_added: int
+    bytes_added: int
+    files_removed: int
+    bytes_removed: int
+    rows_added: int | None
+    rows_removed: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaObserved:
+    """A table has this schema since a version, or is looked at for the first time.
+
+    Attributes:
+        columns: Name and type of each column, in order.
+    """
+
+    table: str
+    version: int
+    timestamp_ms: int
+    columns: tuple[tuple[str, str], ...]

@@ -1,0 +1,191 @@
+"""Who may ask the listener what; asked before any route, so that no route can forget it.
+
+Reading is for everybody who reaches the listener, unless `http.read` is `token`. Changing is for
+who has the token or a client certificate; where neither is configured, for everybody who reaches
+a loopback listener and for nobody elsewhere.
+
+A page in somebody's browser may change nothing: it would need a header of its own or a JSON body,
+for which a browser asks first, and this listener never agrees.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+from pydantic import SecretStr
+
+from tailerd.config import Address, HttpConfig
+from tailerd.web.answers import refusal
+from tailerd.web.limits import Allowance, client_of
+
+CONTROL_HEADER = "X-Tailerd"
+KNOWN_CALLER = web.RequestKey("known_caller", bool)
+"""On a request: whether its caller may see everything."""
+
+PROBES = frozenset({"/healthz", "/readyz"})
+_PAGE = "/"
+_PAGE_FILES = "/static/"
+_READING = frozenset({"GET", "HEAD"})
+_LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+_EVERY_ADDRESS = frozenset({"0.0.0.0", "::"})
+_HOST = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::\d{1,5})?")
+_LARGEST_BODY_BYTES = 16 * 1024
+_RETRY_SECONDS = {"Retry-After": "10"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """What the configuration says about callers.
+
+    Attributes:
+        token: What they must know; None where none is set.
+        read: Whether looking needs it too.
+        hosts: Further names of this listener.
+        takes_certificates: Whether a verified client certificate counts like the token.
+    """
+
+    token: SecretStr | None = None
+    read: Literal["open", "token"] = "open"
+    hosts: frozenset[str] = frozenset()
+    takes_certificates: bool = False
+
+    @classmethod
+    def of(cls, config: HttpConfig) -> Access:
+        """Return what a configured listener asks of its callers."""
+        return cls(
+            token=config.token,
+            read=config.read,
+            hosts=frozenset(config.hosts),
+            takes_certificates=config.tls is not None and config.tls.client_ca is not None,
+        )
+
+
+class Guard:
+    """Lets requests through to the routes, or says why not."""
+
+    def __init__(self, address: Address, access: Access) -> None:
+        """Prepare.
+
+        Args:
+            address: Where the listener listens.
+            access: Who may what.
+        """
+        self._address = address
+        self._access = access
+        self._names = _LOOPBACK_NAMES | {address.host.lower()} | access.hosts
+        self._requests = Allowance(burst=400, per_second=50)
+        self._wrong_tokens = Allowance(burst=10, per_second=0.2)
+
+    @web.middleware
+    async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refuse a request, or pass it on."""
+        return self._misdirected(request) or self._refused(request) or await handler(request)
+
+    def _refused(self, request: web.Request) -> web.Response | None:
+        if (request.content_length or 0) > _LARGEST_BODY_BYTES:
+            return refusal(413, "too_large", "A request has 16 KiB at most.")
+        client, now = client_of(request.remote), asyncio.get_running_loop().time()
+        is_probe = request.path in PROBES
+        if not is_probe and not self._requests.take(client, now):
+            text = "More than 50 requests a second came from this address."
+            return refusal(429, "too_many_requests", text, _RETRY_SECONDS)
+        request[KNOWN_CALLER] = self._has_certificate(request)
+        if not request[KNOWN_CALLER] and "Authorization" in request.headers and self._access.token:
+            # Not even the right one: whether it was right is what a guesser wants to hear.
+            if self._wrong_tokens.is_used_up(client, now):
+                text = "Too many wrong tokens came from this address; wait ten seconds."
+                return refusal(429, "too_many_tokens", text, _RETRY_SECONDS)
+            request[KNOWN_CALLER] = _knows(request, self._access.token)
+            if not request[KNOWN_CALLER]:
+                self._wrong_tokens.take(client, now)
+        if request.match_info.http_exception is not None:
+            return None  # No such path or method: that is the answer.
+        if request.method in _READING:
+            return self._unread(request)
+        return self._unchanged(request)
+
+    def _unread(self, request: web.Request) -> web.Response | None:
+        if self._access.read == "open":
+            request[KNOWN_CALLER] = True
+        # The page itself holds no data: it asks for the token, and then for them.
+        path = request.path
+        is_public = path in PROBES or path == _PAGE or path.startswith(_PAGE_FILES)
+        return None if is_public or request[KNOWN_CALLER] else self._unknown_caller()
+
+    def _unchanged(self, request: web.Request) -> web.Response | None:
+        if self._access.token is not None or self._access.takes_certificates:
+            if not request[KNOWN_CALLER]:
+                return self._unknown_caller()
+        elif not self._address.is_loopback:
+            return refusal(
+                403,
+                "control_closed",
+                f"This listener is reachable from other machines ({self._address}) and http.token"
+                " is not set, so nothing can be changed through it. Set http.token, or"
+                " TAILERD__HTTP__TOKEN, or http.tls.client_ca, or listen on 127.0.0.1.",
+            )
+        if CONTROL_HEADER not in request.headers and request.content_type != "application/json":
+            return refusal(
+                403,
+                "not_deliberate",
+                f"Send the header {CONTROL_HEADER}: 1, or a JSON body with its content type, which"
+                " a foreign page in a browser cannot.",
+            )
+        return None
+
+    def _unknown_caller(self) -> web.Response:
+        known = "the token of `http.token`" if self._access.token else "a client certificate"
+        if self._access.token and self._access.takes_certificates:
+            known += " or a client certificate"
+        return refusal(401, "unauthorized", f"This needs {known}.", {"WWW-Authenticate": "Bearer"})
+
+    def _has_certificate(self, request: web.Request) -> bool:
+        # Only one that the authority signed gets here: others end in the handshake.
+        return self._access.takes_certificates and bool(request.get_extra_info("peercert"))
+
+    def _misdirected(self, request: web.Request) -> web.Response | None:
+        """Refuse foreign `Host` names.
+
+        A web page somewhere can make a browser call this address under the page's own name; the
+        name gives it away. A number is no such name.
+        """
+        given = request.headers.getall("Host", [])
+        if len(given) == 1 and all(self._is_ours(host) for host in (given[0], request.host)):
+            return None
+        return refusal(
+            421,
+            "misdirected",
+            "This listener does not answer to that name. Ask for it by its address, or add the"
+            " name to http.hosts.",
+        )
+
+    def _is_ours(self, host: str) -> bool:
+        match = _HOST.fullmatch(host)
+        if match is None:
+            return False
+        name = (match["v6"] or match["name"]).lower()
+        return name in self._names or (self._address.host in _EVERY_ADDRESS and _is_number(name))
+
+
+def _is_number(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _knows(request: web.Request, token: SecretStr) -> bool:
+    kind, _, given = request.headers.get("Authorization", "").partition(" ")
+    right = token.get_secret_value().encode()
+    # Compared even where the kind is wrong, in a time that tells nothing.
+    return hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), right) and (
+        kind.lower() == "bearer"
+    )

@@ -1,0 +1,86 @@
+"""TLS of the listener: certificates from files, taken again when they are renewed."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+
+from tailerd.config import TlsConfig
+from tailerd.errors import ConfigError
+
+LOOK_SECONDS = 30.0
+
+
+class Certificates:
+    """The listener's certificate as it is now.
+
+    Attributes:
+        context: What connections are made with; those made later have the renewed certificate.
+    """
+
+    def __init__(self, config: TlsConfig) -> None:
+        """Read the files.
+
+        Raises:
+            ConfigError: One cannot be read, or they do not belong together.
+        """
+        self._config = config
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._seen = self._times()
+        self._load(self.context)
+        if config.client_ca is not None:
+            # Optional: a probe has none, and who needs one is told so by an answer.
+            self.context.verify_mode = ssl.CERT_OPTIONAL
+            try:
+                self.context.load_verify_locations(cafile=config.client_ca)
+            except (OSError, ssl.SSLError) as error:
+                raise _unusable("client_ca", config.client_ca, error) from error
+
+    def renew(self) -> bool:
+        """Take changed files; True where that was done.
+
+        Files that do not fit are left until they do: a renewal writes one after the other.
+        """
+        times = self._times()
+        if times == self._seen:
+            return False
+        try:
+            # Tried apart, so that a half-written pair does not replace a good one.
+            self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+            self._load(self.context)
+        except ConfigError:
+            return False
+        self._seen = times
+        return True
+
+    async def keep_renewed(self) -> None:
+        """Look at the files now and then, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.to_thread(self.renew)
+
+    def _load(self, context: ssl.SSLContext) -> None:
+        try:
+            context.load_cert_chain(self._config.cert, self._config.key, password="")
+        except (OSError, ssl.SSLError) as error:
+            which = "key" if Path(self._config.cert).is_file() else "cert"
+            raise _unusable(which, getattr(self._config, which), error) from error
+
+    def _times(self) -> tuple[int, ...]:
+        found = []
+        for path in (self._config.cert, self._config.key):
+            try:
+                found.append(Path(path).stat().st_mtime_ns)
+            except OSError:
+                found.append(0)
+        return tuple(found)
+
+
+def _unusable(field: str, path: str, error: Exception) -> ConfigError:
+    reason = getattr(error, "strerror", None) or getattr(error, "reason", None) or error
+    return ConfigError(
+        f"http.tls.{field} is {path}, which cannot be used: {reason}.",
+        hint="It is a PEM file that this user may read; cert and key must belong together.",
+    )

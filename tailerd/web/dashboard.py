@@ -1,0 +1,168 @@
+"""The page at `/`: its files, what it asks for, and what keeps that up to date.
+
+It shows what `/status` says, and the past from `HistoryBoard`. The files are made by hand and need
+no other server; they hold no data, so whoever reaches the listener may have them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from hashlib import sha256
+from importlib import resources
+
+from aiohttp import web
+
+from tailerd.clock import Clock
+from tailerd.pipeline.newest_rows import NewestRows
+from tailerd.registry import known
+from tailerd.telemetry import Telemetry, events
+from tailerd.telemetry.history import HistoryBoard
+from tailerd.telemetry.history_store import HistoryKeeper, HistoryStore
+from tailerd.telemetry.status import StatusBoard
+from tailerd.web.answers import refusal
+from tailerd.web.live import LiveUpdates
+
+_TYPES = {
+    "html": "text/html",
+    "css": "text/css",
+    "js": "text/javascript",
+    "svg": "image/svg+xml",
+}
+_SAVE_SECONDS = 5.0
+
+
+def page_files() -> dict[str, bytes]:
+    """Return the files of the page by their names."""
+    folder = resources.files("tailerd.web") / "page"
+    return {
+        item.name: item.read_bytes()
+        for item in folder.iterdir()
+        if item.name.rpartition(".")[2] in _TYPES
+    }
+
+
+class Dashboard:
+    """Hears every event and answers the page.
+
+    Attributes:
+        telemetry: Where it tells that it cannot save; set by who makes it.
+        rows: The newest rows of the tables; None where nobody may see them.
+    """
+
+    def __init__(
+        self,
+        status: StatusBoard,
+        store: HistoryStore,
+        *,
+        clock: Clock,
+        maintain: Callable[[str], bool],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            status: What `/status` shows.
+            store: Keeps the past over restarts.
+            clock: As everywhere.
+            maintain: Asks for maintenance of a table now; False where none is configured for it.
+        """
+        self.telemetry = Telemetry()
+        self.rows: NewestRows | None = None
+        self._status = status
+        self._maintain = maintain
+        self._history = HistoryBoard(clock)
+        self._keeper = HistoryKeeper(
+            self._history, store, status=status, clock=clock, on_unsaved=self._tell_unsaved
+        )
+        self._live = LiveUpdates(status, self._history, clock)
+        self._files = page_files()
+        self._tags = {name: f'"{sha256(body).hexdigest()}"' for name, body in self._files.items()}
+
+    def _tell_unsaved(self, path: str, reason: str) -> None:
+        self.telemetry.emit(events.HistoryUnsaved(path=path, hint=reason))
+
+    def handle(self, event: events.Event) -> None:
+        """Hear an event, from any thread; `status` must have heard it before."""
+        self._history.handle(event)
+        self._live.handle(event)
+        if isinstance(event, events.TableRemoved) and self.rows is not None:
+            self.rows.forget(event.table)
+
+    async def run(self) -> None:
+        """Keep pages and past up to date until cancelled."""
+        await asyncio.to_thread(self._keeper.restore)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._keeper.run())
+            group.create_task(self._live.run())
+
+    async def close(self) -> None:
+        """Save the past a last time; a storage that hangs does not keep the process."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SAVE_SECONDS):
+                await asyncio.to_thread(self._keeper.save)
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes of the page."""
+        return [
+            web.get("/", self.page),
+            web.get("/static/{name}", self.file),
+            web.get("/events", self._live.stream),
+            web.get("/tables/{name}", self.table),
+            web.post("/pipelines/{name}/maintain", self.maintain),
+        ]
+
+    async def page(self, request: web.Request) -> web.Response:
+        """Show the page."""
+        return self._answer(request, "index.html")
+
+    async def file(self, request: web.Request) -> web.Response:
+        """Give one of the page's files."""
+        return self._answer(request, request.match_info["name"])
+
+    def _answer(self, request: web.Request, name: str) -> web.Response:
+        body = self._files.get(name)
+        if body is None:
+            return refusal(404, "not_found", "The page has no such file.")
+        # Another release has other files, so a browser asks whether they are the same.
+        headers = {"ETag": self._tags[name], "Cache-Control": "no-cache"}
+        if self._tags[name] in request.headers.get("If-None-Match", ""):
+            return web.Response(status=304, headers=headers)
+        kind = _TYPES[name.rpartition(".")[2]]
+        return web.Response(body=body, content_type=kind, charset="utf-8", headers=headers)
+
+    async def table(self, request: web.Request) -> web.Response:
+        """Show all of one table: how it stands, and its past."""
+        name = request.match_info["name"]
+        shown = self._status.table_json(name)
+        if shown is None:
+            return self._unknown(name)
+        sizes = self._status.file_sizes(name)
+        shown |= {
+            "history": self._history.to_json(name),
+            "lags": self._history.lags(name),
+            # Files by size: entry n counts sizes above 2**(n-1) and up to 2**n bytes.
+            "file_sizes": list(sizes),
+            "rows": None,
+        }
+        if self.rows is not None:
+            shown["rows"] = {"newest": self.rows.of(name), "masked": self.rows.masked(name)}
+        return web.json_response(shown)
+
+    async def maintain(self, request: web.Request) -> web.Response:
+        """Ask for maintenance of a table's log now; answered before it is done."""
+        name = request.match_info["name"]
+        if self._status.table_json(name) is None:
+            return self._unknown(name)
+        if not self._maintain(name):
+            return refusal(
+                409,
+                "not_maintained",
+                f"The log of {name} is not maintained by this daemon. Give tables.{name} a section"
+                f" `maintenance`, or run `tailerd maintain` on it.",
+            )
+        return web.json_response({"table": name, "asked": True}, status=202)
+
+    def _unknown(self, name: str) -> web.Response:
+        hint = known(name, [table.table for table in self._status.tables])
+        return refusal(404, "unknown_table", f"There is no table {name[:300]!r}. {hint}".strip())

@@ -1,0 +1,214 @@
+"""`GET /events`: what changes, as it changes, to every open page.
+
+Events only mark tables; twice a second at most, the marked ones are written down once for all
+pages. A page that does not read is dropped: it holds no more than a few messages, and comes back by
+itself when it can.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+
+from aiohttp import web
+
+from tailerd.clock import Clock
+from tailerd.telemetry import events
+from tailerd.telemetry.history import HistoryBoard
+from tailerd.telemetry.history_store import SAMPLE_SECONDS
+from tailerd.telemetry.status import StatusBoard
+
+TICK_SECONDS = 0.5
+QUEUE_MESSAGES = 16
+WRITE_SECONDS = 10.0
+"""How long one message may take on its way to a page."""
+MOST_PAGES = 50
+_BUFFER_BYTES = 64 * 1024
+_LONGEST_ERROR = 400
+_QUIET_SECONDS = 15.0
+
+
+class LiveUpdates:
+    """Tells open pages which tables changed, and how they stand now.
+
+    Messages are named `tables` (rows of the overview by name, null for one that is gone) and `lags`
+    (one more point of every sparkline). The first `tables` message has all of them and their
+    sparklines.
+    """
+
+    def __init__(self, status: StatusBoard, history: HistoryBoard, clock: Clock) -> None:
+        self._status = status
+        self._history = history
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._dirty: set[str] = set()
+        self._moving: set[str] = set()
+        self._pages: set[asyncio.Queue[bytes | None]] = set()
+
+    @property
+    def pages(self) -> int:
+        """Number of open pages."""
+        return len(self._pages)
+
+    def handle(self, event: events.Event) -> None:
+        """Mark the table an event is about."""
+        name = getattr(event, "table", None)
+        if name is not None:
+            with self._lock:
+                self._dirty.add(name)
+
+    async def run(self) -> None:
+        """Write down and hand out what changes, until cancelled."""
+        ticks = 0
+        per_sample = round(SAMPLE_SECONDS / TICK_SECONDS)
+        while True:
+            await self._clock.sleep(TICK_SECONDS)
+            ticks += 1
+            names = self._take(with_moving=ticks % 4 == 0)
+            if names:
+                self._hand_out(self._rows(names))
+            if ticks % per_sample == 0:
+                self._hand_out(self._lags())
+
+    def _take(self, *, with_moving: bool) -> set[str]:
+        """Return what to tell; rates and lags move although nothing happens."""
+        with self._lock:
+            names, self._dirty = self._dirty, set()
+            return names | self._moving if with_moving else names
+
+    def _hand_out(self, message: bytes) -> None:
+        for page in list(self._pages):
+            try:
+                page.put_nowait(message)
+            except asyncio.QueueFull:
+                self._drop(page)
+
+    def _drop(self, page: asyncio.Queue[bytes | None]) -> None:
+        """End a page that does not read: what waits for it is of no use any more."""
+        self._pages.discard(page)
+        while not page.empty():
+            page.get_nowait()
+        page.put_nowait(None)
+
+    def _rows(self, names: Iterable[str]) -> bytes:
+        rows = {name: self.row(name) for name in names}
+        with self._lock:
+            for name, row in rows.items():
+                is_moving = row is not None and (row["lag_seconds"] or row["rows_per_second"])
+                (self._moving.add if is_moving else self._moving.discard)(name)
+        return _message("tables", {"at_ms": self._clock.now_ms(), "tables": rows})
+
+    def row(self, name: str) -> dict[str, object] | None:
+        """Return a table's row of the overview, of the words and figures of `/status`."""
+        known = self._status.table_json(name)
+        if known is None:
+            return None
+        size = known["size"]
+        debt = size if isinstance(size, dict) else {}
+        error = known["last_error"]
+        if isinstance(error, dict):
+            error = {"code": error["code"], "message": error["message"][:_LONGEST_ERROR]}
+        shown = {key: known[key] for key in _SHOWN}
+        return shown | {
+            "last_error": error,
+            "commits_since_checkpoint": debt.get("commits_since_checkpoint"),
+            "bytes_since_checkpoint": debt.get("bytes_since_checkpoint"),
+            "is_maintained": known["maintenance"] is not None,
+        }
+
+    def _all(self) -> bytes:
+        names = [table.table for table in self._status.tables]
+        first = {name: self.row(name) for name in names}
+        lags = {name: _rounded(self._history.lags(name)) for name in names}
+        return _message(
+            "tables",
+            {
+                "at_ms": self._clock.now_ms(),
+                "is_all": True,
+                "sample_seconds": SAMPLE_SECONDS,
+                "tables": first,
+                "lags": lags,
+            },
+        )
+
+    def _lags(self) -> bytes:
+        now_ms = self._clock.now_ms()
+        # Most have none: they are left out.
+        lags = {
+            table.table: seconds if seconds is None else round(seconds, 1)
+            for table in self._status.tables
+            if (seconds := table.lag_seconds(now_ms)) != 0
+        }
+        return _message("lags", {"at_ms": now_ms, "lags": lags})
+
+    async def stream(self, request: web.Request) -> web.StreamResponse:
+        """Answer with messages until the page goes, or does not read."""
+        if len(self._pages) >= MOST_PAGES:
+            return web.json_response(
+                {
+                    "error": {
+                        "code": "too_many_pages",
+                        "message": f"{MOST_PAGES} pages are open already. Close one.",
+                    }
+                },
+                status=503,
+            )
+        answer = web.StreamResponse(headers={"Cache-Control": "no-store"})
+        answer.content_type = "text/event-stream"
+        page: asyncio.Queue[bytes | None] = asyncio.Queue(QUEUE_MESSAGES)
+        self._pages.add(page)
+        try:
+            await answer.prepare(request)
+            if request.transport is not None:
+                # What a page does not read waits in our queue, which is bounded, not in a buffer.
+                request.transport.set_write_buffer_limits(high=_BUFFER_BYTES)
+            with suppress(ConnectionError, TimeoutError):
+                await self._send_all(answer, page)
+        finally:
+            self._pages.discard(page)
+            if request.transport is not None and not page.empty():
+                request.transport.abort()
+        return answer
+
+    async def _send_all(
+        self, answer: web.StreamResponse, page: asyncio.Queue[bytes | None]
+    ) -> None:
+        message: bytes | None = self._all()
+        while message is not None:
+            async with asyncio.timeout(WRITE_SECONDS):
+                await answer.write(message)
+            try:
+                async with asyncio.timeout(_QUIET_SECONDS):
+                    message = await page.get()
+            except TimeoutError:
+                # A comment: it shows that the other side is still there.
+                message = b": quiet\n\n"
+
+
+_SHOWN = (
+    "state",
+    "engine",
+    "source",
+    "sink",
+    "offset_version",
+    "head_version",
+    "lag_versions",
+    "lag_seconds",
+    "rows_per_second",
+    "rows_per_second_by_change",
+    "next_retry_ms",
+    "attempt",
+    "gaps",
+    "skipped_commits",
+)
+
+
+def _message(name: str, body: dict[str, object]) -> bytes:
+    return f"event: {name}\ndata: {json.dumps(body, separators=(',', ':'))}\n\n".encode()
+
+
+def _rounded(values: list[float | None]) -> list[float | None]:
+    return [None if value is None else round(value, 1) for value in values]

@@ -1,0 +1,173 @@
+// What an operator may do to a table: asked for once more, in words that say what it means.
+
+import { el } from "./dom.js";
+import { Refused, act, setToken } from "./stream.js";
+
+const dialog = () => document.getElementById("dialog");
+
+function show(...children) {
+  const box = dialog();
+  box.replaceChildren(...children);
+  if (!box.open) box.showModal();
+  return box;
+}
+
+export function toast(text, kind) {
+  const box = document.getElementById("toast");
+  box.dataset.kind = kind || "";
+  box.textContent = text;
+  box.classList.add("is-shown");
+  clearTimeout(toast.timer);
+  toast.timer = setTimeout(() => box.classList.remove("is-shown"), kind === "error" ? 12000 : 5000);
+}
+
+// Asks for the token; false where it was not given.
+export function askToken(why) {
+  return new Promise((resolve) => {
+    const field = el("input", { type: "password", id: "token", autocomplete: "off", spellcheck: "false", required: true });
+    const form = el(
+      "form",
+      { method: "dialog" },
+      el("h2", { id: "dialog-title" }, "Token needed"),
+      el("p", {}, why),
+      el("label", { for: "token" }, "Token (http.token of the configuration)"),
+      field,
+      el("p", { class: "note" }, "It stays in the memory of this page and is gone when the page is closed."),
+      el(
+        "div",
+        { class: "buttons" },
+        el("button", { type: "button", onclick: () => dialog().close("no") }, "Not now"),
+        el("button", { type: "submit", class: "primary", value: "yes" }, "Use it"),
+      ),
+    );
+    const box = show(form);
+    field.focus();
+    box.addEventListener(
+      "close",
+      () => {
+        const given = box.returnValue === "yes" ? field.value.trim() : "";
+        box.returnValue = "";
+        field.value = "";
+        if (given) setToken(given);
+        resolve(Boolean(given));
+      },
+      { once: true },
+    );
+  });
+}
+
+const ACTIONS = {
+  pause: {
+    label: "Pause",
+    title: "Pause",
+    words: ["What is in flight is finished and its offset saved; then nothing more is delivered.", "It stays paused over restarts until somebody resumes it. While it rests, the lag is not measured, and what the table cleans up in the meantime may be gone for it."],
+    done: "is paused.",
+  },
+  resume: {
+    label: "Resume",
+    title: "Resume",
+    words: ["Delivery goes on at the saved offset; nothing is lost or doubled by that. A failed pipeline is tried again: where its cause is still there, it fails again with the same error."],
+    done: "goes on.",
+  },
+  maintain: {
+    label: "Run maintenance",
+    title: "Run maintenance on the log of",
+    words: ["A checkpoint of the newest version is written if there are commits since the last one, and so is whatever else the policy finds due.", "Only the log is touched: no commit is written and no data file is changed. It runs beside the deliveries."],
+    done: "will be maintained now; the result appears on its page.",
+  },
+  reset: {
+    label: "Reset…",
+    title: "Reset the offset of",
+    words: [],
+    done: "was reset.",
+    isDangerous: true,
+  },
+};
+
+function resetChoice() {
+  const version = el("input", { type: "text", id: "place", "aria-label": "Version or timestamp", placeholder: "12 or 2026-11-21T03:00:00Z", spellcheck: "false", autocomplete: "off" });
+  const choices = [
+    ["snapshot", "Snapshot", "Every row of the newest version is delivered again as an insert, then what follows. Readers see rows they had before."],
+    ["latest", "Latest", "Only what is committed from now on is delivered. Everything not delivered yet is skipped, for good."],
+    ["place", "A version or time", "Delivery begins there again: earlier deliveries are repeated, or what lies between is skipped."],
+  ];
+  const group = el(
+    "fieldset",
+    {},
+    el("legend", {}, "Where delivery goes on"),
+    ...choices.map(([value, label, words]) =>
+      el("label", { class: "choice" }, el("input", { type: "radio", name: "to", value, required: true }), el("span", {}, el("strong", {}, label), el("span", {}, words))),
+    ),
+    version,
+  );
+  version.addEventListener("input", () => {
+    group.querySelector("input[value=place]").checked = true;
+  });
+  return {
+    node: group,
+    value() {
+      const chosen = group.querySelector("input[name=to]:checked");
+      if (!chosen) return "";
+      return chosen.value === "place" ? version.value.trim() : chosen.value;
+    },
+  };
+}
+
+function confirmAction(name, action) {
+  const words = ACTIONS[action];
+  const choice = action === "reset" ? resetChoice() : null;
+  return new Promise((resolve) => {
+    const form = el(
+      "form",
+      { method: "dialog" },
+      el("h2", { id: "dialog-title" }, `${words.title} `, el("span", { class: "name" }, name), "?"),
+      ...words.words.map((text) => el("p", {}, text)),
+      choice && choice.node,
+      el(
+        "div",
+        { class: "buttons" },
+        el("button", { type: "button", onclick: () => dialog().close("no") }, "Cancel"),
+        el("button", { type: "submit", class: words.isDangerous ? "danger" : "primary", value: "yes" }, words.label.replace("…", "")),
+      ),
+    );
+    const box = show(form);
+    box.addEventListener(
+      "close",
+      () => {
+        const isYes = box.returnValue === "yes";
+        box.returnValue = "";
+        resolve(isYes && (!choice || choice.value()) ? { to: choice ? choice.value() : null } : null);
+      },
+      { once: true },
+    );
+  });
+}
+
+async function perform(name, action) {
+  const answer = await confirmAction(name, action);
+  if (!answer) return;
+  for (;;) {
+    try {
+      await act(name, action, answer.to ? { to: answer.to } : undefined);
+      toast(`${name} ${ACTIONS[action].done}`);
+      return;
+    } catch (error) {
+      if (error instanceof Refused && error.status === 401) {
+        if (await askToken("This daemon asks for its token before it changes anything.")) continue;
+        return;
+      }
+      toast(error.message, "error");
+      return;
+    }
+  }
+}
+
+// Buttons for what fits a table's state; a table that is only maintained has nothing to pause.
+export function actionButtons(name, row) {
+  const isHeld = ["paused", "failed", "stopped"].includes(row.state);
+  const all = [];
+  if (row.sink) all.push(isHeld ? "resume" : "pause");
+  if (row.is_maintained) all.push("maintain");
+  if (row.sink && row.engine === "arrow") all.push("reset");
+  return all.map((action) => el("button", { type: "button", "data-action": action, class: ACTIONS[action].isDangerous ? "danger quiet" : "", onclick: () => perform(name, action) }, ACTIONS[action].label));
+}

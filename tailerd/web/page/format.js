@@ -1,0 +1,68 @@
+// Numbers with their units, as short as they stay true.
+
+export const NONE = "–";
+
+const whole = new Intl.NumberFormat("en");
+const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+
+export function count(value) {
+  if (value === null || value === undefined) return NONE;
+  return Math.abs(value) < 100000 ? whole.format(value) : short.format(value);
+}
+
+export function counted(value, one, many) {
+  if (value === null || value === undefined) return NONE;
+  return `${count(value)} ${value === 1 ? one : many}`;
+}
+
+export function bytes(value) {
+  if (value === null || value === undefined) return NONE;
+  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+  let size = Math.abs(value);
+  let unit = 0;
+  while (size >= 1024 && unit < units.length - 1) {
+    size /= 1024;
+    unit += 1;
+  }
+  const digits = unit === 0 || size >= 100 ? 0 : 1;
+  return `${value < 0 ? "−" : ""}${size.toFixed(digits)} ${units[unit]}`;
+}
+
+export function seconds(value) {
+  if (value === null || value === undefined) return NONE;
+  if (value === 0) return "0 s";
+  if (value < 1) return `${Math.max(1, Math.round(value * 1000))} ms`;
+  if (value < 10) return `${value.toFixed(1)} s`;
+  if (value < 120) return `${Math.round(value)} s`;
+  if (value < 7200) return `${Math.round(value / 60)} min`;
+  if (value < 172800) return `${Math.round(value / 3600)} h`;
+  return `${Math.round(value / 86400)} days`;
+}
+
+export function rate(value) {
+  if (value === null || value === undefined) return NONE;
+  if (value === 0) return "0 rows/s";
+  if (value < 0.1) return "< 0.1 rows/s";
+  return `${value < 10 ? value.toFixed(1) : count(Math.round(value))} rows/s`;
+}
+
+export function signed(text, value) {
+  return value > 0 ? `+${text}` : text;
+}
+
+const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+const day = new Intl.DateTimeFormat("en-GB", { day: "2-digit", month: "short", year: "numeric" });
+
+export function time(ms) {
+  return ms === null || ms === undefined ? NONE : clock.format(ms);
+}
+
+export function moment(ms) {
+  return ms === null || ms === undefined ? NONE : `${day.format(ms)}, ${clock.format(ms)}`;
+}
+
+export function ago(ms, nowMs) {
+  if (ms === null || ms === undefined) return NONE;
+  const past = Math.max(0, nowMs - ms) / 1000;
+  return past < 1 ? "just now" : `${seconds(Math.round(past))} ago`;
+}

@@ -1,0 +1,72 @@
+// What the daemon is asked: events as they come, a table's page, and changes. The token, where one
+// is needed, stays in this module's memory and is gone with the page.
+
+let token = "";
+
+export function setToken(text) {
+  token = text;
+}
+
+function headers(more) {
+  return token ? { Authorization: `Bearer ${token}`, ...more } : { ...more };
+}
+
+export class Refused extends Error {
+  constructor(status, code, message) {
+    super(message);
+    this.status = status;
+    this.code = code;
+  }
+}
+
+async function refused(answer) {
+  let error = {};
+  try {
+    error = (await answer.json()).error || {};
+  } catch {
+    // Not of ours: the status has to do.
+  }
+  return new Refused(answer.status, error.code || "", error.message || `The daemon answered ${answer.status}.`);
+}
+
+async function ask(path, options) {
+  const answer = await fetch(path, { cache: "no-store", ...options, headers: headers(options && options.headers) });
+  if (!answer.ok) throw await refused(answer);
+  return answer.json();
+}
+
+export function table(name) {
+  return ask(`/tables/${encodeURIComponent(name)}`);
+}
+
+export function act(name, action, body) {
+  const json = body ? { "Content-Type": "application/json" } : {};
+  return ask(`/pipelines/${encodeURIComponent(name)}/${action}`, {
+    method: "POST",
+    headers: { "X-Tailerd": "1", ...json },
+    body: body ? JSON.stringify(body) : undefined,
+  });
+}
+
+// Server-sent events over fetch: an EventSource cannot send a token.
+export async function listen(onMessage, signal) {
+  const answer = await fetch("/events", { cache: "no-store", headers: headers(), signal });
+  if (!answer.ok) throw await refused(answer);
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const parts = (rest + value).split("\n\n");
+    rest = parts.pop();
+    for (const part of parts) {
+      let name = "";
+      let data = "";
+      for (const line of part.split("\n")) {
+        if (line.startsWith("event: ")) name = line.slice(7);
+        else if (line.startsWith("data: ")) data += line.slice(6);
+      }
+      if (data) onMessage(name, JSON.parse(data));
+    }
+  }
+}
