@@ -69,10 +69,9 @@ class CommitWindow:
             if version in self._listed:
                 await self._fetch_listed(version)
                 return self._found[version]
-            file = await self.reader.commit_file(version)
-            if file is None:
+            found = await self.reader.find_commit(version)
+            if found is None:
                 return None
-            found = await self.reader.read_commit(file)
         except FileMissingError as error:
             raise MissingVersionError(
                 f"The commit of version {version} or one soon after it vanished while it was read:"

@@ -81,10 +81,9 @@ async def test_a_storage_that_fails_once_loses_nothing(tmp_path: Path) -> None:
     source = await DeltaChangeSource.open(str(tmp_path), wrap_store=stores)
     at = await source.initial_offset("latest")
     table.append([{"id": 3, "name": ""}])
-    for kind in ("head", "get"):
-        stores.faulty[0].fail_nth(1, kind=kind)
-        with pytest.raises(StorageError):
-            await source.latest_offset(at, EVERYTHING)
+    stores.faulty[0].fail_nth(1, kind="get")
+    with pytest.raises(StorageError):
+        await source.latest_offset(at, EVERYTHING)
     end = await source.latest_offset(at, EVERYTHING)
     assert [row["id"] for row in rows_of(await batches_of(source, at, end))] == [3]
 
