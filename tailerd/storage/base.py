@@ -80,6 +80,12 @@ class ObjectStore(Protocol):
         """Return the file's bytes, or `length` of them from `start`; fewer at the end."""
         ...
 
+    async def fetch(
+        self, path: str, start: int = 0, length: int | None = None
+    ) -> tuple[FileMeta, bytes]:
+        """Return the bytes that `get` would, and what `head` tells of the file, in one request."""
+        ...
+
     async def get_many(self, paths: Sequence[str]) -> list[bytes]:
         """Return whole files in the order asked for, fetched as cheaply as the store can."""
         ...

@@ -175,6 +175,22 @@ async def test_get_returns_the_whole_file_or_a_range_and_fewer_bytes_at_the_end(
     assert await store.get(path, 11) == b""
 
 
+async def test_fetch_gives_what_get_and_head_give(store: ObjectStore, folder: str) -> None:
+    path = f"{folder}/a"
+    for size in (0, 10, 100_000):
+        whole = bytes(range(250)) * (size // 250) + b"x" * (size % 250)
+        await store.put(path, whole)
+        meta = await store.head(path)
+        assert meta.size_bytes == size
+        assert await store.fetch(path) == (meta, whole)
+        assert await store.fetch(path, 0, 70_000) == (meta, whole[:70_000])
+        assert await store.fetch(path, 3, 4) == (meta, whole[3:7])
+        assert await store.fetch(path, 0, 0) == (meta, b"")
+    for missing in (f"{folder}/nothing", folder):
+        with pytest.raises(FileMissingError):
+            await store.fetch(missing)
+
+
 async def test_an_empty_file_is_a_file(store: ObjectStore, folder: str) -> None:
     await store.put(f"{folder}/empty", b"")
     assert await store.get(f"{folder}/empty") == b""
