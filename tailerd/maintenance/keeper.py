@@ -34,6 +34,11 @@ class _Bell(Hint):
     def ring(self) -> None:
         self._ring()
 
+    def tell(self, version: int | None, seen: Callable[[], None]) -> None:
+        # What is maintained a little later is none the worse.
+        self._ring()
+        seen()
+
 
 class MaintenanceKeeper:
     """Runs the maintenance of tables that come and go. `run` once.

@@ -10,12 +10,12 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.delivery import DeliveryTracker
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, DEFAULT_READ_LIMIT, BatchLimit, ReadLimit
-from tailerd.changefeed.offset import Offset, Phase, Version
+from tailerd.changefeed.offset import Offset, Version
 from tailerd.changefeed.saved_offset import OffsetStore
 from tailerd.clock import Clock
 from tailerd.errors import BugError, SinkError, TableError, TailerdError
@@ -25,8 +25,9 @@ from tailerd.pipeline.identity import check_identity, identified, last_version, 
 from tailerd.pipeline.memory_budget import TableMemory
 from tailerd.pipeline.poison_log import PoisonLog, PoisonRecord
 from tailerd.pipeline.policies import OnGap, OnPoison
+from tailerd.pipeline.target import clipped, is_past
 from tailerd.sinks.base import Delivery, Fencer, Sink
-from tailerd.sources.base import ChangeSource
+from tailerd.sources.base import ChangeSource, HearsEvents
 from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.hints import Hint
 
@@ -230,23 +231,31 @@ class Journey:
     async def _next_end(self, offset: Offset, target: Version | None) -> Offset | None:
         """Wait for something new and return how far the next delivery goes; None: no more."""
         while not self._is_stopping:
-            if target is not None and _is_past(offset, target):
+            if target is not None and is_past(offset, target):
                 if offset.version > target + 1:
                     # The log is shorter than it was; the source knows what to call that.
                     await self._source.latest_offset(offset, self._plan.read_limit)
                 await self._measure(offset)
                 return None
             began = self._clock.monotonic()
-            end = await self._source.latest_offset(offset, self._plan.read_limit)
+            end = await self._look(offset)
             if end != offset:
                 self._tell_advance(offset, end, self._clock.monotonic() - began)
                 await self._measure(offset)
-                return _clipped(end, target)
+                return clipped(end, target)
             self._measure_idle(offset)
             if self._plan.is_once:
                 return None
             await self._hint.wait()
         return None
+
+    async def _look(self, offset: Offset) -> Offset:
+        look = self._hint.begin_look()
+        if isinstance(self._source, HearsEvents) and (look.is_woken or look.version is not None):
+            self._source.hear(look.version)
+        end = await self._source.latest_offset(offset, self._plan.read_limit)
+        self._hint.end_look(look)
+        return end
 
     async def _deliver_after(
         self, before: asyncio.Task[None] | None, start: Offset, end: Offset
@@ -386,13 +395,3 @@ class Journey:
         if backlog != self._last_backlog:
             self._last_backlog = backlog
             self._telemetry.emit(backlog)
-
-
-def _is_past(offset: Offset, target: Version | None) -> bool:
-    return target is not None and offset.phase is Phase.FOLLOW and offset.version > target
-
-
-def _clipped(end: Offset, target: Version | None) -> Offset:
-    if target is None or not _is_past(end, target):
-        return end
-    return replace(end, version=Version(target + 1), phase=Phase.FOLLOW, position=0)

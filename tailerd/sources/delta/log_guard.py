@@ -51,9 +51,11 @@ class LogGuard:
         self._looked_at = float("-inf")
         self._spared: int | None = None
 
-    def hear(self, version: int) -> None:
-        """Hear that a version is there, from somebody who may be wrong."""
-        self._told_version = max(self._told_version, version)
+    def hear(self, version: int | None) -> None:
+        """Hear that something happened, or a version is there, from somebody who may be wrong."""
+        self._spared = None
+        if version is not None:
+            self._told_version = max(self._told_version, version)
 
     async def look_around(self, version: int) -> LogListing:
         """List the log around a version."""
@@ -70,7 +72,7 @@ class LogGuard:
             As `check_gap`, where it is time for a listing.
         """
         spared, self._spared = self._spared, None
-        if spared == version and self.is_fresh and self._told_version < version:
+        if spared == version and self.is_fresh:
             return True
         self._window.forget_absence()
         if not await self._need.is_late():

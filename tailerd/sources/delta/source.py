@@ -242,8 +242,8 @@ class DeltaChangeSource:
             await self._guard.end_look(start.version, end.version, seen)
         return end
 
-    def hear(self, version: int) -> None:
-        """Hear that a version is there, from an event; if it is not found, the log is listed."""
+    def hear(self, version: int | None) -> None:
+        """Hear that something happened; if a version told of is not found, the log is listed."""
         self._guard.hear(version)
 
     def _check_identity(self, offset: Offset) -> None:
