@@ -27,6 +27,9 @@ NOT_COUNTED = {
     events.TableRejected,
     events.ShutdownRequested,
     events.WatcherUnavailable,
+    events.NotificationsFailed,
+    events.NotificationsResumed,
+    events.NotificationRejected,
     events.ChecksumDiffered,
 }
 
