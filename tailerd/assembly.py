@@ -15,6 +15,7 @@ from tailerd.changefeed.offset import Offset
 from tailerd.changefeed.saved_offset import OffsetStore
 from tailerd.clock import Clock
 from tailerd.config import Config, SinkConfig, TableConfig
+from tailerd.config.sections import is_in_bucket
 from tailerd.config.values import check_start
 from tailerd.delta.log_reader import LogReader
 from tailerd.delta.protocol.log_path import LOG_FOLDER
@@ -225,12 +226,15 @@ def open_watchers(
         telemetry.emit(events.WatcherUnavailable(path=path, hint=reason))
 
     by_interval: dict[float | None, list[str]] = {}
+    local: list[str] = []
     for table in tables:
-        by_interval.setdefault(table.poll_interval, []).append(log_folder(table))
-    folders = [folder for group in by_interval.values() for folder in group]
-    if not folders:
+        folder = log_folder(table)
+        by_interval.setdefault(table.poll_interval, []).append(folder)
+        if not is_in_bucket(table.path):
+            local.append(folder)
+    if not by_interval:
         return []
-    files = watch_folders(folders, on_unavailable=report)
+    files = watch_folders(local, on_unavailable=report)
     watchers: list[Watcher] = [files]
     for interval, group in by_interval.items():
         watchers.append(

@@ -35,6 +35,7 @@ from tailerd.pipeline.fleet import Fleet
 from tailerd.pipeline.growth_keeper import GrowthKeeper
 from tailerd.pipeline.pause_store import PauseStore
 from tailerd.pipeline.state_lock import state_lock
+from tailerd.storage.s3.settings import S3Settings, use_settings
 from tailerd.telemetry import Handler, Telemetry, events
 from tailerd.telemetry.metrics import Metrics
 from tailerd.telemetry.status import StatusBoard
@@ -81,6 +82,7 @@ class Daemon:
             is_watching_config: Whether a changed file is read without being asked.
             is_own_process: Whether the process ends after `run`, so that signals no longer matter.
         """
+        use_settings(S3Settings.of_config(config.storage))
         self.interrupted_by: signal.Signals | None = None
         self._file_config = config
         self._config_path = config_path
@@ -285,6 +287,7 @@ class Daemon:
                 )
             )
             return
+        use_settings(S3Settings.of_config(config.storage))
         self._file_config = config
         self.fleet.patience_seconds = config.shutdown_timeout
         self._telemetry.emit(events.ConfigReloaded(path=str(self._config_path or "")))

@@ -108,14 +108,14 @@ def _lines(table: str, survey: Survey, done: dict[str, _Line]) -> list[_Line]:
 
 
 async def _work_of(table: str, config_path: Path | None) -> TableMaintenance:
+    from tailerd.cli.configured import read_config
     from tailerd.cli.offsets import check_name
-    from tailerd.config import discover_tables, load_config
     from tailerd.delta.log_reader import LogReader
     from tailerd.maintenance.jobs import TableMaintenance
     from tailerd.maintenance.plan import Policies
 
     if config_path is not None:
-        config = discover_tables(load_config(config_path)).config
+        config = read_config(config_path).config
         check_name(config, table)
         return await maintenance_of(config, table)
     return TableMaintenance(LogReader.at(table, on_mismatch=lambda _: None), Policies())

@@ -28,9 +28,9 @@ def command(context: click.Context, file: Path, is_json: bool) -> None:
 
     Nothing is written or made. Ends with the status of the first thing that would fail.
     """
-    from tailerd.config import discover_tables, load_config
+    from tailerd.cli.configured import read_config
 
-    discovery = discover_tables(load_config(file))
+    discovery = read_config(file)
     reports = asyncio.run(_examine(discovery.config))
     for report in reports:
         report["discovered_by"] = discovery.found.get(str(report["table"]))

@@ -17,6 +17,7 @@ from tailerd.config.sections import (
     read_sink,
     refuse_other_stores,
 )
+from tailerd.config.storage import StorageConfig
 from tailerd.config.values import Seconds, SizeBytes
 from tailerd.errors import ConfigError
 
@@ -50,6 +51,9 @@ class Config(BaseSettings):
     )
     http: HttpConfig = Field(default_factory=HttpConfig, description="The HTTP listener.")
     spark: SparkConfig = Field(default_factory=SparkConfig, description="The Spark session.")
+    storage: StorageConfig = Field(
+        default_factory=StorageConfig, description="Tables in buckets (`s3://bucket/path`)."
+    )
     growth: bool = Field(
         default=True,
         description="Whether to keep the sizes of tables and logs (`tailerd_table_*`), which opens"

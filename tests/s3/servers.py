@@ -132,7 +132,7 @@ class S3Server:
     def new_bucket(self) -> str:
         """Make a bucket and return its name."""
         name = f"b-{secrets.token_hex(6)}"
-        self._admin().create_bucket(Bucket=name)
+        self.admin().create_bucket(Bucket=name)
         return name
 
     def stop(self) -> None:
@@ -140,7 +140,8 @@ class S3Server:
         if self._process is not None:
             self._process.end(signal.SIGTERM, seconds=5)
 
-    def _admin(self) -> Any:
+    def admin(self) -> Any:
+        """Return one vendor's client for S3; threads may share it."""
         if self._own_client is None:
             self._own_client = self.client()
         return self._own_client

@@ -32,7 +32,7 @@ from tailerd.storage.s3.settings import S3Account
 T = TypeVar("T")
 
 _BACKOFF = Backoff(first_seconds=0.1, max_seconds=5.0)
-_BUDGET = 100.0
+_BUDGET = 500.0
 _RETRY_COST = 5.0
 _SUCCESS_GAIN = 1.0
 _REFRESH_SECONDS = 1.0
@@ -78,8 +78,8 @@ class Request:
     Attributes:
         doing: The right it needs: `list`, `get`, `put` or `delete`.
         path: `bucket/key`.
-        is_ours: Asked where a condition is refused after an attempt whose answer was lost: tells
-            whether that attempt was what fulfilled it.
+        is_ours: Asked where a condition is refused: tells whether an earlier attempt, whose answer
+            was lost, was what fulfilled it.
     """
 
     doing: str
@@ -111,7 +111,7 @@ class Connection:
         Raises:
             StorageError: As `map_failure` says.
         """
-        is_unheard = has_renewed = False
+        has_renewed = False
         for attempt in range(self._account.attempts):
             client: S3Client | None = None
             try:
@@ -121,7 +121,9 @@ class Connection:
             except StorageError:
                 raise
             except VENDOR_ERRORS as error:
-                if is_refused_condition(error) and is_unheard and client and request.is_ours:
+                if is_refused_condition(error) and request.is_ours:
+                    # Also after the first attempt: below, a connection that breaks is tried again
+                    # without a word.
                     asked = Request(doing="get", path=request.path)
                     if await self.call(asked, request.is_ours):
                         return None
@@ -130,7 +132,6 @@ class Connection:
                     await self._renew(client)
                     continue
                 elif self._may_retry(error, attempt):
-                    is_unheard = True
                     await asyncio.sleep(_BACKOFF.wait_seconds(attempt, self._chance))
                     continue
                 raise map_failure(

@@ -39,13 +39,13 @@ VENDOR_ERRORS = (
     TimeoutError,
 )
 
-_MISSING = frozenset({"NoSuchKey", "404", "NotFound", "NoSuchVersion"})
+_MISSING = frozenset({"NoSuchKey", "404", "NotFound", "NoSuchVersion", "NoSuchUpload"})
 _EXPIRED = frozenset(
     {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"}
 )
 _WRONG_KEYS = frozenset(
     {"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "InvalidClientTokenId"}
-)
+) | {"XAdminUserNotFound"}
 _SKEWED = frozenset({"RequestTimeTooSkewed"})
 _BUSY = frozenset(
     {
@@ -121,7 +121,7 @@ def map_failure(error: Exception, doing: str, path: str, *, attempts: int = 1) -
             f"The bucket {bucket} does not exist, so {place} cannot be read or written.",
             hint="Check its name, and the endpoint and region it is asked for at.",
         )
-    if code in _MISSING or status == 404:
+    if code in _MISSING:
         return FileMissingError(f"{place} does not exist.")
     if is_refused_condition(error):
         return FileExistsAlreadyError(f"{place} exists already.")

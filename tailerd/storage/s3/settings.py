@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import SecretStr
+
+    from tailerd.config.storage import BucketConfig, StorageConfig
+
+SETTINGS_VARIABLE = "TAILERD_INTERNAL_S3_SETTINGS"
+"""Of the environment: how a process that this one started, and those it starts, reach buckets."""
 
 SKIP_SIGNATURE = "AWS_SKIP_SIGNATURE"
 """Of the environment, as other Delta clients have it: ask without credentials."""
@@ -28,7 +38,7 @@ class S3Account:
     region: str = ""
     path_style: bool | None = None
     profile: str = ""
-    access_key_id: str = ""
+    access_key_id: str = field(default="", repr=False)
     secret_access_key: str = field(default="", repr=False)
     session_token: str = field(default="", repr=False)
     is_anonymous: bool = False
@@ -59,12 +69,41 @@ class S3Settings:
         """Return how a bucket is reached."""
         return next((account for name, account in self.buckets if name == bucket), self.default)
 
-    def with_attempts(self, attempts: int) -> S3Settings:
-        """Return the same with another number of attempts."""
-        return S3Settings(
-            default=replace(self.default, attempts=attempts),
-            buckets=tuple((b, replace(account, attempts=attempts)) for b, account in self.buckets),
+    @classmethod
+    def of_config(cls, config: StorageConfig) -> S3Settings:
+        """Return what a configuration's section says."""
+        default = replace(
+            _account(S3Account.of_environment(), config),
+            connect_timeout_seconds=config.connect_timeout,
+            read_timeout_seconds=config.read_timeout,
+            attempts=config.attempts,
+            max_connections=config.max_connections,
         )
+        buckets = ((name, _account(default, own)) for name, own in config.buckets.items())
+        return cls(default=default, buckets=tuple(buckets))
+
+
+def _account(base: S3Account, config: BucketConfig) -> S3Account:
+    """Return `base` with what a section sets; half of somebody else's credentials is none."""
+    if config.anonymous or config.profile or config.access_key_id:
+        base = replace(
+            base,
+            profile=config.profile or "",
+            access_key_id=_plain(config.access_key_id),
+            secret_access_key=_plain(config.secret_access_key),
+            session_token=_plain(config.session_token),
+            is_anonymous=config.anonymous,
+        )
+    return replace(
+        base,
+        endpoint=config.endpoint or base.endpoint,
+        region=config.region or base.region,
+        path_style=base.path_style if config.path_style is None else config.path_style,
+    )
+
+
+def _plain(secret: SecretStr | None) -> str:
+    return "" if secret is None else secret.get_secret_value()
 
 
 _in_use: S3Settings | None = None
@@ -81,4 +120,23 @@ def use_settings(settings: S3Settings | None) -> None:
 
 def settings_in_use() -> S3Settings:
     """Return the settings of this process, for other processes to use too."""
-    return _in_use or S3Settings(default=S3Account.of_environment())
+    if _in_use is not None:
+        return _in_use
+    handed_down = os.environ.get(SETTINGS_VARIABLE)
+    if handed_down:
+        return _of_json(handed_down)
+    return S3Settings(default=S3Account.of_environment())
+
+
+def hand_down_settings() -> None:
+    """Let processes that are started from now on use this process's settings, by environment."""
+    if _in_use is not None:
+        os.environ[SETTINGS_VARIABLE] = json.dumps(asdict(_in_use))
+
+
+def _of_json(text: str) -> S3Settings:
+    fields = json.loads(text)
+    return S3Settings(
+        default=S3Account(**fields["default"]),
+        buckets=tuple((name, S3Account(**account)) for name, account in fields["buckets"]),
+    )
