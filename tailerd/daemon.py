@@ -24,11 +24,11 @@ from tailerd.assembly import (
     delivered_folders,
     kept_tables,
     open_log,
-    open_watchers,
-    watched_tables,
+    watched_folders,
+    watchers_of,
 )
 from tailerd.clock import SystemClock
-from tailerd.config import Config, TableConfig, discover_tables
+from tailerd.config import Config, discover_tables
 from tailerd.errors import BugError, ConfigError, TailerdError
 from tailerd.maintenance.keeper import MaintenanceKeeper
 from tailerd.pipeline.fleet import Fleet
@@ -237,16 +237,16 @@ class Daemon:
     async def _follow(self, config: Config, assembly: Assembly, group: asyncio.TaskGroup) -> None:
         """Keep fleet and watchers as the file and the folders say, until cancelled."""
         watching: asyncio.Task[None] | None = None
-        watched: list[TableConfig] = []
+        watched: object = None
         try:
             while True:
-                wanted = watched_tables(config)
+                wanted = watched_folders(config), config.notifications
                 if watching is None or wanted != watched:
                     if watching is not None:
                         watching.cancel()
                         await asyncio.wait([watching])
                     watched = wanted
-                    watchers = open_watchers(wanted, telemetry=self._telemetry, clock=self._clock)
+                    watchers = watchers_of(config, telemetry=self._telemetry, clock=self._clock)
                     watching = group.create_task(assembly.hints.run(watchers))
                 self._maintain(config, group)
                 is_asked = await self._occasion()

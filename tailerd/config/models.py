@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from tailerd.config.notifications import NotificationsConfig
 from tailerd.config.sections import (
     DiscoverConfig,
     Engine,
@@ -53,6 +54,10 @@ class Config(BaseSettings):
     spark: SparkConfig = Field(default_factory=SparkConfig, description="The Spark session.")
     storage: StorageConfig = Field(
         default_factory=StorageConfig, description="Tables in buckets (`s3://bucket/path`)."
+    )
+    notifications: NotificationsConfig | None = Field(
+        default=None,
+        description="Queue that tells of new commits in buckets, for all tables there.",
     )
     growth: bool = Field(
         default=True,

@@ -11,7 +11,7 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -23,6 +23,8 @@ from botocore.parsers import ResponseParserError
 
 from tailerd.backoff import Backoff
 from tailerd.clock import Clock
+from tailerd.config.notifications import NotificationsConfig
+from tailerd.storage.s3.settings import S3Account
 from tailerd.watchers.base import StorageEvent
 from tailerd.watchers.s3_events import commit_hints, created_objects
 
@@ -37,29 +39,6 @@ _VENDOR_ERRORS = (
     *(aiohttp.ClientError, OSError, TimeoutError, ValueError),
 )
 _Message = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SqsSettings:
-    """Which queue, and who asks it; what is empty is left to the SDK.
-
-    Attributes:
-        queue: URL of the queue.
-        endpoint: URL of the service, where it is not AWS.
-        wait_seconds: How long one request waits for a message, 20 at most.
-        malformed_receives: A message nobody understands is deleted when it came so often; None:
-            never, the queue's own rule for dead letters takes it.
-    """
-
-    queue: str
-    endpoint: str = ""
-    region: str = ""
-    profile: str = ""
-    access_key_id: str = ""
-    secret_access_key: str = field(default="", repr=False)
-    session_token: str = field(default="", repr=False)
-    wait_seconds: int = 20
-    malformed_receives: int | None = 3
 
 
 class QueueReports(Protocol):
@@ -92,14 +71,22 @@ class SqsWatcher:
     def __init__(
         self,
         folders: Sequence[str],
-        settings: SqsSettings,
+        config: NotificationsConfig,
+        account: S3Account,
         *,
         reports: QueueReports,
         clock: Clock,
     ) -> None:
-        """Ask nothing before `events`."""
+        """Ask nothing before `events`.
+
+        Args:
+            folders: As the store of buckets spells them.
+            config: Which queue.
+            account: Whose credentials it is asked with.
+        """
         self._folders = frozenset(folders)
-        self._settings = settings
+        self._config = config
+        self._account = account
         self._reports = reports
         self._clock = clock
         self._chance = random.Random()
@@ -157,7 +144,7 @@ class SqsWatcher:
             yield StorageEvent(hint.folder, hint.version, partial(self._seen, identity))
 
     def _not_understood(self, message: _Message, identity: str, receipt: str) -> None:
-        most = self._settings.malformed_receives
+        most = self._config.malformed_receives
         times = int(message.get("Attributes", {}).get("ApproximateReceiveCount", 1))
         is_deleted = most is not None and times >= most
         self._reports.not_understood(identity, is_deleted)
@@ -180,9 +167,9 @@ class SqsWatcher:
         try:
             client = await self._connected()
             answer = await client.receive_message(
-                QueueUrl=self._settings.queue,
+                QueueUrl=self._config.queue,
                 MaxNumberOfMessages=BATCH_MESSAGES,
-                WaitTimeSeconds=self._settings.wait_seconds,
+                WaitTimeSeconds=int(self._config.wait),
                 MessageSystemAttributeNames=["ApproximateReceiveCount"],
             )
         except _VENDOR_ERRORS as error:
@@ -214,25 +201,26 @@ class SqsWatcher:
             self._something_done.clear()
         try:
             client = await self._connected()
-            await client.delete_message_batch(QueueUrl=self._settings.queue, Entries=entries)
+            await client.delete_message_batch(QueueUrl=self._config.queue, Entries=entries)
         except _VENDOR_ERRORS:
             # They come again and are found done; what ails the queue is told where it is asked.
             return
 
     async def _connected(self) -> Any:
         if self._client is None:
-            use = self._settings
+            use, about = self._account, self._config
             session = AioSession(profile=use.profile or None)
+            region = about.region_of_queue or use.region or session.get_config_variable("region")
             context = session.create_client(
                 "sqs",
-                region_name=use.region or session.get_config_variable("region") or "us-east-1",
-                endpoint_url=use.endpoint or None,
+                region_name=region or "us-east-1",
+                endpoint_url=about.endpoint,
                 aws_access_key_id=use.access_key_id or None,
                 aws_secret_access_key=use.secret_access_key or None,
                 aws_session_token=use.session_token or None,
                 config=AioConfig(
                     connect_timeout=5,
-                    read_timeout=use.wait_seconds + 10,
+                    read_timeout=about.wait + 10,
                     retries={"total_max_attempts": 1},
                     tcp_keepalive=True,
                 ),
