@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import random
 import time
@@ -172,6 +173,7 @@ class Connection:
         account = self._account
         try:
             session = AioSession(profile=account.profile or None)
+            session.register_component("data_loader", _models())
             region = account.region or os.environ.get("AWS_REGION") or _region_of(session)
             context = session.create_client(
                 "s3",
@@ -194,6 +196,12 @@ class Connection:
         """Close what is open."""
         self._client = None
         await self._stack.aclose()
+
+
+@functools.cache
+def _models() -> object:
+    """Return what knows S3's operations; a megabyte of JSON, parsed once for all clients."""
+    return AioSession().get_component("data_loader")
 
 
 async def _close_later(stack: AsyncExitStack, account: S3Account) -> None:
