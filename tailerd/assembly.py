@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from functools import partial
@@ -15,6 +15,7 @@ from tailerd.changefeed.offset import Offset
 from tailerd.changefeed.saved_offset import OffsetStore
 from tailerd.clock import Clock
 from tailerd.config import Config, SinkConfig, TableConfig
+from tailerd.config.sections import is_in_bucket
 from tailerd.config.values import check_start
 from tailerd.delta.log_reader import LogReader
 from tailerd.delta.protocol.log_path import LOG_FOLDER
@@ -39,11 +40,11 @@ from tailerd.sources.delta.snapshot_spool import SnapshotSpool
 from tailerd.sources.delta.source import DeltaChangeSource
 from tailerd.storage.locate import locate
 from tailerd.storage.metered import MeteredStore, RequestKind
+from tailerd.storage.s3.settings import S3Settings
 from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.base import Watcher
 from tailerd.watchers.hints import Hint, HintBoard
-from tailerd.watchers.local import watch_folders
-from tailerd.watchers.poll import FloorWatcher, PollWatcher
+from tailerd.watchers.opening import WatchedFolder, open_watchers
 
 if TYPE_CHECKING:
     from tailerd.spark.engine import SparkEngine
@@ -209,43 +210,33 @@ def delivered_folders(config: Config) -> dict[str, str]:
     return {name: log_folder(table) for name, table in config.tables.items() if table.has_sink}
 
 
-def watched_tables(config: Config) -> list[TableConfig]:
-    """Return the tables whose folders have to be watched; Spark watches its own."""
+def watched_folders(config: Config) -> list[WatchedFolder]:
+    """Return the log folders that have to be watched; Spark watches its own."""
     return [
-        table
+        WatchedFolder(
+            folder=log_folder(table),
+            is_in_bucket=is_in_bucket(table.path),
+            poll_interval=table.poll_interval,
+        )
         for name, table in config.tables.items()
         if table.maintenance is not None or (table.has_sink and config.engine_of(name) == "arrow")
     ]
 
 
+def watchers_of(config: Config, *, telemetry: Telemetry, clock: Clock) -> list[Watcher]:
+    """Return what tells of commits in those folders."""
+    return open_watchers(
+        watched_folders(config),
+        config.notifications,
+        account=S3Settings.of_config(config.storage).default,
+        telemetry=telemetry,
+        clock=clock,
+    )
+
+
 def lacks_demo_table(config: TableConfig) -> bool:
     """Tell whether the table says `create: demo` and is not there yet."""
     return config.create == "demo" and not Path(log_folder(config)).exists()
-
-
-def open_watchers(
-    tables: Iterable[TableConfig], *, telemetry: Telemetry, clock: Clock
-) -> list[Watcher]:
-    """Return one watcher of file events for all tables, and pollers beneath it."""
-
-    def report(path: str, reason: str) -> None:
-        telemetry.emit(events.WatcherUnavailable(path=path, hint=reason))
-
-    by_interval: dict[float | None, list[str]] = {}
-    for table in tables:
-        by_interval.setdefault(table.poll_interval, []).append(log_folder(table))
-    folders = [folder for group in by_interval.values() for folder in group]
-    if not folders:
-        return []
-    files = watch_folders(folders, on_unavailable=report)
-    watchers: list[Watcher] = [files]
-    for interval, group in by_interval.items():
-        watchers.append(
-            FloorWatcher(group, is_covered=files.covers, clock=clock)
-            if interval is None
-            else PollWatcher(group, interval_seconds=interval, clock=clock)
-        )
-    return watchers
 
 
 class Assembly:

@@ -24,11 +24,11 @@ from tailerd.assembly import (
     delivered_folders,
     kept_tables,
     open_log,
-    open_watchers,
-    watched_tables,
+    watched_folders,
+    watchers_of,
 )
 from tailerd.clock import SystemClock
-from tailerd.config import Config, TableConfig, discover_tables
+from tailerd.config import Config, discover_tables
 from tailerd.config.reload import check_fixed
 from tailerd.errors import BugError, TailerdError
 from tailerd.maintenance.keeper_process import KeeperProcess
@@ -36,6 +36,7 @@ from tailerd.pipeline.fleet import Fleet
 from tailerd.pipeline.growth_keeper import GrowthKeeper
 from tailerd.pipeline.pause_store import PauseStore
 from tailerd.pipeline.state_lock import state_lock
+from tailerd.storage.s3.settings import S3Settings, use_settings
 from tailerd.telemetry import Handler, Telemetry, events
 from tailerd.telemetry.history_store import HistoryStore
 from tailerd.telemetry.metrics import Metrics
@@ -84,6 +85,7 @@ class Daemon:
             is_watching_config: Whether a changed file is read without being asked.
             is_own_process: Whether the process ends after `run`, so that signals no longer matter.
         """
+        use_settings(S3Settings.of_config(config.storage))
         self.interrupted_by: signal.Signals | None = None
         self._file_config = config
         self._config_path = config_path
@@ -253,16 +255,16 @@ class Daemon:
     async def _follow(self, config: Config, assembly: Assembly, group: asyncio.TaskGroup) -> None:
         """Keep fleet and watchers as the file and the folders say, until cancelled."""
         watching: asyncio.Task[None] | None = None
-        watched: list[TableConfig] = []
+        watched: object = None
         try:
             while True:
-                wanted = watched_tables(config)
+                wanted = watched_folders(config), config.notifications
                 if watching is None or wanted != watched:
                     if watching is not None:
                         watching.cancel()
                         await asyncio.wait([watching])
                     watched = wanted
-                    watchers = open_watchers(wanted, telemetry=self._telemetry, clock=self._clock)
+                    watchers = watchers_of(config, telemetry=self._telemetry, clock=self._clock)
                     watching = group.create_task(assembly.hints.run(watchers))
                 self._maintain(config, group)
                 is_asked = await self._occasion()
@@ -303,6 +305,7 @@ class Daemon:
                 )
             )
             return
+        use_settings(S3Settings.of_config(config.storage))
         self._file_config = config
         self.fleet.patience_seconds = config.shutdown_timeout
         self._telemetry.emit(events.ConfigReloaded(path=str(self._config_path or "")))

@@ -181,6 +181,33 @@ class AccessDeniedError(StorageError):
     retryable = False
 
 
+class BucketMissingError(StorageError):
+    """The bucket does not exist."""
+
+    code = "bucket_missing"
+    retryable = False
+
+
+class CredentialsExpiredError(AccessDeniedError):
+    """The credentials were good once; whoever renews them need not tell us."""
+
+    code = "credentials_expired"
+    retryable = True
+
+
+class ClockSkewError(StorageError):
+    """This machine's clock and the storage's differ too much for its signatures to count."""
+
+    code = "clock_skew"
+
+
+class ConditionalPutUnsupportedError(StorageError):
+    """The storage cannot let exactly one of several writers win."""
+
+    code = "conditional_put_unsupported"
+    retryable = False
+
+
 class SinkError(TailerdError):
     """A sink did not take a delivery."""
 

@@ -16,6 +16,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.kafka.broker import Broker
     from tests.kafka.topics import Topics
+    from tests.s3.servers import S3Server
 
 ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
@@ -126,3 +127,30 @@ def topics(kafka_broker: Broker) -> Iterator[Topics]:
 
     with Topics(kafka_broker.plain) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def s3_moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """One S3, SQS and SNS of this run, in memory: shared, so make a bucket of your own."""
+    from tests.s3.servers import S3Server
+
+    server = S3Server.moto(tmp_path_factory.mktemp("moto"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def s3_versitygw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """One S3 server of another make, which checks signatures; where it is not, tests skip."""
+    from tests.s3.servers import S3Server, S3ServerUnavailableError
+
+    try:
+        server = S3Server.versitygw(tmp_path_factory.mktemp("versitygw"))
+    except S3ServerUnavailableError as error:
+        if os.environ.get("CI"):
+            pytest.fail(str(error), pytrace=False)
+        pytest.skip(str(error))
+    server.start()
+    yield server
+    server.stop()

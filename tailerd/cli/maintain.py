@@ -153,15 +153,15 @@ def _lines(table: str, survey: Survey, done: dict[str, _Line]) -> list[_Line]:
 
 
 async def _work_of(table: str, config_path: Path | None, engine: str | None) -> TableMaintenance:
+    from tailerd.cli.configured import read_config
     from tailerd.cli.offsets import check_name
-    from tailerd.config import discover_tables, load_config
     from tailerd.delta.log_reader import LogReader
     from tailerd.maintenance.jobs import TableMaintenance
     from tailerd.maintenance.plan import Policies
     from tailerd.maintenance.settings import spark_engine
 
     if config_path is not None:
-        config = discover_tables(load_config(config_path)).config
+        config = read_config(config_path).config
         check_name(config, table)
         return await maintenance_of(_with_engine(config, table, engine), table)
     policies = Policies(spark=spark_engine() if engine == "spark" else None)

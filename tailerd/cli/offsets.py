@@ -61,9 +61,9 @@ def command() -> None:
 def show(name: str | None, config_path: Path, is_json: bool) -> None:
     """Show the saved offset of every pipeline, or of NAME. Does not disturb a running daemon."""
     from tailerd.assembly import saved_offset
-    from tailerd.config import discover_tables, load_config
+    from tailerd.cli.configured import read_config
 
-    config = discover_tables(load_config(config_path)).config
+    config = read_config(config_path).config
     delivered = [each for each, table in config.tables.items() if table.has_sink]
     names = [name] if name is not None else delivered
     for each in names:
@@ -89,11 +89,11 @@ def reset(name: str, to: str, config_path: Path, url: str | None, token_file: Pa
     A file sink takes back the rows at or after the new place, also from the middle of a file.
     """
     from tailerd.assembly import reset_offset, spark_checkpoint
-    from tailerd.config import discover_tables, load_config
+    from tailerd.cli.configured import read_config
     from tailerd.errors import StateInUseError, UsageError
     from tailerd.pipeline.state_lock import state_lock
 
-    config = discover_tables(load_config(config_path)).config
+    config = read_config(config_path).config
     check_name(config, name)
     _check_delivered(config, name)
     if config.engine_of(name) == "spark":

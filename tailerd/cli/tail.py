@@ -138,11 +138,12 @@ async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
 @asynccontextmanager
 async def _watched(table: str) -> AsyncGenerator[Hint, None]:
     """Give a bell that rings when the table's log may have changed, and every so often anyway."""
-    folder = f"{locate(table)[1]}/{LOG_FOLDER}"
+    store, path = locate(table)
+    folder = f"{path}/{LOG_FOLDER}"
     board = HintBoard()
     hint = board.subscribe(folder)
     watchers = (
-        watch_folders([folder]),
+        watch_folders([folder] if store.scheme == "file" else []),
         PollWatcher([folder], interval_seconds=_POLL_SECONDS, clock=SystemClock()),
     )
     async with asyncio.TaskGroup() as group:

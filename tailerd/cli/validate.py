@@ -39,7 +39,7 @@ def command(
 
     Nothing is written or made. Ends with the status of the first thing that would fail.
     """
-    from tailerd.config import discover_tables, load_config
+    from tailerd.cli.configured import read_config
     from tailerd.errors import UsageError
 
     if manifests is not None and file is None:
@@ -47,7 +47,7 @@ def command(
         return
     if file is None or manifests is not None:
         raise UsageError("Give either a file or --from-manifests, and not both.")
-    discovery = discover_tables(load_config(file))
+    discovery = read_config(file)
     reports = asyncio.run(_examine(discovery.config))
     for report in reports:
         report["discovered_by"] = discovery.found.get(str(report["table"]))

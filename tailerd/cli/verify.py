@@ -43,10 +43,10 @@ def command(context: click.Context, name: str, config_path: Path, is_json: bool)
     running daemon. It cannot hold where readers no longer see the first records (retention,
     compaction), after the offset was reset by hand, or where a column was renamed since.
     """
+    from tailerd.cli.configured import read_config
     from tailerd.cli.offsets import check_name
-    from tailerd.config import discover_tables, load_config
 
-    config = discover_tables(load_config(config_path)).config
+    config = read_config(config_path).config
     check_name(config, name)
     verdict = asyncio.run(_verify(config, name))
     if is_json:

@@ -18,6 +18,7 @@ from tailerd.config.maintenance import (
     MaintenanceConfig,
 )
 from tailerd.config.models import Config
+from tailerd.config.notifications import NotificationsConfig
 from tailerd.config.sections import DiscoverConfig, SinkConfig, TableConfig
 from tailerd.registry import SINK_CONFIGS, load_class
 
@@ -86,6 +87,9 @@ def example() -> str:
             lines += ["      engine: arrow", "      from: snapshot", "      sink:"]
             sink = {"kind": "file", "path": "/data/changes/{name}"}
             lines += [f"        {key}: {value}" for key, value in sink.items()]
+        elif name == "notifications":
+            lines += ["", *_comment(field.description or "", 0), f"{name}:"]
+            lines += list(_fields(NotificationsConfig, {}, 2))
         elif isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             lines += ["", *_comment(field.description or "", 0), f"{name}:"]
             lines += list(_fields(field.annotation, {}, 2))

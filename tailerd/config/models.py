@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from tailerd.config.http import HttpConfig
+from tailerd.config.notifications import NotificationsConfig
 from tailerd.config.sections import (
     DiscoverConfig,
     Engine,
@@ -17,6 +18,7 @@ from tailerd.config.sections import (
     read_sink,
     refuse_other_stores,
 )
+from tailerd.config.storage import StorageConfig
 from tailerd.config.values import Seconds, SizeBytes
 from tailerd.config.web import WebConfig
 from tailerd.errors import ConfigError
@@ -52,6 +54,13 @@ class Config(BaseSettings):
     http: HttpConfig = Field(default_factory=HttpConfig, description="The HTTP listener.")
     web: WebConfig = Field(default_factory=WebConfig, description="The page at `/`.")
     spark: SparkConfig = Field(default_factory=SparkConfig, description="The Spark session.")
+    storage: StorageConfig = Field(
+        default_factory=StorageConfig, description="Tables in buckets (`s3://bucket/path`)."
+    )
+    notifications: NotificationsConfig | None = Field(
+        default=None,
+        description="Queue that tells of new commits in buckets, for all tables there.",
+    )
     growth: bool = Field(
         default=True,
         description="Whether to keep the sizes of tables and logs (`tailerd_table_*`), which opens"

@@ -83,8 +83,8 @@ class TableConfig(BaseModel):
 
     path: str = Field(
         min_length=1,
-        description="Folder of the table, or a file:// URL. A relative one counts from the current"
-        " directory of the process.",
+        description="Folder of the table, a file:// URL, or s3://bucket/path. A relative folder"
+        " counts from the current directory of the process.",
         examples=["/data/orders"],
     )
     create: Literal["demo"] | None = Field(
@@ -165,11 +165,13 @@ class TableConfig(BaseModel):
 
     @field_validator("path")
     @classmethod
-    def _is_local(cls, path: str) -> str:
-        return refuse_other_stores(path)
+    def _is_served(cls, path: str) -> str:
+        return path if is_in_bucket(path) else refuse_other_stores(path)
 
     @model_validator(mode="after")
     def _has_something_to_do(self) -> Self:
+        if self.create is not None and is_in_bucket(self.path):
+            raise ValueError("create: demo makes a table in a folder, and path is in a bucket")
         if not self.has_sink and self.maintenance is None:
             raise ValueError("sink is missing: say where the changes go, or give `maintenance`")
         return self
@@ -272,6 +274,12 @@ def read_sink(where: str, section: dict[str, Any]) -> SinkConfig:
         return model.model_validate(section)
     except ValidationError as error:
         raise ConfigError(explain(error, model, prefixed(where))) from error
+
+
+def is_in_bucket(path: str) -> bool:
+    """Tell whether a place is in a bucket of S3."""
+    scheme, separator, _ = path.partition("://")
+    return bool(separator) and scheme.lower() in ("s3", "s3a", "s3n")
 
 
 def refuse_other_stores(path: str) -> str:

@@ -15,6 +15,8 @@ from tailerd.delta.protocol.log_path import (
     LAST_CHECKPOINT,
     LogFile,
     checksum_name,
+    commit_log_file,
+    commit_name,
 )
 from tailerd.delta.protocol.log_segment import LogListing, LogSegment
 from tailerd.delta.protocol.snapshot import Snapshot
@@ -219,6 +221,29 @@ class LogReader(LogFolder):
     def _begin_scan(self, file: LogFile) -> CommitScan:
         return CommitScan(file.version, file.name, self.url, with_rows=self._with_rows)
 
+    async def find_commit(self, version: int) -> CommitBody | None:
+        """Ask for a commit by its name: one request, whether or not it is there, unless it is long.
+
+        Returns:
+            The commit, or None when there is none of that version yet.
+
+        Raises:
+            TornCommitError, CorruptLogError: It is damaged.
+            FileMissingError: It is gone before it was read whole.
+        """
+        return await self._patiently(lambda: self._find_commit(version))
+
+    async def _find_commit(self, version: int) -> CommitBody | None:
+        name = commit_name(version)
+        try:
+            meta, body = await self.store.fetch(f"{self.path}/{name}", 0, LARGE_COMMIT_BYTES)
+        except FileMissingError:
+            return None
+        file = commit_log_file(version, meta.size_bytes, meta.mtime_ms)
+        if meta.size_bytes > LARGE_COMMIT_BYTES:
+            return await self._read_commit(file)
+        return await self._scanned(file, body)
+
     async def read_commit(self, file: LogFile) -> CommitBody:
         """Fetch and scan one commit; a torn one is given time to become whole.
 
@@ -230,12 +255,15 @@ class LogReader(LogFolder):
         return await self._patiently(lambda: self._read_commit(file))
 
     async def _read_commit(self, file: LogFile) -> CommitBody:
-        scan = self._begin_scan(file)
         if file.size_bytes > LARGE_COMMIT_BYTES:
+            scan = self._begin_scan(file)
             async for chunk in self.chunks(file):
                 await asyncio.to_thread(scan.feed, chunk)
             return CommitBody(file=file, commit=scan.finish(), body=None)
-        body = await self.store.get(self.path_of(file))
+        return await self._scanned(file, await self.store.get(self.path_of(file)))
+
+    async def _scanned(self, file: LogFile, body: bytes) -> CommitBody:
+        scan = self._begin_scan(file)
         if len(body) > SLICE_BYTES:
             commit = await asyncio.to_thread(scan.whole, body)
         else:

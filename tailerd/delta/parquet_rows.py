@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from tailerd.delta.protocol.log_path import SIDECAR_FOLDER
 from tailerd.errors import CorruptLogError
+from tailerd.storage.base import RemoteFile
 
 BATCH_ROWS = 16_384
 FEWER_ROWS = 4_096
@@ -37,7 +38,10 @@ class CheckpointFile:
         self.name = name
         self._source = source
         with self._mapped():
-            self._file = pq.ParquetFile(source, pre_buffer=False, buffer_size=BUFFER_BYTES)
+            is_remote = isinstance(source, RemoteFile)
+            self._file = pq.ParquetFile(
+                source, pre_buffer=is_remote, buffer_size=0 if is_remote else BUFFER_BYTES
+            )
         self._leaves = [
             self._file.schema.column(index).path for index in range(len(self._file.schema))
         ]

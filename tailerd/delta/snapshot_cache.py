@@ -56,11 +56,10 @@ class SnapshotCache:
         Raises:
             TableError: The commit is damaged, or brings a protocol that cannot be read.
         """
-        file = await self.reader.commit_file(self.snapshot.version + 1)
-        if file is None:  # Case B
+        found = await self.reader.find_commit(self.snapshot.version + 1)
+        if found is None:  # Case B
             return None
-        found = await self.reader.read_commit(file)  # Case A
-        # Checked first, because advancing takes the files away from the snapshot that stays.
+        # Case A. Checked first: advancing takes the files away from the snapshot that stays.
         self.snapshot.state.after(found.commit).check_rows()
         if self._in_thread:
             self._snapshot = await asyncio.to_thread(self.snapshot.advance, found.commit)

@@ -24,6 +24,7 @@ from tailerd.maintenance.messages import FromKeeper, ToKeeper, line_of
 from tailerd.maintenance.needs import Needs
 from tailerd.maintenance.running_jobs import RunningJobs
 from tailerd.maintenance.table_keeper import KeptTable
+from tailerd.storage.s3.settings import settings_environment
 from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.hints import Hint, HintBoard
 
@@ -48,6 +49,11 @@ class _Bell(Hint):
 
     def ring(self) -> None:
         self._ring()
+
+    def tell(self, version: int | None, seen: Callable[[], None]) -> None:
+        # What is maintained a little later is none the worse.
+        self._ring()
+        seen()
 
 
 class KeeperProcess:
@@ -121,7 +127,7 @@ class KeeperProcess:
                     )
                 )
         if gone:
-            self._say(messages.SetTables(tables=self._wanted))
+            self._say(self._tables())
 
     def set_tables(self, tables: Mapping[str, KeptTable], pipelines: Mapping[str, str]) -> None:
         """Maintain exactly these from now on; a job that runs is finished as it was begun.
@@ -145,7 +151,7 @@ class KeeperProcess:
             for name, folder in pipelines.items():
                 self._readers_of.setdefault(folder, []).append(name)
             self._offsets = {n: v for n, v in self._offsets.items() if n in pipelines}
-        self._say(messages.SetTables(tables=self._wanted))
+        self._say(self._tables())
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -202,11 +208,7 @@ class KeeperProcess:
         deadline = asyncio.create_task(self._kill_late(process))
         try:
             # `stop` and `cancel` may have come while it started.
-            self._say(
-                messages.SetTables(
-                    tables=self._wanted, held_seconds=self._jobs.held(self._clock.monotonic())
-                )
-            )
+            self._say(self._tables(self._jobs.held(self._clock.monotonic())))
             if self._is_stopping.is_set():
                 self._say(messages.Cancel() if self._is_cancelled.is_set() else messages.Stop())
             await self._relay(process)
@@ -287,6 +289,13 @@ class KeeperProcess:
         with suppress(TimeoutError):
             async with asyncio.timeout(wait):
                 await self._is_stopping.wait()
+
+    def _tables(self, held_seconds: Mapping[str, float] | None = None) -> messages.SetTables:
+        return messages.SetTables(
+            tables=self._wanted,
+            held_seconds=dict(held_seconds or {}),
+            environment=settings_environment(),
+        )
 
     def _ring(self, name: str) -> None:
         self._say(messages.Ring(table=name))

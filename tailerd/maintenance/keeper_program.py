@@ -105,7 +105,8 @@ class _Program:
 
     def _take(self, message: ToKeeper) -> None:
         match message:
-            case messages.SetTables(tables=tables, held_seconds=held):
+            case messages.SetTables(tables=tables, held_seconds=held, environment=environment):
+                os.environ.update(environment)
                 for name, seconds in held.items():
                     self._keeper.hold(name, seconds)
                 self._keeper.set_tables(tables)

@@ -22,10 +22,15 @@ class _Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class SetTables(_Message, frozen=True, kw_only=True):
-    """Maintain exactly these; what was held is held for so many seconds from now."""
+    """Maintain exactly these; what was held is held for so many seconds from now.
+
+    Attributes:
+        environment: How buckets are reached; may hold secrets.
+    """
 
     tables: dict[str, KeptTable]
     held_seconds: dict[str, float] = {}
+    environment: dict[str, str] = {}
 
 
 class Ring(_Message, frozen=True, kw_only=True):

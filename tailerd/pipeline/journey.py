@@ -28,7 +28,7 @@ from tailerd.pipeline.poison_log import PoisonLog, PoisonRecord
 from tailerd.pipeline.policies import OnGap, OnPoison
 from tailerd.pipeline.target import clipped, is_past
 from tailerd.sinks.base import Delivery, Fencer, Sink
-from tailerd.sources.base import ChangeSource
+from tailerd.sources.base import ChangeSource, HearsEvents
 from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.hints import Hint
 
@@ -243,7 +243,7 @@ class Journey:
                 await self._measure(offset)
                 return None
             began = self._clock.monotonic()
-            end = await self._source.latest_offset(offset, self._plan.read_limit)
+            end = await self._look(offset)
             if end != offset:
                 self._tell_advance(offset, end, self._clock.monotonic() - began)
                 await self._measure(offset)
@@ -253,6 +253,14 @@ class Journey:
                 return None
             await self._hint.wait()
         return None
+
+    async def _look(self, offset: Offset) -> Offset:
+        look = self._hint.begin_look()
+        if isinstance(self._source, HearsEvents) and (look.is_woken or look.version is not None):
+            self._source.hear(look.version)
+        end = await self._source.latest_offset(offset, self._plan.read_limit)
+        self._hint.end_look(look)
+        return end
 
     async def _deliver_after(
         self, before: asyncio.Task[None] | None, start: Offset, end: Offset

@@ -15,6 +15,7 @@ from tailerd.errors import FileMissingError, TailerdError, UnreadableDataFileErr
 from tailerd.reading.conform import FIELD_ID, conform, find_field
 from tailerd.reading.file_scan import FileScan
 from tailerd.reading.row_filter import RowSelection, missing_data_file, select_rows
+from tailerd.storage.base import RemoteFile
 from tailerd.storage.locate import open_data_file
 
 _Part = tuple[pa.RecordBatch, pa.Array | None]
@@ -53,7 +54,8 @@ def _open(source: BinaryIO, change_column: str) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(
             source,
-            pre_buffer=False,
+            # Where reads are requests, all columns of a row group come with as few as possible.
+            pre_buffer=isinstance(source, RemoteFile),
             coerce_int96_timestamp_unit="us",
             arrow_extensions_enabled=False,
             # A few words over and over: their codes are all that need be decoded and counted.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -40,6 +40,18 @@ class TableIdentity:
 
     table_id: str
     schema_id: str = ""
+
+
+@runtime_checkable
+class HearsEvents(Protocol):
+    """What a source may offer besides: it looks no further than it must, unless it is told."""
+
+    def hear(self, version: int | None) -> None:
+        """Hear that something may have happened since the last look, or that a version is there.
+
+        Whoever says so may be wrong.
+        """
+        ...
 
 
 class ChangeSource(Protocol):

@@ -15,6 +15,7 @@ from tailerd.spark.options import ReadOptions
 from tailerd.spark.partitions import pack, read_partition
 from tailerd.spark.source_loop import SourceLoop
 from tailerd.spark.table_source import open_source
+from tailerd.storage.s3.settings import use_settings
 
 
 class TailerdBatchReader(DataSourceReader):
@@ -39,6 +40,7 @@ class TailerdBatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the partition's change rows; on an executor."""
+        use_settings(self._options.storage)
         return read_partition(partition, self._target, may_drop=self._may_drop)
 
     async def _tasks(self) -> list[ChangeTask]:

@@ -10,12 +10,13 @@ import difflib
 import enum
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import DEFAULT_READ_LIMIT, ReadLimit
 from tailerd.errors import UsageError
+from tailerd.storage.s3.settings import S3Settings, settings_in_use
 
 READ_OPTIONS = (
     "path",
@@ -60,6 +61,7 @@ class ReadOptions:
         limit: How much one micro-batch may admit; batch reads have no limit.
         poll_seconds: Longest time between two looks at the log while nothing is seen to change.
         allowed_paths: Folders outside the table's own that its log may name files in.
+        storage: How buckets are reached; executors know only what comes with a task.
     """
 
     path: str
@@ -70,6 +72,7 @@ class ReadOptions:
     limit: ReadLimit = DEFAULT_READ_LIMIT
     poll_seconds: float = DEFAULT_POLL_SECONDS
     allowed_paths: tuple[str, ...] = ()
+    storage: S3Settings = field(default_factory=settings_in_use)
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ReadOptions:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tailerd.errors import ConfigError
+from tailerd.storage.s3.settings import hand_down_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -191,6 +192,8 @@ def _prepare_environment() -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # Spark's Python processes take the environment of its Java, which takes this one's.
+    hand_down_settings()
     os.environ["TZ"] = "UTC"
     time.tzset()
 

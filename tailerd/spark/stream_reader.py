@@ -47,6 +47,7 @@ from tailerd.spark.spark_offset import (
     offset_of,
 )
 from tailerd.spark.table_source import FollowedTable
+from tailerd.storage.s3.settings import use_settings
 
 WAIT_SECONDS = 1.0
 """How long an idle `latestOffset` waits for a commit before it answers that nothing is new."""
@@ -102,6 +103,7 @@ class TailerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the partition's change rows; on an executor."""
+        use_settings(self._options.storage)
         return read_partition(partition, self._target, may_drop=self._may_drop)
 
     def commit(self, end: Mapping[str, str | int | bool]) -> None:

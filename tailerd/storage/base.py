@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import AsyncIterator, Sequence
 from typing import BinaryIO, Protocol, runtime_checkable
 
@@ -49,6 +50,13 @@ class MarksFolders(Protocol):
         ...
 
 
+class RemoteFile(io.RawIOBase):
+    """What `open_input` returns where each read costs a request: read little often, never.
+
+    Readers of Parquet ask for the columns of a row group at once, instead of piece by piece.
+    """
+
+
 class ObjectStore(Protocol):
     """Named immutable blobs, listed in name order. Paths use `/`, whatever the store.
 
@@ -70,6 +78,12 @@ class ObjectStore(Protocol):
 
     async def get(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         """Return the file's bytes, or `length` of them from `start`; fewer at the end."""
+        ...
+
+    async def fetch(
+        self, path: str, start: int = 0, length: int | None = None
+    ) -> tuple[FileMeta, bytes]:
+        """Return the bytes that `get` would, and what `head` tells of the file, in one request."""
         ...
 
     async def get_many(self, paths: Sequence[str]) -> list[bytes]:

@@ -62,6 +62,17 @@ class LocalStore:
                 return body
         return await _in_thread(lambda: files.read_file(path), path)
 
+    async def fetch(
+        self, path: str, start: int = 0, length: int | None = None
+    ) -> tuple[FileMeta, bytes]:
+        """Return bytes as `get` does, and what `head` tells; of one file, though it be replaced."""
+        if not start and await self._is_prompt(path):
+            with _mapped_errors(path):
+                found = files.fetch_small_file(path, length)
+            if found is not None:
+                return found
+        return await _in_thread(lambda: files.fetch_range(path, start, length), path)
+
     async def get_many(self, paths: Sequence[str]) -> list[bytes]:
         """Return whole files in the order asked for, in one hop to a worker thread."""
         # More threads do not help: they spend their time waiting for the interpreter's lock.

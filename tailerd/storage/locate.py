@@ -14,14 +14,15 @@ from tailerd.storage.memory import MemoryStore
 
 _LOCAL = LocalStore()
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
-_S3_SCHEMES = ("s3", "s3a", "s3n")
+S3_SCHEMES = ("s3", "s3a", "s3n")
 
 
 def locate(url: str) -> tuple[ObjectStore, str]:
     """Return the store that answers to `url` and the absolute path in it, without trailing slash.
 
     A path is taken literally and made absolute; in a `file:` or `memory:` URL percent escapes are
-    decoded once.
+    decoded once. An `s3:` URL is taken literally, as all tools of S3 do; its path begins with the
+    bucket. How buckets are reached, `s3.settings` says.
 
     Raises:
         ConfigError: The place is empty, or of a scheme that is not served.
@@ -42,19 +43,27 @@ def locate(url: str) -> tuple[ObjectStore, str]:
         return _LOCAL, _absolute(unquote(path))
     if scheme == "memory":
         return MemoryStore.named(host), _absolute(unquote(path))
-    if scheme in _S3_SCHEMES:
-        raise ConfigError(
-            f"{url} is on S3, which this release does not serve.",
-            hint="Use a local path or a file:// URL, for instance of a mounted bucket.",
-        )
+    if scheme in S3_SCHEMES:
+        return _locate_in_bucket(url, host, path)
     raise ConfigError(
         f"{url} has the unknown scheme {scheme!r}.",
-        hint="Known are: a path, file://, memory://.",
+        hint="Known are: a path, file://, s3://, memory://.",
     )
 
 
+def _locate_in_bucket(url: str, bucket: str, path: str) -> tuple[ObjectStore, str]:
+    # Loads the client, which local tables do without.
+    from tailerd.storage.s3.store import S3Store
+
+    if not bucket:
+        raise ConfigError(f"{url} names no bucket.", hint="Write s3://bucket/path.")
+    return S3Store(), f"{bucket}{path}".rstrip("/")
+
+
 def url_of(store: ObjectStore, path: str) -> str:
-    """Return what `locate` turns back into `store` and `path`, in any process for local files."""
+    """Return what `locate` turns back into `store` and `path`, in any process but for memory."""
+    if store.scheme in S3_SCHEMES:
+        return f"s3://{path}"
     if store.scheme != MemoryStore.scheme:
         return path
     name = getattr(store, "name", "")

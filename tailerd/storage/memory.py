@@ -59,13 +59,18 @@ class MemoryStore:
         body = self._body(path)
         return body[start:] if length is None else body[start : start + length]
 
+    async def fetch(
+        self, path: str, start: int = 0, length: int | None = None
+    ) -> tuple[FileMeta, bytes]:
+        """Return bytes as `get` does, and what `head` tells."""
+        return self._meta(path), await self.get(path, start, length)
+
     async def get_many(self, paths: Sequence[str]) -> list[bytes]:
         """Return whole files in the order asked for."""
         return [self._body(path) for path in paths]
 
     async def head(self, path: str) -> FileMeta:
         """Return size and modification time."""
-        self._body(path)
         return self._meta(path)
 
     async def put(self, path: str, data: bytes, *, if_absent: bool = False) -> None:
@@ -95,5 +100,5 @@ class MemoryStore:
         return file[0]
 
     def _meta(self, path: str) -> FileMeta:
-        body, mtime_ms = self._files[path]
-        return FileMeta(path, len(body), mtime_ms)
+        body = self._body(path)
+        return FileMeta(path, len(body), self._files[path][1])

@@ -58,6 +58,13 @@ class MeteredStore:
         self._count("get")
         return await self.inner.get(path, start, length)
 
+    async def fetch(
+        self, path: str, start: int = 0, length: int | None = None
+    ) -> tuple[FileMeta, bytes]:
+        """Count a get."""
+        self._count("get")
+        return await self.inner.fetch(path, start, length)
+
     async def get_many(self, paths: Sequence[str]) -> list[bytes]:
         """Count a get for each file."""
         self._count("get", len(paths))

@@ -147,16 +147,47 @@ def read_range(path: str, start: int, length: int | None) -> bytes:
     """Return `length` bytes (None: all) from `start`; fewer at the end."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        size = os.fstat(descriptor).st_size
-        wanted = max(0, size - start if length is None else min(length, size - start))
-        parts: list[bytes] = []
-        while wanted > 0 and (part := os.pread(descriptor, wanted, start)):
-            parts.append(part)
-            start += len(part)
-            wanted -= len(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return _range_of(descriptor, start, length)
     finally:
         os.close(descriptor)
+
+
+def _range_of(descriptor: int, start: int, length: int | None) -> bytes:
+    size = os.fstat(descriptor).st_size
+    wanted = max(0, size - start if length is None else min(length, size - start))
+    parts: list[bytes] = []
+    while wanted > 0 and (part := os.pread(descriptor, wanted, start)):
+        parts.append(part)
+        start += len(part)
+        wanted -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def fetch_small_file(path: str, length: int | None) -> tuple[FileMeta, bytes] | None:
+    """Return what a file is and its first bytes, if those are fewer than `SMALL_BYTES`."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        meta = _meta_of(descriptor, path)
+        wanted = meta.size_bytes if length is None else min(length, meta.size_bytes)
+        return (meta, os.read(descriptor, wanted)) if wanted < SMALL_BYTES else None
+    finally:
+        os.close(descriptor)
+
+
+def fetch_range(path: str, start: int, length: int | None) -> tuple[FileMeta, bytes]:
+    """Return what a file is, and `length` bytes (None: all) from `start`; fewer at the end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return _meta_of(descriptor, path), _range_of(descriptor, start, length)
+    finally:
+        os.close(descriptor)
+
+
+def _meta_of(descriptor: int, path: str) -> FileMeta:
+    status = os.fstat(descriptor)
+    if status.st_mode & 0o170000 == 0o040000:
+        raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
+    return FileMeta(path, status.st_size, status.st_mtime_ns // 1_000_000)
 
 
 def write_file(path: str, data: bytes, if_absent: bool) -> None:

@@ -323,6 +323,31 @@ class HistoryUnsaved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NotificationsFailed:
+    """A queue of notifications cannot be asked; polling goes on, and it is asked again."""
+
+    path: str
+    error_code: str
+    attempt: int
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotificationsResumed:
+    """A queue of notifications answers again."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotificationRejected:
+    """A message of a queue is nothing that S3 sends."""
+
+    path: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChecksumDiffered:
     """A version checksum in the log differs from the replay, which goes on as the log says."""
 
@@ -375,6 +400,9 @@ Event = (
     | MaintenanceYielded
     | WatcherUnavailable
     | HistoryUnsaved
+    | NotificationsFailed
+    | NotificationsResumed
+    | NotificationRejected
     | ChecksumDiffered
     | StorageRequested
 )

@@ -75,6 +75,12 @@ LINES: dict[type[events.Event], tuple[Level, str] | None] = {
     events.MaintenanceYielded: ("debug", "Another process maintains the table."),
     events.WatcherUnavailable: ("warning", "File events are not available, polling goes on."),
     events.HistoryUnsaved: ("warning", "The page's history cannot be saved."),
+    events.NotificationsFailed: (
+        "warning",
+        "Notifications cannot be had, polling goes on and they are tried again.",
+    ),
+    events.NotificationsResumed: ("info", "Notifications come again."),
+    events.NotificationRejected: ("warning", "A notification is not understood."),
     events.ChecksumDiffered: ("warning", "A version checksum does not fit the log."),
     events.StorageRequested: None,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,9 +13,14 @@ class StorageEvent:
 
     Attributes:
         folder: The `_delta_log` folder concerned, as the watcher was given it.
+        version: The version that is said to be there, where the event says so.
+        on_seen: Called once, when everybody concerned has looked at the log since: a watcher that
+            keeps its events elsewhere may let go of this one.
     """
 
     folder: str
+    version: int | None = None
+    on_seen: Callable[[], None] | None = None
 
 
 class Watcher(Protocol):

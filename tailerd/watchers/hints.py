@@ -3,32 +3,82 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 
 from tailerd.watchers.base import Watcher
 
+_MOST_UNSEEN = 1000
+"""Events a bell keeps for somebody who does not look; the oldest of more count as seen: whoever
+begins to look again, sees all there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a waiter had heard when it began to look.
+
+    Attributes:
+        is_woken: Whether it was called since its last look and did not wait for that.
+        version: The highest version it was told of; None when of none.
+        count: Events that are seen by this look.
+    """
+
+    is_woken: bool
+    version: int | None
+    count: int
+
 
 class Hint:
-    """One waiter's bell. A ring is kept until somebody waits; rings in a row are one."""
+    """One waiter's bell. A ring is kept until somebody waits or looks; rings in a row are one."""
 
     def __init__(self) -> None:
+        """Begin silent."""
         self._rung = asyncio.Event()
+        self._version: int | None = None
+        self._unseen: list[Callable[[], None]] = []
 
     def ring(self) -> None:
         """Wake the waiter, now or when it next waits."""
         self._rung.set()
+
+    def tell(self, version: int | None, seen: Callable[[], None]) -> None:
+        """Wake the waiter, and call `seen` when it has looked."""
+        if version is not None:
+            self._version = version if self._version is None else max(version, self._version)
+        self._unseen.append(seen)
+        if len(self._unseen) > _MOST_UNSEEN:
+            self._unseen.pop(0)()
+        self.ring()
 
     async def wait(self) -> None:
         """Wait for a ring."""
         await self._rung.wait()
         self._rung.clear()
 
+    def begin_look(self) -> Look:
+        """Hear that the waiter looks now: rings up to here need not wake it again."""
+        look = Look(self._rung.is_set(), self._version, len(self._unseen))
+        self._rung.clear()
+        self._version = None
+        return look
+
+    def end_look(self, look: Look) -> None:
+        """Hear that the waiter has looked. A look that failed is not ended but begun again."""
+        seen, self._unseen = self._unseen[: look.count], self._unseen[look.count :]
+        for call in seen:
+            call()
+
+    def let_go(self) -> None:
+        """Hear that nobody looks any more."""
+        self.end_look(Look(False, None, len(self._unseen)))
+
 
 class HintBoard:
     """Distributes the events of watchers to the bells of folders."""
 
     def __init__(self) -> None:
+        """Begin without bells."""
         self._bells: dict[str, list[Hint]] = {}
 
     def subscribe(self, folder: str, bell: Hint | None = None) -> Hint:
@@ -48,6 +98,7 @@ class HintBoard:
             bells.remove(bell)
         if not bells:
             self._bells.pop(folder, None)
+        bell.let_go()
 
     async def run(self, watchers: Sequence[Watcher]) -> None:
         """Listen to all watchers until cancelled."""
@@ -58,5 +109,26 @@ class HintBoard:
     async def _listen(self, watcher: Watcher) -> None:
         async with aclosing(watcher.events()) as hints:
             async for event in hints:
-                for bell in self._bells.get(event.folder, ()):
-                    bell.ring()
+                bells = self._bells.get(event.folder, ())
+                if event.on_seen is None:
+                    for bell in bells:
+                        bell.ring()
+                    continue
+                seen = _Countdown(len(bells), event.on_seen)
+                for bell in tuple(bells):
+                    bell.tell(event.version, seen.count)
+
+
+class _Countdown:
+    """Calls once when everybody has counted; at once when there is nobody."""
+
+    def __init__(self, left: int, call: Callable[[], None]) -> None:
+        self._left = left
+        self._call = call
+        if not left:
+            call()
+
+    def count(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self._call()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
 
 from tailerd.clock import Clock
 from tailerd.watchers.base import StorageEvent
@@ -13,6 +14,14 @@ CLOSE_SECONDS = 2.0
 WIDE_SECONDS = 30.0
 """Interval of a folder that a watcher of file events covers: for what went wrong there."""
 TICK_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How often folders are hinted: those that nothing else tells of, and the others."""
+
+    close_seconds: float = CLOSE_SECONDS
+    wide_seconds: float = WIDE_SECONDS
 
 
 class PollWatcher:
@@ -38,16 +47,23 @@ class FloorWatcher:
     """
 
     def __init__(
-        self, folders: Sequence[str], *, is_covered: Callable[[str], bool], clock: Clock
+        self,
+        folders: Sequence[str],
+        *,
+        is_covered: Callable[[str], bool],
+        clock: Clock,
+        pace: Pace | None = None,
     ) -> None:
         """Ask `is_covered` of each folder at every hint that is due."""
+        self._pace = pace or Pace()
         self._folders = tuple(folders)
         self._is_covered = is_covered
         self._clock = clock
 
     async def events(self) -> AsyncGenerator[StorageEvent, None]:
-        """Yield hints, each folder's `CLOSE_SECONDS` or `WIDE_SECONDS` after its last."""
-        close, wide = round(CLOSE_SECONDS / TICK_SECONDS), round(WIDE_SECONDS / TICK_SECONDS)
+        """Yield hints, each folder's as long after its last as the pace says."""
+        close = round(self._pace.close_seconds / TICK_SECONDS)
+        wide = round(self._pace.wide_seconds / TICK_SECONDS)
         for tick in itertools.count():
             await self._clock.sleep(TICK_SECONDS)
             for place, folder in enumerate(self._folders):

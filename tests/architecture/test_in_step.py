@@ -55,7 +55,8 @@ def test_every_marker_of_pytest_is_explained_once() -> None:
     used = set()
     for path in (ROOT / "tests").rglob("*.py"):
         used |= set(re.findall(r"pytest\.mark\.([a-z_]+)", path.read_text()))
-    assert used - {"parametrize", "skip", "skipif", "asyncio", "usefixtures", "xfail"} <= set(names)
+    of_others = {"parametrize", "skip", "skipif", "asyncio", "usefixtures", "xfail", "xdist_group"}
+    assert used - of_others <= set(names)
 
 
 def test_the_ci_program_can_be_run() -> None:

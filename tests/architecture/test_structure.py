@@ -23,6 +23,7 @@ FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 FEATURE_SENTENCES = {
     "list_from": ("listing_gives_names_strictly_greater", "ordered_by_the_utf8_bytes"),
     "get": ("get_returns_the_whole_file_or_a_range", "not_there_is_reported_as_missing"),
+    "fetch": ("fetch_gives_what_get_and_head_give",),
     "get_many": ("get_many_returns_files_in_the_order",),
     "head": ("listing_and_head_tell_size_and_time",),
     "put": ("readers_see_all_of_a_put_or_nothing", "exactly_one_of_several_racing_writers"),

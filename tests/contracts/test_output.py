@@ -19,7 +19,9 @@ from tailerd.storage.local import LocalStore
 from tailerd.storage.memory import MemoryStore
 from tailerd.storage.metered import MeteredStore
 from tailerd.storage.output import open_output, sweep
+from tailerd.storage.s3.store import S3Store
 from tests.doubles.faulty_store import FaultyStore
+from tests.s3.servers import S3Server
 
 STORES: dict[str, Callable[[], ObjectStore]] = {
     "local": LocalStore,
@@ -28,34 +30,57 @@ STORES: dict[str, Callable[[], ObjectStore]] = {
     "faulty-without-faults": lambda: FaultyStore(LocalStore()),
 }
 
+S3_SERVERS = ("s3_moto", "s3_versitygw")
 
-@pytest.fixture(params=STORES)
-def store(request: pytest.FixtureRequest) -> ObjectStore:
-    return STORES[request.param]()
+
+@pytest.fixture(params=[*STORES, *S3_SERVERS])
+def server(request: pytest.FixtureRequest) -> S3Server | None:
+    if request.param not in S3_SERVERS:
+        return None
+    found: S3Server = request.getfixturevalue(request.param)
+    return found
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> str:
-    return f"{tmp_path}/folder/deeper/file"
+def store(request: pytest.FixtureRequest, server: S3Server | None) -> ObjectStore:
+    if server is not None:
+        return S3Store(server.settings())
+    return STORES[request.node.callspec.params["server"]]()
+
+
+@pytest.fixture
+def path(tmp_path: Path, server: S3Server | None) -> str:
+    place = tmp_path if server is None else server.new_bucket()
+    return f"{place}/folder/deeper/file"
+
+
+@pytest.fixture(params=[1, 9_000_000], ids=["small", "in-parts"])
+def piece(request: pytest.FixtureRequest) -> bytes:
+    """What is written, repeated: little, or more than an upload takes in one part."""
+    return b"x" * int(request.param)
 
 
 async def names(store: ObjectStore, path: str) -> list[str]:
     return [meta.name async for meta in store.list_from(path.rpartition("/")[0])]
 
 
-async def test_a_file_appears_whole_when_it_is_finished(store: ObjectStore, path: str) -> None:
+async def test_a_file_appears_whole_when_it_is_finished(
+    store: ObjectStore, path: str, piece: bytes
+) -> None:
     output = open_output(store, path)
-    output.write(b"one ")
-    output.write(b"two")
+    await asyncio.to_thread(output.write, piece + b"one ")
+    await asyncio.to_thread(output.write, piece + b"two")
     assert await names(store, path) == []
     await output.finish()
-    assert await store.get(path) == b"one two"
-    assert output.tell() == output.size_bytes == 7
+    assert await store.get(path) == piece + b"one " + piece + b"two"
+    assert output.tell() == output.size_bytes == 7 + 2 * len(piece)
 
 
-async def test_a_file_that_is_discarded_leaves_nothing(store: ObjectStore, path: str) -> None:
+async def test_a_file_that_is_discarded_leaves_nothing(
+    store: ObjectStore, path: str, piece: bytes
+) -> None:
     output = open_output(store, path)
-    output.write(b"one")
+    await asyncio.to_thread(output.write, piece)
     await output.discard()
     output.write(b"nobody listens")
     assert await names(store, path) == []
@@ -63,16 +88,20 @@ async def test_a_file_that_is_discarded_leaves_nothing(store: ObjectStore, path:
     assert not folder.exists() or list(folder.iterdir()) == []
 
 
-async def test_exactly_one_of_several_racing_outputs_wins(store: ObjectStore, path: str) -> None:
+async def test_exactly_one_of_several_racing_outputs_wins(
+    request: pytest.FixtureRequest, store: ObjectStore, path: str, piece: bytes
+) -> None:
+    if len(piece) > 1 and isinstance(store, S3Store) and "moto" in request.node.name:
+        pytest.skip("moto looks for the file first and completes the upload later")
     outputs = [open_output(store, path) for _ in range(4)]
     for number, output in enumerate(outputs):
-        output.write(str(number).encode())
+        await asyncio.to_thread(output.write, str(number).encode() + piece)
     ends = await asyncio.gather(
         *(output.finish(if_absent=True) for output in outputs), return_exceptions=True
     )
     assert [type(end) for end in ends].count(FileExistsAlreadyError) == 3
     winner = next(number for number, end in enumerate(ends) if end is None)
-    assert await store.get(path) == str(winner).encode()
+    assert await store.get(path) == str(winner).encode() + piece
     assert await names(store, path) == ["file"]
 
 

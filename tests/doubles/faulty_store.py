@@ -103,6 +103,15 @@ class FaultyStore:
         self._request("get", path)
         return self._torn(path, await self.inner.get(path, start, length))
 
+    async def fetch(
+        self, path: str, start: int = 0, length: int | None = None
+    ) -> tuple[FileMeta, bytes]:
+        self._request("get", path)
+        meta, body = await self.inner.fetch(path, start, length)
+        torn = self._torn(path, body)
+        size = meta.size_bytes if torn == body else len(torn)
+        return FileMeta(meta.path, size, meta.mtime_ms), torn
+
     async def get_many(self, paths: Sequence[str]) -> list[bytes]:
         for path in paths:
             self._request("get", path)

@@ -51,7 +51,7 @@ class BelievesTheHint(DeltaChangeSource):
         end = await super().latest_offset(start, limit)
         if end == start or start.phase is Phase.SNAPSHOT or start.position:
             return end
-        listing = await self._look_around(start.version)
+        listing = await self._guard.look_around(start.version)
         head = max(end.version - 1, listing.head_version or 0)
         return Offset(table_id=start.table_id, version=Version(head + 1))
 
@@ -71,7 +71,7 @@ class SkipsGaps(DeltaChangeSource):
         try:
             return await super().latest_offset(start, limit)
         except MissingVersionError:
-            listing = await self._look_around(start.version)
+            listing = await self._guard.look_around(start.version)
             later = [version for version in listing.commits if version > start.version]
             if not later:
                 return start

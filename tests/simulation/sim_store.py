@@ -65,6 +65,14 @@ class StoreLink:
         await self._request()
         return await self._store.get(path, start, length)
 
+    async def fetch(
+        self, path: str, start: int = 0, length: int | None = None
+    ) -> tuple[FileMeta, bytes]:
+        await self._request()
+        if path in self._late():
+            raise FileMissingError(f"{path} is not shown yet.")
+        return await self._store.fetch(path, start, length)
+
     async def get_many(self, paths: Sequence[str]) -> list[bytes]:
         await self._request()
         return await self._store.get_many(paths)

@@ -88,7 +88,12 @@ class DataPaths:
 
 
 def plain_place(place: str) -> str:
-    """Return one spelling of an absolute place: local files as a path, the rest as a URL."""
+    """Return one spelling of an absolute place: local files as a path, the rest as a URL.
+
+    Hadoop's names for S3 (`s3a`, `s3n`) mean the same places.
+    """
+    if place.startswith(("s3a://", "s3n://")):
+        place = f"s3{place[3:]}"
     if place.startswith("file:"):
         place = "/" + place.removeprefix("file:").lstrip("/")
     return place.rstrip("/") if place != "/" else place

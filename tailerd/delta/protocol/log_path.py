@@ -79,6 +79,18 @@ def commit_name(version: int) -> str:
     return f"{version:020}.json"
 
 
+def commit_log_file(version: int, size_bytes: int, mtime_ms: int) -> LogFile:
+    """Return a commit file of this size and time."""
+    return LogFile(
+        name=commit_name(version),
+        kind=LogFileKind.COMMIT,
+        version=version,
+        end_version=version,
+        size_bytes=size_bytes,
+        mtime_ms=mtime_ms,
+    )
+
+
 def checksum_name(version: int) -> str:
     """Return the name of a version checksum file."""
     return f"{version:020}.crc"
@@ -112,15 +124,7 @@ def parse_log_path(name: str, size_bytes: int = 0, mtime_ms: int = 0) -> LogFile
     """
     # Nearly every file is a commit, so they do not pay for a regular expression.
     if len(name) == 25 and name.endswith(".json") and name.isascii() and name[:20].isdigit():
-        version = int(name[:20])
-        return LogFile(
-            name=name,
-            kind=LogFileKind.COMMIT,
-            version=version,
-            end_version=version,
-            size_bytes=size_bytes,
-            mtime_ms=mtime_ms,
-        )
+        return commit_log_file(int(name[:20]), size_bytes, mtime_ms)
     match = _OTHER.fullmatch(name)
     return None if match is None else _other_file(match, size_bytes, mtime_ms)
 

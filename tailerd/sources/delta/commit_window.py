@@ -43,6 +43,8 @@ class CommitWindow:
 
     Attributes:
         newest: The newest commit's file that was seen, as it was seen first.
+        absent: The version after the head, as of the last look; not asked for again until
+            `forget_absence`.
     """
 
     def __init__(self, reader: LogReader, mode: ChangeMode) -> None:
@@ -55,6 +57,7 @@ class CommitWindow:
         self._file_times: dict[int, int] = {}
         self._listed: dict[int, LogFile] = {}
         self.newest: LogFile | None = None
+        self.absent: int | None = None
 
     async def commit(self, version: int) -> CommitBody | None:
         """Return a commit, or None when there is none of that version yet.
@@ -69,10 +72,12 @@ class CommitWindow:
             if version in self._listed:
                 await self._fetch_listed(version)
                 return self._found[version]
-            file = await self.reader.commit_file(version)
-            if file is None:
+            if version == self.absent:
                 return None
-            found = await self.reader.read_commit(file)
+            found = await self.reader.find_commit(version)
+            if found is None:
+                self.absent = version
+                return None
         except FileMissingError as error:
             raise MissingVersionError(
                 f"The commit of version {version} or one soon after it vanished while it was read:"
@@ -89,7 +94,16 @@ class CommitWindow:
         if version - 1 in listing.commits:
             self.note_newest(listing.commits[version - 1])
         self._listed = {v: file for v, file in listing.commits.items() if v >= version}
+        end = version
+        while end in self._listed or end in self._found:
+            end += 1
+        # A listing with a hole says nothing certain.
+        self.absent = end if end > (listing.head_version or 0) else None
         return listing
+
+    def forget_absence(self) -> None:
+        """Let the version after the head be asked for again."""
+        self.absent = None
 
     async def _learn_times(self, commits: Mapping[int, LogFile]) -> None:
         """Learn the times of listed commits; a version keeps the time it was first seen with."""

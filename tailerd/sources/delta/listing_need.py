@@ -11,6 +11,11 @@ SAFETY_LISTING_SECONDS = 10.0
 """How often the log is listed although the next commit's name says nothing is new: a gap, or a
 table that was dropped, shows in no other way. Not where the folder itself tells of changes."""
 
+REMOTE_LISTING_SECONDS = 600.0
+"""The same where listing is a request that is paid for."""
+
+_NEAR = ("file", "memory")
+
 
 class ListingNeed:
     """Remembers the last listing of a table's log and what the folder was like."""
@@ -20,6 +25,8 @@ class ListingNeed:
         self._reader = reader
         self._clock = clock
         self._listed_at = float("-inf")
+        is_near = reader.store.scheme in _NEAR
+        self.interval_seconds = SAFETY_LISTING_SECONDS if is_near else REMOTE_LISTING_SECONDS
         self._listed_mark: FolderMark | None = None
 
     async def note(self) -> None:
@@ -43,4 +50,11 @@ class ListingNeed:
                 return True
             if listed.is_settled:
                 return seen is not None and await self._reader.commit_file(seen.version) != seen
-        return self._clock.monotonic() - self._listed_at >= SAFETY_LISTING_SECONDS
+        return self._is_time()
+
+    async def is_late(self) -> bool:
+        """Tell whether it is time for a listing where nothing but a listing tells of changes."""
+        return self._listed_mark is None and self._is_time() and await self._reader.mark() is None
+
+    def _is_time(self) -> bool:
+        return self._clock.monotonic() - self._listed_at >= self.interval_seconds

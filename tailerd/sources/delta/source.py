@@ -5,7 +5,6 @@ Protocol: PROTOCOL.md#change-data-files, #reader-requirements-for-addcdcfile
 
 from __future__ import annotations
 
-import asyncio
 import datetime
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 
@@ -19,14 +18,12 @@ from tailerd.clock import Clock, SystemClock
 from tailerd.delta.log_reader import LogReader
 from tailerd.delta.protocol.data_path import DataPaths, allowed_places
 from tailerd.delta.protocol.log_path import LogFile, LogFileKind
-from tailerd.delta.protocol.log_segment import LogListing
 from tailerd.delta.protocol.snapshot import TableState
 from tailerd.delta.protocol.table_properties import retention_seconds
 from tailerd.delta.time_travel import TimeAxis
 from tailerd.errors import (
     ChecksumMismatchError,
     MissingVersionError,
-    NotATableError,
     TableRecreatedError,
     UsageError,
 )
@@ -34,7 +31,7 @@ from tailerd.sources.base import Backlog, TableIdentity
 from tailerd.sources.delta.commit_tasks import CommitTasks
 from tailerd.sources.delta.commit_window import CommitWindow
 from tailerd.sources.delta.identity import schema_id
-from tailerd.sources.delta.listing_need import ListingNeed
+from tailerd.sources.delta.log_guard import LogGuard
 from tailerd.sources.delta.read import read_changes, rows_schema
 from tailerd.sources.delta.snapshot_files import LoggedFiles, SnapshotFiles, worth_another_look
 from tailerd.sources.delta.snapshot_spool import SnapshotSpool
@@ -42,8 +39,6 @@ from tailerd.sources.delta.snapshot_tasks import SnapshotTasks
 from tailerd.sources.delta.start import StartWord, parse_point, parse_start, show_ms, to_ms
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.locate import locate
-
-GAP_PATIENCE_SECONDS = 0.5
 
 
 class DeltaChangeSource:
@@ -75,8 +70,9 @@ class DeltaChangeSource:
         self._commits = CommitTasks(self._window, self._paths)
         self._snapshot: SnapshotTasks | None = None
         self._spool = spool
-        self._listing_need = ListingNeed(reader, clock or SystemClock())
-        self._seen_version = head_version
+        self._guard = LogGuard(
+            name, state.metadata.id, self._window, clock or SystemClock(), head_version
+        )
         self._schema_id = (-1, "")
 
     @classmethod
@@ -180,7 +176,7 @@ class DeltaChangeSource:
         return Offset(table_id=self.table_id, version=Version(version), phase=phase)
 
     async def _at_version(self, version: int) -> Offset:
-        listing = await self._look_around(version)
+        listing = await self._guard.look_around(version)
         head = max(self._head_version, listing.head_version or 0)
         if version > head + 1:
             raise MissingVersionError(
@@ -233,15 +229,22 @@ class DeltaChangeSource:
         if start.phase is Phase.SNAPSHOT:
             tasks = await self._snapshot_tasks(start.version)
             return tasks.furthest(start, limit)
+        if await self._guard.begin_look(start.version):
+            return start
         seen = self._window.newest
+        await self._guard.look_beyond(start.version)
         end = await self._commits.furthest(start, limit)
         if end == start:
-            await self._check_for_gap(start.version)
+            await self._guard.check_gap(start.version)
             # The listing may have brought what was missing a moment ago.
             end = await self._commits.furthest(start, limit)
-        if end != start and seen is not None and seen.version == start.version - 1:
-            await self._check_for_another_table(seen)
+        if end != start:
+            await self._guard.end_look(start.version, end.version, seen)
         return end
+
+    def hear(self, version: int | None) -> None:
+        """Hear that something happened; if a version told of is not found, the log is listed."""
+        self._guard.hear(version)
 
     def _check_identity(self, offset: Offset) -> None:
         if offset.table_id != self.table_id:
@@ -250,62 +253,6 @@ class DeltaChangeSource:
                 f" {self.table_id}: it was dropped and created again.",
                 hint="Reset the pipeline with `tailerd offsets reset NAME --to snapshot`.",
             )
-
-    async def _check_for_another_table(self, seen: LogFile) -> None:
-        """Refuse to go on in a log that took the place of the one `seen` belongs to."""
-        if await self._reader.commit_file(seen.version) == seen:
-            return
-        snapshot, _ = await self._reader.open_listed(with_files=False)
-        if snapshot.state.metadata.id != self.table_id:
-            raise TableRecreatedError(
-                f"{self._name} now holds table {snapshot.state.metadata.id}, and table"
-                f" {self.table_id} was read before: it was dropped and created again.",
-                hint="Reset the pipeline with `tailerd offsets reset NAME --to snapshot`.",
-            )
-
-    async def _check_for_gap(self, version: int) -> None:
-        # A version that is known to have been there cannot be one that is yet to come.
-        is_to_come = version > self._seen_version
-        if is_to_come and not await self._listing_need.is_due(self._window.newest):
-            return
-        listing = await self._look_around(version)
-        self._check_still_there(listing, version)
-        if (seen := self._window.newest) is not None and seen.version == version - 1:
-            await self._check_for_another_table(seen)
-        if version in listing.commits or not _is_beyond(listing, version):
-            return
-        # Stores exist that show files out of order for a moment.
-        await asyncio.sleep(GAP_PATIENCE_SECONDS)
-        listing = await self._look_around(version)
-        if version not in listing.commits and _is_beyond(listing, version):
-            raise MissingVersionError(
-                f"Version {version} of {self._name} is missing from the log, though version"
-                f" {listing.head_version} is there: metadata cleanup removed it, or it was lost.",
-                hint=(
-                    "Reset with `tailerd offsets reset NAME --to snapshot`, and raise"
-                    " delta.logRetentionDuration."
-                ),
-            )
-
-    def _check_still_there(self, listing: LogListing, version: int) -> None:
-        head = listing.head_version
-        if head is None:
-            raise NotATableError(
-                f"The log of {self._name} is empty: the table was dropped.",
-                hint="Remove it from the configuration, or create it again and reset its offset.",
-            )
-        if head < version - 1:
-            raise TableRecreatedError(
-                f"The log of {self._name} ends at version {head}, and {version - 1} was read"
-                " before: the table was dropped and created again, or restored from a copy.",
-                hint="Reset the pipeline with `tailerd offsets reset NAME --to snapshot`.",
-            )
-
-    async def _look_around(self, version: int) -> LogListing:
-        await self._listing_need.note()
-        listing = await self._window.look_around(version)
-        self._seen_version = max(self._seen_version, listing.head_version or 0)
-        return listing
 
     async def _snapshot_tasks(self, version: int, *, is_new: bool = False) -> SnapshotTasks:
         """Return the plan of a snapshot; a spool that was begun is gone on with unless `is_new`."""
@@ -328,7 +275,7 @@ class DeltaChangeSource:
         return LoggedFiles(self._reader, snapshot, time)
 
     async def _version_time_ms(self, version: int, state: TableState) -> int:
-        listing = await self._look_around(version)
+        listing = await self._guard.look_around(version)
         if version in listing.commits:
             found = await self._window.commit(version)
             if found is not None:
@@ -358,19 +305,26 @@ class DeltaChangeSource:
         return read_changes(task, limit, self._columns)
 
     async def backlog(self, start: Offset) -> Backlog:
-        """Say how far the head is from `start`, with one listing."""
-        listing = await self._look_around(start.version)
+        """Say how far the head is from `start`: with one listing, unless it was seen just now."""
+        head = await self._guard.known_head()
+        if head is not None and start.phase is Phase.FOLLOW and head >= start.version - 1:
+            found = await self._window.commit(start.version) if head >= start.version else None
+            return self._backlog(start, head, self._window.newest, found.file if found else None)
+        listing = await self._guard.look_around(start.version)
         head = max(listing.head_version or 0, start.version - 1)
         pending = [version for version in listing.commits if version >= start.version]
-        newest, oldest = listing.commits.get(head), min(pending, default=None)
+        oldest_file = listing.commits[min(pending)] if pending else None
+        return self._backlog(start, head, listing.commits.get(head), oldest_file)
+
+    def _backlog(
+        self, start: Offset, head: int, newest: LogFile | None, oldest: LogFile | None
+    ) -> Backlog:
         state = self._window.timeline.newest or self._head_state
         return Backlog(
             head_version=Version(head),
             versions=max(0, head - start.version + 1),
             head_timestamp_ms=newest.mtime_ms if newest else 0,
-            oldest_undelivered_timestamp_ms=(
-                None if oldest is None else listing.commits[oldest].mtime_ms
-            ),
+            oldest_undelivered_timestamp_ms=None if oldest is None else oldest.mtime_ms,
             retention_seconds=retention_seconds(state.metadata.configuration),
         )
 
@@ -386,7 +340,3 @@ class DeltaChangeSource:
     async def arrow_schema(self) -> pa.Schema:
         """Return the newest version's columns, as seen when the table was opened."""
         return rows_schema(self._head_state.schema, self._columns)
-
-
-def _is_beyond(listing: LogListing, version: int) -> bool:
-    return listing.head_version is not None and listing.head_version > version

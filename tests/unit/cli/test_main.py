@@ -82,7 +82,7 @@ def test_debug_adds_the_traceback_and_keeps_the_status(tmp_path: Path, command: 
 
 
 @pytest.mark.parametrize("name", ["tail", "inspect", "history"])
-@pytest.mark.parametrize("place", ["", "ftp://host/x", "s3://bucket/orders"])
+@pytest.mark.parametrize("place", ["", "ftp://host/x", "s3:///orders"])
 def test_a_place_that_is_not_served_is_a_configuration_error(
     name: str, place: str, command: Commands
 ) -> None:

@@ -143,9 +143,9 @@ REFUSED = {
         "tables: {o: {path: x, sink: {kind: kafka, topic: t, bootstrap_servers: ['b:1']}}}",
         ["'kafka'", "spark engine cannot", "Set tables.o.engine to arrow."],
     ),
-    "S3 table": (
-        "tables: {o: {path: 's3://b/t', sink: {kind: console}}}",
-        ["s3://", "not in this"],
+    "table of a store not served": (
+        "tables: {o: {path: 'gs://b/t', sink: {kind: console}}}",
+        ["gs://", "not in this"],
     ),
     "S3 state": ("state: s3://b/t" + MINIMAL, ["state", "s3://"]),
     "Spark's sink on arrow": (

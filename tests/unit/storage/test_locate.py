@@ -53,6 +53,13 @@ def test_a_memory_url_names_the_same_store_everywhere() -> None:
     MemoryStore.forget("another")
 
 
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n", "S3"])
+def test_a_place_in_a_bucket_is_taken_literally(scheme: str) -> None:
+    store, path = locate(f"{scheme}://bucket/lake/a%20b c/")
+    assert (store.scheme, path) == ("s3", "bucket/lake/a%20b c")
+    assert url_of(store, path) == "s3://bucket/lake/a%20b c"
+
+
 @pytest.mark.parametrize("url", ["/lake/a%20b c", "memory://test-url-of/a%20b/ü c"])
 def test_url_of_is_what_locate_turns_back(url: str) -> None:
     store, path = locate(url)
@@ -63,9 +70,8 @@ def test_url_of_is_what_locate_turns_back(url: str) -> None:
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("s3://bucket/orders", "S3, which this release does not serve"),
-        ("s3a://bucket/orders", "S3, which this release does not serve"),
-        ("abfss://x@y/z", "unknown scheme 'abfss'. Known are: a path, file://, memory://"),
+        ("s3:///orders", "names no bucket"),
+        ("abfss://x@y/z", "unknown scheme 'abfss'. Known are: a path, file://, s3://, memory://"),
         ("file://server/share", "names the host 'server'"),
         ("", "is empty"),
     ],

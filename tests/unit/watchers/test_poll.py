@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from contextlib import aclosing
 
-from tailerd.watchers.poll import CLOSE_SECONDS, WIDE_SECONDS, FloorWatcher
+from tailerd.watchers.poll import CLOSE_SECONDS, WIDE_SECONDS, FloorWatcher, Pace
 from tests.doubles.sim_clock import SimClock
 
 
@@ -37,6 +37,13 @@ async def test_covered_folders_are_hinted_rarely_and_others_often() -> None:
     total = sum(await hints_within(watcher, clock, 4 * WIDE_SECONDS), Counter[str]())
     assert total["a"] == total["c"] == 4
     assert total["b"] == 4 * WIDE_SECONDS / CLOSE_SECONDS
+
+
+async def test_folders_are_hinted_at_the_pace_that_is_given() -> None:
+    clock, pace = SimClock(), Pace(close_seconds=10.0, wide_seconds=60.0)
+    watcher = FloorWatcher(["a", "b"], is_covered=lambda f: f == "a", clock=clock, pace=pace)
+    total = sum(await hints_within(watcher, clock, 120), Counter[str]())
+    assert total == {"a": 2, "b": 12}
 
 
 async def test_a_folder_that_is_covered_no_more_is_hinted_soon() -> None:

@@ -1,0 +1,19 @@
+"""The configuration a command was given, and this process set up to reach what it names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tailerd.config import Discovery, discover_tables, load_config
+from tailerd.storage.s3.settings import S3Settings, use_settings
+
+
+def read_config(path: Path) -> Discovery:
+    """Read a configuration file, find its tables, and reach buckets as it says from now on.
+
+    Raises:
+        ConfigError: Anything about it is wrong.
+    """
+    config = load_config(path)
+    use_settings(S3Settings.of_config(config.storage))
+    return discover_tables(config)

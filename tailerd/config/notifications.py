@@ -1,0 +1,78 @@
+"""The section `notifications`: the queue that tells of commits in buckets."""
+
+from __future__ import annotations
+
+from typing import Self
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from tailerd.config.values import Seconds
+
+LONGEST_WAIT_SECONDS = 20.0
+
+
+class NotificationsConfig(BaseModel):
+    """A queue of SQS with the notifications of buckets: direct, through SNS, through EventBridge.
+
+    Credentials are those of `storage`.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    queue: str = Field(
+        description="URL of the queue. Only this daemon may read it: it deletes every message.",
+        examples=["https://sqs.eu-central-1.amazonaws.com/123456789012/tailerd"],
+    )
+    region: str | None = Field(
+        default=None,
+        description="Region of the queue; without it, that of `storage`, or as the queue's URL"
+        " says.",
+        examples=["eu-central-1"],
+    )
+    endpoint: str | None = Field(
+        default=None,
+        description="URL of the service; without it, AWS, or what AWS_ENDPOINT_URL says.",
+        examples=["http://127.0.0.1:9324"],
+    )
+    wait: Seconds = Field(
+        default=LONGEST_WAIT_SECONDS,
+        ge=1.0,
+        le=LONGEST_WAIT_SECONDS,
+        description="How long one request waits for a message, with a unit.",
+        examples=["20s"],
+    )
+    malformed_receives: int | None = Field(
+        default=3,
+        ge=1,
+        le=1000,
+        description="A message that is no notification is deleted when it came so often; null"
+        " leaves it to the queue's own rule for dead letters.",
+        examples=[3],
+    )
+
+    @field_validator("queue", "endpoint")
+    @classmethod
+    def _is_url(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        parts = urlsplit(value)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("write a URL with http:// or https:// and a host")
+        if parts.username or parts.password:
+            raise ValueError("credentials do not belong into the URL; use `storage`")
+        return value.rstrip("/")
+
+    @model_validator(mode="after")
+    def _names_a_queue(self) -> Self:
+        if urlsplit(self.queue).path.count("/") < 1:
+            raise ValueError("queue: write the queue's whole URL, with account and name")
+        return self
+
+    @property
+    def region_of_queue(self) -> str:
+        """The region that is given, or that the URL of a queue of AWS says; else nothing."""
+        if self.region is not None:
+            return self.region
+        host = (urlsplit(self.queue).hostname or "").split(".")
+        return host[1] if len(host) > 3 and host[0] == "sqs" and "amazonaws" in host else ""

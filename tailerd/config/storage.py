@@ -1,0 +1,108 @@
+"""The section `storage`: how buckets are reached."""
+
+from __future__ import annotations
+
+from typing import Self
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+
+from tailerd.config.values import Seconds
+
+_SECTION = ConfigDict(extra="forbid", frozen=True)
+
+
+class BucketConfig(BaseModel):
+    """Where a bucket is and who asks for it. What is left out the environment says (`AWS_*`)."""
+
+    model_config = _SECTION
+
+    endpoint: str | None = Field(
+        default=None,
+        description="URL of the server; without it, AWS, or what AWS_ENDPOINT_URL says.",
+        examples=["http://127.0.0.1:9000"],
+    )
+    region: str | None = Field(
+        default=None, description="Region of the buckets.", examples=["eu-central-1"]
+    )
+    path_style: bool | None = Field(
+        default=None,
+        description="Whether the bucket is in the URL's path and not in its host name; by default"
+        " where there is an endpoint.",
+        examples=[True],
+    )
+    profile: str | None = Field(
+        default=None,
+        description="Profile of the AWS configuration files that has the credentials.",
+        examples=["lake"],
+    )
+    access_key_id: SecretStr | None = Field(
+        default=None,
+        description="Static or temporary key; better given as TAILERD__STORAGE__ACCESS_KEY_ID."
+        " Without key and profile the SDK looks for credentials: environment, files, web identity,"
+        " the machine's role.",
+        examples=["AKIAIOSFODNN7EXAMPLE"],
+    )
+    secret_access_key: SecretStr | None = Field(
+        default=None, description="The key's secret.", examples=["a-secret"]
+    )
+    session_token: SecretStr | None = Field(
+        default=None, description="The token of a temporary key.", examples=["a-token"]
+    )
+    anonymous: bool = Field(
+        default=False, description="Ask without credentials, for public buckets.", examples=[False]
+    )
+
+    @field_validator("endpoint")
+    @classmethod
+    def _is_url(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        parts = urlsplit(value)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("write a URL with http:// or https:// and a host")
+        if parts.username or parts.password:
+            raise ValueError("credentials do not belong into the URL; use access_key_id")
+        return value.rstrip("/")
+
+    @model_validator(mode="after")
+    def _credentials_fit(self) -> Self:
+        if (self.access_key_id is None) != (self.secret_access_key is None):
+            raise ValueError("access_key_id and secret_access_key belong together: give both")
+        if self.session_token is not None and self.access_key_id is None:
+            raise ValueError("session_token belongs to access_key_id: give that too")
+        ways = (self.profile is not None, self.access_key_id is not None, self.anonymous)
+        if sum(ways) > 1:
+            raise ValueError("profile, access_key_id and anonymous exclude each other: give one")
+        return self
+
+
+class StorageConfig(BucketConfig):
+    """Buckets of S3 and of servers that speak its protocol."""
+
+    connect_timeout: Seconds = Field(
+        default=5.0, ge=0.1, le=300, description="Longest wait for a connection.", examples=["5s"]
+    )
+    read_timeout: Seconds = Field(
+        default=20.0,
+        ge=0.1,
+        le=3600,
+        description="Longest silence in the middle of an answer.",
+        examples=["20s"],
+    )
+    attempts: int = Field(
+        default=6,
+        ge=1,
+        le=20,
+        description="How often a request is tried before its failure counts, with growing pauses.",
+        examples=[6],
+    )
+    max_connections: int = Field(
+        default=64, ge=1, le=4096, description="Requests at the same time.", examples=[64]
+    )
+    buckets: dict[str, BucketConfig] = Field(
+        default_factory=dict,
+        description="Buckets that are elsewhere, or somebody else's: each has fields of this"
+        " section that differ.",
+        examples=[{"public-data": {"region": "us-east-1", "anonymous": True}}],
+    )

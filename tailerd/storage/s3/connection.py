@@ -1,0 +1,238 @@
+"""One account's client: its connections, and requests that are tried again within reason."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import random
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from aiobotocore.config import AioConfig
+from aiobotocore.session import AioSession
+from botocore import UNSIGNED
+
+from tailerd.backoff import Backoff
+from tailerd.errors import StorageError
+from tailerd.storage.s3.failures import (
+    VENDOR_ERRORS,
+    code_of,
+    has_expired,
+    is_refused_condition,
+    map_failure,
+    may_pass,
+    status_of,
+)
+from tailerd.storage.s3.io_thread import IoThread
+from tailerd.storage.s3.settings import S3Account
+
+T = TypeVar("T")
+
+_BACKOFF = Backoff(first_seconds=0.1, max_seconds=5.0)
+_BUDGET = 500.0
+_RETRY_COST = 5.0
+_SUCCESS_GAIN = 1.0
+_REFRESH_SECONDS = 1.0
+_CLOSE_SECONDS = 1.0
+
+
+class S3Client(Protocol):
+    """What is used of the vendor's client, by the names of S3's operations."""
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[dict[str, object]]]:
+        """Return an operation."""
+        ...
+
+
+class RetryBudget:
+    """How many retries a server still gets: a broken one must not be asked six times as much.
+
+    Each retry costs five, each success gives one back; used up, failures are final at once.
+    """
+
+    def __init__(self, size: float = _BUDGET) -> None:
+        """Begin with a full budget."""
+        self._size = self._left = size
+
+    def take(self) -> bool:
+        """Take one retry; tell whether there was one."""
+        if self._left < _RETRY_COST:
+            # Grows back a little, so that a server that is well again is noticed.
+            self._left = min(self._size, self._left + _SUCCESS_GAIN)
+            return False
+        self._left -= _RETRY_COST
+        return True
+
+    def give(self) -> None:
+        """Hear of a success."""
+        self._left = min(self._size, self._left + _SUCCESS_GAIN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is asked for, as far as failures need to know it.
+
+    Attributes:
+        doing: The right it needs: `list`, `get`, `put` or `delete`.
+        path: `bucket/key`.
+        is_ours: Asked where a condition is refused: tells whether an earlier attempt, whose answer
+            was lost, was what fulfilled it.
+    """
+
+    doing: str
+    path: str
+    is_ours: Callable[[S3Client], Awaitable[bool]] | None = None
+
+
+class Connection:
+    """Lives on the thread of connections; made and used only there."""
+
+    def __init__(self, account: S3Account, thread: IoThread) -> None:
+        """Connect with the first request."""
+        self._account = account
+        self._budget = RetryBudget()
+        self._chance = random.Random()
+        self._client: S3Client | None = None
+        self._stack = AsyncExitStack()
+        self._opening = asyncio.Lock()
+        self._opened_at = 0.0
+        self._running = asyncio.Semaphore(account.max_connections)
+        thread.at_end(self.close)
+
+    async def call(self, request: Request, work: Callable[[S3Client], Awaitable[T]]) -> T | None:
+        """Do `work` until it succeeds, cannot succeed, or has been tried often enough.
+
+        Returns:
+            What `work` returned; None where an attempt fulfilled its condition unheard.
+
+        Raises:
+            StorageError: As `map_failure` says.
+        """
+        has_renewed = False
+        for attempt in range(self._account.attempts):
+            client: S3Client | None = None
+            try:
+                async with self._running:
+                    client = await self._connected(request)
+                    done = await work(client)
+            except StorageError:
+                raise
+            except VENDOR_ERRORS as error:
+                if is_refused_condition(error) and request.is_ours:
+                    # Also after the first attempt: below, a connection that breaks is tried again
+                    # without a word.
+                    asked = Request(doing="get", path=request.path)
+                    if await self.call(asked, request.is_ours):
+                        return None
+                elif not has_renewed and self._may_renew(error):
+                    has_renewed = True
+                    await self._renew(client)
+                    continue
+                elif self._may_retry(error, attempt):
+                    await asyncio.sleep(_BACKOFF.wait_seconds(attempt, self._chance))
+                    continue
+                raise map_failure(
+                    error, request.doing, request.path, attempts=attempt + 1
+                ) from error
+            else:
+                self._budget.give()
+                return done
+        raise StorageError(f"{request.doing} of s3://{request.path} was not even tried.")
+
+    def _may_retry(self, error: Exception, attempt: int) -> bool:
+        return may_pass(error) and attempt + 1 < self._account.attempts and self._budget.take()
+
+    def _may_renew(self, error: Exception) -> bool:
+        # The answer to a HEAD has no body that could say that the credentials have expired.
+        is_mute = code_of(error) in ("400", "403") and status_of(error) in (400, 403)
+        return has_expired(error) or (
+            is_mute and time.monotonic() - self._opened_at > _REFRESH_SECONDS
+        )
+
+    async def _renew(self, used: S3Client | None) -> None:
+        """Forget the client, so that the next looks for credentials anew."""
+        if self._client is used:
+            stack, self._stack, self._client = self._stack, AsyncExitStack(), None
+            # Requests of others are under way on it.
+            task = asyncio.get_running_loop().create_task(_close_later(stack, self._account))
+            self._stack.callback(task.cancel)
+
+    async def _connected(self, request: Request) -> S3Client:
+        if self._client is None:
+            async with self._opening:
+                if self._client is None:
+                    self._client = await self._open(request)
+                    self._opened_at = time.monotonic()
+        return self._client
+
+    async def _open(self, request: Request) -> S3Client:
+        account = self._account
+        try:
+            session = AioSession(profile=account.profile or None)
+            session.register_component("data_loader", _models())
+            region = account.region or os.environ.get("AWS_REGION") or _region_of(session)
+            context = session.create_client(
+                "s3",
+                region_name=region or "us-east-1",
+                endpoint_url=account.endpoint or None,
+                aws_access_key_id=account.access_key_id or None,
+                aws_secret_access_key=account.secret_access_key or None,
+                aws_session_token=account.session_token or None,
+                config=_client_config(account),
+            )
+            client: S3Client = await self._stack.enter_async_context(context)
+        except ValueError as error:
+            raise StorageError(
+                f"s3://{request.path} cannot be asked for: {error}.",
+                hint="Check endpoint and region.",
+            ) from error
+        return client
+
+    async def close(self) -> None:
+        """Close what is open."""
+        self._client = None
+        await self._stack.aclose()
+
+
+@functools.cache
+def _models() -> object:
+    """Return what knows S3's operations; a megabyte of JSON, parsed once for all clients."""
+    return AioSession().get_component("data_loader")
+
+
+async def _close_later(stack: AsyncExitStack, account: S3Account) -> None:
+    try:
+        await asyncio.sleep(account.read_timeout_seconds)
+    finally:
+        await asyncio.wait_for(stack.aclose(), _CLOSE_SECONDS)
+
+
+def _region_of(session: AioSession) -> str:
+    return str(session.get_config_variable("region") or "")
+
+
+def _client_config(account: S3Account) -> AioConfig:
+    has_endpoint = bool(
+        account.endpoint
+        or os.environ.get("AWS_ENDPOINT_URL_S3")
+        or os.environ.get("AWS_ENDPOINT_URL")
+    )
+    is_path_style = has_endpoint if account.path_style is None else account.path_style
+    return AioConfig(
+        connect_timeout=account.connect_timeout_seconds,
+        read_timeout=account.read_timeout_seconds,
+        max_pool_connections=account.max_connections,
+        # Tried again here, where a body that breaks off counts too.
+        retries={"total_max_attempts": 1},
+        s3={"addressing_style": "path" if is_path_style else "auto"},
+        signature_version=UNSIGNED if account.is_anonymous else None,
+        # Checksums beyond TCP's and TLS's cost as much CPU as all the rest of a small request.
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        parameter_validation=False,
+        tcp_keepalive=True,
+    )

@@ -1,0 +1,185 @@
+"""What S3 and its client call a failure, and what it is called here. Ends all vendor errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import aiohttp
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    NoCredentialsError,
+    ParamValidationError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    SSLError,
+    TokenRetrievalError,
+    UnauthorizedSSOTokenError,
+)
+from botocore.parsers import ResponseParserError
+
+from tailerd.errors import (
+    AccessDeniedError,
+    BucketMissingError,
+    ClockSkewError,
+    ConditionalPutUnsupportedError,
+    CredentialsExpiredError,
+    FileExistsAlreadyError,
+    FileMissingError,
+    StorageError,
+)
+
+VENDOR_ERRORS = (
+    ClientError,
+    BotoCoreError,
+    ResponseParserError,
+    aiohttp.ClientError,
+    OSError,
+    TimeoutError,
+)
+
+_MISSING = frozenset({"NoSuchKey", "404", "NotFound", "NoSuchVersion", "NoSuchUpload"})
+_EXPIRED = frozenset(
+    {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"}
+)
+_WRONG_KEYS = frozenset(
+    {"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "InvalidClientTokenId"}
+) | {"XAdminUserNotFound"}
+_SKEWED = frozenset({"RequestTimeTooSkewed"})
+_BUSY = frozenset(
+    {
+        *("SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded"),
+        *("TooManyRequests", "RequestThrottled", "BandwidthLimitExceeded"),
+        *("InternalError", "ServiceUnavailable", "RequestTimeout", "OperationAborted"),
+        *("ConditionalRequestConflict", "IncompleteBody", "XMinioServerNotInitialized"),
+    }
+)
+_LASTING = (
+    NoCredentialsError,
+    PartialCredentialsError,
+    CredentialRetrievalError,
+    TokenRetrievalError,
+    UnauthorizedSSOTokenError,
+    ProfileNotFound,
+    ParamValidationError,
+    SSLError,
+)
+
+
+def code_of(error: Exception) -> str:
+    """Return S3's own word for an error; empty where the server did not answer with one."""
+    return str(_answer(error).get("Code", ""))
+
+
+def status_of(error: Exception) -> int:
+    """Return the HTTP status of an error's answer; 0 without an answer."""
+    if not isinstance(error, ClientError):
+        return 0
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def _answer(error: Exception) -> Mapping[str, object]:
+    return error.response.get("Error", {}) if isinstance(error, ClientError) else {}
+
+
+def may_pass(error: Exception) -> bool:
+    """Tell whether the same request may succeed in a moment."""
+    if isinstance(error, ClientError):
+        status = status_of(error)
+        return code_of(error) in _BUSY or status == 429 or (status >= 500 and status != 501)
+    return not isinstance(error, _LASTING)
+
+
+def has_expired(error: Exception) -> bool:
+    """Tell whether new credentials would help."""
+    return code_of(error) in _EXPIRED
+
+
+def is_beyond_the_end(error: Exception) -> bool:
+    """Tell whether a range was asked for behind the end of a file that exists."""
+    return code_of(error) == "InvalidRange" or status_of(error) == 416
+
+
+def is_refused_condition(error: Exception) -> bool:
+    """Tell whether the condition of a request was not met."""
+    return status_of(error) == 412 or code_of(error) == "PreconditionFailed"
+
+
+def map_failure(error: Exception, doing: str, path: str, *, attempts: int = 1) -> StorageError:
+    """Return the storage error that says what happened.
+
+    Args:
+        doing: The right that was used, one of `list`, `get`, `put`, `delete`.
+        path: `bucket/key`.
+    """
+    place = f"s3://{path}"
+    code, status = code_of(error), status_of(error)
+    if code == "NoSuchBucket":
+        bucket = path.partition("/")[0]
+        return BucketMissingError(
+            f"The bucket {bucket} does not exist, so {place} cannot be read or written.",
+            hint="Check its name, and the endpoint and region it is asked for at.",
+        )
+    if code in _MISSING:
+        return FileMissingError(f"{place} does not exist.")
+    if is_refused_condition(error):
+        return FileExistsAlreadyError(f"{place} exists already.")
+    if code in _EXPIRED:
+        return CredentialsExpiredError(
+            f"{doing} of {place} is refused: the credentials have expired ({code}).",
+            hint="Renew them where they come from; they are looked for again with each try.",
+        )
+    if code in _SKEWED:
+        return ClockSkewError(
+            f"{doing} of {place} is refused: this machine's clock and the server's differ.",
+            hint="Set this machine's clock, for instance with NTP.",
+        )
+    if code == "NotImplemented" or status == 501:
+        return ConditionalPutUnsupportedError(
+            f"The server of {place} does not know how to do this: {_said(error)}.",
+            hint="Use a server with conditional writes; tables can be followed without.",
+        )
+    if code in _WRONG_KEYS or status in (401, 403):
+        return _denied(doing, place, code, error)
+    if isinstance(error, NoCredentialsError | PartialCredentialsError | ProfileNotFound):
+        return _without_credentials(place, error)
+    tried = f" after {attempts} attempts" if attempts > 1 else ""
+    return StorageError(f"{doing} of {place} failed{tried}: {_said(error)}.")
+
+
+def _denied(doing: str, place: str, code: str, error: Exception) -> AccessDeniedError:
+    if code in _WRONG_KEYS:
+        return AccessDeniedError(
+            f"{doing} of {place} is refused: the server does not accept the credentials ({code}).",
+            hint="Check access key, secret and session token, and that the endpoint is theirs.",
+        )
+    right = {"list": "s3:ListBucket", "get": "s3:GetObject", "put": "s3:PutObject"}.get(
+        doing, "s3:DeleteObject"
+    )
+    also = (
+        " Without s3:ListBucket, S3 says so too of files that do not exist."
+        if doing == "get"
+        else ""
+    )
+    return AccessDeniedError(
+        f"{doing} of {place} is refused ({code or status_of(error)}).",
+        hint=f"Give the user or role the right {right} for it.{also}",
+    )
+
+
+def _without_credentials(place: str, error: Exception) -> AccessDeniedError:
+    return AccessDeniedError(
+        f"There are no credentials for {place}: {_said(error)}.",
+        hint="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or `storage` in the"
+        " configuration; AWS_SKIP_SIGNATURE=true reads public buckets.",
+    )
+
+
+def _said(error: Exception) -> str:
+    """Return the error in one line, without what a server may quote of a signed request."""
+    if isinstance(error, ClientError):
+        code, message = code_of(error), str(_answer(error).get("Message", ""))
+        return f"{code} ({message.strip().rstrip('.')[:300]})" if message else code
+    text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    return text[:300]

@@ -1,0 +1,187 @@
+"""Files that are uploaded while they are written: in parts, which nobody sees before the last."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from concurrent.futures import Future
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, cast
+
+from tailerd.errors import FileExistsAlreadyError, FileMissingError, StorageError
+from tailerd.storage.output import Output
+from tailerd.storage.s3.connection import Request, S3Client
+from tailerd.storage.s3.io_thread import io_thread
+
+if TYPE_CHECKING:
+    from tailerd.storage.s3.store import S3Store
+
+PART_BYTES = 8 * 1024 * 1024
+"""S3 takes ten thousand parts of five mebibytes at least: this is enough for 80 GB."""
+PARTS_AT_ONCE = 3
+
+
+class MultipartOutput(Output):
+    """One file: below a part's size a single put, else an upload in parts.
+
+    What a writer that dies leaves is not to be seen and costs money: `abort_old_uploads` ends it.
+    """
+
+    def __init__(self, store: S3Store, path: str) -> None:
+        """Begin a file; nothing is asked of the server yet."""
+        self._store = store
+        self._path = path
+        self._bucket, _, self._key = path.partition("/")
+        self._token = secrets.token_hex(8)
+        self._pending = bytearray()
+        self._upload = ""
+        self._parts: list[Future[dict[str, object]]] = []
+        self._is_over = False
+
+    def write(self, data: bytes) -> int:  # type: ignore[override]
+        """Take the next piece; waits where parts are uploaded more slowly than written."""
+        size = memoryview(data).nbytes
+        if self._is_over:
+            return size
+        self._pending += memoryview(data).cast("B")
+        self.size_bytes += size
+        while len(self._pending) >= PART_BYTES:
+            part = bytes(self._pending[:PART_BYTES])
+            del self._pending[:PART_BYTES]
+            self._send(part)
+        return size
+
+    def _send(self, part: bytes) -> None:
+        if not self._upload:
+            self._upload = io_thread().call(self._begin())
+        if len(self._parts) >= PARTS_AT_ONCE:
+            self._parts[-PARTS_AT_ONCE].result()
+        number = len(self._parts) + 1
+        self._parts.append(io_thread().submit(self._put_part(number, part)))
+
+    async def _begin(self) -> str:
+        answer = await self._call(
+            lambda client: client.create_multipart_upload(
+                Bucket=self._bucket, Key=self._key, Metadata={self._token_name: self._token}
+            )
+        )
+        return str(answer["UploadId"])
+
+    async def _put_part(self, number: int, part: bytes) -> dict[str, object]:
+        answer = await self._call(
+            lambda client: client.upload_part(**self._named, PartNumber=number, Body=part)
+        )
+        return {"PartNumber": number, "ETag": answer["ETag"]}
+
+    async def finish(self, *, if_absent: bool = False) -> None:
+        """Let the file appear, whole.
+
+        Raises:
+            FileExistsAlreadyError: With `if_absent`, somebody else was first.
+            StorageError: A part, or the end, was not taken; nothing appeared.
+        """
+        self._is_over = True
+        if not self._upload:
+            await self._store.put(self._path, bytes(self._pending), if_absent=if_absent)
+            return
+        try:
+            await io_thread().run(self._finish(if_absent))
+        except BaseException:
+            await self.discard()
+            raise
+        self._upload = ""
+
+    async def _finish(self, if_absent: bool) -> None:
+        from tailerd.storage.s3.store import was_put_by
+
+        if if_absent:
+            await self._store.check_conditional_put(self._path.rpartition("/")[0])
+            await self._check_absent()
+        parts = [await _waited(part) for part in self._parts]
+        if self._pending:
+            parts.append(await self._put_part(len(parts) + 1, bytes(self._pending)))
+        condition = {"IfNoneMatch": "*"} if if_absent else {}
+        is_ours = was_put_by(self._path, self._token)
+        try:
+            await self._store.call(
+                Request(doing="put", path=self._path, is_ours=is_ours),
+                lambda client: client.complete_multipart_upload(
+                    **self._named, MultipartUpload={"Parts": parts}, **condition
+                ),
+            )
+        except FileMissingError as error:
+            # The upload is gone: it was completed and the answer lost, or somebody aborted it.
+            if not await self._store.call(Request(doing="get", path=self._path), is_ours):
+                raise StorageError(
+                    f"The upload of s3://{self._path} was aborted by somebody else."
+                ) from error
+
+    async def _check_absent(self) -> None:
+        # Servers exist that know the condition for a put and not yet for the end of an upload.
+        if await self._store.is_there(self._path):
+            raise FileExistsAlreadyError(f"s3://{self._path} exists already.")
+
+    async def discard(self) -> None:
+        """Abort the upload."""
+        self._is_over = True
+        self._pending.clear()
+        if self._upload:
+            upload, self._upload = self._upload, ""
+            await io_thread().run(self._abort(upload))
+
+    async def _abort(self, upload: str) -> None:
+        for part in self._parts:
+            part.cancel()
+        await abort_upload(self._store, self._path, upload)
+
+    async def _call(self, work: Any) -> dict[str, object]:
+        answer = await self._store.call(Request(doing="put", path=self._path), work)
+        return cast(dict[str, object], answer)
+
+    @property
+    def _named(self) -> dict[str, str]:
+        return {"Bucket": self._bucket, "Key": self._key, "UploadId": self._upload}
+
+    @property
+    def _token_name(self) -> str:
+        from tailerd.storage.s3.store import PUT_TOKEN
+
+        return PUT_TOKEN
+
+
+async def abort_upload(store: S3Store, path: str, upload: str) -> None:
+    """Abort an upload; one that is not there is aborted already."""
+    bucket, _, key = path.partition("/")
+
+    async def work(client: S3Client) -> None:
+        await client.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload)
+
+    try:
+        await store.call(Request(doing="put", path=path), work)
+    except FileMissingError:
+        return
+
+
+async def abort_old_uploads(store: S3Store, folder: str, before_ms: int) -> int:
+    """Abort uploads into a folder that began before a time, in ms since the epoch; count them."""
+    bucket, _, key = folder.partition("/")
+    asked: dict[str, object] = {"Bucket": bucket, "Prefix": f"{key}/" if key else ""}
+    aborted = 0
+    while True:
+        answer = await store.call(
+            Request(doing="list", path=folder),
+            lambda client: client.list_multipart_uploads(**asked),
+        )
+        for upload in cast(list[dict[str, Any]], answer.get("Uploads", [])):
+            began: datetime = upload["Initiated"]
+            if began.timestamp() * 1000 < before_ms:
+                await abort_upload(store, f"{bucket}/{upload['Key']}", str(upload["UploadId"]))
+                aborted += 1
+        if not answer.get("IsTruncated"):
+            return aborted
+        asked["KeyMarker"] = answer.get("NextKeyMarker")
+        asked["UploadIdMarker"] = answer.get("NextUploadIdMarker")
+
+
+async def _waited(part: Future[dict[str, object]]) -> dict[str, object]:
+    return await asyncio.wrap_future(part)

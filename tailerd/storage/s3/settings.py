@@ -1,0 +1,146 @@
+"""Where buckets are and who asks for them: values, and the ones this process works with."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import SecretStr
+
+    from tailerd.config.storage import BucketConfig, StorageConfig
+
+SETTINGS_VARIABLE = "TAILERD_INTERNAL_S3_SETTINGS"
+"""Of the environment: how a process that this one started, and those it starts, reach buckets."""
+
+SKIP_SIGNATURE = "AWS_SKIP_SIGNATURE"
+"""Of the environment, as other Delta clients have it: ask without credentials."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Account:
+    """How one bucket, or every one without an entry of its own, is reached. Picklable.
+
+    What is empty is left to the SDK: `AWS_*` of the environment, profiles, web identity and the
+    machine's own role.
+
+    Attributes:
+        path_style: Whether the bucket is in the URL's path; None where there is an endpoint, and
+            AWS's own form elsewhere.
+        is_anonymous: Requests are not signed.
+        attempts: Of each request, with the first.
+    """
+
+    endpoint: str = ""
+    region: str = ""
+    path_style: bool | None = None
+    profile: str = ""
+    access_key_id: str = field(default="", repr=False)
+    secret_access_key: str = field(default="", repr=False)
+    session_token: str = field(default="", repr=False)
+    is_anonymous: bool = False
+    connect_timeout_seconds: float = 5.0
+    read_timeout_seconds: float = 20.0
+    attempts: int = 6
+    max_connections: int = 64
+
+    @classmethod
+    def of_environment(cls, environment: Mapping[str, str] | None = None) -> S3Account:
+        """Return what commands use that have no configuration file."""
+        values = os.environ if environment is None else environment
+        return cls(is_anonymous=values.get(SKIP_SIGNATURE, "").lower() in ("1", "true", "yes"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Settings:
+    """The account of every bucket.
+
+    Attributes:
+        buckets: (bucket, account) of those that differ.
+    """
+
+    default: S3Account = field(default_factory=S3Account)
+    buckets: tuple[tuple[str, S3Account], ...] = ()
+
+    def account_of(self, bucket: str) -> S3Account:
+        """Return how a bucket is reached."""
+        return next((account for name, account in self.buckets if name == bucket), self.default)
+
+    @classmethod
+    def of_config(cls, config: StorageConfig) -> S3Settings:
+        """Return what a configuration's section says."""
+        default = replace(
+            _account(S3Account.of_environment(), config),
+            connect_timeout_seconds=config.connect_timeout,
+            read_timeout_seconds=config.read_timeout,
+            attempts=config.attempts,
+            max_connections=config.max_connections,
+        )
+        buckets = ((name, _account(default, own)) for name, own in config.buckets.items())
+        return cls(default=default, buckets=tuple(buckets))
+
+
+def _account(base: S3Account, config: BucketConfig) -> S3Account:
+    """Return `base` with what a section sets; half of somebody else's credentials is none."""
+    if config.anonymous or config.profile or config.access_key_id:
+        base = replace(
+            base,
+            profile=config.profile or "",
+            access_key_id=_plain(config.access_key_id),
+            secret_access_key=_plain(config.secret_access_key),
+            session_token=_plain(config.session_token),
+            is_anonymous=config.anonymous,
+        )
+    return replace(
+        base,
+        endpoint=config.endpoint or base.endpoint,
+        region=config.region or base.region,
+        path_style=base.path_style if config.path_style is None else config.path_style,
+    )
+
+
+def _plain(secret: SecretStr | None) -> str:
+    return "" if secret is None else secret.get_secret_value()
+
+
+_in_use: S3Settings | None = None
+
+
+def use_settings(settings: S3Settings | None) -> None:
+    """Let every place of this process named by a URL be reached so; None: as the environment says.
+
+    Connections that are open stay; requests begun later use the new settings.
+    """
+    global _in_use
+    _in_use = settings
+
+
+def settings_in_use() -> S3Settings:
+    """Return the settings of this process, for other processes to use too."""
+    if _in_use is not None:
+        return _in_use
+    handed_down = os.environ.get(SETTINGS_VARIABLE)
+    if handed_down:
+        return _of_json(handed_down)
+    return S3Settings(default=S3Account.of_environment())
+
+
+def hand_down_settings() -> None:
+    """Let processes that are started from now on use this process's settings, by environment."""
+    os.environ.update(settings_environment())
+
+
+def settings_environment() -> dict[str, str]:
+    """Return what another process's environment needs to reach buckets as this one does."""
+    return {} if _in_use is None else {SETTINGS_VARIABLE: json.dumps(asdict(_in_use))}
+
+
+def _of_json(text: str) -> S3Settings:
+    fields = json.loads(text)
+    return S3Settings(
+        default=S3Account(**fields["default"]),
+        buckets=tuple((name, S3Account(**account)) for name, account in fields["buckets"]),
+    )

@@ -1,0 +1,335 @@
+"""S3 as an object store."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, BinaryIO, TypeVar, cast
+
+from tailerd.errors import (
+    ConditionalPutUnsupportedError,
+    FileExistsAlreadyError,
+    FileMissingError,
+    StorageError,
+)
+from tailerd.storage.base import FileMeta
+from tailerd.storage.output import Output
+from tailerd.storage.s3.connection import Connection, Request, S3Client
+from tailerd.storage.s3.failures import VENDOR_ERRORS, is_beyond_the_end
+from tailerd.storage.s3.io_thread import IoThread, io_thread
+from tailerd.storage.s3.settings import S3Account, S3Settings, settings_in_use
+
+T = TypeVar("T")
+
+PUT_TOKEN = "tailerd-put"
+"""Metadata that tells whose conditional put it was, where the answer was lost."""
+
+PROBE_PREFIX = ".tailerd-probe-"
+
+
+def split(path: str) -> tuple[str, str]:
+    """Return bucket and key of a path."""
+    bucket, _, key = path.partition("/")
+    return bucket, key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    """One answer: what the file is, the bytes asked for, and which very file they are of."""
+
+    meta: FileMeta
+    body: bytes
+    etag: str = ""
+
+
+class S3Store:
+    """Buckets as folders: paths are `bucket/key`, taken literally.
+
+    Times are whole seconds, as S3 keeps them. Requests are done on a thread of their own, so the
+    store may be used from any loop, and from threads without one.
+    """
+
+    scheme: str = "s3"
+
+    def __init__(self, settings: S3Settings | None = None) -> None:
+        """Use the process's settings unless others are given."""
+        self._settings = settings
+
+    async def list_from(self, folder: str, start_after: str = "") -> AsyncIterator[FileMeta]:
+        """List as `ObjectStore.list_from` says, a page of a thousand names at a time."""
+        bucket, key = split(folder.rstrip("/"))
+        prefix = f"{key}/" if key else ""
+        asked: dict[str, object] = {"Bucket": bucket, "Prefix": prefix, "Delimiter": "/"}
+        if start_after:
+            asked["StartAfter"] = prefix + start_after
+        while True:
+            answer = await self._ask("list", folder, lambda client: client.list_objects_v2(**asked))
+            found = cast(list[dict[str, Any]], answer.get("Contents", []))
+            for entry in found:
+                name = str(entry["Key"])
+                # A key that ends with a slash stands for a folder somebody made by hand.
+                if not name.endswith("/") and name > prefix + start_after:
+                    yield FileMeta(
+                        f"{bucket}/{name}", int(entry["Size"]), _ms(entry["LastModified"])
+                    )
+            token = answer.get("NextContinuationToken")
+            if not answer.get("IsTruncated") or not token:
+                return
+            asked["ContinuationToken"] = token
+
+    async def get(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        """Return the file's bytes, or `length` of them from `start`; fewer at the end."""
+        return (await self.fetch(path, start, length))[1]
+
+    async def fetch(
+        self, path: str, start: int = 0, length: int | None = None
+    ) -> tuple[FileMeta, bytes]:
+        """Return bytes as `get` does, and what `head` tells, in one request."""
+        if length == 0:
+            return await self.head(path), b""
+        found = await io_thread().run(self.fetch_here(path, start, length))
+        return found.meta, found.body
+
+    async def fetch_here(
+        self, path: str, start: int = 0, length: int | None = None, etag: str = ""
+    ) -> Fetched:
+        """Do what `fetch` does, on the thread of connections.
+
+        Args:
+            start: Counted from the end where it is negative, and `length` is left out.
+            etag: Only of this very file.
+        """
+        bucket, key = split(path)
+        asked: dict[str, object] = {"Bucket": bucket, "Key": key}
+        if start or length is not None:
+            asked["Range"] = _range(start, length)
+        if etag:
+            asked["IfMatch"] = etag
+
+        async def work(client: S3Client) -> Fetched:
+            try:
+                answer = cast(dict[str, Any], await client.get_object(**asked))
+            except VENDOR_ERRORS as error:
+                if not is_beyond_the_end(error):
+                    raise
+                return Fetched(meta=await _head(client, path), body=b"")
+            async with answer["Body"] as stream:
+                body: bytes = await stream.read()
+            if len(body) != int(answer["ContentLength"]):
+                raise OSError(f"{len(body)} of {answer['ContentLength']} bytes came")
+            return Fetched(meta=_meta(path, answer), body=body, etag=str(answer.get("ETag", "")))
+
+        try:
+            return await self.call(Request(doing="get", path=path), work)
+        except FileExistsAlreadyError as error:
+            raise StorageError(f"s3://{path} was replaced while it was read.") from error
+
+    async def get_many(self, paths: Sequence[str]) -> list[bytes]:
+        """Return whole files in the order asked for, fetched side by side."""
+        return await io_thread().run(self._get_many(paths)) if paths else []
+
+    async def _get_many(self, paths: Sequence[str]) -> list[bytes]:
+        tasks = [asyncio.create_task(self.fetch_here(path)) for path in paths]
+        try:
+            return [found.body for found in await asyncio.gather(*tasks)]
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def head(self, path: str) -> FileMeta:
+        """Return size and modification time."""
+        _require_key(path)
+        return await self._ask("get", path, lambda client: _head(client, path))
+
+    async def is_there(self, path: str) -> bool:
+        """Tell whether there is such a file; on the thread of connections."""
+        try:
+            await self.call(Request(doing="get", path=path), lambda client: _head(client, path))
+        except FileMissingError:
+            return False
+        return True
+
+    async def put(self, path: str, data: bytes, *, if_absent: bool = False) -> None:
+        """Write a file; `if_absent` lets exactly one racing writer win.
+
+        Raises:
+            ConditionalPutUnsupportedError: This server could not promise that.
+        """
+        await io_thread().run(self._put(path, data, if_absent))
+
+    async def _put(self, path: str, data: bytes, if_absent: bool) -> None:
+        if if_absent:
+            await self.check_conditional_put(path.rpartition("/")[0])
+        await self._put_unchecked(path, data, if_absent)
+
+    async def _put_unchecked(self, path: str, data: bytes, if_absent: bool) -> None:
+        bucket, key = split(path)
+        asked: dict[str, object] = {"Bucket": bucket, "Key": key, "Body": bytes(data)}
+        token = secrets.token_hex(8)
+        if if_absent:
+            asked |= {"IfNoneMatch": "*", "Metadata": {PUT_TOKEN: token}}
+        request = Request(doing="put", path=path, is_ours=was_put_by(path, token))
+        await self.call(request, lambda client: client.put_object(**asked))
+
+    async def check_conditional_put(self, folder: str) -> None:
+        """Make sure, once a bucket, that the server refuses what `if_absent` says it must.
+
+        There are servers that do not know the condition and overwrite without a word.
+
+        Raises:
+            ConditionalPutUnsupportedError: It does not.
+        """
+        bucket = split(folder)[0]
+        known = _known_conditional.get((self._account(bucket), bucket))
+        if known is None:
+            known = await self._is_conditional(f"{folder}/{PROBE_PREFIX}{secrets.token_hex(8)}")
+            _known_conditional[(self._account(bucket), bucket)] = known
+        if not known:
+            raise ConditionalPutUnsupportedError(
+                f"The server of s3://{bucket} does not honour conditional writes, so two writers"
+                " could both believe that they won.",
+                hint="Use a server with If-None-Match for maintenance and state; tables can be"
+                " followed without.",
+            )
+
+    async def _is_conditional(self, probe: str) -> bool:
+        try:
+            await self._put_unchecked(probe, b"", if_absent=True)
+        except ConditionalPutUnsupportedError:
+            return False
+        try:
+            await self._put_unchecked(probe, b"", if_absent=True)
+        except FileExistsAlreadyError:
+            return True
+        except ConditionalPutUnsupportedError:
+            return False
+        else:
+            return False
+        finally:
+            await self._delete([probe])
+
+    async def delete(self, path: str) -> None:
+        """Delete a file; one that does not exist is deleted already."""
+        await io_thread().run(self._delete([path]))
+
+    async def delete_many(self, paths: Sequence[str]) -> None:
+        """Delete files of one bucket, a thousand with one request."""
+        await io_thread().run(self._delete(list(paths)))
+
+    async def _delete(self, paths: list[str]) -> None:
+        if len(paths) == 1:
+            bucket, key = split(paths[0])
+            try:
+                await self.call(
+                    Request(doing="delete", path=paths[0]),
+                    lambda client: client.delete_object(Bucket=bucket, Key=key),
+                )
+            except FileMissingError:
+                return
+            return
+        for first in range(0, len(paths), 1000):
+            await self._delete_batch(paths[first : first + 1000])
+
+    async def _delete_batch(self, paths: list[str]) -> None:
+        bucket = split(paths[0])[0]
+        named = {"Objects": [{"Key": split(path)[1]} for path in paths], "Quiet": True}
+        answer = await self.call(
+            Request(doing="delete", path=paths[0]),
+            lambda client: client.delete_objects(Bucket=bucket, Delete=named),
+        )
+        failed = cast(list[dict[str, str]], answer.get("Errors", []))
+        if failed:
+            first = failed[0]
+            raise StorageError(
+                f"{len(failed)} of {len(paths)} files of s3://{bucket} were not deleted, first"
+                f" {first.get('Key')}: {first.get('Code')}."
+            )
+
+    def open_input(self, path: str) -> BinaryIO:
+        """Open a file for random reading, blocking: one request, with which a small one is read."""
+        from tailerd.storage.s3.remote_input import RemoteInput
+
+        _require_key(path)
+        return cast(BinaryIO, RemoteInput(self, path))
+
+    def open_output(self, path: str) -> Output:
+        """Begin a file that is written piece by piece, blocking."""
+        from tailerd.storage.s3.multipart import MultipartOutput
+
+        return MultipartOutput(self, path)
+
+    async def sweep(self, folder: str, before_ms: int) -> int:
+        """Abort uploads that dead writers left; return how many."""
+        from tailerd.storage.s3.multipart import abort_old_uploads
+
+        return await io_thread().run(abort_old_uploads(self, folder, before_ms))
+
+    async def _ask(self, doing: str, path: str, work: Callable[[S3Client], Awaitable[T]]) -> T:
+        return await io_thread().run(self.call(Request(doing=doing, path=path), work))
+
+    async def call(self, request: Request, work: Callable[[S3Client], Awaitable[T]]) -> T:
+        """Do work with the client of a path's bucket, on the thread of connections."""
+        bucket, _ = split(request.path)
+        if not bucket:
+            raise StorageError(f"s3://{request.path} names no bucket.")
+        connection = _connection(self._account(bucket), io_thread())
+        # None only where a condition was fulfilled unheard, and nobody uses that answer.
+        return cast(T, await connection.call(request, work))
+
+    def _account(self, bucket: str) -> S3Account:
+        return (self._settings or settings_in_use()).account_of(bucket)
+
+
+_connections: dict[tuple[int, S3Account], Connection] = {}
+_known_conditional: dict[tuple[S3Account, str], bool] = {}
+
+
+def _connection(account: S3Account, thread: IoThread) -> Connection:
+    """Return the account's connection of this process; called on the thread of connections."""
+    found = _connections.get((id(thread), account))
+    if found is None:
+        found = _connections[(id(thread), account)] = Connection(account, thread)
+    return found
+
+
+def was_put_by(path: str, token: str) -> Callable[[S3Client], Awaitable[bool]]:
+    """Return what tells whether the file at `path` is the one that was put with `token`."""
+    bucket, key = split(path)
+
+    async def ask(client: S3Client) -> bool:
+        answer = cast(dict[str, Any], await client.head_object(Bucket=bucket, Key=key))
+        return bool(answer.get("Metadata", {}).get(PUT_TOKEN) == token)
+
+    return ask
+
+
+async def _head(client: S3Client, path: str) -> FileMeta:
+    bucket, key = split(path)
+    answer = cast(dict[str, Any], await client.head_object(Bucket=bucket, Key=key))
+    return _meta(path, answer)
+
+
+def _meta(path: str, answer: dict[str, Any]) -> FileMeta:
+    size = int(answer["ContentLength"])
+    if (whole := str(answer.get("ContentRange", ""))).rpartition("/")[2].isdecimal():
+        size = int(whole.rpartition("/")[2])
+    return FileMeta(path, size, _ms(answer["LastModified"]))
+
+
+def _ms(time: datetime) -> int:
+    # Some servers list milliseconds and answer with seconds: only these can be compared.
+    return int(time.timestamp()) * 1000
+
+
+def _range(start: int, length: int | None) -> str:
+    if start < 0:
+        return f"bytes={start}"
+    return f"bytes={start}-" if length is None else f"bytes={start}-{start + length - 1}"
+
+
+def _require_key(path: str) -> None:
+    if not split(path)[1]:
+        raise FileMissingError(f"s3://{path} is a bucket, a file was expected.")

@@ -1,0 +1,114 @@
+"""Which watchers tell of which folders: file events, a queue of notifications, and polling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from tailerd.clock import Clock
+from tailerd.config.notifications import NotificationsConfig
+from tailerd.storage.s3.settings import S3Account
+from tailerd.telemetry import Telemetry, events
+from tailerd.watchers.base import Watcher
+from tailerd.watchers.local import watch_folders
+from tailerd.watchers.poll import FloorWatcher, Pace, PollWatcher
+
+NOTIFIED_PACE = Pace(close_seconds=30.0, wide_seconds=900.0)
+"""Tables in buckets whose commits a queue tells of: every look is a request that is paid for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedFolder:
+    """A `_delta_log` folder to watch.
+
+    Attributes:
+        folder: As stores spell it.
+        is_in_bucket: Whether it is in a bucket; otherwise on this machine.
+        poll_interval: Longest time between two hints, where somebody chose it.
+    """
+
+    folder: str
+    is_in_bucket: bool
+    poll_interval: float | None = None
+
+
+def open_watchers(
+    watched: Iterable[WatchedFolder],
+    notifications: NotificationsConfig | None,
+    *,
+    account: S3Account,
+    telemetry: Telemetry,
+    clock: Clock,
+) -> list[Watcher]:
+    """Return one watcher of file events and one of notifications, and pollers beneath them.
+
+    Args:
+        notifications: The queue that tells of buckets, if there is one.
+        account: Whose credentials it is asked with.
+    """
+
+    def report(path: str, reason: str) -> None:
+        telemetry.emit(events.WatcherUnavailable(path=path, hint=reason))
+
+    folders = list(watched)
+    local = [each for each in folders if not each.is_in_bucket]
+    remote = [each for each in folders if each.is_in_bucket]
+    watchers: list[Watcher] = []
+    if local:
+        files = watch_folders([each.folder for each in local], on_unavailable=report)
+        watchers += [files, *_floor(local, files.covers, clock, Pace())]
+    if remote and notifications is None:
+        watchers += _floor(remote, lambda _: False, clock, Pace())
+    elif remote and notifications is not None:
+        # Loads the vendor's library, which local tables do without.
+        from tailerd.watchers.sqs import SqsWatcher
+
+        queue = SqsWatcher(
+            [each.folder for each in remote],
+            notifications,
+            account,
+            reports=_Reports(telemetry, notifications.queue),
+            clock=clock,
+        )
+        watchers += [queue, *_floor(remote, queue.covers, clock, NOTIFIED_PACE)]
+    return watchers
+
+
+def _floor(
+    watched: list[WatchedFolder], is_covered: Callable[[str], bool], clock: Clock, pace: Pace
+) -> list[Watcher]:
+    by_interval: dict[float | None, list[str]] = {}
+    for each in watched:
+        by_interval.setdefault(each.poll_interval, []).append(each.folder)
+    return [
+        FloorWatcher(group, is_covered=is_covered, clock=clock, pace=pace)
+        if interval is None
+        else PollWatcher(group, interval_seconds=interval, clock=clock)
+        for interval, group in by_interval.items()
+    ]
+
+
+class _Reports:
+    """Tells telemetry how it goes with a queue."""
+
+    def __init__(self, telemetry: Telemetry, queue: str) -> None:
+        self._telemetry = telemetry
+        self._queue = queue
+
+    def failed(self, code: str, reason: str, attempt: int) -> None:
+        self._telemetry.emit(
+            events.NotificationsFailed(
+                path=self._queue, error_code=code, attempt=attempt, hint=reason
+            )
+        )
+
+    def resumed(self) -> None:
+        self._telemetry.emit(events.NotificationsResumed(path=self._queue))
+
+    def not_understood(self, message_id: str, is_deleted: bool) -> None:
+        what = "it is deleted" if is_deleted else "it comes again"
+        self._telemetry.emit(
+            events.NotificationRejected(
+                path=self._queue, hint=f"Message {message_id} is no notification of S3; {what}."
+            )
+        )

@@ -1,0 +1,114 @@
+"""What a message of a queue says about objects of S3. Pure.
+
+Three envelopes are read, one in another where a topic forwards: what a bucket sends itself
+(`Records`), what a topic of SNS wraps around it (`Type: Notification`, without raw delivery), and
+what EventBridge makes of it (`detail-type`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from urllib.parse import unquote_plus
+
+_COMMIT = re.compile(r"(\d{20})\.json")
+_DEEPEST = 3
+_CREATED = ("ObjectCreated:", "s3:ObjectCreated:")
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectCreated:
+    """An object that was put.
+
+    Attributes:
+        bucket: Name of the bucket.
+        key: Its key, as it is: not encoded.
+    """
+
+    bucket: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommitHint:
+    """A commit file that was put.
+
+    Attributes:
+        folder: `bucket/.../_delta_log`.
+        version: The version its name says.
+    """
+
+    folder: str
+    version: int
+
+
+def created_objects(body: str) -> tuple[ObjectCreated, ...] | None:
+    """Return the objects that a message says were put; what else it may say is left out.
+
+    Returns:
+        None when the body is none of the envelopes, or one of their parts is not as it must be.
+    """
+    return _of_text(body, _DEEPEST)
+
+
+def commit_hints(objects: Iterable[ObjectCreated], folders: frozenset[str]) -> Iterator[CommitHint]:
+    """Yield those of the objects that are commits in one of the folders (`bucket/...`)."""
+    for each in objects:
+        folder, _, name = f"{each.bucket}/{each.key}".rpartition("/")
+        match = _COMMIT.fullmatch(name)
+        if match is not None and name.isascii() and folder in folders:
+            yield CommitHint(folder, int(match[1]))
+
+
+def _of_text(text: str, depth: int) -> tuple[ObjectCreated, ...] | None:
+    try:
+        value: object = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict) or depth == 0:
+        return None
+    if value.get("Type") == "Notification":
+        inner = value.get("Message")
+        return _of_text(inner, depth - 1) if isinstance(inner, str) else None
+    if "detail-type" in value:
+        return _of_event_bridge(value)
+    if value.get("Event") == "s3:TestEvent":
+        # What S3 sends when a notification is set up.
+        return ()
+    return _of_records(value.get("Records"))
+
+
+def _of_records(records: object) -> tuple[ObjectCreated, ...] | None:
+    if not isinstance(records, list):
+        return None
+    found = []
+    for record in records:
+        what, about = _text(record, "eventName"), _inner(record, "s3")
+        bucket, key = _text(_inner(about, "bucket"), "name"), _text(_inner(about, "object"), "key")
+        if what is None or not bucket or not key:
+            return None
+        if what.startswith(_CREATED):
+            found.append(ObjectCreated(bucket, unquote_plus(key)))
+    return tuple(found)
+
+
+def _of_event_bridge(event: Mapping[str, object]) -> tuple[ObjectCreated, ...] | None:
+    about = _inner(event, "detail")
+    bucket, key = _text(_inner(about, "bucket"), "name"), _text(_inner(about, "object"), "key")
+    if not bucket or not key:
+        return None
+    if event["detail-type"] != "Object Created":
+        return ()
+    # Keys are not encoded here.
+    return (ObjectCreated(bucket, key),)
+
+
+def _inner(value: object, name: str) -> object:
+    return value.get(name) if isinstance(value, dict) else None
+
+
+def _text(value: object, name: str) -> str | None:
+    found = _inner(value, name)
+    return found if isinstance(found, str) else None

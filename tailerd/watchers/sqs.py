@@ -1,0 +1,243 @@
+"""Notifications of S3 through a queue of SQS: one queue, however many tables.
+
+A message is deleted once everybody it concerns has looked at the log since it came; until then the
+queue keeps it, and gives it again to whoever comes after a crash. What the queue loses, doubles or
+mixes up does no harm: a message is a hint, and the log says what is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import aiohttp
+from aiobotocore.config import AioConfig
+from aiobotocore.session import AioSession
+from botocore.exceptions import BotoCoreError, ClientError
+from botocore.parsers import ResponseParserError
+
+from tailerd.backoff import Backoff
+from tailerd.clock import Clock
+from tailerd.config.notifications import NotificationsConfig
+from tailerd.storage.s3.settings import S3Account
+from tailerd.watchers.base import StorageEvent
+from tailerd.watchers.s3_events import commit_hints, created_objects
+
+BATCH_MESSAGES = 10
+"""The most that SQS gives or takes with one request."""
+GATHER_SECONDS = 0.5
+"""Deletions are gathered so long: they are requests too."""
+
+_BACKOFF = Backoff(first_seconds=0.5, max_seconds=30.0)
+_VENDOR_ERRORS = (
+    *(ClientError, BotoCoreError, ResponseParserError),
+    *(aiohttp.ClientError, OSError, TimeoutError, ValueError),
+)
+_Message = dict[str, Any]
+
+
+class QueueReports(Protocol):
+    """Hears how it goes with a queue."""
+
+    def failed(self, code: str, reason: str, attempt: int) -> None:
+        """Hear that asking failed, `attempt` times in a row; it is tried again."""
+        ...
+
+    def resumed(self) -> None:
+        """Hear that asking works again."""
+        ...
+
+    def not_understood(self, message_id: str, is_deleted: bool) -> None:
+        """Hear of a message that is none of the envelopes."""
+        ...
+
+
+@dataclass(slots=True)
+class _Open:
+    """A message that is not deleted yet: its newest receipt, and how many hints are unseen."""
+
+    receipt: str
+    unseen: int
+
+
+class SqsWatcher:
+    """Watches `_delta_log` folders, `bucket/...`, by the messages of one queue."""
+
+    def __init__(
+        self,
+        folders: Sequence[str],
+        config: NotificationsConfig,
+        account: S3Account,
+        *,
+        reports: QueueReports,
+        clock: Clock,
+    ) -> None:
+        """Ask nothing before `events`.
+
+        Args:
+            folders: As the store of buckets spells them.
+            config: Which queue.
+            account: Whose credentials it is asked with.
+        """
+        self._folders = frozenset(folders)
+        self._config = config
+        self._account = account
+        self._reports = reports
+        self._clock = clock
+        self._chance = random.Random()
+        self._stack = AsyncExitStack()
+        self._client: Any = None
+        self._failures = 0
+        self._is_heard = False
+        self._open: dict[str, _Open] = {}
+        self._done: dict[str, None] = {}
+        self._something_done = asyncio.Event()
+
+    def covers(self, folder: str) -> bool:
+        """Tell whether the folder's commits are told of at present, as far as the queue knows."""
+        return self._is_heard and folder in self._folders
+
+    async def events(self) -> AsyncGenerator[StorageEvent, None]:
+        """Yield a hint for each commit that a message tells of."""
+        receiving: asyncio.Future[list[_Message]] = asyncio.ensure_future(self._receive())
+        deleting: asyncio.Future[None] = asyncio.ensure_future(self._delete())
+        try:
+            while True:
+                both: set[asyncio.Future[Any]] = {receiving, deleting}
+                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+                if deleting.done():
+                    deleting.result()
+                    deleting = asyncio.ensure_future(self._delete())
+                if receiving.done():
+                    messages = receiving.result()
+                    receiving = asyncio.ensure_future(self._receive())
+                    for message in messages:
+                        for event in self._hints(message):
+                            yield event
+        finally:
+            for task in (receiving, deleting):
+                task.cancel()
+            await asyncio.gather(receiving, deleting, return_exceptions=True)
+            self._is_heard = False
+            await self._disconnect()
+
+    def _hints(self, message: _Message) -> Iterator[StorageEvent]:
+        """Yield the hints of a message, once as long as it is not deleted."""
+        identity, receipt = str(message["MessageId"]), str(message["ReceiptHandle"])
+        if identity in self._open:
+            self._open[identity].receipt = receipt
+            return
+        objects = created_objects(str(message.get("Body", "")))
+        if objects is None:
+            self._not_understood(message, identity, receipt)
+            return
+        hints = list(commit_hints(objects, self._folders))
+        self._open[identity] = _Open(receipt, len(hints))
+        if not hints:
+            self._finish(identity)
+        for hint in hints:
+            yield StorageEvent(hint.folder, hint.version, partial(self._seen, identity))
+
+    def _not_understood(self, message: _Message, identity: str, receipt: str) -> None:
+        most = self._config.malformed_receives
+        times = int(message.get("Attributes", {}).get("ApproximateReceiveCount", 1))
+        is_deleted = most is not None and times >= most
+        self._reports.not_understood(identity, is_deleted)
+        if is_deleted:
+            self._open[identity] = _Open(receipt, 0)
+            self._finish(identity)
+
+    def _seen(self, identity: str) -> None:
+        known = self._open[identity]
+        known.unseen -= 1
+        if known.unseen == 0:
+            self._finish(identity)
+
+    def _finish(self, identity: str) -> None:
+        self._done[identity] = None
+        self._something_done.set()
+
+    async def _receive(self) -> list[_Message]:
+        """Wait for messages; nothing after a failure and a pause."""
+        try:
+            client = await self._connected()
+            answer = await client.receive_message(
+                QueueUrl=self._config.queue,
+                MaxNumberOfMessages=BATCH_MESSAGES,
+                WaitTimeSeconds=int(self._config.wait),
+                MessageSystemAttributeNames=["ApproximateReceiveCount"],
+            )
+        except _VENDOR_ERRORS as error:
+            self._is_heard = False
+            self._failures += 1
+            self._reports.failed(_code(error), _reason(error), self._failures)
+            # Another client looks for credentials anew.
+            await self._disconnect()
+            await self._clock.sleep(_BACKOFF.wait_seconds(self._failures - 1, self._chance))
+            return []
+        if self._failures:
+            self._failures = 0
+            self._reports.resumed()
+        self._is_heard = True
+        return list(answer.get("Messages", []))
+
+    async def _delete(self) -> None:
+        """Wait for messages that are done with and delete some."""
+        await self._something_done.wait()
+        await self._clock.sleep(GATHER_SECONDS)
+        batch = list(self._done)[:BATCH_MESSAGES]
+        entries = [
+            {"Id": str(number), "ReceiptHandle": self._open[identity].receipt}
+            for number, identity in enumerate(batch)
+        ]
+        for identity in batch:
+            del self._done[identity], self._open[identity]
+        if not self._done:
+            self._something_done.clear()
+        try:
+            client = await self._connected()
+            await client.delete_message_batch(QueueUrl=self._config.queue, Entries=entries)
+        except _VENDOR_ERRORS:
+            # They come again and are found done; what ails the queue is told where it is asked.
+            return
+
+    async def _connected(self) -> Any:
+        if self._client is None:
+            use, about = self._account, self._config
+            session = AioSession(profile=use.profile or None)
+            region = about.region_of_queue or use.region or session.get_config_variable("region")
+            context = session.create_client(
+                "sqs",
+                region_name=region or "us-east-1",
+                endpoint_url=about.endpoint,
+                aws_access_key_id=use.access_key_id or None,
+                aws_secret_access_key=use.secret_access_key or None,
+                aws_session_token=use.session_token or None,
+                config=AioConfig(
+                    connect_timeout=5,
+                    read_timeout=about.wait + 10,
+                    retries={"total_max_attempts": 1},
+                    tcp_keepalive=True,
+                ),
+            )
+            self._client = await self._stack.enter_async_context(context)
+        return self._client
+
+    async def _disconnect(self) -> None:
+        stack, self._stack, self._client = self._stack, AsyncExitStack(), None
+        await stack.aclose()
+
+
+def _code(error: Exception) -> str:
+    if isinstance(error, ClientError):
+        return str(error.response.get("Error", {}).get("Code", "")) or type(error).__name__
+    return type(error).__name__
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or repr(error)

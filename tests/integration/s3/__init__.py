@@ -1,0 +1,1 @@
+"""Tables in buckets of real servers, and what stands between."""

@@ -1,0 +1,227 @@
+"""Notifications of a real queue: each envelope, and whatever may happen to messages."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tailerd.clock import SystemClock
+from tailerd.config.notifications import NotificationsConfig
+from tailerd.watchers.base import StorageEvent
+from tailerd.watchers.hints import HintBoard
+from tailerd.watchers.sqs import SqsWatcher
+from tests.s3.notified import WAYS, NotifiedBucket, Way
+from tests.s3.proxy import Fault, FaultProxy
+from tests.s3.servers import S3Server
+
+PATIENCE_SECONDS = 10.0
+
+
+class Reports:
+    """Keeps what is told about the queue."""
+
+    def __init__(self) -> None:
+        self.failures: list[tuple[str, int]] = []
+        self.times_resumed = 0
+        self.rejected: list[bool] = []
+
+    def failed(self, code: str, reason: str, attempt: int) -> None:
+        assert reason
+        self.failures.append((code, attempt))
+
+    def resumed(self) -> None:
+        self.times_resumed += 1
+
+    def not_understood(self, message_id: str, is_deleted: bool) -> None:
+        self.rejected.append(is_deleted)
+
+
+def commit_key(version: int, table: str = "lake/orders") -> str:
+    return f"{table}/_delta_log/{version:020}.json"
+
+
+def watcher_of(
+    notified: NotifiedBucket,
+    *tables: str,
+    endpoint: str = "",
+    reports: Reports | None = None,
+    **config: Any,
+) -> SqsWatcher:
+    endpoint = endpoint or notified.server.endpoint
+    return SqsWatcher(
+        [f"{notified.bucket}/{table}/_delta_log" for table in tables or ("lake/orders",)],
+        NotificationsConfig(queue=notified.queue, endpoint=endpoint, **{"wait": "1s", **config}),
+        notified.server.account(endpoint),
+        reports=reports or Reports(),
+        clock=SystemClock(),
+    )
+
+
+async def next_events(events: AsyncGenerator[StorageEvent, None], count: int) -> list[StorageEvent]:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        return [await anext(events) for _ in range(count)]
+
+
+async def comes_true(what: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not await asyncio.to_thread(what):  # noqa: ASYNC110 - a server tells nobody
+            await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def listening(watcher: SqsWatcher, board: HintBoard) -> AsyncGenerator[None, None]:
+    running = asyncio.create_task(board.run([watcher]))
+    yield
+    running.cancel()
+    await asyncio.wait({running})
+    assert running.cancelled()
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_commit_is_told_of_whatever_the_way(s3_moto: S3Server, way: Way) -> None:
+    table = "lake/a b+ü%20/orders"
+    notified = NotifiedBucket(s3_moto, way)
+    async with aclosing(watcher_of(notified, table).events()) as events:
+        notified.put(f"{table}/part-0.parquet")
+        notified.put(commit_key(7, table))
+        [event] = await next_events(events, 1)
+    assert (event.folder, event.version) == (f"{notified.bucket}/{table}/_delta_log", 7)
+
+
+async def test_one_queue_serves_many_tables_and_what_is_of_none_is_deleted(
+    s3_moto: S3Server,
+) -> None:
+    notified = NotifiedBucket(s3_moto)
+    tables = [f"t{number}" for number in range(15)]
+    for table in (*tables, "unknown"):
+        notified.put(commit_key(1, table))
+    async with aclosing(watcher_of(notified, *tables).events()) as events:
+        found = await next_events(events, len(tables))
+        assert {event.folder.split("/")[1] for event in found} == set(tables)
+        for event in found:
+            assert event.on_seen is not None
+            event.on_seen()
+        waiting = asyncio.ensure_future(anext(events))
+        await comes_true(lambda: notified.left() == 0)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+
+
+async def test_a_message_is_deleted_only_when_its_pipeline_has_looked(s3_moto: S3Server) -> None:
+    notified = NotifiedBucket(s3_moto)
+    board = HintBoard()
+    bell = board.subscribe(f"{notified.bucket}/lake/orders/_delta_log")
+    async with listening(watcher_of(notified), board):
+        notified.put(commit_key(3))
+        await asyncio.wait_for(bell.wait(), PATIENCE_SECONDS)
+        look = bell.begin_look()
+        assert look.version == 3
+        await asyncio.sleep(1)
+        assert notified.left() == 1
+        bell.end_look(look)
+        await comes_true(lambda: notified.left() == 0)
+
+
+async def test_what_was_told_to_a_process_that_died_is_told_to_the_next(s3_moto: S3Server) -> None:
+    notified = NotifiedBucket(s3_moto, visible_seconds=1)
+    notified.put(commit_key(3))
+    for _ in range(2):
+        async with aclosing(watcher_of(notified).events()) as events:
+            [event] = await next_events(events, 1)
+            assert event.version == 3
+
+
+async def test_a_message_that_comes_again_is_one_hint_while_it_is_not_seen(
+    s3_moto: S3Server,
+) -> None:
+    notified = NotifiedBucket(s3_moto, visible_seconds=1)
+    notified.put(commit_key(3))
+    async with aclosing(watcher_of(notified).events()) as events:
+        [first] = await next_events(events, 1)
+        waiting = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(2.5)
+        assert not waiting.done()
+        assert first.on_seen is not None
+        first.on_seen()
+        # By the newest receipt: the first has expired.
+        await comes_true(lambda: notified.left() == 0)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+
+
+async def test_a_message_nobody_understands_is_reported_and_deleted_in_the_end(
+    s3_moto: S3Server,
+) -> None:
+    notified = NotifiedBucket(s3_moto, visible_seconds=0)
+    notified.send("not a notification")
+    notified.send('{"Service": "Amazon S3", "Event": "s3:TestEvent"}')
+    reports = Reports()
+    watcher = watcher_of(notified, reports=reports, malformed_receives=3)
+    async with aclosing(watcher.events()) as events:
+        waiting = asyncio.ensure_future(anext(events))
+        await comes_true(lambda: notified.left() == 0)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+    assert reports.rejected[:3] == [False, False, True]
+
+
+async def test_a_queue_that_fails_is_told_of_and_heard_again_with_what_came_meanwhile(
+    s3_moto: S3Server,
+) -> None:
+    notified = NotifiedBucket(s3_moto)
+    reports = Reports()
+    folder = f"{notified.bucket}/lake/orders/_delta_log"
+    with FaultProxy(s3_moto.port) as proxy:
+        watcher = watcher_of(notified, endpoint=proxy.endpoint, reports=reports)
+        async with aclosing(watcher.events()) as events:
+            waiting = asyncio.ensure_future(anext(events))
+            await comes_true(lambda: watcher.covers(folder))
+            proxy.fail_every(1, Fault.INTERNAL)
+            await comes_true(lambda: len(reports.failures) >= 2)
+            notified.put(commit_key(1))
+            assert not watcher.covers(folder)
+            proxy.forget()
+            proxy.fail_every(1000, Fault.INTERNAL)
+            event = await asyncio.wait_for(waiting, PATIENCE_SECONDS)
+    assert event.version == 1
+    assert reports.times_resumed == 1
+    assert [attempt for _, attempt in reports.failures[:2]] == [1, 2]
+
+
+async def test_a_queue_that_is_not_there_is_asked_for_again_and_again(s3_moto: S3Server) -> None:
+    notified = NotifiedBucket(s3_moto)
+    notified.queue += "-missing"
+    reports = Reports()
+    async with aclosing(watcher_of(notified, reports=reports).events()) as events:
+        waiting = asyncio.ensure_future(anext(events))
+        await comes_true(lambda: len(reports.failures) >= 2)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+    assert "NonExistentQueue" in reports.failures[0][0]
+
+
+async def test_a_long_poll_ends_promptly_when_it_is_cancelled(s3_moto: S3Server) -> None:
+    notified = NotifiedBucket(s3_moto)
+    board = HintBoard()
+    watcher = watcher_of(notified, wait="20s")
+    async with listening(watcher, board):
+        await asyncio.sleep(0.5)
+        began = time.monotonic()
+    assert time.monotonic() - began < 0.5
+
+
+async def test_a_queue_at_rest_is_asked_once_a_wait(s3_moto: S3Server) -> None:
+    notified = NotifiedBucket(s3_moto)
+    with FaultProxy(s3_moto.port) as proxy:
+        watcher = watcher_of(notified, endpoint=proxy.endpoint, wait="2s")
+        async with listening(watcher, HintBoard()):
+            # The message that tells that a notification was set up.
+            await comes_true(lambda: notified.left() == 0)
+            proxy.forget()
+            await asyncio.sleep(5)
+        assert proxy.counts().total() <= 3

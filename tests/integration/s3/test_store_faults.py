@@ -1,0 +1,296 @@
+"""What the store makes of each fault, and who wins where an answer was lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from tailerd.errors import (
+    AccessDeniedError,
+    BucketMissingError,
+    ClockSkewError,
+    ConditionalPutUnsupportedError,
+    CredentialsExpiredError,
+    FileExistsAlreadyError,
+    FileMissingError,
+    StorageError,
+)
+from tailerd.storage.output import open_output
+from tailerd.storage.s3.settings import S3Settings
+from tailerd.storage.s3.store import S3Store
+from tests.s3.proxy import Fault, FaultProxy, Seen
+from tests.s3.servers import S3Server
+
+PASSING = [
+    *(Fault.DELAY, Fault.REFUSE, Fault.RESET, Fault.LOSE_ANSWER, Fault.TRUNCATE),
+    *(Fault.INTERNAL, Fault.SLOW_DOWN, Fault.EXPIRED),
+]
+"""Faults that another attempt gets over."""
+
+BODY = b"0123456789" * 20_000
+
+Operation = Callable[[S3Store, str], Awaitable[object]]
+
+
+async def _list(store: S3Store, folder: str) -> object:
+    return [meta.name async for meta in store.list_from(folder)]
+
+
+async def _get(store: S3Store, folder: str) -> object:
+    return await store.get(f"{folder}/a")
+
+
+async def _range(store: S3Store, folder: str) -> object:
+    return await store.get(f"{folder}/a", 5, 10)
+
+
+async def _head(store: S3Store, folder: str) -> object:
+    return (await store.head(f"{folder}/a")).size_bytes
+
+
+async def _open(store: S3Store, folder: str) -> object:
+    with await asyncio.to_thread(store.open_input, f"{folder}/a") as source:
+        return await asyncio.to_thread(source.read)
+
+
+async def _put(store: S3Store, folder: str) -> object:
+    await store.put(f"{folder}/b", b"b")
+    return await store.get(f"{folder}/b")
+
+
+async def _put_if_absent(store: S3Store, folder: str) -> object:
+    await store.put(f"{folder}/c", b"c", if_absent=True)
+    return await store.get(f"{folder}/c")
+
+
+async def _delete(store: S3Store, folder: str) -> object:
+    await store.delete(f"{folder}/d")
+    return await _list(store, folder)
+
+
+OPERATIONS: dict[str, tuple[Operation, object]] = {
+    "list": (_list, ["a", "d"]),
+    "get": (_get, BODY),
+    "range": (_range, BODY[5:15]),
+    "head": (_head, len(BODY)),
+    "open": (_open, BODY),
+    "put": (_put, b"b"),
+    "put-if-absent": (_put_if_absent, b"c"),
+    "delete": (_delete, ["a"]),
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("fault", PASSING, ids=lambda fault: fault.value)
+async def test_each_request_that_fails_once_is_done_all_the_same(
+    store: S3Store, proxy: FaultProxy, bucket: str, operation: str, fault: Fault
+) -> None:
+    folder = f"{bucket}/folder"
+    await store.put(f"{folder}/a", BODY)
+    await store.put(f"{folder}/d", b"d")
+    proxy.forget()
+    proxy.delay_seconds = 0.1
+    proxy.fail_nth(1, fault)
+    work, expected = OPERATIONS[operation]
+    assert await work(store, folder) == expected
+    assert proxy.requests[0].fault is fault
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (Fault.DENY, AccessDeniedError),
+        (Fault.EXPIRED, CredentialsExpiredError),
+        (Fault.SKEW, ClockSkewError),
+    ],
+    ids=lambda value: getattr(value, "value", ""),
+)
+async def test_a_refusal_that_lasts_is_told_at_once_with_its_way_out(
+    store: S3Store, proxy: FaultProxy, bucket: str, fault: Fault, kind: type[StorageError]
+) -> None:
+    await store.put(f"{bucket}/a", b"a")
+    proxy.forget()
+    proxy.choose = lambda seen: fault
+    for asked in (store.get(f"{bucket}/a"), store.put(f"{bucket}/a", b"b")):
+        with pytest.raises(kind) as caught:
+            await asked
+        assert f"s3://{bucket}/a" in str(caught.value)
+        assert caught.value.hint
+    assert len(proxy.requests) <= 4
+
+
+async def test_a_server_that_stays_broken_is_given_up(
+    store: S3Store, proxy: FaultProxy, s3_moto: S3Server, bucket: str
+) -> None:
+    account = replace(s3_moto.account(proxy.endpoint), attempts=3)
+    impatient = S3Store(S3Settings(default=account))
+    proxy.choose = lambda seen: Fault.SLOW_DOWN
+    with pytest.raises(StorageError, match="after 3 attempts: SlowDown"):
+        await impatient.get(f"{bucket}/a")
+    assert len(proxy.requests) == 3
+    proxy.forget()
+    await impatient.put(f"{bucket}/a", b"well again")
+    assert await impatient.get(f"{bucket}/a") == b"well again"
+
+
+async def test_a_conditional_put_whose_answer_was_lost_knows_that_it_won(
+    store: S3Store, proxy: FaultProxy, bucket: str
+) -> None:
+    await store.put(f"{bucket}/probed", b"", if_absent=True)
+    proxy.fail_nth(1, Fault.LOSE_ANSWER, kind="put")
+    await store.put(f"{bucket}/a", b"mine", if_absent=True)
+    assert await store.get(f"{bucket}/a") == b"mine"
+
+
+async def test_a_conditional_put_tried_again_does_not_take_anothers_win_for_its_own(
+    store: S3Store, proxy: FaultProxy, bucket: str
+) -> None:
+    await store.put(f"{bucket}/a", b"same bytes", if_absent=True)
+    proxy.fail_nth(1, Fault.REFUSE, kind="put")
+    with pytest.raises(FileExistsAlreadyError):
+        await store.put(f"{bucket}/a", b"same bytes", if_absent=True)
+
+
+@pytest.mark.parametrize("fault", [Fault.LOSE_ANSWER, Fault.REFUSE, Fault.RESET, Fault.INTERNAL])
+async def test_of_racing_writers_exactly_one_wins_whatever_is_lost(
+    s3_versitygw: S3Server, fault: Fault
+) -> None:
+    bucket = s3_versitygw.new_bucket()
+    with FaultProxy(s3_versitygw.port) as proxy:
+        store = S3Store(s3_versitygw.settings(proxy.endpoint))
+        await store.put(f"{bucket}/probed", b"", if_absent=True)
+        for turn in range(5):
+            proxy.fail_every(2 + turn % 3, fault)
+
+            async def attempt(number: int, path: str = f"{bucket}/{turn}") -> int | None:
+                try:
+                    await store.put(path, str(number).encode(), if_absent=True)
+                except FileExistsAlreadyError:
+                    return None
+                return number
+
+            outcomes = await asyncio.gather(*(attempt(number) for number in range(6)))
+            proxy.forget()
+            [winner] = [number for number in outcomes if number is not None]
+            assert await store.get(f"{bucket}/{turn}") == str(winner).encode()
+
+
+async def test_a_server_that_ignores_conditions_is_noticed_before_anybody_believes_it(
+    s3_moto: S3Server, proxy: FaultProxy, bucket: str
+) -> None:
+    # An account of its own: what was found out of a server is remembered.
+    account = replace(s3_moto.account(proxy.endpoint), max_connections=7)
+    store = S3Store(S3Settings(default=account))
+    await store.put(f"{bucket}/a", b"first")
+    proxy.choose = lambda seen: Fault.NO_CONDITIONS if seen.kind == "put" else None
+    with pytest.raises(ConditionalPutUnsupportedError, match="does not honour conditional"):
+        await store.put(f"{bucket}/a", b"second", if_absent=True)
+    assert await store.get(f"{bucket}/a") == b"first"
+    assert [meta.name async for meta in store.list_from(bucket)] == ["a"]
+
+
+async def test_a_bucket_that_is_not_there_is_told_apart_from_a_missing_file(
+    store: S3Store, bucket: str
+) -> None:
+    with pytest.raises(FileMissingError):
+        await store.get(f"{bucket}/nothing")
+    with pytest.raises(BucketMissingError, match="bucket b-not-there does not exist"):
+        await store.get("b-not-there/a")
+    with pytest.raises(BucketMissingError):
+        await _list(store, "b-not-there/a")
+    with pytest.raises(BucketMissingError):
+        await store.put("b-not-there/a", b"")
+
+
+async def test_wrong_keys_are_refused_by_name_and_never_shown(s3_versitygw: S3Server) -> None:
+    bucket = s3_versitygw.new_bucket()
+    right = s3_versitygw.account()
+    for account in (
+        replace(right, secret_access_key="wrong-secret"),
+        replace(right, access_key_id="nobody"),
+    ):
+        assert "wrong-secret" not in repr(account)
+        with pytest.raises(AccessDeniedError, match="does not accept the credentials") as caught:
+            await S3Store(S3Settings(default=account)).get(f"{bucket}/a")
+        assert "wrong-secret" not in str(caught.value)
+
+
+async def test_without_credentials_the_message_says_where_they_go(
+    s3_moto: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: object
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", f"{tmp_path}/none")
+    monkeypatch.setenv("AWS_CONFIG_FILE", f"{tmp_path}/none")
+    account = replace(s3_moto.account(), access_key_id="", secret_access_key="")
+    with pytest.raises(AccessDeniedError, match="no credentials"):
+        await S3Store(S3Settings(default=account)).get("b/a")
+
+
+async def test_buckets_have_accounts_of_their_own(
+    s3_moto: S3Server, s3_versitygw: S3Server
+) -> None:
+    here, there = s3_moto.new_bucket(), s3_versitygw.new_bucket()
+    store = S3Store(
+        S3Settings(default=s3_moto.account(), buckets=((there, s3_versitygw.account()),))
+    )
+    await store.put(f"{here}/a", b"here")
+    await store.put(f"{there}/a", b"there")
+    assert await store.get_many([f"{here}/a", f"{there}/a"]) == [b"here", b"there"]
+    assert s3_versitygw.admin().get_object(Bucket=there, Key="a")["Body"].read() == b"there"
+
+
+async def test_an_upload_in_parts_that_fails_leaves_no_part_behind(
+    store: S3Store, proxy: FaultProxy, bucket: str, s3_moto: S3Server
+) -> None:
+    output = open_output(store, f"{bucket}/large")
+    await asyncio.to_thread(output.write, b"x" * 18_000_000)
+    proxy.choose = lambda seen: Fault.DENY if _is_end(seen) else None
+    with pytest.raises(AccessDeniedError):
+        await output.finish()
+    assert "Uploads" not in s3_moto.admin().list_multipart_uploads(Bucket=bucket)
+    assert [meta async for meta in store.list_from(bucket)] == []
+
+
+@pytest.mark.parametrize("fault", [Fault.LOSE_ANSWER, Fault.RESET, Fault.SLOW_DOWN])
+async def test_an_upload_in_parts_gets_over_a_fault_at_its_end(
+    store: S3Store, proxy: FaultProxy, bucket: str, fault: Fault
+) -> None:
+    output = open_output(store, f"{bucket}/large")
+    await asyncio.to_thread(output.write, b"x" * 9_000_000)
+    hits = iter([fault])
+    proxy.choose = lambda seen: next(hits, None) if _is_end(seen) else None
+    await output.finish(if_absent=True)
+    assert (await store.head(f"{bucket}/large")).size_bytes == 9_000_000
+    assert fault in [seen.fault for seen in proxy.requests]
+
+
+async def test_uploads_of_dead_writers_are_swept(
+    store: S3Store, bucket: str, s3_moto: S3Server
+) -> None:
+    admin = s3_moto.admin()
+    for key in ("log/a", "log/b", "other/c"):
+        admin.create_multipart_upload(Bucket=bucket, Key=key)
+    assert await store.sweep(f"{bucket}/log", 1000) == 0
+    assert await store.sweep(f"{bucket}/log", 10**15) == 2
+    left = admin.list_multipart_uploads(Bucket=bucket)["Uploads"]
+    assert [upload["Key"] for upload in left] == ["other/c"]
+
+
+async def test_many_files_are_deleted_with_one_request(
+    store: S3Store, proxy: FaultProxy, bucket: str
+) -> None:
+    paths = [f"{bucket}/{n}" for n in range(30)]
+    await asyncio.gather(*(store.put(path, b"") for path in paths))
+    proxy.forget()
+    await store.delete_many(paths[:20])
+    assert proxy.counts() == {"delete": 1}
+    assert len([meta async for meta in store.list_from(bucket)]) == 10
+
+
+def _is_end(seen: Seen) -> bool:
+    return seen.kind == "other" and "uploadId" in seen.query

@@ -1,0 +1,199 @@
+"""Each request of opening, following and maintaining a table fails in turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailerd.changefeed.change_task import ChangeMode
+from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, ReadLimit
+from tailerd.clock import SystemClock
+from tailerd.delta.log_reader import LogReader
+from tailerd.errors import AccessDeniedError, MaintenanceBusyError
+from tailerd.maintenance.jobs import TableMaintenance
+from tailerd.maintenance.lease import Lease
+from tailerd.maintenance.plan import Policies
+from tailerd.sources.delta.source import DeltaChangeSource
+from tailerd.storage.locate import locate
+from tailerd.storage.s3.store import S3Store
+from tests.s3.proxy import Fault, FaultProxy
+from tests.s3.servers import S3Server
+from tests.s3.upload import upload
+from tests.tables.builder import TableBuilder
+
+GET_OVER = [
+    *(Fault.REFUSE, Fault.RESET, Fault.LOSE_ANSWER, Fault.TRUNCATE),
+    *(Fault.INTERNAL, Fault.SLOW_DOWN, Fault.EXPIRED),
+]
+EVERYTHING = ReadLimit(max_files=10**9, max_bytes=10**18)
+
+
+async def changes(place: str, start: str) -> list[tuple[Any, ...]]:
+    """Return every change row from `start` to the head, as pipelines plan and read them."""
+    source = await DeltaChangeSource.open(place, changes=ChangeMode.AUTO)
+    offset = await source.initial_offset(start)
+    rows: list[tuple[Any, ...]] = []
+    while (end := await source.latest_offset(offset, EVERYTHING)) != offset:
+        async for group in source.plan(offset, end):
+            for task in group.tasks:
+                for batch in await asyncio.to_thread(
+                    lambda task=task: list(source.read(task, DEFAULT_BATCH_LIMIT))  # type: ignore[misc]
+                ):
+                    for row in batch.to_arrow().to_pylist():
+                        rows.append((row["_commit_version"], row["_change_type"], row["id"]))
+        offset = end
+    return sorted(rows)
+
+
+async def test_the_bucket_gives_the_rows_the_folder_gives(
+    place: str, table: TableBuilder, proxy: FaultProxy
+) -> None:
+    folder = str(table.log.parent)
+    for start in ("0", "snapshot"):
+        assert await changes(place, start) == await changes(folder, start) != []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", GET_OVER, ids=lambda fault: fault.value)
+async def test_a_fault_at_each_request_in_turn_changes_no_row(
+    place: str, proxy: FaultProxy, fault: Fault
+) -> None:
+    expected = await changes(place, "2")
+    proxy.forget()
+    assert await changes(place, "2") == expected
+    asked = len(proxy.requests)
+    assert asked > 5
+    for nth in range(1, asked + 1):
+        proxy.forget()
+        proxy.fail_nth(nth, fault)
+        assert await changes(place, "2") == expected, f"request {nth} of {asked}"
+
+
+@pytest.mark.parametrize("every", [2, 3])
+async def test_faults_at_every_nth_request_change_no_row(
+    place: str, proxy: FaultProxy, every: int
+) -> None:
+    expected = await changes(place, "snapshot")
+    for fault in (Fault.RESET, Fault.SLOW_DOWN):
+        proxy.forget()
+        proxy.fail_every(every, fault)
+        assert await changes(place, "snapshot") == expected
+
+
+async def test_a_right_that_is_missing_at_any_request_is_an_error_and_no_wrong_row(
+    place: str, proxy: FaultProxy
+) -> None:
+    expected = await changes(place, "2")
+    proxy.forget()
+    await changes(place, "2")
+    kinds = [seen.kind for seen in proxy.requests]
+    for nth in range(1, len(kinds) + 1):
+        proxy.forget()
+        proxy.fail_nth(nth, Fault.DENY)
+        if kinds[nth - 1] == "head":
+            # Its answer has no reason, so it is asked again with new credentials.
+            assert await changes(place, "2") == expected
+            continue
+        with pytest.raises(AccessDeniedError, match="is refused") as caught:
+            await changes(place, "2")
+        assert "s3:" in caught.value.hint
+
+
+async def test_a_listing_that_is_behind_loses_nothing(
+    place: str, proxy: FaultProxy, s3_moto: S3Server, bucket: str, table: TableBuilder
+) -> None:
+    source = await DeltaChangeSource.open(place)
+    offset = await source.initial_offset("latest")
+    assert await source.latest_offset(offset, EVERYTHING) == offset
+    table.append([{"id": 12, "name": "twelve"}])
+    for path in [table.commit_path(4), *table.log.parent.glob("*.parquet")]:
+        key = f"lake/orders/{path.relative_to(table.log.parent).as_posix()}"
+        s3_moto.admin().put_object(Bucket=bucket, Key=key, Body=path.read_bytes())
+    proxy.choose = lambda seen: Fault.STALE_LIST if seen.kind == "list" else None
+    end = await source.latest_offset(offset, EVERYTHING)
+    assert end.version == offset.version + 1
+
+
+def maintenance(place: str) -> TableMaintenance:
+    return TableMaintenance(LogReader.at(place), Policies())
+
+
+async def maintain(place: str) -> list[str]:
+    """Do what is due under a lease, as the command does."""
+    work = maintenance(place)
+    survey = await work.survey()
+    lease = Lease(work.reader.store, work.reader.root, clock=SystemClock())
+    async with lease.held():
+        return [
+            (await work.apply(survey, decision)).outcome
+            for decision in survey.decisions
+            if decision.is_due
+        ]
+
+
+@pytest.fixture
+def long_table(tmp_path: Path) -> TableBuilder:
+    """Enough commits for a checkpoint, and none yet."""
+    table = TableBuilder(tmp_path / "long")
+    for number in range(12):
+        table.append([{"id": 100 + number, "name": "more"}])
+    return table
+
+
+@pytest.fixture
+def fresh_copy(s3_moto: S3Server, long_table: TableBuilder, bucket: str) -> Callable[[int], str]:
+    def copy(number: int) -> str:
+        upload(s3_moto, long_table.log.parent, bucket, f"copy{number}")
+        return f"s3://{bucket}/copy{number}"
+
+    return copy
+
+
+async def test_a_checkpoint_is_written_into_a_bucket_and_read_back(
+    fresh_copy: Callable[[int], str], proxy: FaultProxy
+) -> None:
+    place = fresh_copy(0)
+    before = await changes(place, "snapshot")
+    assert await maintain(place) == ["written"]
+    snapshot, segment = await LogReader.at(place).open_listed()
+    assert [file.version for file in segment.checkpoint] == [11]
+    assert snapshot.num_files == 12
+    assert await changes(place, "snapshot") == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", [Fault.LOSE_ANSWER, Fault.RESET, Fault.SLOW_DOWN])
+async def test_maintenance_gets_over_a_fault_at_any_third_request(
+    fresh_copy: Callable[[int], str], proxy: FaultProxy, fault: Fault
+) -> None:
+    for shift in range(3):
+        place = fresh_copy(shift)
+        expected = await changes(place, "snapshot")
+        proxy.forget()
+        asked = iter(range(10**6))
+        proxy.choose = lambda seen, asked=asked, shift=shift: (  # type: ignore[misc]
+            fault if next(asked) % 3 == shift else None
+        )
+        assert await maintain(place) == ["written"]
+        proxy.forget()
+        assert await changes(place, "snapshot") == expected
+
+
+async def test_only_one_of_two_processes_has_the_lease(place: str, proxy: FaultProxy) -> None:
+    store, root = locate(place)
+    assert isinstance(store, S3Store)
+    clock = SystemClock()
+
+    async def attempt() -> bool:
+        try:
+            await Lease(store, root, clock=clock).take()
+        except MaintenanceBusyError:
+            return False
+        return True
+
+    proxy.fail_every(4, Fault.LOSE_ANSWER)
+    assert sorted(await asyncio.gather(*(attempt() for _ in range(4)))).count(True) == 1

@@ -1,0 +1,180 @@
+"""S3 servers of one test run: moto, which plays it, and versitygw, which keeps files."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import botocore.session
+from botocore.config import Config
+
+from tailerd.storage.s3.settings import S3Account, S3Settings
+from tests.kafka.ports import free_port
+from tests.kafka.process import ServerProcess
+
+ACCESS_KEY = "tailerd-test"
+SECRET_KEY = "tailerd-test-secret"
+_START_SECONDS = 60
+
+
+class S3ServerUnavailableError(Exception):
+    """The server's program cannot be had here."""
+
+
+def versitygw_program() -> Path:
+    """Return the program of versitygw.
+
+    Found at $TAILERD_VERSITYGW, on the path, or where `.ci/run` builds it.
+
+    Raises:
+        S3ServerUnavailableError: It is at none of them.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    places = [
+        os.environ.get("TAILERD_VERSITYGW"),
+        shutil.which("versitygw"),
+        str(cache / "tailerd" / "bin" / "versitygw"),
+    ]
+    for place in places:
+        if place and os.access(place, os.X_OK):
+            return Path(place)
+    raise S3ServerUnavailableError(
+        "versitygw is not here: go install github.com/versity/versitygw/cmd/versitygw@latest,"
+        " or set TAILERD_VERSITYGW."
+    )
+
+
+class S3Server:
+    """One server on a loopback port, with a bucket for each test."""
+
+    def __init__(self, name: str, command: list[str], port: int, folder: Path) -> None:
+        """Prepare; `start` starts it."""
+        self.name = name
+        self.port = port
+        self._command = command
+        self._folder = folder
+        self._process: ServerProcess | None = None
+        self._own_client: Any = None
+
+    @classmethod
+    def moto(cls, folder: Path) -> S3Server:
+        """Return a server that keeps everything in memory, and does not look at signatures."""
+        port = free_port()
+        words = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+        return cls("moto", words, port, folder)
+
+    @classmethod
+    def versitygw(cls, folder: Path) -> S3Server:
+        """Return a server that keeps files in a folder, and checks everything.
+
+        Raises:
+            S3ServerUnavailableError: Its program is not here.
+        """
+        port = free_port()
+        data = folder / "data"
+        words = [
+            *(str(versitygw_program()), "--port", f"127.0.0.1:{port}", "--quiet"),
+            *("--access", ACCESS_KEY, "--secret", SECRET_KEY, "posix", str(data)),
+        ]
+        return cls("versitygw", words, port, folder)
+
+    @property
+    def endpoint(self) -> str:
+        """Its URL."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def environment(self, endpoint: str = "") -> dict[str, str]:
+        """Return what commands need to know, as the SDKs read it."""
+        return {
+            "AWS_ENDPOINT_URL": endpoint or self.endpoint,
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+            "AWS_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+
+    def account(self, endpoint: str = "") -> S3Account:
+        """Return how buckets are reached, here or at a proxy's address."""
+        return S3Account(
+            endpoint=endpoint or self.endpoint,
+            region="us-east-1",
+            access_key_id=ACCESS_KEY,
+            secret_access_key=SECRET_KEY,
+        )
+
+    def settings(self, endpoint: str = "") -> S3Settings:
+        """Return settings with this account for every bucket."""
+        return S3Settings(default=self.account(endpoint))
+
+    def start(self) -> None:
+        """Start, and wait until it answers."""
+        (self._folder / "data").mkdir(parents=True, exist_ok=True)
+        log = self._folder / f"{self.name}.log"
+        self._process = ServerProcess(self._command, log=log, cwd=self._folder)
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+                return
+            except OSError:
+                if not self._process.is_running or time.monotonic() > deadline:
+                    raise RuntimeError(f"{self.name} did not start: {log.read_text()}") from None
+                time.sleep(0.05)
+
+    def new_bucket(self) -> str:
+        """Make a bucket and return its name."""
+        name = f"b-{secrets.token_hex(6)}"
+        self.admin().create_bucket(Bucket=name)
+        return name
+
+    def stop(self) -> None:
+        """Stop it; what it kept in memory is gone."""
+        if self._process is not None:
+            self._process.end(signal.SIGTERM, seconds=5)
+
+    def admin(self) -> Any:
+        """Return one vendor's client for S3; threads may share it."""
+        if self._own_client is None:
+            self._own_client = self.client()
+        return self._own_client
+
+    def client(self, service: str = "s3") -> Any:
+        """Return the vendor's own blocking client, to look at what ours did."""
+        session = botocore.session.Session()
+        return session.create_client(
+            service,
+            region_name="us-east-1",
+            endpoint_url=self.endpoint,
+            aws_access_key_id=ACCESS_KEY,
+            aws_secret_access_key=SECRET_KEY,
+            config=Config(s3={"addressing_style": "path"}, max_pool_connections=50),
+        )
+
+
+def build_versitygw() -> int:
+    """Build versitygw into the cache where it is not there; for `.ci/run`."""
+    try:
+        print(f"There already: {versitygw_program()}.")
+    except S3ServerUnavailableError:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        target = cache / "tailerd" / "bin"
+        target.mkdir(parents=True, exist_ok=True)
+        done = subprocess.run(
+            ["go", "install", "github.com/versity/versitygw/cmd/versitygw@latest"],
+            env={**os.environ, "GOBIN": str(target)},
+            check=False,
+        )
+        return done.returncode
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(build_versitygw())
