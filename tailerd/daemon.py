@@ -111,8 +111,7 @@ class Daemon:
         self._growth = self._make_growth() if config.growth and not is_once else None
         self._keeper: KeeperProcess | None = None
         self._keeping: asyncio.Task[None] | None = None
-        self._stop = asyncio.Event()
-        self._stop_now = asyncio.Event()
+        self._stop, self._stop_now = asyncio.Event(), asyncio.Event()
         self.fleet = self._make_fleet(config)
 
     def _make_growth(self) -> GrowthKeeper:
