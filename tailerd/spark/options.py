@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import DEFAULT_READ_LIMIT, ReadLimit
+from tailerd.changefeed.offset import Version
 from tailerd.errors import UsageError
 
 READ_OPTIONS = (
@@ -27,6 +28,7 @@ READ_OPTIONS = (
     "maxBytesPerTrigger",
     "changes",
     "snapshot",
+    "schemaVersion",
     "pollInterval",
     "allowedPaths",
 )
@@ -56,6 +58,8 @@ class ReadOptions:
         start, end: A version, `latest` (start only) or a timestamp, as text; empty when not given.
             The end is inclusive.
         changes: How the rows of a commit are found.
+        schema_version: The version whose columns the rows come with; None for the end of the
+            range, or the head.
         snapshot: Whether the rows of the starting version come first; None when not said.
         limit: How much one micro-batch may admit; batch reads have no limit.
         poll_seconds: Longest time between two looks at the log while nothing is seen to change.
@@ -67,6 +71,7 @@ class ReadOptions:
     end: str = ""
     changes: ChangeMode = ChangeMode.AUTO
     snapshot: bool | None = None
+    schema_version: Version | None = None
     limit: ReadLimit = DEFAULT_READ_LIMIT
     poll_seconds: float = DEFAULT_POLL_SECONDS
     allowed_paths: tuple[str, ...] = ()
@@ -87,6 +92,7 @@ class ReadOptions:
             end=_version(given, "endingVersion", allow_latest=False) or end,
             changes=_choice(given, "changes", ChangeMode, ChangeMode.AUTO),
             snapshot=_boolean(given, "snapshot"),
+            schema_version=_schema_version(given),
             limit=_read_limit(given),
             poll_seconds=_seconds(given, "pollInterval", DEFAULT_POLL_SECONDS),
             allowed_paths=tuple(p for p in given.get("allowedPaths", "").split(",") if p),
@@ -183,6 +189,11 @@ def _version(given: Mapping[str, str], name: str, *, allow_latest: bool) -> str:
         allowed = "a version number or `latest`" if allow_latest else "a version number"
         raise UsageError(f"The option {name}={text!r} is not {allowed}.")
     return str(int(text))
+
+
+def _schema_version(given: Mapping[str, str]) -> Version | None:
+    text = _version(given, "schemaVersion", allow_latest=False)
+    return Version(int(text)) if text else None
 
 
 def _boolean(given: Mapping[str, str], name: str) -> bool | None:

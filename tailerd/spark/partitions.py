@@ -84,9 +84,8 @@ def _located(error: SchemaChangedError, task: ChangeTask) -> SchemaChangedError:
     return SchemaChangedError(
         f"Version {task.version} has another schema than this query. {error.message}",
         hint=(
-            "A stream goes on with the new schema when the query is started again from its"
-            f" checkpoint. A batch reads up to version {task.version - 1} with"
-            f" endingVersion={task.version - 1} and from there with"
-            f" startingVersion={task.version}, or names the columns it wants with .schema(...)."
+            f"Read up to version {task.version - 1} with endingVersion={task.version - 1} and from"
+            f" there with startingVersion={task.version}, or name the columns you want with"
+            " .schema(...)."
         ),
     )

@@ -8,7 +8,7 @@ import sys
 import pyarrow as pa
 
 from tailerd.changefeed.limits import ReadLimit
-from tailerd.changefeed.offset import Offset
+from tailerd.changefeed.offset import Offset, Version
 from tailerd.clock import SystemClock
 from tailerd.delta.log_reader import LogReader
 from tailerd.delta.protocol.log_path import LOG_FOLDER
@@ -44,15 +44,23 @@ def _warn(error: ChecksumMismatchError) -> None:
     sys.stderr.write(f"warning[{error.code}]: {error}\n")
 
 
-async def declared_columns(options: ReadOptions) -> pa.Schema:
-    """Return the table's columns at the end of the range, without change columns."""
+async def declared_columns(options: ReadOptions) -> tuple[pa.Schema, Version]:
+    """Return the table's columns, without change columns, and the version that has them.
+
+    That is `schemaVersion`, else the end of the range.
+
+    Raises:
+        TableError, StorageError, UsageError: There is no such version, or it cannot be served.
+    """
     source = await open_source(options)
-    if not options.end:
-        return await source.arrow_schema()
-    latest = await source.initial_offset("latest")
-    version = min(await source.end_version(options.end), latest.version - 1)
-    snapshot = await LogReader(*locate(options.path)).open(version, with_files=False)
-    return rows_schema(snapshot.state.schema)
+    version = Version((await source.initial_offset("latest")).version - 1)
+    wanted = options.schema_version
+    if wanted is None and options.end:
+        wanted = Version(min(await source.end_version(options.end), version))
+    if wanted is None:
+        return await source.arrow_schema(), version
+    snapshot = await LogReader(*locate(options.path)).open(wanted, with_files=False)
+    return rows_schema(snapshot.state.schema), wanted
 
 
 class FollowedTable:

@@ -31,7 +31,7 @@ from tailerd.errors import (
     UsageError,
 )
 from tailerd.sources.base import Backlog, TableIdentity
-from tailerd.sources.delta.commit_tasks import CommitTasks
+from tailerd.sources.delta.commit_tasks import CommitTasks, SchemaStep
 from tailerd.sources.delta.commit_window import CommitWindow
 from tailerd.sources.delta.identity import schema_id
 from tailerd.sources.delta.listing_need import ListingNeed
@@ -272,12 +272,12 @@ class DeltaChangeSource:
         self._check_still_there(listing, version)
         if (seen := self._window.newest) is not None and seen.version == version - 1:
             await self._check_for_another_table(seen)
-        if version in listing.commits or not _is_beyond(listing, version):
+        if version in listing.commits or (listing.head_version or 0) <= version:
             return
         # Stores exist that show files out of order for a moment.
         await asyncio.sleep(GAP_PATIENCE_SECONDS)
         listing = await self._look_around(version)
-        if version not in listing.commits and _is_beyond(listing, version):
+        if version not in listing.commits and (listing.head_version or 0) > version:
             raise MissingVersionError(
                 f"Version {version} of {self._name} is missing from the log, though version"
                 f" {listing.head_version} is there: metadata cleanup removed it, or it was lost.",
@@ -353,6 +353,15 @@ class DeltaChangeSource:
             async for group in self._commits.groups(start, end):
                 yield group
 
+    async def schema_steps(self, start: Offset, end: Offset) -> AsyncIterator[SchemaStep]:
+        """Yield where in [start, end) rows of another schema begin, the first rows included."""
+        if start.phase is Phase.SNAPSHOT and start.is_before(end):
+            schema = (await self._snapshot_tasks(start.version)).schema
+            yield SchemaStep(offset=start, version=start.version, schema=schema)
+            start = start.after_version()
+        async for step in self._commits.schema_steps(start, end):
+            yield step
+
     def read(self, task: ChangeTask, limit: BatchLimit) -> Iterator[ChangeBatch]:
         """Read one task's rows; blocking, for worker threads and executors."""
         return read_changes(task, limit, self._columns)
@@ -386,7 +395,3 @@ class DeltaChangeSource:
     async def arrow_schema(self) -> pa.Schema:
         """Return the newest version's columns, as seen when the table was opened."""
         return rows_schema(self._head_state.schema, self._columns)
-
-
-def _is_beyond(listing: LogListing, version: int) -> bool:
-    return listing.head_version is not None and listing.head_version > version

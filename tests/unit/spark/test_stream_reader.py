@@ -17,6 +17,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from tailerd.changefeed.offset import Version
 from tailerd.errors import UsageError
 from tailerd.spark.options import ReadOptions
 from tailerd.spark.partitions import ChangePartition
@@ -43,7 +44,7 @@ def table(tmp_path: Path) -> TableBuilder:
 
 def _reader(table: TableBuilder, **options: str) -> TailerdStreamReader:
     parsed = ReadOptions.parse({"path": str(table.folder), **options})
-    return TailerdStreamReader(parsed, SCHEMA, may_drop=False)
+    return TailerdStreamReader(parsed, SCHEMA, Version(table.version))
 
 
 @pytest.fixture
