@@ -161,6 +161,7 @@ class _Follower:
         self._end = self._loop.call(ending_offset(self._table.source, options))
         self._initial: Offset | None = None
         self._planned: Offset | None = None
+        self._reported: tuple[Offset, OffsetFields] | None = None
         self._ends_at_head = False
 
     def initial(self) -> Offset:
@@ -181,11 +182,17 @@ class _Follower:
         """Return the head as an offset, and the commit time of what is not even planned yet."""
         if self._planned is None:
             return None
+        # While nothing rings, the log is what it was.
+        if self._table.is_idle and self._reported is not None:
+            planned, fields = self._reported
+            if planned == self._planned:
+                return fields
         backlog = self._loop.call(self._table.backlog(self._planned))
         head = Offset(table_id=self._planned.table_id, version=Version(backlog.head_version + 1))
         fields = fields_of(clamped(head, start=self._planned, end=self._end))
         if backlog.oldest_undelivered_timestamp_ms is not None:
             fields[OLDEST_MS] = backlog.oldest_undelivered_timestamp_ms
+        self._reported = self._planned, fields
         return fields
 
     def end_at_head(self) -> None:

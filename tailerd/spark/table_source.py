@@ -67,6 +67,9 @@ class FollowedTable:
     """A table that stays open, and a bell that rings when its log may have grown.
 
     Use it from one event loop; `aclose` frees the watchers.
+
+    Attributes:
+        is_idle: Whether nothing was new at the last look and nothing has rung since.
     """
 
     def __init__(self, source: DeltaChangeSource, options: ReadOptions) -> None:
@@ -81,7 +84,7 @@ class FollowedTable:
         board = HintBoard()
         self._bell = board.subscribe(folder)
         self._listening = asyncio.get_running_loop().create_task(board.run(watchers))
-        self._is_idle = False
+        self.is_idle = False
 
     @classmethod
     async def open(cls, options: ReadOptions) -> FollowedTable:
@@ -98,7 +101,7 @@ class FollowedTable:
         A table that was idle is looked at again only when the bell has rung, so that idling costs
         neither CPU nor requests. Without waiting it is looked at in any case.
         """
-        if not (self._is_idle and wait_seconds > 0):
+        if not (self.is_idle and wait_seconds > 0):
             found = await self.source.latest_offset(start, limit)
             if found != start or wait_seconds <= 0:
                 return found
@@ -106,10 +109,10 @@ class FollowedTable:
             async with asyncio.timeout(wait_seconds):
                 await self._bell.wait()
         except TimeoutError:
-            self._is_idle = True
+            self.is_idle = True
             return start
         found = await self.source.latest_offset(start, limit)
-        self._is_idle = found == start
+        self.is_idle = found == start
         return found
 
     async def backlog(self, start: Offset) -> Backlog:
