@@ -255,6 +255,9 @@ class DeltaChangeSource:
         """Refuse to go on in a log that took the place of the one `seen` belongs to."""
         if await self._reader.commit_file(seen.version) == seen:
             return
+        await self._require_same_table()
+
+    async def _require_same_table(self) -> None:
         snapshot, _ = await self._reader.open_listed(with_files=False)
         if snapshot.state.metadata.id != self.table_id:
             raise TableRecreatedError(
@@ -323,7 +326,7 @@ class DeltaChangeSource:
     async def _logged_files(self, version: int) -> LoggedFiles:
         snapshot = await self._reader.open(version)
         if snapshot.state.metadata.id != self.table_id:
-            raise TableRecreatedError(f"Version {version} belongs to another table.")
+            await self._require_same_table()  # Versions before CREATE OR REPLACE have other ids.
         time = await self._version_time_ms(version, snapshot.state)
         return LoggedFiles(self._reader, snapshot, time)
 
