@@ -9,6 +9,8 @@ Options of a read, batch or stream; ranges are inclusive:
 - `changes`: `auto`, `cdf` or `files`
 - `snapshot`: `true` gives the rows of the starting version first
 - `schemaVersion`: gives the columns of that version; an error that asks for it names the number
+- `columns`: names of the table's columns to read, `a,b`; Spark does not tell a Python source which
+  ones a query needs
 - `pollInterval`, `allowedPaths`: as `poll_interval` and `allowed_paths` in a configuration file
 
 Without a start a stream begins with the snapshot of the newest version, as Delta's own source
@@ -39,6 +41,7 @@ class TailerdDataSource(DataSource):
     # Parts are imported where they are used: every executor task and every commit of the sink
     # starts or wakes a Python process that needs only one of them.
     _schema_version: Version | None = None
+    _pushes_filters = False
 
     @classmethod
     def name(cls) -> str:
@@ -68,17 +71,21 @@ class TailerdDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch."""
-        from tailerd.spark.batch_reader import TailerdBatchReader
+        from tailerd.spark.batch_reader import FilteringBatchReader, TailerdBatchReader
 
         options = self._read_options()
-        return TailerdBatchReader(options, schema, may_drop=self._schema_version is None)
+        may_drop = self._schema_version is None or bool(options.columns)
+        kind = FilteringBatchReader if self._pushes_filters else TailerdBatchReader
+        return kind(options, schema, may_drop=may_drop)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the reader of a stream."""
         from tailerd.spark.stream_reader import TailerdStreamReader
 
         options = self._read_options()
-        return TailerdStreamReader(options, schema, self._schema_version)
+        # Rows of any version fit columns that were chosen by name, as long as their types do.
+        version = None if options.columns else self._schema_version
+        return TailerdStreamReader(options, schema, version)
 
     def _read_options(self) -> ReadOptions:
         options = ReadOptions.parse(self.options)
@@ -86,6 +93,12 @@ class TailerdDataSource(DataSource):
             raise UsageError(
                 "The option schemaVersion and .schema(...) contradict each other, because both say"
                 " which columns there are.",
+                hint="Give one of them.",
+            )
+        if options.columns and self._schema_version is None:
+            raise UsageError(
+                "The option columns and .schema(...) contradict each other, because both say which"
+                " columns there are.",
                 hint="Give one of them.",
             )
         return options
@@ -97,3 +110,12 @@ class TailerdDataSource(DataSource):
         from tailerd.spark.file_writer import TailerdFileWriter
 
         return TailerdFileWriter(WriteOptions.parse(self.options), schema)
+
+
+class FilteringDataSource(TailerdDataSource):
+    """The same where `spark.sql.python.filterPushdown.enabled` is set.
+
+    PySpark refuses a reader that can take filters where it is not.
+    """
+
+    _pushes_filters = True

@@ -29,6 +29,7 @@ READ_OPTIONS = (
     "changes",
     "snapshot",
     "schemaVersion",
+    "columns",
     "pollInterval",
     "allowedPaths",
 )
@@ -60,6 +61,7 @@ class ReadOptions:
         changes: How the rows of a commit are found.
         schema_version: The version whose columns the rows come with; None for the end of the
             range, or the head.
+        columns: The table's columns to read; empty for all.
         snapshot: Whether the rows of the starting version come first; None when not said.
         limit: How much one micro-batch may admit; batch reads have no limit.
         poll_seconds: Longest time between two looks at the log while nothing is seen to change.
@@ -72,6 +74,7 @@ class ReadOptions:
     changes: ChangeMode = ChangeMode.AUTO
     snapshot: bool | None = None
     schema_version: Version | None = None
+    columns: tuple[str, ...] = ()
     limit: ReadLimit = DEFAULT_READ_LIMIT
     poll_seconds: float = DEFAULT_POLL_SECONDS
     allowed_paths: tuple[str, ...] = ()
@@ -93,6 +96,7 @@ class ReadOptions:
             changes=_choice(given, "changes", ChangeMode, ChangeMode.AUTO),
             snapshot=_boolean(given, "snapshot"),
             schema_version=_schema_version(given),
+            columns=_columns(given),
             limit=_read_limit(given),
             poll_seconds=_seconds(given, "pollInterval", DEFAULT_POLL_SECONDS),
             allowed_paths=tuple(p for p in given.get("allowedPaths", "").split(",") if p),
@@ -189,6 +193,18 @@ def _version(given: Mapping[str, str], name: str, *, allow_latest: bool) -> str:
         allowed = "a version number or `latest`" if allow_latest else "a version number"
         raise UsageError(f"The option {name}={text!r} is not {allowed}.")
     return str(int(text))
+
+
+def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
+    if "columns" not in given:
+        return ()
+    names = tuple(name.strip() for name in given["columns"].split(","))
+    if not all(names):
+        raise UsageError(
+            f"The option columns={given['columns']!r} names no column between two commas.",
+            hint="Write names of the table's columns like a,b; the change columns always come.",
+        )
+    return names
 
 
 def _schema_version(given: Mapping[str, str]) -> Version | None:

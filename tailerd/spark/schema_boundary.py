@@ -94,7 +94,11 @@ class SchemaBoundary:
         problem = f"Version {step.offset.version} has another schema than this query. {detail}"
         if self._version is None:
             return SchemaChangedError(
-                problem, hint="Give .schema(...) types that hold both, or leave the column out."
+                problem,
+                hint=(
+                    "Start the query again from its checkpoint to take the newest types, with"
+                    " .schema(...) types that hold both, or leave the column out."
+                ),
             )
         version = planned_with
         if version is None or version == self._version:

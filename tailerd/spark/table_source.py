@@ -57,10 +57,11 @@ async def declared_columns(options: ReadOptions) -> tuple[pa.Schema, Version]:
     wanted = options.schema_version
     if wanted is None and options.end:
         wanted = Version(min(await source.end_version(options.end), version))
-    if wanted is None:
+    if wanted is None and not options.columns:
         return await source.arrow_schema(), version
+    wanted = version if wanted is None else wanted
     snapshot = await LogReader(*locate(options.path)).open(wanted, with_files=False)
-    return rows_schema(snapshot.state.schema), wanted
+    return rows_schema(snapshot.state.schema, options.columns or None), wanted
 
 
 class FollowedTable:
