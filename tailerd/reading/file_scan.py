@@ -31,6 +31,24 @@ class FieldScan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FileShare:
+    """The row groups of a file whose middle lies in part `index` of `count` equal parts of it.
+
+    The shares of a file have each of its rows once; one may have none.
+    """
+
+    index: int
+    count: int
+
+    def has(self, start: int, end: int, total: int) -> bool:
+        """Tell whether bytes [start, end) of `total` belong to this share."""
+        return (start + end) * self.count // (2 * max(total, 1)) == self.index
+
+
+WHOLE_FILE = FileShare(index=0, count=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FileScan:
     """What to read of one Parquet file.
 
@@ -38,12 +56,14 @@ class FileScan:
         url: The file.
         fields: The columns to come out, in order.
         rows: Which rows.
+        share: Which row groups.
         change_column: Name of the file's column of change types; empty when it has none.
     """
 
     url: str
     fields: tuple[FieldScan, ...]
     rows: RowFilter = ALL_ROWS
+    share: FileShare = WHOLE_FILE
     change_column: str = ""
 
     @property

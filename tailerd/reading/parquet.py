@@ -13,7 +13,7 @@ from tailerd.changefeed.change_task import ChangeType
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.errors import FileMissingError, TailerdError, UnreadableDataFileError
 from tailerd.reading.conform import FIELD_ID, conform, find_field
-from tailerd.reading.file_scan import FileScan
+from tailerd.reading.file_scan import FileScan, FileShare
 from tailerd.reading.row_filter import RowSelection, missing_data_file, select_rows
 from tailerd.storage.base import RemoteFile
 from tailerd.storage.locate import open_data_file
@@ -44,7 +44,7 @@ def read_file(scan: FileScan, limit: BatchLimit) -> Iterator[_Part]:
         shape = _Shape(scan, file.schema_arrow)
         yield from _with_whole_pairs(
             part
-            for batch in _row_groups(file, shape.columns, selection, limit)
+            for batch in _row_groups(file, scan.share, shape.columns, selection, limit)
             if batch.num_rows
             for part in _bounded(*shape.of(batch), limit)
         )
@@ -151,13 +151,20 @@ def _smallest(schema: pa.Schema) -> str:
 
 
 def _row_groups(
-    file: pq.ParquetFile, columns: list[str], selection: RowSelection | None, limit: BatchLimit
+    file: pq.ParquetFile,
+    share: FileShare,
+    columns: list[str],
+    selection: RowSelection | None,
+    limit: BatchLimit,
 ) -> Iterator[pa.RecordBatch]:
     start = 0
-    for group in range(file.num_row_groups):
-        about = file.metadata.row_group(group)
-        rows = about.num_rows
-        if selection is None or not selection.is_empty(start, start + rows):
+    groups = [file.metadata.row_group(group) for group in range(file.num_row_groups)]
+    total_bytes, done_bytes = sum(about.total_byte_size for about in groups), 0
+    for group, about in enumerate(groups):
+        rows, begin_bytes = about.num_rows, done_bytes
+        done_bytes += about.total_byte_size
+        is_ours = share.has(begin_bytes, done_bytes, total_bytes)
+        if is_ours and (selection is None or not selection.is_empty(start, start + rows)):
             size = _batch_rows(about, limit)
             at = start
             for batch in file.iter_batches(

@@ -14,8 +14,13 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("tailerd")` known to this session, for reading and for writing."""
-    # Imported here: the daemon asks this package about Java before it pays for pyspark.
-    from tailerd.spark.datasource import TailerdDataSource
+    """Make `format("tailerd")` known to this session, for reading and for writing.
 
-    spark.dataSource.register(TailerdDataSource)
+    Switches `spark.sql.python.filterPushdown.enabled` on: batch reads leave out commits and files
+    that a filter excludes.
+    """
+    # Imported here: the daemon asks this package about Java before it pays for pyspark.
+    from tailerd.spark.datasource import FilteringDataSource
+
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    spark.dataSource.register(FilteringDataSource)

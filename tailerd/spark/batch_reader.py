@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from tailerd.changefeed.change_task import ChangeTask
+from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.spark.arrow_schema import declared_schema
 from tailerd.spark.change_range import batch_range, tasks_between
 from tailerd.spark.options import ReadOptions
 from tailerd.spark.partitions import pack, read_partition
+from tailerd.spark.pruning import first_version, last_version, may_match
 from tailerd.spark.source_loop import SourceLoop
 from tailerd.spark.table_source import open_source
 from tailerd.storage.s3.settings import use_settings
@@ -25,6 +28,7 @@ class TailerdBatchReader(DataSourceReader):
         self._options = options
         self._target = declared_schema(schema)
         self._may_drop = may_drop
+        self._filters: list[Filter] = []
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the partitions that hold the rows of the range.
@@ -46,4 +50,24 @@ class TailerdBatchReader(DataSourceReader):
     async def _tasks(self) -> list[ChangeTask]:
         source = await open_source(self._options)
         start, end = await batch_range(source, self._options)
-        return await tasks_between(source, start, end) if start.is_before(end) else []
+        start, end = self._narrowed(start, end)
+        tasks = await tasks_between(source, start, end) if start.is_before(end) else []
+        return [task for task in tasks if may_match(task, self._filters)]
+
+    def _narrowed(self, start: Offset, end: Offset) -> tuple[Offset, Offset]:
+        """Leave out commits at both ends that no row can pass the filters of."""
+        first, last = first_version(self._filters), last_version(self._filters)
+        if last is not None and last < end.version - 1:
+            end = replace(end, version=Version(max(last + 1, 0)))
+        if first > start.version:
+            start = replace(start, version=Version(first), phase=Phase.FOLLOW)
+        return start, end
+
+
+class FilteringBatchReader(TailerdBatchReader):
+    """The same for a session that pushes filters down."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Remember the filters; Spark is left to apply all of them to the rows."""
+        self._filters = list(filters)
+        return filters

@@ -8,6 +8,9 @@ Options of a read, batch or stream; ranges are inclusive:
 - `maxFilesPerTrigger`, `maxBytesPerTrigger`: how much one micro-batch admits; batches have no limit
 - `changes`: `auto`, `cdf` or `files`
 - `snapshot`: `true` gives the rows of the starting version first
+- `schemaVersion`: gives the columns of that version; an error that asks for it names the number
+- `columns`: names of the table's columns to read, `a,b`; Spark does not tell a Python source which
+  ones a query needs
 - `pollInterval`, `allowedPaths`: as `poll_interval` and `allowed_paths` in a configuration file
 
 Without a start a stream begins with the snapshot of the newest version, as Delta's own source
@@ -27,6 +30,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from tailerd.changefeed.offset import Version
+from tailerd.errors import UsageError
 from tailerd.spark.options import ReadOptions, WriteOptions
 
 
@@ -35,7 +40,8 @@ class TailerdDataSource(DataSource):
 
     # Parts are imported where they are used: every executor task and every commit of the sink
     # starts or wakes a Python process that needs only one of them.
-    _is_schema_inferred = False
+    _schema_version: Version | None = None
+    _pushes_filters = False
 
     @classmethod
     def name(cls) -> str:
@@ -56,26 +62,46 @@ class TailerdDataSource(DataSource):
         options = ReadOptions.parse(self.options)
         loop = SourceLoop()
         try:
-            columns = loop.call(declared_columns(options))
+            columns, version = loop.call(declared_columns(options))
         finally:
             loop.close()
         # Spark calls this only where the user gave no schema, and pickles this object afterwards.
-        self._is_schema_inferred = True
+        self._schema_version = version
         return spark_schema(columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch."""
-        from tailerd.spark.batch_reader import TailerdBatchReader
+        from tailerd.spark.batch_reader import FilteringBatchReader, TailerdBatchReader
 
-        options = ReadOptions.parse(self.options)
-        return TailerdBatchReader(options, schema, may_drop=not self._is_schema_inferred)
+        options = self._read_options()
+        may_drop = self._schema_version is None or bool(options.columns)
+        kind = FilteringBatchReader if self._pushes_filters else TailerdBatchReader
+        return kind(options, schema, may_drop=may_drop)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the reader of a stream."""
         from tailerd.spark.stream_reader import TailerdStreamReader
 
+        options = self._read_options()
+        # Rows of any version fit columns that were chosen by name, as long as their types do.
+        version = None if options.columns else self._schema_version
+        return TailerdStreamReader(options, schema, version)
+
+    def _read_options(self) -> ReadOptions:
         options = ReadOptions.parse(self.options)
-        return TailerdStreamReader(options, schema, may_drop=not self._is_schema_inferred)
+        if options.schema_version is not None and self._schema_version is None:
+            raise UsageError(
+                "The option schemaVersion and .schema(...) contradict each other, because both say"
+                " which columns there are.",
+                hint="Give one of them.",
+            )
+        if options.columns and self._schema_version is None:
+            raise UsageError(
+                "The option columns and .schema(...) contradict each other, because both say which"
+                " columns there are.",
+                hint="Give one of them.",
+            )
+        return options
 
     def streamWriter(  # noqa: N802 - Spark's name
         self, schema: StructType, overwrite: bool
@@ -84,3 +110,12 @@ class TailerdDataSource(DataSource):
         from tailerd.spark.file_writer import TailerdFileWriter
 
         return TailerdFileWriter(WriteOptions.parse(self.options), schema)
+
+
+class FilteringDataSource(TailerdDataSource):
+    """The same where `spark.sql.python.filterPushdown.enabled` is set.
+
+    PySpark refuses a reader that can take filters where it is not.
+    """
+
+    _pushes_filters = True

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import DEFAULT_READ_LIMIT, ReadLimit
+from tailerd.changefeed.offset import Version
 from tailerd.errors import UsageError
 from tailerd.storage.s3.settings import S3Settings, settings_in_use
 
@@ -28,6 +29,8 @@ READ_OPTIONS = (
     "maxBytesPerTrigger",
     "changes",
     "snapshot",
+    "schemaVersion",
+    "columns",
     "pollInterval",
     "allowedPaths",
 )
@@ -57,6 +60,9 @@ class ReadOptions:
         start, end: A version, `latest` (start only) or a timestamp, as text; empty when not given.
             The end is inclusive.
         changes: How the rows of a commit are found.
+        schema_version: The version whose columns the rows come with; None for the end of the
+            range, or the head.
+        columns: The table's columns to read; empty for all.
         snapshot: Whether the rows of the starting version come first; None when not said.
         limit: How much one micro-batch may admit; batch reads have no limit.
         poll_seconds: Longest time between two looks at the log while nothing is seen to change.
@@ -69,6 +75,8 @@ class ReadOptions:
     end: str = ""
     changes: ChangeMode = ChangeMode.AUTO
     snapshot: bool | None = None
+    schema_version: Version | None = None
+    columns: tuple[str, ...] = ()
     limit: ReadLimit = DEFAULT_READ_LIMIT
     poll_seconds: float = DEFAULT_POLL_SECONDS
     allowed_paths: tuple[str, ...] = ()
@@ -90,6 +98,8 @@ class ReadOptions:
             end=_version(given, "endingVersion", allow_latest=False) or end,
             changes=_choice(given, "changes", ChangeMode, ChangeMode.AUTO),
             snapshot=_boolean(given, "snapshot"),
+            schema_version=_schema_version(given),
+            columns=_columns(given),
             limit=_read_limit(given),
             poll_seconds=_seconds(given, "pollInterval", DEFAULT_POLL_SECONDS),
             allowed_paths=tuple(p for p in given.get("allowedPaths", "").split(",") if p),
@@ -186,6 +196,23 @@ def _version(given: Mapping[str, str], name: str, *, allow_latest: bool) -> str:
         allowed = "a version number or `latest`" if allow_latest else "a version number"
         raise UsageError(f"The option {name}={text!r} is not {allowed}.")
     return str(int(text))
+
+
+def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
+    if "columns" not in given:
+        return ()
+    names = tuple(name.strip() for name in given["columns"].split(","))
+    if not all(names):
+        raise UsageError(
+            f"The option columns={given['columns']!r} names no column between two commas.",
+            hint="Write names of the table's columns like a,b; the change columns always come.",
+        )
+    return names
+
+
+def _schema_version(given: Mapping[str, str]) -> Version | None:
+    text = _version(given, "schemaVersion", allow_latest=False)
+    return Version(int(text)) if text else None
 
 
 def _boolean(given: Mapping[str, str], name: str) -> bool | None:

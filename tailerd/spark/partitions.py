@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -10,6 +11,7 @@ from pyspark.sql.datasource import InputPartition
 from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
 from tailerd.errors import SchemaChangedError
+from tailerd.reading.file_scan import WHOLE_FILE, FileShare
 from tailerd.sources.delta.read import read_changes, rows_schema
 from tailerd.spark.arrow_schema import conform
 
@@ -20,37 +22,60 @@ OPEN_COST_BYTES = 256 * 1024
 """What opening one more file costs, in bytes that could be read meanwhile."""
 
 
-class ChangePartition(InputPartition):
-    """The consecutive change tasks that one Spark task reads. Picklable."""
+SPLIT_BYTES = 64 * 1024 * 1024
+"""Size of the shares a larger file is read in, each its row groups; a row group is never cut."""
 
-    def __init__(self, tasks: tuple[ChangeTask, ...]) -> None:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskShare:
+    """A task, or some row groups of its file."""
+
+    task: ChangeTask
+    share: FileShare = WHOLE_FILE
+
+
+class ChangePartition(InputPartition):
+    """The consecutive shares of change tasks that one Spark task reads. Picklable."""
+
+    def __init__(self, shares: tuple[TaskShare, ...]) -> None:
         super().__init__(None)
-        self.tasks = tasks
+        self.shares = shares
 
 
 def pack(tasks: Sequence[ChangeTask], target_bytes: int = TARGET_BYTES) -> list[ChangePartition]:
     """Cut `tasks` into runs of about equal cost, none much above `target_bytes`; keep the order.
 
-    A single larger file is a partition of its own. No tasks give no partitions.
+    A larger file is a partition of its own, or several. No tasks give no partitions.
     """
-    costs = [task.size_bytes + OPEN_COST_BYTES for task in tasks]
+    shares = [share for task in tasks for share in _shares(task)]
+    costs = [each.task.size_bytes // each.share.count + OPEN_COST_BYTES for each in shares]
     total = sum(costs)
     if not total:
         return []
     wanted = -(-total // target_bytes)
     share = total / wanted
     partitions: list[ChangePartition] = []
-    run: list[ChangeTask] = []
+    run: list[TaskShare] = []
     run_cost = 0
-    for task, cost in zip(tasks, costs, strict=True):
+    for each, cost in zip(shares, costs, strict=True):
         # A task goes where its middle lies, so that no run is more than half a file off.
         if run and run_cost + cost / 2 > share:
             partitions.append(ChangePartition(tuple(run)))
             run, run_cost = [], 0
-        run.append(task)
+        run.append(each)
         run_cost += cost
     partitions.append(ChangePartition(tuple(run)))
     return partitions
+
+
+def _shares(task: ChangeTask) -> list[TaskShare]:
+    count = -(-task.size_bytes // SPLIT_BYTES)
+    # Both images of an update stay together: a change file is not divided.
+    if count < 2 or task.change_type is None:
+        return [TaskShare(task=task)]
+    return [
+        TaskShare(task=task, share=FileShare(index=index, count=count)) for index in range(count)
+    ]
 
 
 def read_partition(
@@ -63,10 +88,11 @@ def read_partition(
         TableError, StorageError: As `read_changes` raises them.
     """
     # Spark asks to read one empty partition where planning gave none.
-    tasks = partition.tasks if isinstance(partition, ChangePartition) else ()
-    for task in tasks:
+    shares = partition.shares if isinstance(partition, ChangePartition) else ()
+    for each in shares:
+        task = each.task
         columns = _columns(task, target) if may_drop else None
-        for batch in read_changes(task, DEFAULT_BATCH_LIMIT, columns):
+        for batch in read_changes(task, DEFAULT_BATCH_LIMIT, columns, each.share):
             if batch.num_rows == 0:
                 continue
             try:
@@ -84,9 +110,8 @@ def _located(error: SchemaChangedError, task: ChangeTask) -> SchemaChangedError:
     return SchemaChangedError(
         f"Version {task.version} has another schema than this query. {error.message}",
         hint=(
-            "A stream goes on with the new schema when the query is started again from its"
-            f" checkpoint. A batch reads up to version {task.version - 1} with"
-            f" endingVersion={task.version - 1} and from there with"
-            f" startingVersion={task.version}, or names the columns it wants with .schema(...)."
+            f"Read up to version {task.version - 1} with endingVersion={task.version - 1} and from"
+            f" there with startingVersion={task.version}, or name the columns you want with"
+            " .schema(...)."
         ),
     )

@@ -25,15 +25,27 @@ from tailerd.spark.query_errors import error_of
 
 
 def start_query(
-    spark: SparkSession, name: str, table: TableConfig, checkpoint: Path, *, once: bool
+    spark: SparkSession,
+    name: str,
+    table: TableConfig,
+    checkpoint: Path,
+    *,
+    once: bool,
+    schema_version: int | None = None,
 ) -> StreamingQuery:
     """Start the query of a table; blocking, seconds.
+
+    Args:
+        schema_version: The version whose schema it has; None for the newest.
 
     Raises:
         TailerdError: What was wrong, as the query's Python process raised it.
     """
     try:
-        changes = spark.readStream.format("tailerd").options(**read_options(table)).load()
+        options = read_options(table)
+        if schema_version is not None:
+            options["schemaVersion"] = str(schema_version)
+        changes = spark.readStream.format("tailerd").options(**options).load()
         writer = _to_sink(_counted(changes).writeStream, table.sink)
         writer = writer.queryName(name).option("checkpointLocation", str(checkpoint))
         return (writer.trigger(availableNow=True) if once else writer).start()

@@ -1,5 +1,8 @@
 """Offsets as Spark keeps them: the fields of `Offset`, and where the query once began.
 
+The end of a micro-batch also says of which version the schema was that it was planned for: a query
+with another one may have to repeat it.
+
 Spark's checkpoint holds the end of every micro-batch but not the start of the first one: when
 that one must be repeated, the source is asked anew where to begin, and the table has moved on
 meanwhile. So the end of the first micro-batch remembers its start. Pure.
@@ -16,6 +19,7 @@ OffsetFields = dict[str, str | int | bool]
 
 _IS_INITIAL = "is_initial"
 _BEGAN_AT = "began_at"
+_SCHEMA_VERSION = "schema_version"
 
 
 def initial_fields(offset: Offset) -> OffsetFields:
@@ -23,16 +27,27 @@ def initial_fields(offset: Offset) -> OffsetFields:
     return {**fields_of(offset), _IS_INITIAL: True}
 
 
-def end_fields(start: Mapping[str, str | int | bool], end: Offset) -> OffsetFields:
+def end_fields(
+    start: Mapping[str, str | int | bool], end: Offset, schema_version: int | None = None
+) -> OffsetFields:
     """Return the end of a micro-batch; `start` itself, key by key, when nothing is new.
 
     Spark compares offsets as text.
     """
     if end == offset_of(start):
         return dict(start)
+    fields = fields_of(end)
+    if schema_version is not None:
+        fields[_SCHEMA_VERSION] = schema_version
     if start.get(_IS_INITIAL):
-        return {**fields_of(end), _BEGAN_AT: offset_of(start).to_json()}
-    return fields_of(end)
+        fields[_BEGAN_AT] = offset_of(start).to_json()
+    return fields
+
+
+def planned_with(end: Mapping[str, str | int | bool]) -> int | None:
+    """Return the version whose schema a micro-batch was planned for; None when it is not said."""
+    version = end.get(_SCHEMA_VERSION)
+    return version if isinstance(version, int) else None
 
 
 def batch_start(

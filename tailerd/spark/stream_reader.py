@@ -37,6 +37,7 @@ from tailerd.spark.change_range import (
 from tailerd.spark.options import ReadOptions
 from tailerd.spark.partitions import pack, read_partition
 from tailerd.spark.progress import OLDEST_MS
+from tailerd.spark.schema_boundary import SchemaBoundary
 from tailerd.spark.source_loop import SourceLoop
 from tailerd.spark.spark_offset import (
     OffsetFields,
@@ -45,6 +46,7 @@ from tailerd.spark.spark_offset import (
     fields_of,
     initial_fields,
     offset_of,
+    planned_with,
 )
 from tailerd.spark.table_source import FollowedTable
 from tailerd.storage.s3.settings import use_settings
@@ -56,7 +58,10 @@ WAIT_SECONDS = 1.0
 class TailerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One table followed by one query. Lives on the driver; executors get a pickled copy."""
 
-    def __init__(self, options: ReadOptions, schema: StructType, *, may_drop: bool) -> None:
+    def __init__(
+        self, options: ReadOptions, schema: StructType, schema_version: Version | None
+    ) -> None:
+        """Take the schema of a version, or with None one that the user gave."""
         if options.end and not options.end.isdigit():
             raise UsageError(
                 "The option endingTimestamp is for batch reads, because a stream cannot know which"
@@ -64,8 +69,9 @@ class TailerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 hint="Give endingVersion.",
             )
         self._options = options
+        self._schema = schema
+        self._schema_version = schema_version
         self._target = declared_schema(schema)
-        self._may_drop = may_drop
         self._follower: _Follower | None = None
 
     def __getstate__(self) -> dict[str, object]:
@@ -83,9 +89,13 @@ class TailerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(  # noqa: N802 - Spark's name
         self, start: Mapping[str, str | int | bool], limit: ReadLimit
     ) -> OffsetFields:
-        """Return the end of the next micro-batch; wait a moment when nothing is new."""
+        """Return the end of the next micro-batch; wait a moment when nothing is new.
+
+        Raises:
+            SchemaChangedError: The next rows have another schema; all before them are delivered.
+        """
         end = self._driver().latest(offset_of(start), self._admission(limit))
-        return end_fields(start, end)
+        return end_fields(start, end, self._schema_version)
 
     def reportLatestOffset(self) -> OffsetFields | None:  # noqa: N802 - Spark's name
         """Return the head of the table and the age of the backlog, for Spark's reports."""
@@ -99,12 +109,13 @@ class TailerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, start: Mapping[str, str | int | bool], end: Mapping[str, str | int | bool]
     ) -> Sequence[InputPartition]:
         """Return the partitions of one micro-batch."""
-        return self._driver().partitions(batch_start(start, end), offset_of(end))
+        driver = self._driver()
+        return driver.partitions(batch_start(start, end), offset_of(end), planned_with(end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the partition's change rows; on an executor."""
         use_settings(self._options.storage)
-        return read_partition(partition, self._target, may_drop=self._may_drop)
+        return read_partition(partition, self._target, may_drop=self._schema_version is None)
 
     def commit(self, end: Mapping[str, str | int | bool]) -> None:
         """Hear that everything before `end` is delivered."""
@@ -122,7 +133,8 @@ class TailerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _driver(self) -> _Follower:
         if self._follower is None:
-            self._follower = _Follower(self._options)
+            boundary = SchemaBoundary(self._schema, self._schema_version)
+            self._follower = _Follower(self._options, boundary)
         return self._follower
 
     def _admission(self, limit: ReadLimit) -> AdmissionLimit:
@@ -143,13 +155,15 @@ class TailerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 class _Follower:
     """The driver's side: a table that stays open between micro-batches."""
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, boundary: SchemaBoundary) -> None:
         self._options = options
+        self._boundary = boundary
         self._loop = SourceLoop()
         self._table = self._loop.call(FollowedTable.open(options))
         self._end = self._loop.call(ending_offset(self._table.source, options))
         self._initial: Offset | None = None
         self._planned: Offset | None = None
+        self._reported: tuple[Offset, OffsetFields] | None = None
         self._ends_at_head = False
 
     def initial(self) -> Offset:
@@ -162,18 +176,25 @@ class _Follower:
     def latest(self, start: Offset, limit: AdmissionLimit) -> Offset:
         wait = 0.0 if self._ends_at_head or self._is_finished(start) else WAIT_SECONDS
         found = self._loop.call(self._table.latest(start, limit, wait))
-        self._planned = clamped(found, start=start, end=self._end)
+        end = clamped(found, start=start, end=self._end)
+        self._planned = self._loop.call(self._boundary.reach(self._table.source, start, end))
         return self._planned
 
     def head(self) -> OffsetFields | None:
         """Return the head as an offset, and the commit time of what is not even planned yet."""
         if self._planned is None:
             return None
+        # While nothing rings, the log is what it was.
+        if self._table.is_idle and self._reported is not None:
+            planned, fields = self._reported
+            if planned == self._planned:
+                return fields
         backlog = self._loop.call(self._table.backlog(self._planned))
         head = Offset(table_id=self._planned.table_id, version=Version(backlog.head_version + 1))
         fields = fields_of(clamped(head, start=self._planned, end=self._end))
         if backlog.oldest_undelivered_timestamp_ms is not None:
             fields[OLDEST_MS] = backlog.oldest_undelivered_timestamp_ms
+        self._reported = self._planned, fields
         return fields
 
     def end_at_head(self) -> None:
@@ -182,10 +203,14 @@ class _Follower:
             self._end = head
         self._ends_at_head = True
 
-    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+    def partitions(
+        self, start: Offset, end: Offset, schema_version: int | None
+    ) -> Sequence[InputPartition]:
         if not start.is_before(end):
             return []
-        return pack(self._loop.call(tasks_between(self._table.source, start, end)))
+        source = self._table.source
+        self._loop.call(self._boundary.require(source, start, end, schema_version))
+        return pack(self._loop.call(tasks_between(source, start, end)))
 
     def commit(self, end: Offset) -> None:
         self._loop.call(self._table.source.commit(end))

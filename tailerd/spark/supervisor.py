@@ -3,7 +3,8 @@
 Queries start one after another, each when the one before has answered: every Python source is a
 process of its own on the driver, and many at once time out. A query that dies of something that
 may pass, the death of Spark's own Java process for instance, is started again from its checkpoint;
-one that cannot be served truthfully stays down and the others go on.
+one that cannot be served truthfully stays down and the others go on. Where the table's schema
+changes, the query ends before the first rows that have the new one, and another takes over there.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tailerd.spark.engine import SparkEngine
 from tailerd.spark.progress import ENGINE, BatchReport, events_of
 from tailerd.spark.queries import start_query
 from tailerd.spark.query_errors import error_of
+from tailerd.spark.schema_boundary import named_version
 from tailerd.telemetry import Telemetry, events
 
 _ANSWER_TIMEOUT_SECONDS = 120.0
@@ -83,7 +85,8 @@ class SparkPipeline:
         self._answered = asyncio.Event()
         self._woken = asyncio.Event()
         self._attempt = 0
-        self._schema_changed_at: str | None = None
+        self._schema_version: int | None = None
+        self._schemas_tried: set[int] = set()
         self._last_end = ""
 
     def stop(self) -> None:
@@ -106,6 +109,8 @@ class SparkPipeline:
             failure = await self._run_query()
             if failure is None:
                 break
+            if isinstance(failure, SchemaChangedError) and self._takes_schema_of(failure):
+                continue
             if not self._may_retry(failure):
                 self._engine.telemetry.emit(
                     events.PipelineFailed(
@@ -143,6 +148,7 @@ class SparkPipeline:
         if end != self._last_end:
             self._last_end = end
             self._attempt = 0
+            self._schemas_tried.clear()
 
     async def _run_query(self) -> TailerdError | None:
         """Run the query once; return why it died, or None when it ended as asked."""
@@ -164,7 +170,14 @@ class SparkPipeline:
 
         def start() -> StreamingQuery:
             checkpoint = Path(engine.config.state).absolute() / "spark" / self._name
-            query = start_query(spark, self._name, self._table, checkpoint, once=engine.once)
+            query = start_query(
+                spark,
+                self._name,
+                self._table,
+                checkpoint,
+                once=engine.once,
+                schema_version=self._schema_version,
+            )
             engine.listener.observe(str(query.runId), self)
             return query
 
@@ -219,13 +232,22 @@ class SparkPipeline:
             return
 
     def _may_retry(self, failure: TailerdError) -> bool:
-        if isinstance(failure, SchemaChangedError):
-            # A new query has the new schema. If it fails at the same place, no schema fits.
-            is_new = self._schema_changed_at != self._last_end
-            self._schema_changed_at = self._last_end
-            return is_new
         limit = self._table.max_attempts or (_ATTEMPTS_ONCE if self._engine.once else None)
         return failure.retryable and (limit is None or self._attempt < limit)
+
+    def _takes_schema_of(self, failure: SchemaChangedError) -> bool:
+        """Let the next query have the schema the failed one asks for, unless it was tried here."""
+        version = named_version(failure)
+        if version is None or version in self._schemas_tried:
+            return False
+        self._schema_version = version
+        self._schemas_tried.add(version)
+        self._engine.telemetry.emit(
+            events.SchemaAdopted(
+                table=self._name, engine=ENGINE, version=version, hint=failure.message
+            )
+        )
+        return True
 
     async def _wait_before_retry(self, failure: TailerdError) -> None:
         wait = Backoff().wait_seconds(self._attempt, random.Random())

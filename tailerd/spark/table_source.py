@@ -8,7 +8,7 @@ import sys
 import pyarrow as pa
 
 from tailerd.changefeed.limits import ReadLimit
-from tailerd.changefeed.offset import Offset
+from tailerd.changefeed.offset import Offset, Version
 from tailerd.clock import SystemClock
 from tailerd.delta.log_reader import LogReader
 from tailerd.delta.protocol.log_path import LOG_FOLDER
@@ -44,21 +44,33 @@ def _warn(error: ChecksumMismatchError) -> None:
     sys.stderr.write(f"warning[{error.code}]: {error}\n")
 
 
-async def declared_columns(options: ReadOptions) -> pa.Schema:
-    """Return the table's columns at the end of the range, without change columns."""
+async def declared_columns(options: ReadOptions) -> tuple[pa.Schema, Version]:
+    """Return the table's columns, without change columns, and the version that has them.
+
+    That is `schemaVersion`, else the end of the range.
+
+    Raises:
+        TableError, StorageError, UsageError: There is no such version, or it cannot be served.
+    """
     source = await open_source(options)
-    if not options.end:
-        return await source.arrow_schema()
-    latest = await source.initial_offset("latest")
-    version = min(await source.end_version(options.end), latest.version - 1)
-    snapshot = await LogReader(*locate(options.path)).open(version, with_files=False)
-    return rows_schema(snapshot.state.schema)
+    version = Version((await source.initial_offset("latest")).version - 1)
+    wanted = options.schema_version
+    if wanted is None and options.end:
+        wanted = Version(min(await source.end_version(options.end), version))
+    if wanted is None and not options.columns:
+        return await source.arrow_schema(), version
+    wanted = version if wanted is None else wanted
+    snapshot = await LogReader(*locate(options.path)).open(wanted, with_files=False)
+    return rows_schema(snapshot.state.schema, options.columns or None), wanted
 
 
 class FollowedTable:
     """A table that stays open, and a bell that rings when its log may have grown.
 
     Use it from one event loop; `aclose` frees the watchers.
+
+    Attributes:
+        is_idle: Whether nothing was new at the last look and nothing has rung since.
     """
 
     def __init__(self, source: DeltaChangeSource, options: ReadOptions) -> None:
@@ -73,7 +85,7 @@ class FollowedTable:
         board = HintBoard()
         self._bell = board.subscribe(folder)
         self._listening = asyncio.get_running_loop().create_task(board.run(watchers))
-        self._is_idle = False
+        self.is_idle = False
 
     @classmethod
     async def open(cls, options: ReadOptions) -> FollowedTable:
@@ -90,7 +102,7 @@ class FollowedTable:
         A table that was idle is looked at again only when the bell has rung, so that idling costs
         neither CPU nor requests. Without waiting it is looked at in any case.
         """
-        if not (self._is_idle and wait_seconds > 0):
+        if not (self.is_idle and wait_seconds > 0):
             found = await self.source.latest_offset(start, limit)
             if found != start or wait_seconds <= 0:
                 return found
@@ -98,10 +110,10 @@ class FollowedTable:
             async with asyncio.timeout(wait_seconds):
                 await self._bell.wait()
         except TimeoutError:
-            self._is_idle = True
+            self.is_idle = True
             return start
         found = await self.source.latest_offset(start, limit)
-        self._is_idle = found == start
+        self.is_idle = found == start
         return found
 
     async def backlog(self, start: Offset) -> Backlog:

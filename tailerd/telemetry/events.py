@@ -239,6 +239,16 @@ class RetryScheduled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaAdopted:
+    """The table's schema changed, and the pipeline's next query has that of `version`."""
+
+    table: str
+    engine: str
+    version: int
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineFailed:
     """A pipeline met an error that does not go away by itself, and stopped."""
 
@@ -385,6 +395,7 @@ Event = (
     | DeliveryAcknowledged
     | OffsetSaved
     | RetryScheduled
+    | SchemaAdopted
     | PipelineFailed
     | GapMet
     | CommitSkipped

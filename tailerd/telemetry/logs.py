@@ -60,6 +60,7 @@ LINES: dict[type[events.Event], tuple[Level, str] | None] = {
     events.DeliveryAcknowledged: ("info", "Changes were delivered."),
     events.OffsetSaved: ("debug", "The offset was saved."),
     events.RetryScheduled: ("warning", "An attempt failed and is repeated."),
+    events.SchemaAdopted: ("info", "The schema changed; a query with another one takes over."),
     events.PipelineFailed: ("error", "A pipeline stopped."),
     events.GapMet: ("error", "Changes are missing and the pipeline goes on behind them."),
     events.CommitSkipped: ("error", "A damaged commit was recorded and left out."),

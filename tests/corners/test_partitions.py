@@ -133,6 +133,24 @@ async def test_row_39_a_remove_that_does_not_say_its_partition_invents_no_values
     assert told(await changes(tmp_path, "1", columns=["id"]), "id") == [(1, "delete", 1)]
 
 
+async def test_a_remove_whose_partition_values_are_all_null_may_have_none_in_its_map(
+    tmp_path: Path,
+) -> None:
+    """Delta Spark leaves nulls out of the map of a `remove`."""
+    table = TableBuilder(
+        tmp_path,
+        fields=[("id", "long"), ("p", "string"), ("q", "date")],
+        partition_by=["p", "q"],
+        mapping="name",
+    )
+    [add] = table.append([{"id": 1, "p": None, "q": None}]).adds
+    remove = table.remove(add)
+    remove["remove"]["partitionValues"] = {}
+    table.commit(remove)
+    [row] = await changes(tmp_path, "1")
+    assert (row["id"], row["p"], row["q"], row["_change_type"]) == (1, None, None, "delete")
+
+
 async def test_a_remove_without_extended_metadata_is_enough_in_a_table_without_partitions(
     tmp_path: Path,
 ) -> None:

@@ -45,6 +45,7 @@ from tailerd.delta.protocol.actions import (
 from tailerd.delta.protocol.commit_file import Commit
 from tailerd.delta.protocol.data_path import DataPaths
 from tailerd.delta.protocol.file_key import file_key
+from tailerd.delta.protocol.schema import parse_schema
 from tailerd.delta.protocol.snapshot import TableState
 from tailerd.errors import ChangeFeedDisabledError, CorruptLogError
 
@@ -284,6 +285,7 @@ class TaskPlanner:
 
     def _task(self, action: FileAction, change: ChangeType | None, rows: RowFilter) -> ChangeTask:
         plan = self._plan
+        schema = plan.before if change is ChangeType.DELETE else plan.after
         task = ChangeTask(
             version=plan.version,
             timestamp_us=plan.timestamp_us,
@@ -292,10 +294,23 @@ class TaskPlanner:
             change_type=change,
             url=self._paths.resolve(action.path),
             size_bytes=action.size or 0,
-            partition_values=partition_values_of(action),
-            schema=plan.before if change is ChangeType.DELETE else plan.after,
+            partition_values=partition_values_of(action) or _all_null(action, schema),
+            schema=schema,
             rows=rows,
             num_records=num_records_of(action),
         )
         self.position += 1
         return task
+
+
+def _all_null(action: FileAction, schema: TableSchema) -> tuple[tuple[str, str | None], ...]:
+    """Return the partition values of an action that has an empty map of them.
+
+    Delta Spark leaves nulls out of the map of a `remove`; only one without any map is from a writer
+    that does not tell.
+    """
+    if not schema.partition_columns or bytes(action.partition_values) in (b"", b"null"):
+        return ()
+    fields = parse_schema(schema.text)
+    named = [fields.named(name) for name in schema.partition_columns]
+    return tuple((item.physical_name(schema.column_mapping), None) for item in named if item)

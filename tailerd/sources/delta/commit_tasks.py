@@ -7,9 +7,15 @@ import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from tailerd.changefeed.change_task import ChangeTask, TaskGroup
+from tailerd.changefeed.change_task import (
+    ChangeSourceKind,
+    ChangeTask,
+    ChangeType,
+    TableSchema,
+    TaskGroup,
+)
 from tailerd.changefeed.limits import ReadLimit
-from tailerd.changefeed.offset import Offset
+from tailerd.changefeed.offset import Offset, Version
 from tailerd.delta.log_reader import CommitBody
 from tailerd.delta.protocol.change_plan import CommitPlan, TaskPlanner
 from tailerd.delta.protocol.data_path import DataPaths
@@ -18,6 +24,21 @@ from tailerd.sources.delta.commit_window import CommitWindow
 
 GROUP_TASKS = 10_000
 """Tasks of one commit come in groups of at most this many, so that memory stays bounded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaStep:
+    """Where rows of another schema begin.
+
+    Attributes:
+        offset: At their first task. A commit that replaces the schema gives its deleted rows with
+            the old one and then its inserted rows with the new one, so this may be inside it.
+        version: The version whose schema it is.
+    """
+
+    offset: Offset
+    version: Version
+    schema: TableSchema
 
 
 @dataclass(slots=True)
@@ -138,6 +159,39 @@ class CommitTasks:
                     break
             yield _group(at, after, plan, ready)
             at = after
+
+    async def schema_steps(self, start: Offset, end: Offset) -> AsyncIterator[SchemaStep]:
+        """Yield a step for the first rows of [start, end), and for each change of schema after.
+
+        Commits without rows give none. Ends early at a version that is not there.
+
+        Raises:
+            TableError: A commit cannot be served truthfully.
+        """
+        at, last = start, None
+        while at.is_before(end) and (plan := await self._window.plan(at.version)) is not None:
+            async for step in self._steps_of(plan, at):
+                if step.schema != last and step.offset.is_before(end):
+                    last = step.schema
+                    yield step
+            at = at.after_version()
+
+    async def _steps_of(self, plan: CommitPlan, at: Offset) -> AsyncIterator[SchemaStep]:
+        if plan.kind is ChangeSourceKind.NONE:
+            return
+        if plan.kind is ChangeSourceKind.CDC or plan.before == plan.after:
+            yield SchemaStep(offset=at, version=plan.version, schema=plan.after)
+            return
+        found, plan = await self._expect(at.version)
+        was_deleted: bool | None = None
+        async for tasks in self._tasks(found, plan, at.position):
+            for task in tasks:
+                is_deleted = task.change_type is ChangeType.DELETE
+                if is_deleted is not was_deleted:
+                    was_deleted = is_deleted
+                    version = Version(plan.version - 1) if is_deleted else plan.version
+                    offset = at.at(task.position)
+                    yield SchemaStep(offset=offset, version=version, schema=task.schema)
 
     async def _expect(self, version: int) -> tuple[CommitBody, CommitPlan]:
         plan, found = await self._window.plan(version), await self._window.commit(version)

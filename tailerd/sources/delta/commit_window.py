@@ -179,7 +179,8 @@ class CommitWindow:
             if after.metadata.id != before.metadata.id:
                 raise TableRecreatedError(
                     f"Version {version} belongs to table {after.metadata.id}, and the version"
-                    f" before to {before.metadata.id}: the table was dropped and created again.",
+                    f" before to {before.metadata.id}: the table was replaced, or dropped and"
+                    " created again.",
                     hint="Reset the pipeline with `tailerd offsets reset NAME --to snapshot`.",
                 )
             time = await self.time_ms(found, after)

@@ -161,8 +161,15 @@ class LogGuard:
 
     async def _check_for_another_table(self, seen: LogFile) -> None:
         """Refuse to go on in a log that took the place of the one `seen` belongs to."""
-        if await self._reader.commit_file(seen.version) == seen:
-            return
+        if await self._reader.commit_file(seen.version) != seen:
+            await self.require_same_table()
+
+    async def require_same_table(self) -> None:
+        """Look at the newest version.
+
+        Raises:
+            TableRecreatedError: It is of another table.
+        """
         snapshot, _ = await self._reader.open_listed(with_files=False)
         if snapshot.state.metadata.id != self._table_id:
             raise TableRecreatedError(

@@ -22,7 +22,7 @@ from tailerd.delta.protocol.schema import (
     parse_schema,
 )
 from tailerd.errors import BugError, TableError, UsageError
-from tailerd.reading.file_scan import FieldScan, FileScan
+from tailerd.reading.file_scan import WHOLE_FILE, FieldScan, FileScan, FileShare
 from tailerd.reading.parquet import read_file
 
 
@@ -30,16 +30,18 @@ def read_changes(
     task: ChangeTask,
     limit: BatchLimit = DEFAULT_BATCH_LIMIT,
     columns: Sequence[str] | None = None,
+    share: FileShare = WHOLE_FILE,
 ) -> Iterator[ChangeBatch]:
     """Read one task's change rows; blocking, for worker threads and executors.
 
     Args:
         columns: Logical names to read, as far as the task's version has them; None for all.
+        share: Which row groups of the file.
 
     Raises:
         TableError: A file is missing or damaged.
     """
-    scan = file_scan(task, None if columns is None else tuple(columns))
+    scan = file_scan(task, None if columns is None else tuple(columns), share)
     for rows, changes in read_file(scan, limit):
         change = task.change_type if changes is None else changes
         if change is None:
@@ -53,7 +55,9 @@ def read_changes(
         )
 
 
-def file_scan(task: ChangeTask, columns: tuple[str, ...] | None = None) -> FileScan:
+def file_scan(
+    task: ChangeTask, columns: tuple[str, ...] | None = None, share: FileShare = WHOLE_FILE
+) -> FileScan:
     """Return what to read of a task's file."""
     fields = list(column_scans(task.schema, columns))
     schema = parse_schema(task.schema.text)
@@ -77,6 +81,7 @@ def file_scan(task: ChangeTask, columns: tuple[str, ...] | None = None) -> FileS
         url=task.url,
         fields=tuple(fields),
         rows=task.rows,
+        share=share,
         change_column=CHANGE_TYPE if task.change_type is None else "",
     )
 

@@ -36,6 +36,7 @@ class SnapshotTasks:
     def __init__(self, files: SnapshotFiles, paths: DataPaths) -> None:
         self._files = files
         self.version = Version(files.version)
+        self.schema = files.schema
         self._timestamp_us = files.timestamp_ms * 1000
         self._paths = paths
 

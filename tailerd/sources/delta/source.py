@@ -28,7 +28,7 @@ from tailerd.errors import (
     UsageError,
 )
 from tailerd.sources.base import Backlog, TableIdentity
-from tailerd.sources.delta.commit_tasks import CommitTasks
+from tailerd.sources.delta.commit_tasks import CommitTasks, SchemaStep
 from tailerd.sources.delta.commit_window import CommitWindow
 from tailerd.sources.delta.identity import schema_id
 from tailerd.sources.delta.log_guard import LogGuard
@@ -270,7 +270,9 @@ class DeltaChangeSource:
     async def _logged_files(self, version: int) -> LoggedFiles:
         snapshot = await self._reader.open(version)
         if snapshot.state.metadata.id != self.table_id:
-            raise TableRecreatedError(f"Version {version} belongs to another table.")
+            await (
+                self._guard.require_same_table()
+            )  # Versions before CREATE OR REPLACE have other ids.
         time = await self._version_time_ms(version, snapshot.state)
         return LoggedFiles(self._reader, snapshot, time)
 
@@ -299,6 +301,15 @@ class DeltaChangeSource:
         if start.phase is Phase.FOLLOW:
             async for group in self._commits.groups(start, end):
                 yield group
+
+    async def schema_steps(self, start: Offset, end: Offset) -> AsyncIterator[SchemaStep]:
+        """Yield where in [start, end) rows of another schema begin, the first rows included."""
+        if start.phase is Phase.SNAPSHOT and start.is_before(end):
+            schema = (await self._snapshot_tasks(start.version)).schema
+            yield SchemaStep(offset=start, version=start.version, schema=schema)
+            start = start.after_version()
+        async for step in self._commits.schema_steps(start, end):
+            yield step
 
     def read(self, task: ChangeTask, limit: BatchLimit) -> Iterator[ChangeBatch]:
         """Read one task's rows; blocking, for worker threads and executors."""

@@ -18,6 +18,7 @@ import pytest
 
 from tests.integration.spark.conftest import require_java
 from tests.tables.builder import TableBuilder
+from tests.tables.delta_schema import field
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -71,7 +72,7 @@ class Supervised:
     def said(self) -> str:
         return "\n".join([*(json.dumps(event) for event in self.events), *self.noise])
 
-    def until(self, is_true: Callable[[], bool], seconds: float = 60.0) -> None:
+    def until(self, is_true: Callable[[], bool], seconds: float = 150.0) -> None:
         deadline = time.monotonic() + seconds
         while not is_true():
             assert time.monotonic() < deadline, self.said()
@@ -169,13 +170,69 @@ def test_a_new_column_restarts_the_query_with_the_new_schema(tmp_path: Path) -> 
     run.until(lambda: run.delivered("orders") == 3)
     run.process.send_signal(signal.SIGTERM)
     assert run.ended() == 0, run.said()
-    assert [e["error_code"] for e in run.of("RetryScheduled", "orders")] == ["schema_changed"]
+    assert [e["version"] for e in run.of("SchemaAdopted", "orders")] == [2]
+    assert not run.of("RetryScheduled", "orders")
     assert not run.of("PipelineFailed", "orders")
     saved_at = [n for n, e in enumerate(run.events) if e["event"] == "OffsetSaved"]
-    retried_at = next(n for n, e in enumerate(run.events) if e["event"] == "RetryScheduled")
-    assert all(n > retried_at for n in saved_at if run.events[n]["version"] == 3)
+    adopted_at = next(n for n, e in enumerate(run.events) if e["event"] == "SchemaAdopted")
+    assert all(n > adopted_at for n in saved_at if run.events[n]["version"] == 3)
     rows = _json_rows(tmp_path / "out")
     assert [(row["id"], row.get("note")) for row in rows] == [(0, None), (1, None), (20, "new")]
+
+
+def test_every_change_of_the_schema_in_flight_gives_every_row_once(tmp_path: Path) -> None:
+    table = TableBuilder(
+        tmp_path / "orders",
+        fields=[("id", "long"), ("name", "string"), ("price", "integer")],
+        start_ms=None,
+        mapping="name",
+    )
+    table.append([{"id": 0, "name": "a", "price": 1}])
+    sink = {"kind": "file", "path": str(tmp_path / "out")}
+    tables = {"orders": {"path": str(table.folder), "from": "0", "sink": sink}}
+    run = Supervised(tmp_path, tables)
+    run.until(lambda: run.delivered("orders") == 1)
+    table.append([{"id": 1, "name": "b", "price": 2}])
+    table.rename_column("name", "label")
+    table.append([{"id": 2, "label": "c", "price": 3}])
+    run.until(lambda: run.delivered("orders") == 3)
+    table.field_named("price")["type"] = "long"
+    table.change_metadata()
+    table.append([{"id": 3, "label": "d", "price": 2**40}])
+    table.change_metadata(fields=[item for item in table.fields if item["name"] != "label"])
+    table.append([{"id": 4, "price": 5}])
+    run.until(lambda: run.delivered("orders") == 5)
+    removed = [table.remove({"add": action}) for action in table.state().adds.values()]
+    table.fields = [field("id", "string")]
+    table.mapping = "none"
+    table.properties.clear()
+    table.partition_by = ["id"]
+    table.commit(table.metadata(), *removed, *table.data_files([{"id": "x"}, {"id": "y"}]))
+    run.until(lambda: run.delivered("orders") == 12)
+    run.process.send_signal(signal.SIGTERM)
+    assert run.ended() == 0, run.said()
+    assert not run.noise
+    assert not run.of("PipelineFailed", "orders")
+    assert not run.of("RetryScheduled", "orders")
+
+    rows = _json_rows(tmp_path / "out")
+    bare = [{k: v for k, v in row.items() if v is not None and k[0] != "_"} for row in rows]
+    assert bare[:5] == [
+        {"id": 0, "name": "a", "price": 1},
+        {"id": 1, "name": "b", "price": 2},
+        {"id": 2, "label": "c", "price": 3},
+        {"id": 3, "label": "d", "price": 2**40},
+        {"id": 4, "price": 5},
+    ]
+    assert sorted((row["id"], row["price"]) for row in bare[5:10]) == [
+        (0, 1),
+        (1, 2),
+        (2, 3),
+        (3, 2**40),
+        (4, 5),
+    ]
+    assert [row["_change_type"] for row in rows[5:]] == ["delete"] * 5 + ["insert"] * 2
+    assert sorted(row["id"] for row in bare[10:]) == ["x", "y"]
 
 
 def test_a_java_process_that_is_killed_is_replaced_and_the_queries_go_on(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from tailerd.changefeed.change_task import ALL_ROWS, DeletionVector, RowFilter
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.errors import MissingDataFileError, UnreadableDataFileError
-from tailerd.reading.file_scan import FieldScan, FileScan
+from tailerd.reading.file_scan import FieldScan, FileScan, FileShare
 from tailerd.reading.parquet import read_file
 from tests.tables import vectors
 
@@ -184,3 +185,18 @@ def test_images_that_lie_across_batches_and_row_groups_are_joined(
             assert changes[-1].as_py() != "update_preimage"
         else:
             assert changes.to_pylist()[-1] == "update_preimage", "one without a partner still comes"
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 40])
+def test_the_shares_of_a_file_have_each_row_once_and_in_order(tmp_path: Path, count: int) -> None:
+    path = tmp_path / "groups.parquet"
+    pq.write_table(pa.table({"n": range(1000)}), path, row_group_size=64)
+    rows = RowFilter(exclude=inline([3, 64, 999]))
+    found: list[int] = []
+    for index in range(count):
+        scan = dataclasses.replace(
+            scan_of(path, pa.field("n", pa.int64()), rows=rows),
+            share=FileShare(index=index, count=count),
+        )
+        found += [row for part, _ in read_file(scan, BatchLimit()) for row in part["n"].to_pylist()]
+    assert found == [n for n in range(1000) if n not in (3, 64, 999)]

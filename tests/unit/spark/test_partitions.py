@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 from itertools import chain
 
@@ -13,7 +14,13 @@ from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask, ChangeT
 from tailerd.changefeed.offset import Version
 from tailerd.errors import SinkError
 from tailerd.spark.change_rows import change_batches
-from tailerd.spark.partitions import OPEN_COST_BYTES, ChangePartition, pack
+from tailerd.spark.partitions import (
+    OPEN_COST_BYTES,
+    SPLIT_BYTES,
+    ChangePartition,
+    TaskShare,
+    pack,
+)
 
 _MIB = 1024 * 1024
 _SCHEMA = TableSchema('{"type":"struct","fields":[]}')
@@ -34,7 +41,7 @@ def _task(position: int, size_bytes: int) -> ChangeTask:
 
 
 def _positions(partitions: list[ChangePartition]) -> list[list[int]]:
-    return [[task.position for task in partition.tasks] for partition in partitions]
+    return [[each.task.position for each in partition.shares] for partition in partitions]
 
 
 def test_no_tasks_are_no_partitions() -> None:
@@ -49,7 +56,7 @@ def test_small_files_are_read_together_in_their_order() -> None:
 def test_partitions_are_balanced_by_bytes() -> None:
     tasks = [_task(n, _MIB) for n in range(100)]
     partitions = pack(tasks, target_bytes=10 * (_MIB + OPEN_COST_BYTES))
-    assert [len(partition.tasks) for partition in partitions] == [10] * 10
+    assert [len(partition.shares) for partition in partitions] == [10] * 10
     assert list(chain(*_positions(partitions))) == list(range(100))
 
 
@@ -57,8 +64,20 @@ def test_many_tiny_files_are_spread_although_they_have_few_bytes() -> None:
     assert len(pack([_task(n, 1) for n in range(1000)])) > 10
 
 
-def test_a_large_file_is_a_partition_of_its_own() -> None:
-    partitions = pack([_task(0, 1000), _task(1, 900 * _MIB), _task(2, 1000)])
+def test_a_large_file_is_read_in_shares_of_about_one_size() -> None:
+    partitions = pack([_task(0, 1000), _task(1, 4 * SPLIT_BYTES), _task(2, 1000)])
+    large = [each for part in partitions for each in part.shares if each.task.position == 1]
+    assert [(each.share.index, each.share.count) for each in large] == [(n, 4) for n in range(4)]
+    assert all(len(partition.shares) <= 2 for partition in partitions)
+
+
+def test_a_large_change_file_is_not_divided_between_the_images_of_an_update() -> None:
+    task = dataclasses.replace(_task(0, 4 * SPLIT_BYTES), change_type=None)
+    assert _positions(pack([task])) == [[0]]
+
+
+def test_a_file_of_middling_size_is_a_partition_of_its_own() -> None:
+    partitions = pack([_task(0, 1000), _task(1, 60 * _MIB), _task(2, 1000)])
     assert [1] in _positions(partitions)
     assert list(chain(*_positions(partitions))) == [0, 1, 2]
 
@@ -71,9 +90,10 @@ def test_a_partition_shares_one_schema_when_pickled() -> None:
         )
         for n in range(50)
     )
-    data = pickle.dumps(ChangePartition(tasks))
+    shares = tuple(TaskShare(task=task) for task in tasks)
+    data = pickle.dumps(ChangePartition(shares))
     assert len(data) < 120_000
-    assert pickle.loads(data).tasks == tasks
+    assert pickle.loads(data).shares == shares
 
 
 def test_rows_from_spark_are_cut_where_the_commit_changes() -> None:

@@ -17,6 +17,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from tailerd.changefeed.offset import Version
 from tailerd.errors import UsageError
 from tailerd.spark.options import ReadOptions
 from tailerd.spark.partitions import ChangePartition
@@ -43,7 +44,7 @@ def table(tmp_path: Path) -> TableBuilder:
 
 def _reader(table: TableBuilder, **options: str) -> TailerdStreamReader:
     parsed = ReadOptions.parse({"path": str(table.folder), **options})
-    return TailerdStreamReader(parsed, SCHEMA, may_drop=False)
+    return TailerdStreamReader(parsed, SCHEMA, Version(table.version))
 
 
 @pytest.fixture
@@ -94,6 +95,41 @@ def test_limits_come_from_the_options_unless_spark_says_otherwise(
     assert reader.latestOffset(start, ReadAllAvailable())["version"] == 4
     with pytest.raises(UsageError, match="ReadMaxRows"):
         reader.latestOffset(start, ReadMaxRows(3))
+
+
+def test_an_idle_report_costs_no_look_at_the_log(
+    table: TableBuilder, reader: TailerdStreamReader
+) -> None:
+    head = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    while (found := reader.latestOffset(head, ReadMaxFiles(3))) != head:
+        head = found
+    report = reader.reportLatestOffset()
+    assert report is not None
+    assert report["version"] == 4
+    log = table.folder / "_delta_log"
+    log.rename(table.folder / "elsewhere")
+    try:
+        assert reader.reportLatestOffset() == report
+    finally:
+        (table.folder / "elsewhere").rename(log)
+
+
+def test_a_commit_with_deletion_vectors_is_never_split(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path, reader_features=["deletionVectors"])
+    files = [table.data_file([{"id": n, "name": "x"}, {"id": -n, "name": "y"}]) for n in range(5)]
+    commit = table.create(*files)
+    actions = []
+    for add in commit.adds:
+        actions += [table.remove(add), table.with_vector(add, [1])]
+    table.commit(*actions)
+    reader = _reader(table, startingVersion="1")
+    try:
+        start = reader.initialOffset()
+        for limit in (ReadMaxFiles(1), ReadMaxBytes(1)):
+            end = reader.latestOffset(start, limit)
+            assert (end["version"], end["position"]) == (2, 0)
+    finally:
+        reader.stop()
 
 
 def test_the_head_is_reported_with_the_age_of_what_waits(

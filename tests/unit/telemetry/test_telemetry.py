@@ -25,6 +25,7 @@ NOT_COUNTED = {
     events.TableAdded,
     events.TableAltered,
     events.TableRejected,
+    events.SchemaAdopted,
     events.ShutdownRequested,
     events.MaintenanceStarted,
     events.WatcherUnavailable,

@@ -1,0 +1,160 @@
+"""Where a stream's schema ends: the first rows that are not of the schema its query has.
+
+A query has one schema. Rows of versions up to the one it was taken from may lack columns or be
+narrower: those become null or are widened. Rows of later versions must have the same columns and
+types, else the micro-batch ends before them, and the query goes on after a restart.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from tailerd.changefeed.change_batch import with_change_columns
+from tailerd.changefeed.change_task import TableSchema
+from tailerd.changefeed.offset import Offset, Version
+from tailerd.errors import SchemaChangedError, TableError
+from tailerd.sources.delta.commit_tasks import SchemaStep
+from tailerd.sources.delta.read import rows_schema
+from tailerd.sources.delta.source import DeltaChangeSource
+from tailerd.spark.arrow_schema import conform, declared_schema, spark_schema
+
+LOOK_AHEAD_VERSIONS = 1000
+"""How far behind a boundary is looked for the newest schema that the rows there fit."""
+
+_NAMED = re.compile(r'option\("schemaVersion", (\d+)\)')
+
+
+class SchemaBoundary:
+    """Compares rows' schemas with the schema a query has.
+
+    Args:
+        schema: What the query has.
+        version: The version it was taken from; None where the user gave a schema of his own: then
+            all rows that can be cast to it fit.
+    """
+
+    def __init__(self, schema: StructType, version: Version | None) -> None:
+        self._types = {field.name: field.dataType for field in schema}
+        self._target = declared_schema(schema)
+        self._version = version
+        self._misfits: dict[TableSchema, str] = {}
+        self._same: dict[TableSchema, bool] = {}
+
+    async def reach(self, source: DeltaChangeSource, start: Offset, end: Offset) -> Offset:
+        """Return `end`, or where the schema ends before it.
+
+        Raises:
+            SchemaChangedError: That is at `start`.
+            TableError: A commit cannot be served truthfully.
+        """
+        async for step in source.schema_steps(start, end):
+            if not self._fits(step):
+                if not start.is_before(step.offset):
+                    raise await self._changed(source, step)
+                return step.offset
+        return end
+
+    async def require(
+        self, source: DeltaChangeSource, start: Offset, end: Offset, planned_with: int | None
+    ) -> None:
+        """Check a micro-batch that was planned before, perhaps for a query with another schema.
+
+        Args:
+            planned_with: The version of that schema.
+
+        Raises:
+            SchemaChangedError: Rows between the two cannot be given with this query's schema.
+        """
+        async for step in source.schema_steps(start, end):
+            if self._misfit(step.schema):
+                raise await self._changed(source, step, planned_with)
+
+    def _fits(self, step: SchemaStep) -> bool:
+        if self._version is None or step.version <= self._version:
+            return not self._misfit(step.schema)
+        if step.schema not in self._same:
+            fields = spark_schema(rows_schema(step.schema)).fields
+            self._same[step.schema] = self._types == {f.name: f.dataType for f in fields}
+        return self._same[step.schema]
+
+    def _misfit(self, schema: TableSchema) -> str:
+        if schema not in self._misfits:
+            self._misfits[schema] = misfit(schema, self._target, may_drop=self._version is None)
+        return self._misfits[schema]
+
+    async def _changed(
+        self, source: DeltaChangeSource, step: SchemaStep, planned_with: int | None = None
+    ) -> SchemaChangedError:
+        detail = self._misfit(step.schema) or self._difference(step.schema)
+        problem = f"Version {step.offset.version} has another schema than this query. {detail}"
+        if self._version is None:
+            return SchemaChangedError(
+                problem,
+                hint=(
+                    "Start the query again from its checkpoint to take the newest types, with"
+                    " .schema(...) types that hold both, or leave the column out."
+                ),
+            )
+        version = planned_with
+        if version is None or version == self._version:
+            version = await _newest_fitting(source, step)
+        return SchemaChangedError(
+            problem,
+            hint=(
+                "All rows before it are delivered. Start the query again from its checkpoint with"
+                f' .option("schemaVersion", {version}): it goes on there with the new schema.'
+            ),
+        )
+
+    def _difference(self, schema: TableSchema) -> str:
+        rows = {f.name: f.dataType for f in spark_schema(rows_schema(schema)).fields}
+        said = [f"{name} is gone" for name in self._types if name not in rows]
+        said += [
+            f"{name} is {kind.simpleString()} there and {self._types[name].simpleString()} here"
+            for name, kind in rows.items()
+            if name in self._types and self._types[name] != kind
+        ]
+        return f"The column {', the column '.join(said)}."
+
+
+def misfit(schema: TableSchema, target: pa.Schema, *, may_drop: bool) -> str:
+    """Return why rows of a table schema cannot be given under `target`; empty when they can."""
+    rows = with_change_columns(rows_schema(schema))
+    if may_drop:
+        rows = pa.schema([field for field in rows if field.name in target.names])
+    try:
+        conform(pa.RecordBatch.from_pylist([], schema=rows), target, may_drop=may_drop)
+    except SchemaChangedError as error:
+        return error.message
+    return ""
+
+
+def named_version(error: SchemaChangedError) -> int | None:
+    """Return the version whose schema an error tells to go on with, if it does."""
+    named = _NAMED.search(str(error))
+    return int(named[1]) if named else None
+
+
+async def _newest_fitting(source: DeltaChangeSource, first: SchemaStep) -> Version:
+    """Return the newest version whose schema all rows from `first` up to it can be given in."""
+    steps = [first]
+    end = Offset(
+        table_id=first.offset.table_id,
+        version=Version(first.offset.version + LOOK_AHEAD_VERSIONS),
+    )
+    # What lies ahead and cannot be read is told when it is reached.
+    with suppress(TableError):
+        async for step in source.schema_steps(first.offset, end):
+            steps.append(step)
+    return next(step.version for step in reversed(steps) if _holds(step, steps))
+
+
+def _holds(step: SchemaStep, steps: Sequence[SchemaStep]) -> bool:
+    target = declared_schema(spark_schema(rows_schema(step.schema)))
+    before = steps[: steps.index(step)]
+    return not any(misfit(each.schema, target, may_drop=False) for each in before)

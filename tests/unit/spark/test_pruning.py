@@ -1,0 +1,166 @@
+"""Filters leave out what cannot pass them, and nothing else."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringStartsWith,
+)
+
+from tailerd.changefeed.change_task import ChangeTask
+from tailerd.errors import UsageError
+from tailerd.spark.batch_reader import FilteringBatchReader
+from tailerd.spark.datasource import FilteringDataSource
+from tailerd.spark.partitions import ChangePartition
+from tests.tables.builder import CDF, TableBuilder
+
+FIELDS = [("id", "long"), ("p", "string"), ("day", "date"), ("price", "decimal(6,2)")]
+DAY = dt.date(2024, 3, 1)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> TableBuilder:
+    """Versions 1 to 4 add a file each, p is a, b, ä and null; version 5 removes the first."""
+    table = TableBuilder(tmp_path, fields=FIELDS, partition_by=["p", "day", "price"])
+    table.create()
+    for version, p in enumerate(["a", "b", "ä", None], start=1):
+        day = None if p is None else DAY + dt.timedelta(days=version)
+        price = None if p is None else decimal.Decimal(version) / 4
+        table.append([{"id": version, "p": p, "day": day, "price": price}])
+    table.commit(table.remove({"add": next(iter(table.state(1).adds.values()))}))
+    return table
+
+
+def _reader(table: TableBuilder, **options: str) -> FilteringBatchReader:
+    source = FilteringDataSource({"path": str(table.folder), **options})
+    reader = source.reader(source.schema())
+    assert isinstance(reader, FilteringBatchReader)
+    return reader
+
+
+def _tasks(table: TableBuilder, *filters: Filter, **options: str) -> list[ChangeTask]:
+    reader = _reader(table, **options)
+    assert list(reader.pushFilters(list(filters))) == list(filters), "Spark still applies them"
+    parts = [part for part in reader.partitions() if isinstance(part, ChangePartition)]
+    return [each.task for part in parts for each in part.shares]
+
+
+@pytest.mark.parametrize(
+    ("given", "versions"),
+    [
+        (EqualTo(("p",), "a"), [1, 5]),
+        (EqualTo(("p",), "ä"), [3]),
+        (EqualTo(("p",), "nothing"), []),
+        (EqualNullSafe(("p",), "b"), [2]),
+        (EqualNullSafe(("p",), None), [1, 2, 3, 4, 5]),
+        (GreaterThan(("p",), "a"), [2, 3]),
+        (LessThanOrEqual(("p",), "b"), [1, 2, 5]),
+        (In(("p",), ("b", "ä", None)), [2, 3]),
+        (IsNull(("p",)), [4]),
+        (IsNotNull(("p",)), [1, 2, 3, 5]),
+        (Not(EqualTo(("p",), "a")), [1, 2, 3, 4, 5]),
+        (StringStartsWith(("p",), "z"), [1, 2, 3, 4, 5]),
+        (EqualTo(("p",), 7), [1, 2, 3, 5]),
+        (EqualTo(("day",), DAY + dt.timedelta(days=2)), [2]),
+        (LessThan(("day",), DAY + dt.timedelta(days=2)), [1, 5]),
+        (EqualTo(("price",), decimal.Decimal("0.5")), [2]),
+        (GreaterThanOrEqual(("price",), 1), []),
+        (EqualTo(("id",), 1), [1, 2, 3, 4, 5]),
+        (EqualTo(("_change_type",), "delete"), [5]),
+        (In(("_change_type",), ("insert",)), [1, 2, 3, 4]),
+        (EqualTo(("_commit_version",), 3), [3]),
+        (GreaterThan(("_commit_version",), 3), [4, 5]),
+        (GreaterThanOrEqual(("_commit_version",), 3), [3, 4, 5]),
+        (LessThan(("_commit_version",), 3), [1, 2]),
+        (LessThanOrEqual(("_commit_version",), -1), []),
+        (In(("_commit_version",), (2, 4)), [2, 4]),
+    ],
+    ids=str,
+)
+def test_a_filter_leaves_out_files_of_which_no_row_can_pass(
+    table: TableBuilder, given: Filter, versions: list[int]
+) -> None:
+    assert [task.version for task in _tasks(table, given)] == versions
+
+
+def test_all_filters_must_be_able_to_pass(table: TableBuilder) -> None:
+    both = [EqualTo(("p",), "a"), GreaterThan(("_commit_version",), 1)]
+    assert [task.version for task in _tasks(table, *both)] == [5]
+
+
+def test_commits_that_a_filter_leaves_out_are_not_even_looked_at(table: TableBuilder) -> None:
+    table.checkpoint(3)
+    table.commit_path(2).write_text("{damaged\n")
+    found = _tasks(table, GreaterThan(("_commit_version",), 3), startingVersion="2")
+    assert [task.version for task in found] == [4, 5]
+
+
+@pytest.mark.parametrize(
+    ("given", "count"),
+    [
+        (EqualTo(("_commit_version",), 5), 3),
+        (LessThan(("_commit_version",), 5), 0),
+        (EqualTo(("p",), "b"), 1),
+    ],
+    ids=str,
+)
+def test_a_snapshot_is_filtered_like_its_version(
+    table: TableBuilder, given: Filter, count: int
+) -> None:
+    assert len(_tasks(table, given, snapshot="true")) == count
+
+
+def test_change_files_may_hold_any_change(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path, properties=CDF)
+    table.append([{"id": 1, "name": "a"}])
+    table.commit(table.cdc_file([{"id": 1, "name": "a", "_change_type": "delete"}]))
+    assert len(_tasks(table, EqualTo(("_change_type",), "delete"))) == 1
+    assert len(_tasks(table, EqualTo(("_change_type",), "update_preimage"))) == 1
+
+
+def _names(table: TableBuilder, columns: str) -> list[str]:
+    source = FilteringDataSource({"path": str(table.folder), "columns": columns})
+    return source.schema().names
+
+
+def test_columns_are_chosen_by_name_in_the_tables_order(table: TableBuilder) -> None:
+    change = ["_change_type", "_commit_version", "_commit_timestamp"]
+    assert _names(table, "p, id") == ["id", "p", *change]
+    rows: list[Any] = []
+    reader = _reader(table, columns="p, id")
+    for part in reader.partitions():
+        for batch in reader.read(part):
+            assert isinstance(batch, pa.RecordBatch)
+            rows += batch.to_pylist()
+    assert [(row["id"], row["p"]) for row in rows] == [
+        (1, "a"),
+        (2, "b"),
+        (3, "ä"),
+        (4, None),
+        (1, "a"),
+    ]
+
+
+@pytest.mark.parametrize("columns", ["nothing", "id,,p", ""])
+def test_columns_that_are_none_are_refused_with_the_reason(
+    table: TableBuilder, columns: str
+) -> None:
+    with pytest.raises(UsageError, match="column"):
+        _names(table, columns)
