@@ -6,8 +6,9 @@ from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.offset import Offset
 from tailerd.changefeed.saved_offset import OffsetStore
 from tailerd.errors import TailerdError
+from tailerd.pipeline.backlog_report import ENGINE
 from tailerd.pipeline.identity import save_offset
-from tailerd.pipeline.journey import ENGINE, JourneyPlan
+from tailerd.pipeline.journey import JourneyPlan
 from tailerd.sinks.base import GapTaker, Sink
 from tailerd.sources.base import ChangeSource
 from tailerd.telemetry import Telemetry, events

@@ -20,6 +20,7 @@ from tailerd.changefeed.offset import Offset, Version
 from tailerd.changefeed.saved_offset import OffsetStore
 from tailerd.clock import Clock
 from tailerd.errors import BugError, SinkError, TableError, TailerdError
+from tailerd.pipeline.backlog_report import ENGINE, BacklogReport
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.commit_check import CommitCheck
 from tailerd.pipeline.identity import check_identity, identified, last_version, save_offset
@@ -31,8 +32,6 @@ from tailerd.sinks.base import Delivery, Fencer, Sink
 from tailerd.sources.base import ChangeSource, HearsEvents
 from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.hints import Hint
-
-ENGINE = "arrow"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +117,7 @@ class Journey:
         self._saving = asyncio.Lock()
         self._saved: Offset | None = None
         self._is_stopping = False
-        self._last_backlog: events.BacklogMeasured | None = None
+        self._backlog = BacklogReport(plan.table, source, telemetry)
 
     def stop(self) -> None:
         """Ask `run` to begin nothing new, finish what is in flight, and return."""
@@ -240,15 +239,15 @@ class Journey:
                 if offset.version > target + 1:
                     # The log is shorter than it was; the source knows what to call that.
                     await self._source.latest_offset(offset, self._plan.read_limit)
-                await self._measure(offset)
+                await self._backlog.measure(offset)
                 return None
             began = self._clock.monotonic()
             end = await self._look(offset)
             if end != offset:
                 self._tell_advance(offset, end, self._clock.monotonic() - began)
-                await self._measure(offset)
+                await self._backlog.measure(offset)
                 return clipped(end, target)
-            self._measure_idle(offset)
+            self._backlog.tell_idle(offset)
             if self._plan.is_once:
                 return None
             await self._hint.wait()
@@ -372,35 +371,3 @@ class Journey:
                 duration_seconds=duration_seconds,
             )
         )
-
-    async def _measure(self, offset: Offset) -> None:
-        backlog = await self._source.backlog(offset)
-        self._tell(
-            events.BacklogMeasured(
-                table=self._plan.table,
-                engine=ENGINE,
-                version=offset.version,
-                head_version=backlog.head_version,
-                versions=backlog.versions,
-                oldest_timestamp_ms=backlog.oldest_undelivered_timestamp_ms,
-                retention_seconds=backlog.retention_seconds,
-            )
-        )
-
-    def _measure_idle(self, offset: Offset) -> None:
-        # Nothing comes after the offset, so the head is right before it: no look at the log needed.
-        self._tell(
-            events.BacklogMeasured(
-                table=self._plan.table,
-                engine=ENGINE,
-                version=offset.version,
-                head_version=last_version(offset),
-                versions=0,
-                oldest_timestamp_ms=None,
-            )
-        )
-
-    def _tell(self, backlog: events.BacklogMeasured) -> None:
-        if backlog != self._last_backlog:
-            self._last_backlog = backlog
-            self._telemetry.emit(backlog)

@@ -27,8 +27,9 @@ from tailerd.changefeed.offset import Phase, Version
 from tailerd.changefeed.saved_offset import OffsetStore
 from tailerd.clock import Clock
 from tailerd.errors import BugError, NotATableError, SinkTooSlowError, TableError, TailerdError
+from tailerd.pipeline.backlog_report import ENGINE
 from tailerd.pipeline.gap_crossing import cross_gap
-from tailerd.pipeline.journey import ENGINE, Journey, JourneyPlan
+from tailerd.pipeline.journey import Journey, JourneyPlan
 from tailerd.pipeline.memory_budget import TableMemory
 from tailerd.pipeline.poison_log import PoisonLog
 from tailerd.pipeline.policies import GAP_ERRORS, POISON_ERRORS, OnGap, OnPoison

@@ -16,6 +16,13 @@ from tailerd.telemetry.maintenance_events import MaintenanceProcessEnded as Main
 from tailerd.telemetry.maintenance_events import MaintenanceRefused as MaintenanceRefused
 from tailerd.telemetry.maintenance_events import MaintenanceStarted as MaintenanceStarted
 from tailerd.telemetry.maintenance_events import MaintenanceYielded as MaintenanceYielded
+from tailerd.telemetry.storage_events import ChecksumDiffered as ChecksumDiffered
+from tailerd.telemetry.storage_events import HistoryUnsaved as HistoryUnsaved
+from tailerd.telemetry.storage_events import NotificationRejected as NotificationRejected
+from tailerd.telemetry.storage_events import NotificationsFailed as NotificationsFailed
+from tailerd.telemetry.storage_events import NotificationsResumed as NotificationsResumed
+from tailerd.telemetry.storage_events import StorageRequested as StorageRequested
+from tailerd.telemetry.storage_events import WatcherUnavailable as WatcherUnavailable
 from tailerd.telemetry.table_events import CommitObserved as CommitObserved
 from tailerd.telemetry.table_events import SchemaObserved as SchemaObserved
 
@@ -314,64 +321,6 @@ class PipelineStopped:
     table: str
     engine: str
     is_complete: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatcherUnavailable:
-    """File events cannot be had for a folder; polling finds its commits."""
-
-    path: str
-    hint: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryUnsaved:
-    """What the page draws of the past cannot be written; a restart begins without it."""
-
-    path: str
-    hint: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotificationsFailed:
-    """A queue of notifications cannot be asked; polling goes on, and it is asked again."""
-
-    path: str
-    error_code: str
-    attempt: int
-    hint: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotificationsResumed:
-    """A queue of notifications answers again."""
-
-    path: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotificationRejected:
-    """A message of a queue is nothing that S3 sends."""
-
-    path: str
-    hint: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChecksumDiffered:
-    """A version checksum in the log differs from the replay, which goes on as the log says."""
-
-    path: str
-    error_code: str
-    hint: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorageRequested:
-    """Requests to a storage began; `operation`: list, get, head, put, delete or open."""
-
-    operation: str
-    count: int = 1
 
 
 Event = (

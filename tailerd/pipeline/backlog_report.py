@@ -1,0 +1,55 @@
+"""Tells how far behind its table a pipeline is, whenever that is another answer than before."""
+
+from __future__ import annotations
+
+from tailerd.changefeed.offset import Offset
+from tailerd.pipeline.identity import last_version
+from tailerd.sources.base import ChangeSource
+from tailerd.telemetry import Telemetry, events
+
+ENGINE = "arrow"
+"""What telemetry calls pipelines of this process."""
+
+
+class BacklogReport:
+    """Measures the backlog of one table's offset."""
+
+    def __init__(self, table: str, source: ChangeSource, telemetry: Telemetry) -> None:
+        """Prepare; `table` is the configured name."""
+        self._table = table
+        self._source = source
+        self._telemetry = telemetry
+        self._last: events.BacklogMeasured | None = None
+
+    async def measure(self, offset: Offset) -> None:
+        """Ask the source what lies beyond an offset, and tell it."""
+        backlog = await self._source.backlog(offset)
+        self._tell(
+            events.BacklogMeasured(
+                table=self._table,
+                engine=ENGINE,
+                version=offset.version,
+                head_version=backlog.head_version,
+                versions=backlog.versions,
+                oldest_timestamp_ms=backlog.oldest_undelivered_timestamp_ms,
+                retention_seconds=backlog.retention_seconds,
+            )
+        )
+
+    def tell_idle(self, offset: Offset) -> None:
+        """Tell that nothing comes after an offset: the head is right before it, without a look."""
+        self._tell(
+            events.BacklogMeasured(
+                table=self._table,
+                engine=ENGINE,
+                version=offset.version,
+                head_version=last_version(offset),
+                versions=0,
+                oldest_timestamp_ms=None,
+            )
+        )
+
+    def _tell(self, backlog: events.BacklogMeasured) -> None:
+        if backlog != self._last:
+            self._last = backlog
+            self._telemetry.emit(backlog)

@@ -1,0 +1,63 @@
+"""Events of storages, of what tells about them, and of files beside the tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatcherUnavailable:
+    """File events cannot be had for a folder; polling finds its commits."""
+
+    path: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryUnsaved:
+    """What the page draws of the past cannot be written; a restart begins without it."""
+
+    path: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotificationsFailed:
+    """A queue of notifications cannot be asked; polling goes on, and it is asked again."""
+
+    path: str
+    error_code: str
+    attempt: int
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotificationsResumed:
+    """A queue of notifications answers again."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotificationRejected:
+    """A message of a queue is nothing that S3 sends."""
+
+    path: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChecksumDiffered:
+    """A version checksum in the log differs from the replay, which goes on as the log says."""
+
+    path: str
+    error_code: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageRequested:
+    """Requests to a storage began; `operation`: list, get, head, put, delete or open."""
+
+    operation: str
+    count: int = 1
