@@ -44,6 +44,7 @@ from tailerd.errors import (
     FileMissingError,
     MissingVersionError,
 )
+from tailerd.storage.volatile import put_volatile
 
 Outcome = Literal["written", "already_there"]
 
@@ -289,7 +290,9 @@ class LogWriter:
             info = (await self.reader.read_commit(file)).commit.info
         body = checksum_body(snapshot, info)
         try:
-            await self.reader.store.put(f"{self.reader.path}/{name}", body, if_absent=True)
+            # Nobody waits for the disk: readers pass over a checksum that a power cut damaged, as
+            # it is no JSON then, and the next version gets its own.
+            await put_volatile(self.reader.store, f"{self.reader.path}/{name}", body)
         except FileExistsAlreadyError:
             return FileResult(name=name, outcome="already_there")
         return FileResult(name=name, outcome="written", size_bytes=len(body))

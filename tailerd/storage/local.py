@@ -97,6 +97,10 @@ class LocalStore:
         """Write a file atomically and durably; `if_absent` lets exactly one racing writer win."""
         await _in_thread(lambda: files.write_file(path, data, if_absent), path)
 
+    async def put_volatile(self, path: str, data: bytes) -> None:
+        """Write a new file atomically, but leave it to the system when it reaches the disk."""
+        await _in_thread(lambda: files.write_volatile_file(path, data), path)
+
     async def delete(self, path: str) -> None:
         """Delete a file; one that does not exist is deleted already."""
         await _in_thread(lambda: files.delete(path), path)

@@ -7,6 +7,7 @@ from typing import BinaryIO, Literal
 
 from tailerd.storage.base import FileMeta, FolderMark, MarksFolders, ObjectStore
 from tailerd.storage.output import Output, open_output, sweep
+from tailerd.storage.volatile import put_volatile
 
 RequestKind = Literal["list", "get", "head", "put", "delete", "open"]
 
@@ -83,6 +84,11 @@ class MeteredStore:
         """Count a put."""
         self._count("put")
         await self.inner.put(path, data, if_absent=if_absent)
+
+    async def put_volatile(self, path: str, data: bytes) -> None:
+        """Count a put."""
+        self._count("put")
+        await put_volatile(self.inner, path, data)
 
     async def delete(self, path: str) -> None:
         """Count a delete."""

@@ -204,6 +204,19 @@ def write_file(path: str, data: bytes, if_absent: bool) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def write_volatile_file(path: str, data: bytes) -> None:
+    """Write a new file atomically; a power cut may take it, or what is in it."""
+    temporary, descriptor = begin_file(path)
+    try:
+        try:
+            write_all(descriptor, data)
+        finally:
+            os.close(descriptor)
+        os.link(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def begin_file(path: str) -> tuple[Path, int]:
     """Open a new temporary file beside `path`; return its path and a descriptor to close."""
     target = Path(path)

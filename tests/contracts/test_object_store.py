@@ -17,6 +17,7 @@ from tailerd.storage.local import LocalStore
 from tailerd.storage.memory import MemoryStore
 from tailerd.storage.metered import MeteredStore
 from tailerd.storage.s3.store import S3Store
+from tailerd.storage.volatile import put_volatile
 from tests.doubles.faulty_store import FaultyStore
 from tests.s3.servers import S3Server
 
@@ -282,6 +283,22 @@ async def test_a_conditional_put_that_loses_changes_nothing(
     with pytest.raises(FileExistsAlreadyError, match="exists"):
         await store.put(f"{folder}/a", b"second", if_absent=True)
     assert await store.get(f"{folder}/a") == b"first"
+
+
+async def test_a_volatile_file_appears_whole_once_and_is_never_replaced(
+    store: ObjectStore, folder: str
+) -> None:
+    async def attempt(number: int) -> int | None:
+        try:
+            await put_volatile(store, f"{folder}/a", str(number).encode() * 1000)
+        except FileExistsAlreadyError:
+            return None
+        return number
+
+    won = [number for number in await asyncio.gather(*map(attempt, range(8))) if number is not None]
+    assert len(won) == 1
+    assert await store.get(f"{folder}/a") == str(won[0]).encode() * 1000
+    assert await names(store, folder) == ["a"]
 
 
 async def test_deleting_a_file_that_does_not_exist_is_no_error(

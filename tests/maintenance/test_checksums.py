@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pytest
 from hypothesis import HealthCheck, given, settings
 
@@ -17,6 +18,8 @@ from tailerd.delta.log_writer import LogWriter
 from tailerd.delta.protocol import file_index
 from tailerd.errors import CorruptLogError, MissingVersionError
 from tailerd.storage.local import LocalStore
+from tests.maintenance.conftest import DeltaSpark
+from tests.maintenance.tables import living_table
 from tests.maintenance.test_random_histories import histories, without_repeated_removes
 from tests.property.test_log_replay import write
 from tests.tables.builder import IN_COMMIT_TIMESTAMPS, TableBuilder
@@ -172,3 +175,47 @@ async def test_a_version_without_its_commit_gets_no_checksum(tmp_path: Path) -> 
     table.commit_path(table.version).unlink()
     with pytest.raises(MissingVersionError, match="no checksum"):
         await LogWriter(reader).write_checksum(snapshot)
+
+
+def damaged(body: bytes) -> dict[str, bytes]:
+    """What a power cut may leave of a file that nobody waited for."""
+    return {
+        "empty": b"",
+        "zeros": bytes(len(body)),
+        "cut short": body[:-1],
+        "zeros at the end": body[:1024] + bytes(len(body) - 1024),
+        "zeros at the beginning": bytes(1024) + body[1024:],
+    }
+
+
+async def checksum_of_living_table(folder: Path) -> tuple[TableBuilder, Path]:
+    table = living_table(folder)
+    reader = LogReader(LocalStore(), str(folder))
+    assert (await LogWriter(reader).write_checksum(await reader.open())).outcome == "written"
+    return table, table.log / f"{table.version:020}.crc"
+
+
+@pytest.mark.parametrize("damage", damaged(bytes(2000)))
+async def test_a_checksum_that_a_power_cut_damaged_is_passed_over_and_stays(
+    tmp_path: Path, damage: str
+) -> None:
+    table, path = await checksum_of_living_table(tmp_path)
+    path.write_bytes(damaged(path.read_bytes())[damage])
+    reader = LogReader(LocalStore(), str(tmp_path))
+    snapshot = await reader.open()
+    assert snapshot.num_files == len(table.state().adds)
+    assert (await LogWriter(reader).write_checksum(snapshot)).outcome == "already_there"
+    found = deltalake.DeltaTable(tmp_path)
+    assert (found.version(), len(found.file_uris())) == (table.version, snapshot.num_files)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", ["empty", "zeros at the end"])
+def test_delta_spark_passes_over_a_damaged_checksum_too(
+    delta_spark: DeltaSpark, tmp_path: Path, damage: str
+) -> None:
+    table, path = asyncio.run(checksum_of_living_table(tmp_path))
+    path.write_bytes(damaged(path.read_bytes())[damage])
+    seen = delta_spark.ask("snapshot", path=str(tmp_path))
+    assert (seen["version"], seen["files"]) == (table.version, len(table.state().adds))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tailerd.delta.log_cleanup import LogCleanup
 from tailerd.delta.log_reader import LogReader
 from tailerd.storage.local import LocalStore
 from tests.maintenance.conftest import DeltaSpark, DeltaSparkError
@@ -179,3 +182,31 @@ def test_delta_spark_takes_our_checkpoint_of_a_table_with_mapped_columns(
     hide(table, 0, table.version - 1)
     rows = delta_spark.rows(tmp_path, where="day = '2020-01-02' AND id = 2")
     assert [(row["id"], row["title"]) for row in rows] == [(2, "b")]
+
+
+@pytest.mark.parametrize("is_v2", [False, True], ids=["v1", "v2"])
+def test_delta_spark_reads_every_version_that_a_cleanup_keeps(
+    delta_spark: DeltaSpark, tmp_path: Path, is_v2: bool
+) -> None:
+    # Delta Spark does not travel to what its vacuum may have taken.
+    retention = {"delta.deletedFileRetentionDuration": "interval 365 days"}
+    table = living_table(tmp_path, is_v2=is_v2, **retention)
+    maintain(tmp_path)
+    kept = table.version
+    for version in (20, 22):
+        grow(table, version)
+    rows = {v: plain(table.rows(v)) for v in range(kept, table.version + 1)}
+    old = time.time() - 60 * 86_400
+    for path in table.log.glob("0*"):
+        if int(path.name[:20]) <= kept:
+            os.utime(path, (old, old))
+
+    async def clean() -> int | None:
+        reader = LogReader.at(str(tmp_path))
+        snapshot, cleanup = await reader.open(), LogCleanup(reader)
+        return (await cleanup.apply(await cleanup.plan(snapshot.state))).oldest_version
+
+    assert asyncio.run(clean()) == kept
+    assert not table.commit_path(kept - 1).exists()
+    for version, wanted in rows.items():
+        assert plain(delta_spark.rows(tmp_path, version=version)) == wanted

@@ -94,6 +94,7 @@ BELOW: tuple[CheckpointKind, ...] = (
     "v2-json",
     "v2-json-sidecars",
     "v2-parquet-sidecars",
+    "v2-classic-sidecars",
 )
 
 

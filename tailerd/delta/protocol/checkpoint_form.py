@@ -108,9 +108,8 @@ class CheckpointForm:
         configuration = state.metadata.configuration
         is_struct = properties.is_enabled(configuration, properties.STATS_AS_STRUCT)
         return cls(
-            has_json_stats=properties.is_enabled(
-                configuration, properties.STATS_AS_JSON, default=True
-            ),
+            # Statistics are lost for all readers where a senseless value switches them off.
+            has_json_stats=not properties.is_disabled(configuration, properties.STATS_AS_JSON),
             stats_type=statistics_type(state) if is_struct else None,
             partition_types=_partition_types(state) if is_struct else None,
             extra_adds=extra_adds or {},

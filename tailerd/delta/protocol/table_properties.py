@@ -38,6 +38,7 @@ _UNIT_SECONDS = {
     "millisecond": 1e-3,
     "microsecond": 1e-6,
 }
+_WHOLE = re.compile(r"-?[0-9]{1,30}")
 _COUNT = re.compile(r"[+-]?\d{1,12}(\.\d{1,9})?")
 
 
@@ -47,10 +48,15 @@ def is_enabled(configuration: Mapping[str, str], name: str, *, default: bool = F
     return text == "true" if text else default
 
 
+def is_disabled(configuration: Mapping[str, str], name: str) -> bool:
+    """Tell whether a boolean property that is on by default is `false`, in any case."""
+    return configuration.get(name, "").strip().lower() == "false"
+
+
 def number(configuration: Mapping[str, str], name: str) -> int | None:
     """Return a whole-number property; None when absent or no number."""
     text = configuration.get(name, "").strip()
-    return int(text) if text.lstrip("-").isdigit() else None
+    return int(text) if _WHOLE.fullmatch(text) else None
 
 
 def duration_seconds(configuration: Mapping[str, str], name: str) -> float:
