@@ -52,12 +52,14 @@ def write_config(
     storage: str = "",
     queue: str = "",
     has_queue: bool = True,
+    start: str = "snapshot",
     **options: object,
 ) -> Path:
     """Write a configuration of a file sink with state beside it.
 
     Args:
         storage, queue: Endpoints; the server's own by default.
+        start: Where the table's delivery begins.
     """
     server = table.notified.server
     config: dict[str, object] = {
@@ -75,7 +77,7 @@ def write_config(
         "tables": {
             "orders": {
                 "path": table.place,
-                "from": "snapshot",
+                "from": start,
                 "sink": {"kind": "file", "path": str(folder / "out")},
                 **options,
             }

@@ -92,7 +92,7 @@ def test_killed_again_and_again_it_loses_and_doubles_nothing(
     living: LivingTable, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     chances = random.Random(8)
-    config = write_config(tmp_path, living, **{"from": "0"})
+    config = write_config(tmp_path, living, start="0")
     for _ in range(request.config.getoption("--kills") or DEFAULT_KILLS):
         with daemon(config) as process:
             done = len(delivered_ids(tmp_path / "out"))
