@@ -35,6 +35,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="how many seeds each random test runs with, or FIRST:UNTIL to repeat some;"
         " by default what its module says in DEFAULT_SEEDS, or 3",
     )
+    parser.addoption(
+        "--all-tables", action="store_true", help="every given table from a bucket, not just some"
+    )
     parser.addoption("--kills", type=int, default=None, help="how often kill tests kill the daemon")
     parser.addoption(
         "--race-seconds", type=float, default=None, help="how long writers race with maintenance"

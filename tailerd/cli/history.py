@@ -63,7 +63,7 @@ async def commits_of(reader: LogReader, limit: int) -> AsyncIterator[Mapping[str
     head = listing.head_version
     if head is None:
         raise NotATableError(
-            f"There is no Delta table at {reader.root}: its log holds no commit.",
+            f"There is no Delta table at {reader.url}: its log holds no commit.",
             hint="Check the path; it is the folder that contains _delta_log.",
         )
     window = CommitWindow(reader, ChangeMode.AUTO)

@@ -11,6 +11,7 @@ import click
 
 if TYPE_CHECKING:
     from tailerd.config import Config
+    from tailerd.config.sections import TableConfig
 
 _EXAMPLES = """\b
 Examples:
@@ -37,7 +38,8 @@ def command(
 ) -> None:
     """Check a configuration, reach every table and sink, and say what would happen.
 
-    Nothing is written or made. Ends with the status of the first thing that would fail.
+    Nothing is written or made, but for an empty file that is deleted again, in buckets where a log
+    is maintained: rights are found out so. Ends with the status of the first thing that would fail.
     """
     from tailerd.cli.configured import read_config
     from tailerd.errors import UsageError
@@ -85,6 +87,7 @@ async def _examine(config: Config) -> list[dict[str, object]]:
 
 async def _examine_table(config: Config, name: str) -> dict[str, object]:
     from tailerd.assembly import lacks_demo_table
+    from tailerd.config.sections import is_in_bucket
     from tailerd.errors import TailerdError
 
     table = config.tables[name]
@@ -93,6 +96,8 @@ async def _examine_table(config: Config, name: str) -> dict[str, object]:
         report["makes_demo_table"] = True
         return report
     try:
+        if is_in_bucket(table.path):
+            await _check_rights(table, report)
         if table.maintenance is not None:
             report.update(await _examine_log(config, name))
         if table.has_sink:
@@ -100,6 +105,26 @@ async def _examine_table(config: Config, name: str) -> dict[str, object]:
     except TailerdError as error:
         report.update(error=str(error), error_code=error.code, exit_status=error.exit_status)
     return report
+
+
+async def _check_rights(table: TableConfig, report: dict[str, object]) -> None:
+    """Note which rights are missing in a bucket.
+
+    Raises:
+        AccessDeniedError, ConditionalPutUnsupportedError: One is; the message names all.
+    """
+    from tailerd.delta.protocol.log_path import LOG_FOLDER
+    from tailerd.storage.locate import locate
+    from tailerd.storage.rights import missing_rights
+
+    store, root = locate(table.path)
+    missing = await missing_rights(
+        store, root, f"{root}/{LOG_FOLDER}", is_written=table.maintenance is not None
+    )
+    report["missing_rights"] = list(missing)
+    for first in missing.values():
+        message = f"Missing for {table.path}: {', '.join(missing)}. {first.message}"
+        raise type(first)(message, hint=first.hint)
 
 
 def _blank_report(config: Config, name: str) -> dict[str, object]:
@@ -116,6 +141,7 @@ def _blank_report(config: Config, name: str) -> dict[str, object]:
         "makes_demo_table": False,
         "maintenance_due": None,
         "maintenance_refused": None,
+        "missing_rights": [],
         "error": None,
         "error_code": "",
         "exit_status": 0,

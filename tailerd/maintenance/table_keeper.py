@@ -11,6 +11,7 @@ from tailerd.clock import Clock
 from tailerd.delta.log_reader import LogReader
 from tailerd.errors import (
     BugError,
+    ConditionalPutUnsupportedError,
     ConfigError,
     MaintenanceBusyError,
     TableError,
@@ -227,7 +228,8 @@ class TableKeeper:
     def _on_error(self, job: str, error: TailerdError, began: float) -> float | None:
         self.error = error
         now = self._clock.monotonic()
-        if isinstance(error, TableError | ConfigError) and not error.retryable:
+        refusals = TableError | ConfigError | ConditionalPutUnsupportedError
+        if isinstance(error, refusals) and not error.retryable:
             self._not_before = now + REFUSED_SECONDS
             if self._refusal != str(error):
                 self._refusal = str(error)

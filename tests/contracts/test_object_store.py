@@ -141,15 +141,16 @@ async def test_every_file_that_existed_before_the_listing_is_listed(
 
 
 async def test_a_file_deleted_during_the_listing_may_be_left_out_but_breaks_nothing(
-    store: ObjectStore, folder: str
+    store: ObjectStore, folder: str, server: S3Server | None
 ) -> None:
-    expected = [f"{number:05}" for number in range(1050)]
+    # A page of S3 is a thousand names, and filling a bucket takes its time: one test does.
+    expected = [f"{number:05}" for number in range(1050 if server is None else 50)]
     await asyncio.gather(*(store.put(f"{folder}/{name}", b"x") for name in expected))
     listing = store.list_from(folder)
     first = await anext(listing)
-    await store.delete(f"{folder}/01040")
+    await store.delete(f"{folder}/{expected[-2]}")
     seen = [first.name, *[meta.name async for meta in listing]]
-    assert set(expected) - set(seen) <= {"01040"}
+    assert set(expected) - set(seen) <= {expected[-2]}
 
 
 async def test_listing_and_head_tell_size_and_time(

@@ -65,9 +65,9 @@ class S3Server:
         self._own_client: Any = None
 
     @classmethod
-    def moto(cls, folder: Path) -> S3Server:
+    def moto(cls, folder: Path, port: int = 0) -> S3Server:
         """Return a server that keeps everything in memory, and does not look at signatures."""
-        port = free_port()
+        port = port or free_port()
         words = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
         return cls("moto", words, port, folder)
 

@@ -173,7 +173,7 @@ class Connection:
         account = self._account
         try:
             session = AioSession(profile=account.profile or None)
-            session.register_component("data_loader", _models())
+            session.register_component("data_loader", service_models())
             region = account.region or os.environ.get("AWS_REGION") or _region_of(session)
             context = session.create_client(
                 "s3",
@@ -199,7 +199,7 @@ class Connection:
 
 
 @functools.cache
-def _models() -> object:
+def service_models() -> object:
     """Return what knows S3's operations; a megabyte of JSON, parsed once for all clients."""
     return AioSession().get_component("data_loader")
 

@@ -125,3 +125,37 @@ def test_a_vector_of_an_unknown_kind_is_refused() -> None:
         LOCAL.vector(descriptor("x", "a"))
     with pytest.raises(InvalidDeletionVectorError):
         LOCAL.vector(descriptor("u", "short"))
+
+
+@pytest.mark.parametrize(
+    ("root", "allowed", "path", "place"),
+    [
+        ("s3://b/t", (), "x%20y.parquet", "s3://b/t/x y.parquet"),
+        ("s3://b/t", (), "s3://b/t/x", "s3://b/t/x"),
+        ("s3://b/t", (), "s3a://b/t/x", "s3://b/t/x"),
+        ("s3://b/t", ("s3n://other/source",), "s3a://other/source/x", "s3://other/source/x"),
+        ("/t", ("s3://b/source",), "s3://b/source/x", "s3://b/source/x"),
+    ],
+)
+def test_files_of_a_bucket_are_found_by_all_names_of_s3(
+    root: str, allowed: tuple[str, ...], path: str, place: str
+) -> None:
+    assert DataPaths(root, allowed_places(allowed)).resolve(path) == place
+
+
+@pytest.mark.parametrize(
+    ("root", "path"),
+    [
+        ("s3://b/t", "s3://b/other/x"),
+        ("s3://b/t", "s3://b/t/../other/x"),
+        ("s3://b/t", "s3://b/t-other/x"),
+        ("s3://b/t", "s3a://other/t/x"),
+        ("s3://b/t", "/etc/passwd"),
+        ("s3://b/t", "file:///etc/passwd"),
+        ("s3://b/t", "../other/x"),
+        ("/t", "s3://b/t/x"),
+    ],
+)
+def test_a_log_cannot_name_what_lies_outside_its_place(root: str, path: str) -> None:
+    with pytest.raises(PathOutsideTableError):
+        DataPaths(root).resolve(path)

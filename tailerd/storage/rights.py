@@ -1,0 +1,70 @@
+"""What a user may do with a table in a bucket, found out by doing it."""
+
+from __future__ import annotations
+
+import secrets
+
+from tailerd.errors import (
+    AccessDeniedError,
+    ConditionalPutUnsupportedError,
+    FileExistsAlreadyError,
+    FileMissingError,
+)
+from tailerd.storage.base import ObjectStore
+
+_PROBE = "_tailerd/.tailerd-probe-"
+
+
+async def missing_rights(
+    store: ObjectStore, root: str, log: str, *, is_written: bool
+) -> dict[str, AccessDeniedError | ConditionalPutUnsupportedError]:
+    """Return what is refused, by name: `list`, `get`, `put`, `conditional put`, `delete`.
+
+    Args:
+        root, log: The table's place and its log's, in the store.
+        is_written: Whether the table's log is maintained: then an empty file beside the log is
+            written and deleted.
+
+    Raises:
+        StorageError: Something else is wrong.
+    """
+    missing: dict[str, AccessDeniedError | ConditionalPutUnsupportedError] = {}
+    file = f"{log}/_last_checkpoint"
+    try:
+        async for meta in store.list_from(log):
+            file = meta.path
+            break
+    except AccessDeniedError as error:
+        missing["list"] = error
+    try:
+        await store.get(file, 0, 1)
+    except FileMissingError:
+        # Asked for and not refused.
+        pass
+    except AccessDeniedError as error:
+        missing["get"] = error
+    if is_written:
+        missing |= await _missing_writes(store, f"{root}/{_PROBE}{secrets.token_hex(8)}")
+    return missing
+
+
+async def _missing_writes(
+    store: ObjectStore, probe: str
+) -> dict[str, AccessDeniedError | ConditionalPutUnsupportedError]:
+    missing: dict[str, AccessDeniedError | ConditionalPutUnsupportedError] = {}
+    try:
+        await store.put(probe, b"")
+    except AccessDeniedError as error:
+        # Without it there is no condition to try, and nothing to delete.
+        return {"put": error}
+    try:
+        await store.put(probe, b"", if_absent=True)
+    except FileExistsAlreadyError:
+        pass
+    except (AccessDeniedError, ConditionalPutUnsupportedError) as error:
+        missing["conditional put"] = error
+    try:
+        await store.delete(probe)
+    except AccessDeniedError as error:
+        missing["delete"] = error
+    return missing

@@ -1,0 +1,247 @@
+"""Commands with tables in buckets, as processes, and the tables written by others."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.golden.test_given_tables import UNANSWERABLE
+from tests.kafka.process import ServerProcess
+from tests.s3.proxy import Fault, FaultProxy
+from tests.s3.servers import S3Server
+from tests.s3.upload import upload
+from tests.tables.builder import TableBuilder
+
+ROOT = Path(__file__).resolve().parents[3]
+_PATIENCE_SECONDS = 120
+
+
+def tailerd(server: S3Server, *words: str, endpoint: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tailerd", *words],
+        cwd=ROOT,
+        env={**os.environ, **server.environment(endpoint)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_PATIENCE_SECONDS,
+    )
+
+
+def test_commands_take_a_table_in_a_bucket_on_either_server(
+    server: S3Server, table: TableBuilder
+) -> None:
+    bucket = server.new_bucket()
+    upload(server, table.log.parent, bucket, "lake/or ders")
+    place = f"s3://{bucket}/lake/or ders"
+    tail = tailerd(server, "tail", place, "--from", "2", "--once", "--format", "jsonl")
+    assert tail.stderr == ""
+    assert len(tail.stdout.splitlines()) == 6
+    history = tailerd(server, "history", place, "--json")
+    assert len(history.stdout.splitlines()) == 4
+    inspected = json.loads(tailerd(server, "inspect", place, "--json").stdout)
+    assert (inspected["version"], inspected["num_files"], inspected["path"]) == (3, 2, place)
+    kept = tailerd(server, "maintain", place)
+    assert "checkpoint: not due" in kept.stdout
+    missing = tailerd(server, "inspect", f"s3://{bucket}/nothing")
+    assert missing.returncode == 3
+    assert missing.stderr.startswith(
+        f"error[not_a_table]: There is no Delta table at s3://{bucket}"
+    )
+
+
+def configuration(server: S3Server, endpoint: str, folder: Path, place: str) -> Path:
+    account = server.account(endpoint)
+    file = folder / "tailerd.yaml"
+    file.write_text(
+        f"""
+engine: arrow
+state: {folder}/state
+http: {{listen: null}}
+storage:
+  endpoint: {account.endpoint}
+  region: {account.region}
+  access_key_id: {account.access_key_id}
+  secret_access_key: {account.secret_access_key}
+tables:
+  orders:
+    path: {place}
+    from: snapshot
+    sink: {{kind: file, path: {folder}/out, format: jsonl}}
+    maintenance: {{checkpoint: {{every_commits: 1, min_interval: 0s}}}}
+"""
+    )
+    return file
+
+
+def test_the_daemon_delivers_and_maintains_a_table_in_a_bucket(
+    server: S3Server, table: TableBuilder, tmp_path: Path
+) -> None:
+    bucket = server.new_bucket()
+    upload(server, table.log.parent, bucket, "orders")
+    place = f"s3://{bucket}/orders"
+    with FaultProxy(server.port) as proxy:
+        proxy.fail_every(5, Fault.RESET)
+        file = configuration(server, proxy.endpoint, tmp_path, place)
+        ran = tailerd(server, "run", "--config", str(file), "--once")
+        assert ran.returncode == 0, ran.stderr
+        assert "tailerd-test-secret" not in ran.stderr
+        # What the file says counts, not the environment.
+        nobody = "http://127.0.0.1:1"
+        verified = tailerd(server, "verify", "orders", "--config", str(file), endpoint=nobody)
+        assert verified.returncode == 0, verified.stderr
+    rows = [
+        json.loads(line)
+        for path in sorted((tmp_path / "out").rglob("*.jsonl"))
+        for line in path.read_text().splitlines()
+    ]
+    assert sorted(row["id"] for row in rows) == sorted(row["id"] for row in table.rows())
+    names = [entry["Key"] for entry in server.admin().list_objects_v2(Bucket=bucket)["Contents"]]
+    assert f"orders/_delta_log/{3:020}.checkpoint.parquet" in names
+
+
+@pytest.mark.spark
+def test_spark_reads_a_bucket_as_the_configuration_says_in_its_own_processes(
+    s3_versitygw: S3Server, table: TableBuilder, tmp_path: Path
+) -> None:
+    bucket = s3_versitygw.new_bucket()
+    upload(s3_versitygw, table.log.parent, bucket, "orders")
+    place = f"s3://{bucket}/orders"
+    file = configuration(s3_versitygw, s3_versitygw.endpoint, tmp_path, place)
+    engine = ("--engine", "spark", "--once")
+    # Only the file knows the keys of this server, which checks them.
+    ran = subprocess.run(
+        [sys.executable, "-m", "tailerd", "run", "--config", str(file), *engine],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert ran.returncode == 0, ran.stderr
+    files = (tmp_path / "out").rglob("*.jsonl")
+    rows = [json.loads(line) for path in files for line in path.read_text().splitlines()]
+    assert sorted(row["id"] for row in rows) == sorted(row["id"] for row in table.rows())
+
+
+def test_without_conditional_put_rows_are_delivered_and_maintenance_says_why_not(
+    s3_moto: S3Server, table: TableBuilder, tmp_path: Path
+) -> None:
+    bucket = s3_moto.new_bucket()
+    count = upload(s3_moto, table.log.parent, bucket, "orders")
+    with FaultProxy(s3_moto.port) as proxy:
+        proxy.choose = lambda seen: Fault.NO_CONDITIONS if seen.kind == "put" else None
+        file = configuration(s3_moto, proxy.endpoint, tmp_path, f"s3://{bucket}/orders")
+        ran = tailerd(s3_moto, "run", "--config", str(file), "--once")
+    assert ran.returncode == 1
+    assert "error[conditional_put_unsupported]: " in ran.stderr
+    files = (tmp_path / "out").rglob("*.jsonl")
+    assert sum(len(path.read_text().splitlines()) for path in files) == len(table.rows())
+    assert s3_moto.admin().list_objects_v2(Bucket=bucket)["KeyCount"] == count
+
+
+@pytest.mark.parametrize(
+    ("kind", "right"), [("list", "list"), ("get", "get"), ("put", "put"), ("delete", "delete")]
+)
+def test_validate_names_the_right_that_is_missing(
+    s3_moto: S3Server, table: TableBuilder, tmp_path: Path, kind: str, right: str
+) -> None:
+    bucket = s3_moto.new_bucket()
+    upload(s3_moto, table.log.parent, bucket, "orders")
+    with FaultProxy(s3_moto.port) as proxy:
+        proxy.choose = lambda seen: Fault.DENY if seen.kind == kind else None
+        file = configuration(s3_moto, proxy.endpoint, tmp_path, f"s3://{bucket}/orders")
+        ran = tailerd(s3_moto, "validate", str(file), "--json")
+    report = json.loads(ran.stdout)
+    assert ran.returncode == 1
+    assert (report["error_code"], right in report["missing_rights"]) == ("access_denied", True)
+    assert f"Missing for s3://{bucket}/orders: " in ran.stderr
+
+
+def test_validate_says_that_a_server_has_no_conditional_put_and_leaves_nothing_behind(
+    s3_moto: S3Server, table: TableBuilder, tmp_path: Path
+) -> None:
+    bucket = s3_moto.new_bucket()
+    count = upload(s3_moto, table.log.parent, bucket, "orders")
+    place = f"s3://{bucket}/orders"
+    with FaultProxy(s3_moto.port) as proxy:
+        proxy.choose = lambda seen: Fault.NO_CONDITIONS if seen.kind == "put" else None
+        file = configuration(s3_moto, proxy.endpoint, tmp_path, place)
+        ran = tailerd(s3_moto, "validate", str(file), "--json")
+        assert json.loads(ran.stdout)["missing_rights"] == ["conditional put"]
+        # Following needs none.
+        tail = tailerd(s3_moto, "tail", place, "--from", "0", "--once", endpoint=proxy.endpoint)
+        assert tail.returncode == 0
+    assert s3_moto.admin().list_objects_v2(Bucket=bucket)["KeyCount"] == count
+
+
+@pytest.fixture
+def commands(s3_moto: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Start a process that forks for each command; give what starts it for one folder's copy."""
+    folder = tmp_path_factory.mktemp("forks")
+    started: list[ServerProcess] = []
+
+    def start(local: Path, remote: str) -> str:
+        place = folder / "socket"
+        os.environ.update(s3_moto.environment())
+        command = [sys.executable, "-m", "tests.s3.fork_server", str(place), str(local), remote]
+        started.append(ServerProcess(command, log=folder / "log", cwd=ROOT))
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while not place.exists():
+            assert started[0].is_running, (folder / "log").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        return f"{sys.executable} -S -E {ROOT}/tests/s3/fork_client.py {place}"
+
+    before = dict(os.environ)
+    yield start
+    for process in started:
+        process.end(signal.SIGTERM, seconds=5)
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.mark.golden
+@pytest.mark.slow
+def test_the_tables_of_others_are_answered_rightly_from_a_bucket(
+    request: pytest.FixtureRequest,
+    given_tables: Path,
+    s3_moto: S3Server,
+    commands: Any,
+    tmp_path: Path,
+) -> None:
+    """With --all-tables every table; the order of their commits' times is kept, not the times."""
+    is_all = bool(request.config.getoption("--all-tables"))
+    part = "" if is_all else "delta-kernel-rs/kernel/tests/data"
+    program = given_tables / "score.py"
+    if not program.exists():
+        program = ROOT.parent / "shared/tables/score.py"
+    if not program.exists():
+        pytest.fail("no score.py") if os.environ.get("CI") else pytest.skip("no score.py")
+    bucket = s3_moto.new_bucket()
+    upload(s3_moto, given_tables / "tables" / part, bucket, f"tables/{part}".rstrip("/"))
+    command = commands(given_tables / "tables", f"s3://{bucket}/tables")
+    done = subprocess.run(
+        [
+            *(sys.executable, program, "--tables", given_tables, "--command", command),
+            *("--only", part, "--report", tmp_path / "report.jsonl"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.strip(), done.stderr
+    results = [json.loads(line) for line in (tmp_path / "report.jsonl").read_text().splitlines()]
+    passed = sum(result["outcome"] == "passed" for result in results)
+    assert passed > (300 if is_all else 50), done.stdout
+    failed = {(r["kind"], r["table"]): r["why"] for r in results if r["outcome"] == "failed"}
+    assert failed.keys() <= UNANSWERABLE, failed
