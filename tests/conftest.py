@@ -35,6 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         " by default what its module says in DEFAULT_SEEDS, or 3",
     )
     parser.addoption("--kills", type=int, default=None, help="how often kill tests kill the daemon")
+    parser.addoption("--shots", default="", help="folder for the screenshots of tests/web")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
