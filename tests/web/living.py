@@ -27,40 +27,22 @@ class Living:
 
 
 @contextmanager
-def living_daemon(
-    folder: Path,
-    *,
-    has_writer: bool = True,
-    has_missing: bool = True,
-    is_writing_all: bool = False,
-    **http: object,
-) -> Iterator[Living]:
-    """Run it; `http` overrides its section.
-
-    The first table is left to the test, unless `is_writing_all`.
-    """
+def living_daemon(folder: Path, *, has_writer: bool = True, **http: object) -> Iterator[Living]:
+    """Run it; `http` overrides its section."""
     tables = {name: DemoTable(folder / name, seed) for seed, name in enumerate(NAMES)}
     for table in tables.values():
         table.create()
     config = folder / "tailerd.yaml"
-    # A test asks for a checkpoint; otherwise there is none.
-    every_commits = 20 if is_writing_all else 1000
     sections = {
         name: {
             "path": str(folder / name),
             "from": "snapshot",
             "sink": {"kind": "file", "path": str(folder / "out" / name)},
-            "maintenance": {"checkpoint": {"every_commits": every_commits}},
+            "maintenance": {"checkpoint": {"every_commits": 1000}},
         }
-        for name in NAMES
+        for name in (*NAMES, "missing")
     }
-    if has_missing:
-        sections["missing"] = {
-            name: value for name, value in sections[NAMES[0]].items() if name != "maintenance"
-        } | {
-            "path": str(folder / "missing"),
-            "sink": {"kind": "file", "path": str(folder / "out/missing")},
-        }
+    del sections["missing"]["maintenance"]
     text = {
         "engine": "arrow",
         "state": str(folder / "state"),
@@ -73,7 +55,7 @@ def living_daemon(
 
     def write() -> None:
         while not ending.wait(0.7):
-            for name in NAMES[0 if is_writing_all else 1 :]:
+            for name in NAMES[1:]:
                 tables[name].change()
 
     writer = threading.Thread(target=write)
