@@ -48,6 +48,8 @@ RUN groupadd --gid 10001 tailerd \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin tailerd \
     && install -d -o 10001 -g 10001 /var/lib/tailerd /etc/tailerd
 COPY --from=build /opt/tailerd /opt/tailerd
+# For Prometheus and Grafana: `docker cp`, or a volume that both mount.
+COPY config/alerts.yaml config/grafana-dashboard.json /usr/share/tailerd/
 ENV PATH=/opt/tailerd/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
     HEALTH_URL=http://127.0.0.1:9464/healthz
 USER 10001:10001
