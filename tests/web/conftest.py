@@ -1,4 +1,4 @@
-"""A real browser, a real daemon with three live tables, and pages that tell of what they must not."""
+"""A real browser, a real daemon with three live tables, and pages that tell what they must not."""
 
 from __future__ import annotations
 
@@ -26,10 +26,15 @@ FLAGS = [
 OpenPage = Callable[..., Page]
 
 
+def chromium_path() -> str | None:
+    """Return where the system's Chromium is."""
+    return shutil.which("chromium") or shutil.which("chromium-browser")
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """Chromium as the system has it; without it tests skip, in CI they fail."""
-    found = shutil.which("chromium") or shutil.which("chromium-browser")
+    found = chromium_path()
     if found is None:
         message = "There is no Chromium here; on Debian: apt-get install chromium."
         if os.environ.get("CI"):

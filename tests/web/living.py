@@ -27,22 +27,40 @@ class Living:
 
 
 @contextmanager
-def living_daemon(folder: Path, *, has_writer: bool = True, **http: object) -> Iterator[Living]:
-    """Run it; `http` overrides its section."""
+def living_daemon(
+    folder: Path,
+    *,
+    has_writer: bool = True,
+    has_missing: bool = True,
+    is_writing_all: bool = False,
+    **http: object,
+) -> Iterator[Living]:
+    """Run it; `http` overrides its section.
+
+    The first table is left to the test, unless `is_writing_all`.
+    """
     tables = {name: DemoTable(folder / name, seed) for seed, name in enumerate(NAMES)}
     for table in tables.values():
         table.create()
     config = folder / "tailerd.yaml"
+    # A test asks for a checkpoint; otherwise there is none.
+    every_commits = 20 if is_writing_all else 1000
     sections = {
         name: {
             "path": str(folder / name),
             "from": "snapshot",
             "sink": {"kind": "file", "path": str(folder / "out" / name)},
-            "maintenance": {"checkpoint": {"every_commits": 1000}},
+            "maintenance": {"checkpoint": {"every_commits": every_commits}},
         }
-        for name in (*NAMES, "missing")
+        for name in NAMES
     }
-    del sections["missing"]["maintenance"]
+    if has_missing:
+        sections["missing"] = {
+            name: value for name, value in sections[NAMES[0]].items() if name != "maintenance"
+        } | {
+            "path": str(folder / "missing"),
+            "sink": {"kind": "file", "path": str(folder / "out/missing")},
+        }
     text = {
         "engine": "arrow",
         "state": str(folder / "state"),
@@ -55,7 +73,7 @@ def living_daemon(folder: Path, *, has_writer: bool = True, **http: object) -> I
 
     def write() -> None:
         while not ending.wait(0.7):
-            for name in NAMES[1:]:
+            for name in NAMES[0 if is_writing_all else 1 :]:
                 tables[name].change()
 
     writer = threading.Thread(target=write)
