@@ -42,6 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--race-seconds", type=float, default=None, help="how long writers race with maintenance"
     )
+    parser.addoption("--shots", default="", help="folder for the screenshots of tests/web")
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in its own.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
+import threading
+import webbrowser
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +23,7 @@ _EXAMPLES = """\b
 Examples:
   tailerd demo
   tailerd demo --seconds 120 --engine arrow
+  tailerd demo --seconds 120 --open
 """
 _STARTUP_SECONDS = 120.0
 """How long the first rows may take: a cold Spark on a busy machine needs its time."""
@@ -40,7 +43,13 @@ _PAUSE_SECONDS = 1.0
     type=click.Choice(["spark", "arrow"]),
     help="Spark where Java 17 or newer is found, else arrow.",
 )
-def command(seconds: float, engine: str | None) -> None:
+@click.option(
+    "--open",
+    "is_opening",
+    is_flag=True,
+    help="Show the page of the daemon in a browser, with two more tables on it.",
+)
+def command(seconds: float, engine: str | None, is_opening: bool) -> None:
     """Make a small Delta table that keeps changing, and show its changes arriving.
 
     Needs nothing. The table lives in a temporary folder that is removed at the end. Rows go to
@@ -49,7 +58,7 @@ def command(seconds: float, engine: str | None) -> None:
     chosen = _choose_engine(engine)
     folder = Path(tempfile.mkdtemp(prefix="tailerd-demo-"))
     try:
-        asyncio.run(_Demo(folder, chosen, seconds).run())
+        asyncio.run(_Demo(folder, chosen, seconds, is_opening=is_opening).run())
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -75,7 +84,11 @@ def _say(text: str) -> None:
 class _Demo:
     """One demonstration: a writer, a daemon, and a clock."""
 
-    def __init__(self, folder: Path, engine: str, seconds: float) -> None:
+    def __init__(
+        self, folder: Path, engine: str, seconds: float, *, is_opening: bool = False
+    ) -> None:
+        self._is_opening = is_opening
+        self._names = ("orders", "payments", "refunds") if is_opening else ("orders",)
         self._folder = folder
         self._engine = engine
         self._seconds = seconds
@@ -86,39 +99,44 @@ class _Demo:
     def _config(self) -> Config:
         from tailerd.config import Config
 
-        table = {
-            "path": str(self._folder / "orders"),
-            "from": "snapshot",
-            "sink": {"kind": "console"},
-        }
+        tables = {name: self._table(name) for name in self._names}
         return Config.model_validate(
             {
                 "engine": self._engine,
                 "state": str(self._folder / "state"),
                 "http": {"listen": "127.0.0.1:0"},
+                "web": {"rows": 10},
                 "spark": {"master": "local[2]"},
-                "tables": {"orders": table},
+                "tables": tables,
             }
         )
+
+    def _table(self, name: str) -> dict[str, object]:
+        file = {"kind": "file", "path": str(self._folder / "changes" / name)}
+        return {
+            "path": str(self._folder / name),
+            "from": "snapshot",
+            "sink": {"kind": "console"} if name == self._names[0] else file,
+            "maintenance": {"checkpoint": {"every_commits": 20}},
+        }
 
     async def run(self) -> None:
         """Run until the time is over or Ctrl-C."""
         from tailerd.cli.demo_table import DemoTable
         from tailerd.daemon import Daemon
 
-        table = DemoTable(self._folder / "orders")
-        await asyncio.to_thread(table.create)
-        _say(f"Table:  {table.folder}, one commit a second.")
+        tables = [DemoTable(self._folder / name, seed) for seed, name in enumerate(self._names, 7)]
+        for table in tables:
+            await asyncio.to_thread(table.create)
+            _say(f"Table:  {table.folder}, one commit a second.")
         daemon = Daemon(self._config(), handlers=[self._handle])
         async with asyncio.TaskGroup() as group:
-            writer = group.create_task(_keep_changing(table))
+            writers = [group.create_task(_keep_changing(table)) for table in tables]
             timer = group.create_task(self._stop_in_time(daemon))
             await daemon.run()
-            writer.cancel()
-            timer.cancel()
-        _say(
-            f"{self._rows} change rows of {self._versions} versions arrived. The table is removed."
-        )
+            for task in (*writers, timer):
+                task.cancel()
+        _say(f"{self._rows} change rows of {self._versions} versions arrived. All is removed.")
         if daemon.interrupted_by is not None:
             raise KeyboardInterrupt
 
@@ -134,7 +152,10 @@ class _Demo:
 
         match event:
             case events.DaemonStarted(path=address):
-                _say(f"Metrics: {address}/metrics, status: {address}/status")
+                _say(f"Page:   {address}/  (metrics: {address}/metrics)")
+                if self._is_opening:
+                    # In a thread: a browser may take its time, and may not be there at all.
+                    threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
             case events.DeliveryAcknowledged():
                 self._rows += sum(event.rows.values())
                 self._versions += event.end_version - event.start_version + 1

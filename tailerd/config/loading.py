@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from pydantic_settings import EnvSettingsSource, SettingsError
 
 from tailerd.config.explain import explain
+from tailerd.config.installed import require_engines
 from tailerd.config.models import ENV_PREFIX, Config
 from tailerd.errors import ConfigError
 from tailerd.registry import known
@@ -32,9 +33,12 @@ def load_config(path: Path, *, engine: str | None = None) -> Config:
         engine: Runs every table, whatever file and environment say; None leaves it to them.
 
     Raises:
-        ConfigError: Anything about it is wrong; the message names the field and the file.
+        ConfigError: Anything about it is wrong, or an engine is not installed; the message names
+            the field.
     """
-    return parse_config(_read_file(path), os.environ, where=str(path), engine=engine)
+    config = parse_config(_read_file(path), os.environ, where=str(path), engine=engine)
+    require_engines(config)
+    return config
 
 
 def parse_config(

@@ -58,6 +58,11 @@ class LogTally:
         """Return the seconds until the log should be listed again; None while nothing comes."""
         return None if self.is_settled else max(0.0, self._listed_at + RECENT_SECONDS - now)
 
+    def expire(self) -> None:
+        """Let the next look list the newest part of the log: somebody wrote a checkpoint."""
+        self._listed_at = float("-inf")
+        self.is_settled = False
+
     def advance(self, file: LogFile) -> None:
         """Count a new commit."""
         if file.version <= self._newest:

@@ -150,6 +150,10 @@ class TableGrowth:
             self._take(found, files)
         return True
 
+    def expire(self) -> None:
+        """Let the next `advance` look at the log itself, not only at new commits."""
+        self._log.expire()
+
     def due_in(self, now: float) -> float | None:
         """Return the seconds until `advance` should be called although no commit came."""
         return self._log.due_in(now)

@@ -54,6 +54,7 @@ class GrowthKeeper:
         self._lock = threading.Lock()
         self._heard: dict[str, _Heard] = {}
         self._dirty: dict[str, None] = {}
+        self._maintained: set[str] = set()
         self._tables: dict[str, tuple[TableGrowth, int]] = {}
         self._failed_at: dict[str, float] = {}
         self._bell = asyncio.Event()
@@ -70,6 +71,10 @@ class GrowthKeeper:
                 self._learn(event.table, Offset.from_json(event.offset))
             case events.BacklogMeasured():
                 self._learn(event.table, None)
+            case events.LogMaintained(job="checkpoint" | "cleanup", table=table):
+                with self._lock:
+                    self._maintained.add(table)
+                self._learn(table, None)
             case _:
                 return
 
@@ -162,6 +167,10 @@ class GrowthKeeper:
             await growth.open(next_version, now)
             self._tables[table] = growth, heard.times_moved_back
             self._tell_schema(table, growth.version, self._clock.now_ms(), growth.metadata)
+        with self._lock:
+            if table in self._maintained:
+                self._maintained.discard(table)
+                growth.expire()
         is_more = await growth.advance(now)
         self._tell_commits(table, growth)
         if is_more:

@@ -90,11 +90,14 @@ class Dashboard:
             self.rows.forget(event.table)
 
     async def run(self) -> None:
-        """Keep pages and past up to date until cancelled."""
-        await asyncio.to_thread(self._keeper.restore)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._keeper.run())
-            group.create_task(self._live.run())
+        """Keep pages and past up to date until cancelled; then end the pages."""
+        try:
+            await asyncio.to_thread(self._keeper.restore)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._keeper.run())
+                group.create_task(self._live.run())
+        finally:
+            self._live.end_pages()
 
     async def close(self) -> None:
         """Save the past a last time; a storage that hangs does not keep the process."""

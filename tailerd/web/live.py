@@ -31,6 +31,22 @@ _LONGEST_ERROR = 400
 _QUIET_SECONDS = 15.0
 
 
+class _Page:
+    """An open page: what waits for it, and the connection it has."""
+
+    def __init__(self, transport: asyncio.Transport | None) -> None:
+        self.messages: asyncio.Queue[bytes] = asyncio.Queue(QUEUE_MESSAGES)
+        self._transport = transport
+        if transport is not None:
+            # What a page does not read waits in our queue, which is bounded, not in a buffer.
+            transport.set_write_buffer_limits(high=_BUFFER_BYTES)
+
+    def drop(self) -> None:
+        """End the connection at once, with what was not read."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
 class LiveUpdates:
     """Tells open pages which tables changed, and how they stand now.
 
@@ -46,7 +62,7 @@ class LiveUpdates:
         self._lock = threading.Lock()
         self._dirty: set[str] = set()
         self._moving: set[str] = set()
-        self._pages: set[asyncio.Queue[bytes | None]] = set()
+        self._pages: set[_Page] = set()
 
     @property
     def pages(self) -> int:
@@ -79,19 +95,18 @@ class LiveUpdates:
             names, self._dirty = self._dirty, set()
             return names | self._moving if with_moving else names
 
+    def end_pages(self) -> None:
+        """Drop all pages: they would hold up the end of the listener."""
+        for page in list(self._pages):
+            page.drop()
+
     def _hand_out(self, message: bytes) -> None:
         for page in list(self._pages):
             try:
-                page.put_nowait(message)
+                page.messages.put_nowait(message)
             except asyncio.QueueFull:
-                self._drop(page)
-
-    def _drop(self, page: asyncio.Queue[bytes | None]) -> None:
-        """End a page that does not read: what waits for it is of no use any more."""
-        self._pages.discard(page)
-        while not page.empty():
-            page.get_nowait()
-        page.put_nowait(None)
+                self._pages.discard(page)
+                page.drop()
 
     def _rows(self, names: Iterable[str]) -> bytes:
         rows = {name: self.row(name) for name in names}
@@ -158,31 +173,26 @@ class LiveUpdates:
             )
         answer = web.StreamResponse(headers={"Cache-Control": "no-store"})
         answer.content_type = "text/event-stream"
-        page: asyncio.Queue[bytes | None] = asyncio.Queue(QUEUE_MESSAGES)
+        page = _Page(request.transport)
         self._pages.add(page)
         try:
             await answer.prepare(request)
-            if request.transport is not None:
-                # What a page does not read waits in our queue, which is bounded, not in a buffer.
-                request.transport.set_write_buffer_limits(high=_BUFFER_BYTES)
             with suppress(ConnectionError, TimeoutError):
                 await self._send_all(answer, page)
         finally:
             self._pages.discard(page)
-            if request.transport is not None and not page.empty():
-                request.transport.abort()
+            # There is no good end of a stream without end: the page went, or does not read.
+            page.drop()
         return answer
 
-    async def _send_all(
-        self, answer: web.StreamResponse, page: asyncio.Queue[bytes | None]
-    ) -> None:
-        message: bytes | None = self._all()
-        while message is not None:
+    async def _send_all(self, answer: web.StreamResponse, page: _Page) -> None:
+        message = self._all()
+        while True:
             async with asyncio.timeout(WRITE_SECONDS):
                 await answer.write(message)
             try:
                 async with asyncio.timeout(_QUIET_SECONDS):
-                    message = await page.get()
+                    message = await page.messages.get()
             except TimeoutError:
                 # A comment: it shows that the other side is still there.
                 message = b": quiet\n\n"

@@ -16,6 +16,7 @@ from tailerd.errors import ConfigError
 from tailerd.web.access import Access, Guard
 from tailerd.web.answers import add_headers, tell_errors
 from tailerd.web.certificates import Certificates
+from tailerd.web.connections import Connections
 
 _SHUTDOWN_SECONDS = 2.0
 _LARGEST_BODY_BYTES = 16 * 1024
@@ -69,13 +70,17 @@ class WebServer:
         """
         certificates = None if self._tls is None else Certificates(self._tls)
         async with AsyncExitStack() as stack:
-            if certificates is not None:
-                group = await stack.enter_async_context(asyncio.TaskGroup())
-                stack.callback(group.create_task(certificates.keep_renewed()).cancel)
-            runner = self._prepared()
+            connections = Connections()
+            runner = self._prepared(connections)
             stack.push_async_callback(runner.cleanup)
             await runner.setup()
             await self._start(runner, certificates)
+            # Last, as a group that is entered wraps what fails in it.
+            group = await stack.enter_async_context(asyncio.TaskGroup())
+            assert runner.server is not None
+            stack.callback(group.create_task(connections.watch(runner.server)).cancel)
+            if certificates is not None:
+                stack.callback(group.create_task(certificates.keep_renewed()).cancel)
             self._stack = stack.pop_all()
         port = int(runner.addresses[0][1])
         self.address = Address(host=self.address.host, port=port)
@@ -98,10 +103,11 @@ class WebServer:
                 " (port 0 takes any).",
             ) from error
 
-    def _prepared(self) -> web.AppRunner:
+    def _prepared(self, connections: Connections) -> web.AppRunner:
         guard = Guard(self.address, self._access)
         app = web.Application(
-            middlewares=[tell_errors, guard.check], client_max_size=_LARGEST_BODY_BYTES
+            middlewares=[connections.note, tell_errors, guard.check],
+            client_max_size=_LARGEST_BODY_BYTES,
         )
         app.on_response_prepare.append(add_headers)
         app.add_routes(self._routes)

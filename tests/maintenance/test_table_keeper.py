@@ -82,6 +82,21 @@ async def test_what_is_due_is_done_and_then_nothing_is_waited_for(tmp_path: Path
     assert turns.jobs() == ["checksum", "checkpoint"]
 
 
+async def test_an_operator_gets_a_checkpoint_before_a_limit_is_reached(tmp_path: Path) -> None:
+    table = living_table(tmp_path)
+    turns = Turns(table, Policies(checkpoint=CheckpointPolicy(every_commits=1000)))
+    await turns.turn()
+    assert turns.jobs() == []
+    turns.keeper.ask()
+    await turns.turn()
+    [done] = turns.of(events.LogMaintained)
+    assert (done.job, done.result, done.version) == ("checkpoint", "written", table.version)
+    assert turns.of(events.LogSurveyed)[-1].due_reasons == ("An operator asked for it.",)
+    turns.keeper.ask()
+    await turns.turn()
+    assert turns.jobs() == ["checkpoint"], "nothing came since, so there is nothing to write"
+
+
 async def test_the_second_checkpoint_costs_what_was_committed_and_not_the_table(
     tmp_path: Path,
 ) -> None:

@@ -6,11 +6,13 @@ import asyncio
 import json
 import ssl
 from collections.abc import Mapping
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from urllib.parse import quote
 
 import aiohttp
 import pytest
+from aiohttp import web
 from pydantic import SecretStr, ValidationError
 
 from tailerd.changefeed.offset import Offset, Version
@@ -19,6 +21,7 @@ from tailerd.config.explain import explain
 from tailerd.errors import ConfigError
 from tailerd.telemetry.metrics import Metrics
 from tailerd.telemetry.status import StatusBoard
+from tailerd.web import connections
 from tailerd.web.access import Access
 from tailerd.web.answers import HEADERS
 from tailerd.web.certificates import Certificates
@@ -291,6 +294,55 @@ async def test_what_is_no_sound_request_is_answered_400_and_not_logged(
     assert caplog.records == []
 
 
+# Connections
+
+
+async def test_who_says_too_little_for_too_long_is_cut_off_and_who_waits_for_an_answer_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(connections, "FIRST_SECONDS", 0.3)
+
+    async def slow(request: web.Request) -> web.Response:
+        await asyncio.sleep(1)
+        return web.Response(text="late")
+
+    async with WebServer(LOOPBACK, [web.get("/slow", slow)]) as listener:
+        whole = b"GET /slow HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        silent, trickling, waiting = await asyncio.gather(
+            send(listener, b""), send(listener, whole[:20]), send(listener, whole)
+        )
+    assert (silent, trickling) == (b"", b"")
+    assert waiting.endswith(b"late")
+
+
+async def test_of_too_many_connections_the_quietest_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(connections, "MOST", 5)
+    async with server() as listener, AsyncExitStack() as stack:
+        opened = []
+        for _ in range(20):
+            reader, writer = await asyncio.open_connection("127.0.0.1", listener.address.port)
+            stack.callback(writer.close)
+            opened.append(reader)
+        async with asyncio.timeout(10):
+            ends = [asyncio.create_task(gone(reader)) for reader in opened]
+            done: set[asyncio.Task[None]] = set()
+            while len(done) < 15:
+                done, _ = await asyncio.wait(ends, timeout=0.1)
+        await asyncio.sleep(0.3)
+        assert sum(task.done() for task in ends) == 15
+        for task in ends:
+            task.cancel()
+        assert (await ask(listener, "/healthz")).status == 200
+
+
+async def gone(reader: asyncio.StreamReader) -> None:
+    """Wait until the listener closes a connection."""
+    with suppress(ConnectionError):
+        await reader.read()
+
+
 # Names
 
 
@@ -424,6 +476,14 @@ async def test_a_certificate_that_cannot_be_used_names_its_field(
     with pytest.raises(ConfigError, match=rf"http\.tls\.({field}|key) is "):
         async with server(tls=TlsConfig.model_validate(paths)):
             pass
+
+
+async def test_a_port_that_is_taken_is_named_with_tls_too(tmp_path: Path) -> None:
+    pem = str(make_certificates(tmp_path).server)
+    async with server() as first:
+        with pytest.raises(ConfigError, match=r"http\.listen is"):
+            async with server(address=first.address, tls=TlsConfig(cert=pem, key=pem)):
+                pass
 
 
 # Configuration

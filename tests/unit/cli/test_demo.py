@@ -52,7 +52,7 @@ def test_the_demo_shows_changes_and_stops_by_itself() -> None:
         status, errors = demo.end()
     assert status == 0
     assert "Engine: Arrow" in errors
-    assert "Metrics: http://127.0.0.1:" in errors
+    assert "Page:   http://127.0.0.1:" in errors
     [folder] = [
         line.split()[1].rstrip(",") for line in errors.splitlines() if line.startswith("Table:")
     ]

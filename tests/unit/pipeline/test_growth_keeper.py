@@ -187,3 +187,31 @@ async def test_commits_and_schemas_that_come_are_told_one_by_one(tmp_path: Path)
         (("id", "long"), ("name", "string")),
         (("id", "long"), ("name", "string"), ("tags", "date")),
     ]
+
+
+async def test_a_checkpoint_of_our_own_is_seen_at_once(tmp_path: Path) -> None:
+    table, table_id = table_of(tmp_path, 3)
+    kept = Kept()
+    async with kept.running():
+        kept.start(tmp_path)
+        kept.save(table_id, 3)
+        before = await kept.next_told()
+        table.checkpoint()
+        kept.keeper.handle(
+            events.LogMaintained(
+                table="orders",
+                job="checkpoint",
+                version=2,
+                result="written",
+                files=1,
+                bytes=100,
+                duration_seconds=0.1,
+                reason="Due.",
+                hint="Wrote it.",
+            )
+        )
+        after = await kept.next_told()
+    assert isinstance(before, events.TableMeasured)
+    assert isinstance(after, events.TableMeasured)
+    assert (before.checkpoint_version, before.commits_since_checkpoint) == (None, 3)
+    assert (after.checkpoint_version, after.commits_since_checkpoint) == (2, 0)

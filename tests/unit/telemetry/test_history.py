@@ -1,0 +1,270 @@
+"""The past that the page draws: bounded, restored, and never in the way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tailerd.telemetry import events
+from tailerd.telemetry.history import HistoryBoard
+from tailerd.telemetry.history_store import LARGEST_FILE_BYTES, HistoryKeeper, HistoryStore
+from tailerd.telemetry.status import StatusBoard
+from tailerd.telemetry.table_history import Limits
+from tests.doubles.sim_clock import SimClock
+
+
+def commit(version: int, table: str = "orders", operation: str = "WRITE") -> events.CommitObserved:
+    return events.CommitObserved(
+        table=table,
+        version=version,
+        timestamp_ms=1000 + version,
+        operation=operation,
+        files_added=1,
+        bytes_added=100,
+        files_removed=0,
+        bytes_removed=0,
+        rows_added=3,
+        rows_removed=None,
+    )
+
+
+def saved(version: int) -> events.OffsetSaved:
+    return events.OffsetSaved(
+        table="orders", engine="arrow", version=version, offset="", duration_seconds=0.0
+    )
+
+
+def measured(files: int) -> events.TableMeasured:
+    return events.TableMeasured(
+        table="orders",
+        version=1,
+        files=files,
+        bytes=files * 10,
+        rows=None,
+        deletion_vectors=0,
+        deleted_rows=0,
+        size_counts=(files,),
+        checkpoint_version=None,
+        commits_since_checkpoint=1,
+        bytes_since_checkpoint=1,
+        log_files=1,
+        retention_seconds=1.0,
+        pending_files=0,
+        pending_bytes=0,
+    )
+
+
+def job(name: str) -> events.LogMaintained:
+    return events.LogMaintained(
+        table="orders",
+        job=name,
+        version=1,
+        result="written",
+        files=1,
+        bytes=1,
+        duration_seconds=0.1,
+        reason="Due.",
+        hint="Wrote it.",
+    )
+
+
+def schema(version: int, *columns: tuple[str, str]) -> events.SchemaObserved:
+    return events.SchemaObserved(
+        table="orders", version=version, timestamp_ms=version, columns=columns
+    )
+
+
+class Told:
+    """A board with what it shows of `orders`."""
+
+    def __init__(self, budget_bytes: int = 1 << 20) -> None:
+        self.clock = SimClock()
+        self.board = HistoryBoard(self.clock, budget_bytes)
+
+    def tell(self, *told: events.Event) -> None:
+        for event in told:
+            self.board.handle(event)
+
+    @property
+    def shown(self) -> dict[str, object]:
+        return self.board.to_json("orders")
+
+    def commits(self, field: str) -> list[object]:
+        commits = self.shown["commits"]
+        assert isinstance(commits, list)
+        return [each.get(field) for each in commits]
+
+
+def test_a_commit_has_how_it_was_read_and_when_it_was_delivered() -> None:
+    told = Told()
+    told.tell(commit(1), commit(2), commit(3))
+    modes = ((1, "cdc"), (2, "files"))
+    told.tell(
+        events.CommitsDelivered(
+            table="orders", engine="arrow", commits={"cdc": 1, "files": 1}, modes=modes
+        )
+    )
+    assert told.commits("mode") == ["cdc", "files", None]
+    now_ms = told.clock.now_ms()
+    assert told.commits("delivered_ms") == [now_ms, now_ms, None]
+    told.tell(saved(4))
+    assert told.commits("delivered_ms") == [now_ms] * 3
+
+
+def test_a_commit_may_be_delivered_before_the_growth_keeper_sees_it() -> None:
+    told = Told()
+    told.tell(
+        events.CommitsDelivered(
+            table="orders", engine="arrow", commits={"cdc": 1}, modes=((7, "cdc"),)
+        )
+    )
+    assert told.commits("operation") == [None]
+    told.tell(commit(7))
+    assert (told.commits("operation"), told.commits("mode")) == (["WRITE"], ["cdc"])
+
+
+@pytest.mark.parametrize("tables", [1, 10, 1000])
+def test_all_tables_together_stay_within_the_budget(tables: int) -> None:
+    told = Told(budget_bytes=16 << 20)
+    for number in range(tables):
+        for version in range(300 if tables < 1000 else 40):
+            told.tell(commit(version, f"t{number}", "x" * 1000))
+    size = sum(len(json.dumps(told.board.to_json(f"t{number}"))) for number in range(tables))
+    # As text; as objects it is a few times that, which the limits are reckoned with.
+    assert size < 16 << 20
+    assert len(json.dumps(told.board.to_json("t0"))) > 1000
+
+
+def test_limits_never_fall_below_what_is_of_use() -> None:
+    least = Limits.within(-100)
+    assert least == Limits.within(0)
+    assert min(least.commits, least.points, least.others) >= 3
+
+
+def test_growth_is_kept_for_ever_and_gets_coarser() -> None:
+    told = Told()
+    points: list[list[int]] = []
+    for hour in range(2000):
+        told.clock.jump_wall(3_600_000 * (hour > 0))
+        told.tell(measured(hour))
+        points = told.shown["growth"]  # type: ignore[assignment]
+        assert len(points) <= 288
+    assert points[-1][1] == 1999
+    times = [point[0] for point in points]
+    assert times == sorted(times)
+    assert times[-1] - times[0] > 1000 * 3_600_000
+
+
+def test_measurements_of_the_same_seconds_are_one() -> None:
+    told = Told()
+    told.tell(measured(1), measured(2), measured(3))
+    growth = told.shown["growth"]
+    assert isinstance(growth, list)
+    assert [point[1] for point in growth] == [3]
+
+
+def test_schema_changes_are_told_in_words() -> None:
+    told = Told()
+    told.tell(schema(1, ("a", "long"), ("b", "string")))
+    told.tell(schema(1, ("a", "long"), ("b", "string")))
+    told.tell(schema(4, ("a", "decimal(20,0)"), ("c", "date")))
+    told.tell(schema(5, ("c", "date"), ("a", "decimal(20,0)")))
+    changes = told.shown["schema_changes"]
+    assert isinstance(changes, list)
+    assert [(each["version"], each["changes"]) for each in changes] == [
+        (4, ["added c date", "dropped b string", "a: long became decimal(20,0)"]),
+        (5, ["the order of the columns changed"]),
+    ]
+
+
+def test_checksums_leave_room_for_other_jobs() -> None:
+    told = Told()
+    told.tell(job("checkpoint"))
+    for _ in range(100):
+        told.tell(job("checksum"))
+    jobs = told.shown["jobs"]
+    assert isinstance(jobs, list)
+    assert jobs[0]["job"] == "checkpoint"
+    assert len(jobs) == 20
+
+
+def test_lags_are_sampled_and_forgotten() -> None:
+    told = Told()
+    for second in range(200):
+        told.board.sample({"orders": float(second)})
+    assert told.board.lags("orders")[-1] == 199.0
+    assert len(told.board.lags("orders")) == 120
+    assert told.board.lags("nothing") == []
+
+
+def keeper(told: Told, folder: Path, complaints: list[str]) -> HistoryKeeper:
+    return HistoryKeeper(
+        told.board,
+        HistoryStore(folder),
+        status=StatusBoard([("orders", "arrow")], told.clock),
+        clock=told.clock,
+        on_unsaved=lambda path, reason: complaints.append(f"{path}: {reason}"),
+    )
+
+
+def test_a_restart_goes_on_with_what_was_saved(tmp_path: Path) -> None:
+    before, after = Told(), Told()
+    before.tell(commit(1), measured(3), schema(1, ("a", "long")), job("checkpoint"))
+    keeper(before, tmp_path, []).save()
+    keeper(after, tmp_path, []).restore()
+    assert after.shown == before.shown
+    after.tell(commit(2), schema(2, ("b", "long")))
+    assert after.commits("version") == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b'{"commits": [',
+        b"\xff\xfe\x00",
+        b"[]",
+        b"null",
+        b'{"commits": [1]}',
+        b'{"commits": [{"version": "1"}]}',
+        b"[" * 100_000,
+        b'{"commits":[],"growth":[[1,2]],"growth_width_ms":1,"schema":null,"schema_changes":[],'
+        b'"jobs":[],"errors":[]}',
+        b'{"commits":[],"growth":[],"growth_width_ms":1,"schema":{"columns":[["a"]]},'
+        b'"schema_changes":[],"jobs":[],"errors":[]}',
+        b" " * (LARGEST_FILE_BYTES + 1),
+    ],
+    ids=lambda content: repr(content[:24]),
+)
+def test_a_torn_or_foreign_file_is_as_good_as_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "orders.json").write_bytes(content)
+    told = Told()
+    keeper(told, tmp_path, []).restore()
+    told.tell(commit(1), measured(1), schema(1, ("a", "long")), schema(2, ("b", "long")))
+    assert told.commits("version") == [1]
+
+
+def test_a_file_cut_anywhere_is_tolerated(tmp_path: Path) -> None:
+    before = Told()
+    before.tell(commit(1), measured(3), schema(1, ("a", "long")))
+    keeper(before, tmp_path, []).save()
+    whole = (tmp_path / "orders.json").read_bytes()
+    for cut in range(len(whole)):
+        (tmp_path / "orders.json").write_bytes(whole[:cut])
+        told = Told()
+        keeper(told, tmp_path, []).restore()
+        assert told.commits("version") == []
+
+
+def test_a_folder_that_cannot_be_written_is_said_once(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    complaints: list[str] = []
+    told = Told()
+    keeping = keeper(told, tmp_path / "file" / "history", complaints)
+    for version in range(3):
+        told.tell(commit(version))
+        keeping.save()
+    assert len(complaints) == 1
+    assert "Not a directory" in complaints[0]
