@@ -16,6 +16,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.kafka.broker import Broker
     from tests.kafka.topics import Topics
+    from tests.maintenance.delta_spark import DeltaSpark
 
 ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
@@ -85,9 +86,17 @@ def given_manifest(given_tables: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="session")
+def delta_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeltaSpark]:
+    """The one process of this run that has the reference implementation."""
+    # Imported here, as below: most tests need neither it, nor a broker, nor clients of one.
+    from tests.maintenance.delta_spark import delta_spark
+
+    yield from delta_spark(tmp_path_factory.mktemp("delta-spark") / "log")
+
+
+@pytest.fixture(scope="session")
 def kafka_jars() -> Path:
     """Kafka's jars, and a Java for them; where they cannot be had tests skip, in CI they fail."""
-    # Imported here, as below: most tests need neither a broker nor its clients.
     from tests.kafka.jars import KafkaUnavailableError, kafka_jars
 
     try:

@@ -1,4 +1,4 @@
-"""Delta Spark, the reference implementation, for tests of this folder."""
+"""Delta Spark, the reference implementation, for tests; the fixture `delta_spark` gives it."""
 
 from __future__ import annotations
 
@@ -81,16 +81,14 @@ class DeltaSpark:
             self._process.wait()
 
 
-@pytest.fixture(scope="session")
-def delta_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeltaSpark]:
-    """The reference implementation; its jars come through Ivy once and stay in its cache.
+def delta_spark(log: Path) -> Iterator[DeltaSpark]:
+    """Start the reference implementation; its jars come through Ivy once and stay in its cache.
 
     Skips where there is no Java or the jars are not to be had; with CI set it fails there.
     """
     found = java_home_or_version()
     if not found.is_usable:
         _give_up(f"Spark cannot start: {found.reason}")
-    log = tmp_path_factory.mktemp("delta-spark") / "log"
     server = DeltaSpark(log)
     try:
         try:
