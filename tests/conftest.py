@@ -14,8 +14,11 @@ import hypothesis
 import pytest
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from tests.kafka.broker import Broker
     from tests.kafka.topics import Topics
+    from tests.maintenance.delta_spark import DeltaSpark
     from tests.s3.servers import S3Server
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -99,9 +102,25 @@ def given_manifest(given_tables: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A Spark session of this process, without any jar."""
+    from tests.spark_session import spark_session
+
+    yield from spark_session(tmp_path_factory.mktemp("warehouse"))
+
+
+@pytest.fixture(scope="session")
+def delta_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeltaSpark]:
+    """The one process of this run that has the reference implementation."""
+    # Imported here, as below: most tests need neither it, nor a broker, nor clients of one.
+    from tests.maintenance.delta_spark import delta_spark
+
+    yield from delta_spark(tmp_path_factory.mktemp("delta-spark") / "log")
+
+
+@pytest.fixture(scope="session")
 def kafka_jars() -> Path:
     """Kafka's jars, and a Java for them; where they cannot be had tests skip, in CI they fail."""
-    # Imported here, as below: most tests need neither a broker nor its clients.
     from tests.kafka.jars import KafkaUnavailableError, kafka_jars
 
     try:

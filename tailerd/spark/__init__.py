@@ -13,14 +13,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def register(spark: SparkSession) -> None:
+def register(spark: SparkSession, *, push_filters: bool = False) -> None:
     """Make `format("tailerd")` known to this session, for reading and for writing.
 
-    Switches `spark.sql.python.filterPushdown.enabled` on: batch reads leave out commits and files
-    that a filter excludes.
+    Args:
+        push_filters: Whether batch reads leave out commits and files that a filter excludes. This
+            switches `spark.sql.python.filterPushdown.enabled` on. PySpark 4.2 keeps what one query
+            has pushed for later queries of the same DataFrame, which then lack rows: only for
+            programs that `load` anew for every query and use a DataFrame once in each.
     """
     # Imported here: the daemon asks this package about Java before it pays for pyspark.
-    from tailerd.spark.datasource import FilteringDataSource
+    from tailerd.spark.datasource import FilteringDataSource, TailerdDataSource
 
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    spark.dataSource.register(FilteringDataSource)
+    if push_filters:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    spark.dataSource.register(FilteringDataSource if push_filters else TailerdDataSource)

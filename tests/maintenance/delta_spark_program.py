@@ -7,7 +7,9 @@ jars of Delta.
 from __future__ import annotations
 
 import json
+import os
 import sys
+import time
 from typing import Any
 
 PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
@@ -23,6 +25,9 @@ CONF = {
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.databricks.delta.checksum.mismatch.fatal": "true",
     "spark.databricks.delta.snapshotLogging.async": "false",
+    # A feed of renamed columns has the names of its end.
+    "spark.databricks.delta.changeDataFeed.defaultSchemaModeForColumnMappingTable": "endVersion",
+    "spark.databricks.delta.restore.protocolDowngradeAllowed": "true",
 }
 
 
@@ -30,11 +35,16 @@ def serve() -> None:
     """Answer requests until the input ends."""
     from pyspark.sql import SparkSession
 
+    import tailerd.spark
+
+    os.environ.update(TZ="UTC", PYSPARK_PYTHON=sys.executable)
+    time.tzset()
     builder = SparkSession.builder.master("local[2]")
     for name, value in CONF.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    tailerd.spark.register(spark)
     print(json.dumps({"ready": spark.version}), flush=True)
     for line in sys.stdin:
         try:
@@ -46,6 +56,27 @@ def serve() -> None:
 
 
 def _answer(spark: Any, request: dict[str, Any]) -> Any:
+    match request["do"]:
+        case "change":
+            spark.sql(request["text"]).collect()
+            return _columns(spark, request["path"])
+        case "rows":
+            from tests.integration.spark.canonical import canonical
+
+            frame = spark.read.format(request["format"]).options(**request["options"])
+            rows = frame.load(request["path"]).collect()
+            return [canonical(row.asDict(recursive=True)) for row in rows]
+        case _:
+            return _answer_anew(spark, request)
+
+
+def _columns(spark: Any, path: str) -> Any:
+    schema = spark.read.format("delta").load(path).schema
+    return [(field.name, field.dataType.simpleString()) for field in schema]
+
+
+def _answer_anew(spark: Any, request: dict[str, Any]) -> Any:
+    """Answer without remembering anything of the table."""
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
     match request["do"]:
         case "read":

@@ -18,7 +18,7 @@ from tailerd.delta.log_writer import LogWriter
 from tailerd.delta.protocol import file_index
 from tailerd.errors import CorruptLogError, MissingVersionError
 from tailerd.storage.local import LocalStore
-from tests.maintenance.conftest import DeltaSpark
+from tests.maintenance.delta_spark import DeltaSpark
 from tests.maintenance.tables import living_table
 from tests.maintenance.test_random_histories import histories, without_repeated_removes
 from tests.property.test_log_replay import write

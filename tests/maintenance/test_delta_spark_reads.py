@@ -14,7 +14,7 @@ import pytest
 from tailerd.delta.log_cleanup import LogCleanup
 from tailerd.delta.log_reader import LogReader
 from tailerd.storage.local import LocalStore
-from tests.maintenance.conftest import DeltaSpark, DeltaSparkError
+from tests.maintenance.delta_spark import DeltaSpark, DeltaSparkError
 from tests.maintenance.tables import STRUCT_STATS, grow, hide, living_table, maintain
 from tests.maintenance.written import checkpoint_of
 from tests.tables.builder import IN_COMMIT_TIMESTAMPS, TableBuilder

@@ -29,7 +29,7 @@ from tailerd.maintenance.plan import CleanupPolicy, Policies
 from tailerd.maintenance.policies.checkpoint import CheckpointPolicy
 from tailerd.maintenance.policies.checksum import ChecksumPolicy
 from tailerd.maintenance.policies.log_compaction import LogCompactionPolicy
-from tests.maintenance.conftest import DeltaSpark
+from tests.maintenance.delta_spark import DeltaSpark
 from tests.tables import naive_log
 from tests.unit.delta.histories import assert_described, assert_is, live_files
 

@@ -34,7 +34,7 @@ from tailerd.spark.checkpoint_shuffle import pieces_of, write_range
 from tailerd.spark.checkpoint_splits import commit_splits
 from tests.doubles.sim_clock import SimClock
 from tests.integration.daemon.running import run_to_end, write_config
-from tests.maintenance.conftest import ROOT, DeltaSpark
+from tests.maintenance.delta_spark import ROOT, DeltaSpark
 from tests.maintenance.tables import STRUCT_STATS, V2, hide, living_table
 from tests.maintenance.test_random_histories import histories, without_repeated_removes
 from tests.maintenance.written import (

@@ -1,38 +1,13 @@
-"""One real Spark session for the whole suite, and shorthand for streams in tests."""
+"""Shorthand for streams in tests."""
 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-
-from tailerd.spark.session import java_home_or_version, local_session
-
-
-def require_java() -> None:
-    """Skip where there is no Java; in CI that is a failure."""
-    found = java_home_or_version()
-    if found.is_usable:
-        return
-    message = f"Spark cannot start: {found.reason}"
-    if os.environ.get("CI"):
-        pytest.fail(message, pytrace=False)
-    pytest.skip(message)
-
-
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    require_java()
-    warehouse = tmp_path_factory.mktemp("warehouse")
-    session = local_session("tests", "local[2]", {"spark.sql.warehouse.dir": str(warehouse)})
-    yield session
-    session.stop()
 
 
 class Stream:

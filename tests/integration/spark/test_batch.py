@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
+import tailerd.spark
 from tailerd.errors import (
     ChangeFeedDisabledError,
     MissingDataFileError,
@@ -120,6 +121,48 @@ def test_columns_are_chosen_by_a_schema_of_ones_own(
     reader = spark.read.format("tailerd").schema("_commit_version long, name string, extra int")
     rows = reader.option("endingVersion", "0").load(str(orders.folder)).collect()
     assert sorted(tuple(row) for row in rows) == [(0, "n0", None), (0, "n1", None)]
+
+
+def test_a_filter_keeps_files_closed_of_which_no_row_can_pass(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = TableBuilder(
+        tmp_path, fields=[("id", "long"), ("day", "date")], partition_by=["day"], mapping="name"
+    )
+    commits = [table.append([{"id": n, "day": dt.date(2024, 1, n + 1)}]) for n in range(4)]
+    for commit in commits[:2]:
+        (tmp_path / commit.adds[0]["add"]["path"]).unlink()
+    tailerd.spark.register(spark, push_filters=True)
+    try:
+        for where in ("_commit_version >= 2", "day > DATE'2024-01-02' and _change_type = 'insert'"):
+            found = _changes(_read(spark, table).where(where))
+            assert found == [(2, "insert", 2), (3, "insert", 3)]
+        assert _changes(_read(spark, table).where("day = DATE'2024-01-04'")) == [(3, "insert", 3)]
+        assert type(_error(lambda: _read(spark, table).collect())) is MissingDataFileError
+    finally:
+        tailerd.spark.register(spark)
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def test_a_filter_of_one_query_takes_no_rows_from_the_next(
+    spark: SparkSession, orders: TableBuilder
+) -> None:
+    """PySpark keeps what a query pushed: that is why nothing is pushed unless asked for."""
+    frame = _read(spark, orders)
+    assert frame.where("_commit_version = 2").count() == 2
+    assert frame.count() == 11
+    parts = [frame.where(f"_commit_version = {version}") for version in (1, 2)]
+    assert parts[0].union(parts[1]).count() == 4
+
+
+def test_columns_are_chosen_by_name(spark: SparkSession, orders: TableBuilder) -> None:
+    frame = _read(spark, orders, columns="name", endingVersion="0")
+    change = ["_change_type", "_commit_version", "_commit_timestamp"]
+    assert frame.columns == ["name", *change]
+    assert sorted(row["name"] for row in frame.collect()) == ["n0", "n1"]
+    error = _error(lambda: _read(spark, orders, columns="name,nothing"))
+    assert type(error) is UsageError
+    assert "'nothing'" in str(error)
 
 
 def test_changes_can_be_queried_with_sql(spark: SparkSession, orders: TableBuilder) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tests.integration.spark.conftest import require_java
+from tests.spark_session import require_java
 from tests.tables.builder import TableBuilder
 from tests.tables.delta_schema import field
 

@@ -1,9 +1,8 @@
-"""Delta Spark, the reference implementation, for tests of this folder."""
+"""Delta Spark, the reference implementation, for tests; the fixture `delta_spark` gives it."""
 
 from __future__ import annotations
 
 import json
-import os
 import queue
 import subprocess
 import sys
@@ -12,10 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-from pyspark.sql import SparkSession
-
-from tailerd.spark.session import java_home_or_version, local_session
+from tests.spark_session import give_up, require_java
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 300
@@ -82,42 +78,18 @@ class DeltaSpark:
             self._process.wait()
 
 
-@pytest.fixture(scope="session")
-def delta_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeltaSpark]:
-    """The reference implementation; its jars come through Ivy once and stay in its cache.
+def delta_spark(log: Path) -> Iterator[DeltaSpark]:
+    """Start the reference implementation; its jars come through Ivy once and stay in its cache.
 
     Skips where there is no Java or the jars are not to be had; with CI set it fails there.
     """
     require_java()
-    log = tmp_path_factory.mktemp("delta-spark") / "log"
     server = DeltaSpark(log)
     try:
         try:
             server.wait_ready()
         except (DeltaSparkError, queue.Empty) as error:
-            _give_up(f"Delta Spark does not start: {error!r}")
+            give_up(f"Delta Spark does not start: {error!r}")
         yield server
     finally:
         server.close()
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """A Spark session of this process, without any jar; skips as `delta_spark` does."""
-    require_java()
-    session = local_session("tests", "local[2]")
-    yield session
-    session.stop()
-
-
-def require_java() -> None:
-    """Skip where there is no Java; with CI set it fails."""
-    found = java_home_or_version()
-    if not found.is_usable:
-        _give_up(f"Spark cannot start: {found.reason}")
-
-
-def _give_up(message: str) -> None:
-    if os.environ.get("CI"):
-        pytest.fail(message, pytrace=False)
-    pytest.skip(message)

@@ -1,0 +1,187 @@
+"""Delta Spark as the oracle: random histories, its feed and its time travel against ours.
+
+Every run takes new seeds; the id of a failing test names the one that repeats it. The feed is asked
+for runs of versions with one schema, because the reference refuses what changes inside a range.
+
+Where the reference refuses a run, because it reads it with the newest schema, ours reads it.
+
+On purpose ours refuses one commit that the reference gives rows of: CREATE OR REPLACE TABLE, which
+gives the table another id. Offsets name the id, as those of the reference's own stream do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailerd.changefeed.change_batch import CHANGE_COLUMNS, CHANGE_TYPE
+from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
+from tailerd.errors import TableRecreatedError
+from tailerd.sources.delta.source import DeltaChangeSource
+from tailerd.spark.change_range import batch_range, tasks_between
+from tailerd.spark.options import ReadOptions
+from tests.integration.spark.canonical import canonical
+from tests.integration.spark.workload import Workload
+from tests.maintenance.delta_spark import DeltaSpark, DeltaSparkError
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+_FIRST = random.SystemRandom().randrange(1_000_000)
+DEFAULT_SEEDS = f"{_FIRST}:{_FIRST + 2}"
+STATEMENTS = 8
+REFUSED_AT_MOST = 0.5
+Rows = Counter[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Versions [start, end] with one schema, all with or all without the feed."""
+
+    start: int
+    end: int
+    has_feed: bool
+    is_replaced: bool = False
+
+
+def test_the_reference_gives_the_same_rows(
+    delta_spark: DeltaSpark, tmp_path: Path, seed: int
+) -> None:
+    table = tmp_path / "table"
+    work = Workload(seed, str(table))
+    said = _grow(delta_spark, work, table)
+    story = "\n".join([f"seed {seed}: {json.dumps(work.features)}", *said])
+    sys.stderr.write(f"{story}\n")
+    for run in _runs(table):
+        wanted = _snapshot(delta_spark, table, run.end)
+        _same(_bare(_ours(table, snapshot="true", endingVersion=str(run.end))), wanted, run, story)
+        start = run.start
+        if run.is_replaced:
+            with pytest.raises(TableRecreatedError, match="was replaced"):
+                _ours(table, startingVersion=str(start), endingVersion=str(start))
+            start += 1
+        if start > run.end:
+            continue
+        between = {"startingVersion": str(start), "endingVersion": str(run.end)}
+        if run.has_feed:
+            feed = {"readChangeFeed": "true", **between}
+            ours = _ours(table, changes="cdf", **between)
+            _same(ours, _feed(delta_spark, table, feed, ours), run, story)
+        ours = _ours(table, **between)
+        _same(_of_spark(delta_spark, table, "tailerd", between), ours, run, story)
+        before = _bare(_ours(table, snapshot="true", endingVersion=str(run.start)))
+        _replays(table, run, before, story)
+
+
+def _grow(delta: DeltaSpark, work: Workload, table: Path) -> list[str]:
+    """Run the workload; return its statements, each with the version it led to."""
+    text = work.create()
+    columns = delta.ask("change", text=text, path=str(table))
+    said, refused = [f"{_head(table)}: {text}"], 0
+    columns = delta.ask("change", text=work.fill(columns), path=str(table))
+    for _ in range(STATEMENTS):
+        text = work.statement([(name, kind) for name, kind in columns], _head(table))
+        try:
+            columns = delta.ask("change", text=text, path=str(table))
+            said.append(f"{_head(table)}: {text}")
+        except DeltaSparkError as error:
+            # The reference knows combinations that it does not do; what it committed counts.
+            refused += 1
+            said.append(f"refused: {text}: {str(error)[:200]!r}")
+    assert refused <= STATEMENTS * REFUSED_AT_MOST, "\n".join(said)
+    return said
+
+
+def _head(table: Path) -> int:
+    log = (table / "_delta_log").glob("*.json")
+    return max(int(file.stem) for file in log if file.stem.isdigit())
+
+
+def _runs(table: Path) -> list[Run]:
+    """Cut the history where the schema or the feed changes."""
+    runs: list[Run] = []
+    last, now = None, ("", False, "")
+    for version in range(_head(table) + 1):
+        for line in (table / "_delta_log" / f"{version:020}.json").read_text().splitlines():
+            if (metadata := json.loads(line).get("metaData")) is not None:
+                feed = metadata["configuration"].get("delta.enableChangeDataFeed") == "true"
+                now = (metadata["schemaString"], feed, metadata["id"])
+        if now == last:
+            runs[-1] = replace(runs[-1], end=version)
+        else:
+            is_replaced = last is not None and now[2] != last[2]
+            runs.append(Run(start=version, end=version, has_feed=now[1], is_replaced=is_replaced))
+        last = now
+    return runs
+
+
+def _same(ours: Rows, wanted: Rows, run: Run, story: str) -> None:
+    assert ours == wanted, (
+        f"{run}\nonly ours: {sorted((ours - wanted).elements())[:5]}\n"
+        f"only theirs: {sorted((wanted - ours).elements())[:5]}\n{story}"
+    )
+
+
+def _feed(delta: DeltaSpark, table: Path, options: dict[str, str], ours: Rows) -> Rows:
+    try:
+        return _of_spark(delta, table, "delta", options)
+    except DeltaSparkError as error:
+        # Without column mapping it reads old versions with the newest schema, if that fits.
+        if "INCOMPATIBLE_DATA_SCHEMA" not in str(error):
+            raise
+        return ours
+
+
+def _replays(table: Path, run: Run, rows: Rows, story: str) -> None:
+    """Changes from files lead from the first snapshot of a run to every later one."""
+    for version in range(run.start + 1, run.end + 1):
+        between = {"startingVersion": str(version), "endingVersion": str(version)}
+        for text, count in _ours(table, changes="files", **between).items():
+            row = json.loads(text)
+            sign = 1 if row[CHANGE_TYPE] == "insert" else -1
+            rows[_without_change(row)] += sign * count
+        after = _bare(_ours(table, snapshot="true", endingVersion=str(version)))
+        _same(+rows, after, replace(run, start=version, end=version), story)
+        assert not -rows, story
+
+
+def _bare(rows: Rows) -> Rows:
+    found: Rows = Counter()
+    for text, count in rows.items():
+        found[_without_change(json.loads(text))] += count
+    return found
+
+
+def _without_change(row: dict[str, Any]) -> str:
+    bare = {name: value for name, value in row.items() if name not in CHANGE_COLUMNS}
+    return json.dumps(bare, sort_keys=True)
+
+
+def _snapshot(delta: DeltaSpark, table: Path, version: int) -> Rows:
+    rows = _of_spark(delta, table, "delta", {"versionAsOf": str(version)})
+    return Counter({_without_change(json.loads(text)): count for text, count in rows.items()})
+
+
+def _of_spark(delta: DeltaSpark, table: Path, kind: str, options: dict[str, str]) -> Rows:
+    return Counter(delta.ask("rows", path=str(table), format=kind, options=options))
+
+
+def _ours(table: Path, **options: str) -> Rows:
+    return asyncio.run(_arrow_rows(ReadOptions.parse({"path": str(table), **options})))
+
+
+async def _arrow_rows(options: ReadOptions) -> Rows:
+    source = await DeltaChangeSource.open(options.path, changes=options.changes)
+    start, end = await batch_range(source, options)
+    rows: Rows = Counter()
+    for task in await tasks_between(source, start, end):
+        for batch in source.read(task, DEFAULT_BATCH_LIMIT):
+            rows.update(canonical(row) for row in batch.to_arrow().to_pylist())
+    return rows

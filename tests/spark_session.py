@@ -1,0 +1,34 @@
+"""A real Spark session for tests, and what is done where there is no Java."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tailerd.spark.session import java_home_or_version, local_session
+
+
+def require_java() -> None:
+    """Skip where there is no Java; in CI that is a failure."""
+    found = java_home_or_version()
+    if not found.is_usable:
+        give_up(f"Spark cannot start: {found.reason}")
+
+
+def spark_session(warehouse: Path) -> Iterator[SparkSession]:
+    """Give the one session of this process."""
+    require_java()
+    session = local_session("tests", "local[2]", {"spark.sql.warehouse.dir": str(warehouse)})
+    yield session
+    session.stop()
+
+
+def give_up(message: str) -> None:
+    """Skip; in CI fail."""
+    if os.environ.get("CI"):
+        pytest.fail(message, pytrace=False)
+    pytest.skip(message)
