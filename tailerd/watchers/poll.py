@@ -67,6 +67,8 @@ class FloorWatcher:
         for tick in itertools.count():
             await self._clock.sleep(TICK_SECONDS)
             for place, folder in enumerate(self._folders):
-                at = tick + place
-                if at % wide == 0 or (at % close == 0 and not self._is_covered(folder)):
+                # Each folder has its turn, and the turns are spread evenly over the interval.
+                is_wide = (tick + place * wide // len(self._folders)) % wide == 0
+                is_close = (tick + place) % close == 0
+                if (is_wide or is_close) and (is_wide if self._is_covered(folder) else is_close):
                     yield StorageEvent(folder)

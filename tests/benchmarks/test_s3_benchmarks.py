@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -150,8 +151,9 @@ def test_a_commit_woken_by_the_queue(s3_moto: S3Server, tmp_path: Path, report: 
 def test_a_thousand_tables_at_rest(s3_moto: S3Server, tmp_path: Path, report: Report) -> None:
     notified = NotifiedBucket(s3_moto)
     TableBuilder(tmp_path / "t").append([{"id": 1, "name": "x"}])
-    for number in range(TABLES):
-        upload(s3_moto, tmp_path / "t", notified.bucket, f"t{number}")
+    with ThreadPoolExecutor(8) as pool:
+        for number in range(TABLES):
+            pool.submit(upload, s3_moto, tmp_path / "t", notified.bucket, f"t{number}")
     config = tmp_path / "tailerd.yaml"
     with FaultProxy(s3_moto.port) as proxy:
         about = {

@@ -26,6 +26,7 @@ class IoThread:
 
     def __init__(self) -> None:
         """Start the thread."""
+        self._process = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._closers: list[Callable[[], Awaitable[None]]] = []
         # A daemon: a read that hangs must not keep the process alive.
@@ -52,6 +53,9 @@ class IoThread:
         self._closers.append(close)
 
     def _end(self) -> None:
+        if os.getpid() != self._process:
+            # A fork has the loop and not its thread.
+            return
         try:
             self.submit(self._close_all()).result(_CLOSE_SECONDS)
         except (TimeoutError, StorageError):

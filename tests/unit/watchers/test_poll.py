@@ -71,3 +71,13 @@ async def test_hints_of_many_folders_are_spread_over_the_interval() -> None:
     watcher = FloorWatcher(folders, is_covered=lambda _: True, clock=clock)
     heard = await hints_within(watcher, clock, WIDE_SECONDS)
     assert max(each.total() for each in heard) == 600 / (2 * WIDE_SECONDS)
+
+
+async def test_hints_of_many_folders_are_spread_over_the_whole_interval() -> None:
+    clock, pace = SimClock(), Pace(close_seconds=30.0, wide_seconds=900.0)
+    folders = [str(number) for number in range(1000)]
+    watcher = FloorWatcher(folders, is_covered=lambda _: True, clock=clock, pace=pace)
+    heard = await hints_within(watcher, clock, 900)
+    assert sum(heard, Counter[str]()) == dict.fromkeys(folders, 1)
+    minutes = [sum(c.total() for c in heard[at : at + 120]) for at in range(0, 1800, 120)]
+    assert max(minutes) <= 68
