@@ -95,6 +95,16 @@ def _answer_anew(spark: Any, request: dict[str, Any]) -> Any:
             )
             log.checkpoint()
             return None
+        case "timed checkpoint":
+            log = _log(spark, request["path"])
+            log.unsafeVolatileSnapshot().numOfFiles()
+            start = time.perf_counter()
+            log.checkpoint()
+            return time.perf_counter() - start
+        case "timed open":
+            start = time.perf_counter()
+            files = _log(spark, request["path"]).unsafeVolatileSnapshot().numOfFiles()
+            return {"seconds": time.perf_counter() - start, "files": files}
         case "snapshot":
             log = spark._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
                 spark._jsparkSession, request["path"]
@@ -114,6 +124,10 @@ def _answer_anew(spark: Any, request: dict[str, Any]) -> Any:
             }
         case other:
             raise ValueError(other)
+
+
+def _log(spark: Any, path: str) -> Any:
+    return spark._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
 
 
 if __name__ == "__main__":
