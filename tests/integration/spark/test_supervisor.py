@@ -203,11 +203,12 @@ def test_every_change_of_the_schema_in_flight_gives_every_row_once(tmp_path: Pat
     table.append([{"id": 4, "price": 5}])
     run.until(lambda: run.delivered("orders") == 5)
     removed = [table.remove({"add": action}) for action in table.state().adds.values()]
-    table.fields = [field("id", "string")]
+    table.fields = [field("id", "string"), field("day", "string")]
     table.mapping = "none"
     table.properties.clear()
-    table.partition_by = ["id"]
-    table.commit(table.metadata(), *removed, *table.data_files([{"id": "x"}, {"id": "y"}]))
+    table.partition_by = ["day"]
+    files = table.data_files([{"id": "x", "day": "1"}, {"id": "y", "day": "2"}])
+    table.commit(table.metadata(), *removed, *files)
     run.until(lambda: run.delivered("orders") == 12)
     run.process.send_signal(signal.SIGTERM)
     assert run.ended() == 0, run.said()
