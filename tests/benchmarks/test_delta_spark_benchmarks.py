@@ -35,7 +35,8 @@ from tests.benchmarks.test_maintenance_benchmarks import (
     row,
     small_commits,
 )
-from tests.maintenance.conftest import DeltaSpark, require_java
+from tests.maintenance.delta_spark import DeltaSpark
+from tests.spark_session import require_java
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.slow, pytest.mark.spark]
 
@@ -54,7 +55,7 @@ def peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeltaSpark]:
     require_java()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPARK_SUBMIT_ARGS", "--driver-memory 4g pyspark-shell")
-        patch.setattr("tests.maintenance.conftest.ANSWER_SECONDS", 900)
+        patch.setattr("tests.maintenance.delta_spark.ANSWER_SECONDS", 900)
         server = DeltaSpark(tmp_path_factory.mktemp("peer") / "log")
         try:
             server.wait_ready()
