@@ -36,7 +36,7 @@ _PAUSE_SECONDS = 1.0
     type=click.FloatRange(min=0.1, max=86_400),
     default=30.0,
     show_default=True,
-    help="How long to go on once the first rows have arrived.",
+    help="How long to go on once the first rows of each table have arrived.",
 )
 @click.option(
     "--engine",
@@ -93,6 +93,7 @@ class _Demo:
         self._engine = engine
         self._seconds = seconds
         self._has_rows = asyncio.Event()
+        self._arrived: set[str] = set()
         self._rows = 0
         self._versions = 0
 
@@ -159,7 +160,9 @@ class _Demo:
             case events.DeliveryAcknowledged():
                 self._rows += sum(event.rows.values())
                 self._versions += event.end_version - event.start_version + 1
-                self._has_rows.set()
+                self._arrived.add(event.table)
+                if len(self._arrived) == len(self._names):
+                    self._has_rows.set()
             case events.RetryScheduled(error_code=code, hint=hint):
                 _say(f"Trying again after {code}: {hint}")
             case _:

@@ -148,7 +148,7 @@ class Dashboard:
             "file_sizes": list(sizes),
             "rows": None,
         }
-        if self.rows is not None:
+        if self.rows is not None and shown["engine"] == "arrow":
             shown["rows"] = {"newest": self.rows.of(name), "masked": self.rows.masked(name)}
         return web.json_response(shown)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.web.living import Living, living_daemon
 from tests.web.site import Site
@@ -24,6 +24,9 @@ FLAGS = [
 ]
 
 OpenPage = Callable[..., Page]
+
+# Two points of a growth chart are ten seconds apart.
+expect.set_options(timeout=25_000)
 
 
 def chromium_path() -> str | None:

@@ -147,7 +147,7 @@ export function errors(all) {
 }
 
 export function newestRows(rows) {
-  if (rows === null) return [empty("Off. `web: {rows: 20, mask: [email]}` in the configuration shows the newest rows here, without the columns that are masked.")];
+  if (rows === null) return [empty("Off. `web: {rows: 20, mask: [email]}` in the configuration shows the newest rows of tables on the Arrow engine here, without the columns that are masked.")];
   const masked = rows.masked.length && el("p", { class: "note" }, `Masked: ${rows.masked.join(", ")}.`);
   if (!rows.newest.length) return [masked, empty("No rows since the daemon started.")];
   const columns = [...new Set(rows.newest.flatMap((row) => Object.keys(row)))];
