@@ -47,7 +47,7 @@ def versitygw_program() -> Path:
         if place and os.access(place, os.X_OK):
             return Path(place)
     raise S3ServerUnavailableError(
-        "versitygw is not here: go install github.com/versity/versitygw/cmd/versitygw@latest,"
+        "versitygw is not here: go install github.com/versity/versitygw/cmd/versitygw@v1.8.0,"
         " or set TAILERD_VERSITYGW."
     )
 
@@ -168,7 +168,7 @@ def build_versitygw() -> int:
         target = cache / "tailerd" / "bin"
         target.mkdir(parents=True, exist_ok=True)
         done = subprocess.run(
-            ["go", "install", "github.com/versity/versitygw/cmd/versitygw@latest"],
+            ["go", "install", "github.com/versity/versitygw/cmd/versitygw@v1.8.0"],
             env={**os.environ, "GOBIN": str(target)},
             check=False,
         )
