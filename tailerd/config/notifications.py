@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from tailerd.config.values import Seconds
+from tailerd.config.values import HttpUrl, Seconds
 
 LONGEST_WAIT_SECONDS = 20.0
 
@@ -20,7 +20,7 @@ class NotificationsConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    queue: str = Field(
+    queue: HttpUrl = Field(
         description="URL of the queue. Only this daemon may read it: it deletes every message.",
         examples=["https://sqs.eu-central-1.amazonaws.com/123456789012/tailerd"],
     )
@@ -30,7 +30,7 @@ class NotificationsConfig(BaseModel):
         " says.",
         examples=["eu-central-1"],
     )
-    endpoint: str | None = Field(
+    endpoint: HttpUrl | None = Field(
         default=None,
         description="URL of the service; without it, AWS, or what AWS_ENDPOINT_URL says.",
         examples=["http://127.0.0.1:9324"],
@@ -50,18 +50,6 @@ class NotificationsConfig(BaseModel):
         " leaves it to the queue's own rule for dead letters.",
         examples=[3],
     )
-
-    @field_validator("queue", "endpoint")
-    @classmethod
-    def _is_url(cls, value: str | None) -> str | None:
-        if value is None:
-            return None
-        parts = urlsplit(value)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("write a URL with http:// or https:// and a host")
-        if parts.username or parts.password:
-            raise ValueError("credentials do not belong into the URL; use `storage`")
-        return value.rstrip("/")
 
     @model_validator(mode="after")
     def _names_a_queue(self) -> Self:

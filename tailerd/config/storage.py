@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from typing import Self
-from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
-from tailerd.config.values import Seconds
+from tailerd.config.values import HttpUrl, Seconds
 
 _SECTION = ConfigDict(extra="forbid", frozen=True)
 
@@ -17,7 +16,7 @@ class BucketConfig(BaseModel):
 
     model_config = _SECTION
 
-    endpoint: str | None = Field(
+    endpoint: HttpUrl | None = Field(
         default=None,
         description="URL of the server; without it, AWS, or what AWS_ENDPOINT_URL says.",
         examples=["http://127.0.0.1:9000"],
@@ -52,18 +51,6 @@ class BucketConfig(BaseModel):
     anonymous: bool = Field(
         default=False, description="Ask without credentials, for public buckets.", examples=[False]
     )
-
-    @field_validator("endpoint")
-    @classmethod
-    def _is_url(cls, value: str | None) -> str | None:
-        if value is None:
-            return None
-        parts = urlsplit(value)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("write a URL with http:// or https:// and a host")
-        if parts.username or parts.password:
-            raise ValueError("credentials do not belong into the URL; use access_key_id")
-        return value.rstrip("/")
 
     @model_validator(mode="after")
     def _credentials_fit(self) -> Self:

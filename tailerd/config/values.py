@@ -6,6 +6,7 @@ import datetime as dt
 import re
 from dataclasses import dataclass
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
 
@@ -150,3 +151,20 @@ Start = Annotated[
     WithJsonSchema({"type": ["string", "integer"], "examples": ["snapshot", "latest", 42]}),
 ]
 """Where a pipeline begins that has no saved offset."""
+
+
+def parse_http_url(value: str) -> str:
+    """Return the URL of a service without trailing slash.
+
+    Raises:
+        ValueError: It is none, or carries credentials.
+    """
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("write a URL with http:// or https:// and a host")
+    if parts.username or parts.password:
+        raise ValueError("credentials do not belong into the URL; use access_key_id of `storage`")
+    return value.rstrip("/")
+
+
+HttpUrl = Annotated[str, AfterValidator(parse_http_url)]
