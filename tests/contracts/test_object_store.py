@@ -1,10 +1,9 @@
-"""Every clause of `ObjectStore`, against every store. A new store adds itself to `STORES`."""
+"""Every clause of `ObjectStore`, against every store of `conftest.py`."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,46 +12,8 @@ import pytest
 
 from tailerd.errors import FileExistsAlreadyError, FileMissingError
 from tailerd.storage.base import ObjectStore
-from tailerd.storage.local import LocalStore
-from tailerd.storage.memory import MemoryStore
-from tailerd.storage.metered import MeteredStore
-from tailerd.storage.s3.store import S3Store
 from tailerd.storage.volatile import put_volatile
-from tests.doubles.faulty_store import FaultyStore
 from tests.s3.servers import S3Server
-
-
-class SlowDiskStore(LocalStore):
-    """The local store on a file system that is not known to answer at once."""
-
-    async def _is_prompt(self, path: str) -> bool:
-        return False
-
-
-STORES: dict[str, Callable[[], ObjectStore]] = {
-    "local": LocalStore,
-    "local-in-threads": SlowDiskStore,
-    "memory": MemoryStore,
-    "metered": lambda: MeteredStore(LocalStore()),
-    "faulty-without-faults": lambda: FaultyStore(LocalStore()),
-}
-
-S3_SERVERS = ("s3_moto", "s3_versitygw")
-
-
-@pytest.fixture(params=[*STORES, *S3_SERVERS])
-def server(request: pytest.FixtureRequest) -> S3Server | None:
-    if request.param not in S3_SERVERS:
-        return None
-    found: S3Server = request.getfixturevalue(request.param)
-    return found
-
-
-@pytest.fixture
-def store(request: pytest.FixtureRequest, server: S3Server | None) -> ObjectStore:
-    if server is not None:
-        return S3Store(server.settings())
-    return STORES[request.node.callspec.params["server"]]()
 
 
 @pytest.fixture

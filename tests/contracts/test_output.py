@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,36 +15,9 @@ from tailerd.errors import FileExistsAlreadyError, StorageError
 from tailerd.storage import posix_files
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.local import LocalStore
-from tailerd.storage.memory import MemoryStore
-from tailerd.storage.metered import MeteredStore
 from tailerd.storage.output import open_output, sweep
 from tailerd.storage.s3.store import S3Store
-from tests.doubles.faulty_store import FaultyStore
 from tests.s3.servers import S3Server
-
-STORES: dict[str, Callable[[], ObjectStore]] = {
-    "local": LocalStore,
-    "memory": MemoryStore,
-    "metered": lambda: MeteredStore(LocalStore()),
-    "faulty-without-faults": lambda: FaultyStore(LocalStore()),
-}
-
-S3_SERVERS = ("s3_moto", "s3_versitygw")
-
-
-@pytest.fixture(params=[*STORES, *S3_SERVERS])
-def server(request: pytest.FixtureRequest) -> S3Server | None:
-    if request.param not in S3_SERVERS:
-        return None
-    found: S3Server = request.getfixturevalue(request.param)
-    return found
-
-
-@pytest.fixture
-def store(request: pytest.FixtureRequest, server: S3Server | None) -> ObjectStore:
-    if server is not None:
-        return S3Store(server.settings())
-    return STORES[request.node.callspec.params["server"]]()
 
 
 @pytest.fixture

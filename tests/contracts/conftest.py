@@ -1,0 +1,48 @@
+"""Every store there is, for the contracts of what is kept in one. A new store adds itself here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tailerd.storage.base import ObjectStore
+from tailerd.storage.local import LocalStore
+from tailerd.storage.memory import MemoryStore
+from tailerd.storage.metered import MeteredStore
+from tailerd.storage.s3.store import S3Store
+from tests.doubles.faulty_store import FaultyStore
+from tests.s3.servers import S3Server
+
+
+class SlowDiskStore(LocalStore):
+    """The local store on a file system that is not known to answer at once."""
+
+    async def _is_prompt(self, path: str) -> bool:
+        return False
+
+
+STORES: dict[str, Callable[[], ObjectStore]] = {
+    "local": LocalStore,
+    "local-in-threads": SlowDiskStore,
+    "memory": MemoryStore,
+    "metered": lambda: MeteredStore(LocalStore()),
+    "faulty-without-faults": lambda: FaultyStore(LocalStore()),
+}
+
+S3_SERVERS = ("s3_moto", "s3_versitygw")
+
+
+@pytest.fixture(params=[*STORES, *S3_SERVERS])
+def server(request: pytest.FixtureRequest) -> S3Server | None:
+    if request.param not in S3_SERVERS:
+        return None
+    found: S3Server = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest, server: S3Server | None) -> ObjectStore:
+    if server is not None:
+        return S3Store(server.settings())
+    return STORES[request.node.callspec.params["server"]]()
