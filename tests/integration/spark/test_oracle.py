@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import sys
 from collections import Counter
@@ -34,7 +35,8 @@ from tests.maintenance.delta_spark import DeltaSpark, DeltaSparkError
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-_FIRST = random.SystemRandom().randrange(1_000_000)
+# New ones in each run; the processes of one run have to agree on them.
+_FIRST = random.Random(os.environ.get("PYTEST_XDIST_TESTRUNUID")).randrange(1_000_000)
 DEFAULT_SEEDS = f"{_FIRST}:{_FIRST + 2}"
 STATEMENTS = 8
 REFUSED_AT_MOST = 0.5
