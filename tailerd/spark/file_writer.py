@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from tailerd.encoding.json import JsonEncoder
-from tailerd.errors import SinkError
+from tailerd.errors import ConfigError, SinkError
 from tailerd.spark.change_rows import change_batches
 from tailerd.spark.options import OutputFormat, WriteOptions
 from tailerd.storage.locate import locate
@@ -181,7 +181,10 @@ def _names(messages: Sequence[WriterCommitMessage | None]) -> list[str]:
 def _local_folder(path: str) -> Path:
     store, folder = locate(path)
     if store.scheme != "file":
-        raise SinkError(f"{path} is no folder of this machine; the file sink writes only there.")
+        raise ConfigError(
+            f"{path} is no folder of this machine, and the file sink writes only there.",
+            hint="Give a folder that all executors see.",
+        )
     return Path(folder)
 
 
