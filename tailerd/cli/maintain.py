@@ -97,7 +97,8 @@ def command(
             raise UsageError("--apply does jobs, which --pin and --unpin do not: ask for one.")
         change = PinChange(pin=pin, pin_for=pin_for, unpin=unpin)
         pins = asyncio.run(_pin(table, config_path, change))
-        texts = map(pin_json, pins) if is_json else pin_texts(pins)
+        told = [*pin_texts(pins)] or ["Nothing is pinned."]
+        texts = map(pin_json, pins) if is_json else iter(told)
     else:
         lines, pinned = asyncio.run(_maintain(table, config_path, engine, is_applying=is_applying))
         plain = (*_texts(lines, is_applying=is_applying), *pinned)

@@ -242,7 +242,7 @@ def test_the_command_sets_moves_shows_and_removes_pins(tmp_path: Path) -> None:
     _, text, _ = maintain(table)
     assert "pinned: version 5 and later, for export until 20" in text
     status, text, _ = maintain(table, "--unpin", "export")
-    assert (status, text) == (0, "")
+    assert (status, text) == (0, "Nothing is pinned.\n")
     assert list((table.folder / "_tailerd/pins").iterdir()) == []
 
 
