@@ -13,7 +13,7 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset
 from tailerd.changefeed.saved_offset import OffsetStore
-from tailerd.clock import Clock
+from tailerd.clock import Clock, SystemClock
 from tailerd.config import Config, SinkConfig, TableConfig
 from tailerd.config.sections import is_in_bucket
 from tailerd.config.values import check_start
@@ -28,15 +28,14 @@ from tailerd.pipeline.identity import save_offset
 from tailerd.pipeline.journey import JourneyPlan
 from tailerd.pipeline.memory_budget import MemoryBudget
 from tailerd.pipeline.newest_rows import NewestRows
-from tailerd.pipeline.offset_store import FileOffsetStore
 from tailerd.pipeline.pipeline import Pipeline
-from tailerd.pipeline.poison_log import FilePoisonLog
 from tailerd.pipeline.policies import OnGap, OnPoison
+from tailerd.pipeline.state_place import BucketState, FolderState, State
 from tailerd.registry import load_class
 from tailerd.sinks.base import Sink
 from tailerd.sinks.resources import SinkResources
 from tailerd.sources.base import ChangeSource
-from tailerd.sources.delta.snapshot_spool import SnapshotSpool
+from tailerd.sources.delta.snapshot_spool import Spool
 from tailerd.sources.delta.source import DeltaChangeSource
 from tailerd.storage.locate import locate
 from tailerd.storage.metered import MeteredStore, RequestKind
@@ -80,12 +79,12 @@ def open_sink(table: str, config: SinkConfig, telemetry: Telemetry | None = None
 
 
 async def open_source(
-    config: TableConfig, telemetry: Telemetry, spool: Path | None = None
+    config: TableConfig, telemetry: Telemetry, spool: Spool | None = None
 ) -> ChangeSource:
     """Open a table for its changes.
 
     Args:
-        spool: Folder for the file list of a snapshot that is being delivered.
+        spool: For the file list of a snapshot that is being delivered.
 
     Raises:
         TableError: It is none, or asks for what this reader does not know.
@@ -106,7 +105,7 @@ async def open_source(
         allowed_paths=config.allowed_paths,
         wrap_store=lambda store: MeteredStore(store, count),
         on_mismatch=warn,
-        spool=None if spool is None else SnapshotSpool(spool),
+        spool=spool,
     )
 
 
@@ -126,22 +125,37 @@ def open_log(place: str, *, telemetry: Telemetry) -> LogReader:
     return LogReader(MeteredStore(store, count), root, on_mismatch=lambda _: None, with_rows=True)
 
 
-def offset_store(config: Config, sink: Sink | None = None) -> OffsetStore:
-    """Return the store of an Arrow engine's offsets: its sink's own, or the state folder."""
-    if sink is not None and sink.offsets is not None:
-        return sink.offsets
-    return FileOffsetStore(Path(config.state) / "offsets")
+def open_state(
+    config: Config, *, clock: Clock, on_request: Callable[[RequestKind], None] | None = None
+) -> State:
+    """Return the state a configuration names; nothing is asked of it yet.
+
+    Args:
+        clock: For the lease of one in a bucket.
+        on_request: Hears of each request to that bucket.
+    """
+    if not is_in_bucket(config.state):
+        return FolderState(Path(config.state))
+    store, root = locate(config.state)
+    return BucketState(MeteredStore(store, on_request), root, clock=clock)
 
 
 @asynccontextmanager
-async def opened_offset_store(config: Config, name: str) -> AsyncIterator[OffsetStore]:
+async def opened_offset_store(
+    config: Config, name: str, state: State
+) -> AsyncIterator[OffsetStore]:
     """Give the store of one table's offset while no pipeline runs it."""
     sink = open_sink(name, config.tables[name].sink)
     try:
-        yield offset_store(config, sink)
+        yield _offset_store(state, sink)
     finally:
         if sink is not None:
             await sink.aclose()
+
+
+def _offset_store(state: State, sink: Sink | None) -> OffsetStore:
+    """Return the store of an Arrow engine's offsets: its sink's own, or the state's."""
+    return state.offsets() if sink is None or sink.offsets is None else sink.offsets
 
 
 async def saved_offset(config: Config, name: str) -> Offset | None:
@@ -152,14 +166,10 @@ async def saved_offset(config: Config, name: str) -> Offset | None:
     """
     if config.engine_of(name) == "spark":
         return _spark_offset(spark_checkpoint(config, name))
-    async with opened_offset_store(config, name) as offsets:
+    state = open_state(config, clock=SystemClock())
+    async with opened_offset_store(config, name, state) as offsets:
         saved = await offsets.load(name)
     return None if saved is None else saved.offset
-
-
-def snapshot_spool(config: Config, name: str) -> Path:
-    """Return the folder where a pipeline keeps the file list of a snapshot under way."""
-    return Path(config.state) / "spool" / name
 
 
 def spark_checkpoint(config: Config, name: str) -> Path:
@@ -252,6 +262,7 @@ class Assembly:
         self,
         config: Config,
         *,
+        state: State,
         telemetry: Telemetry,
         clock: Clock,
         executor: Executor,
@@ -260,13 +271,15 @@ class Assembly:
         """Prepare.
 
         Args:
-            config: For what belongs to the process: state, memory, Spark.
+            config: For what belongs to the process: memory, Spark.
+            state: Held while pipelines run.
             telemetry, clock: As everywhere.
             executor: Threads that read.
             is_once: Whether pipelines end at the present heads of their tables.
         """
         self.hints = HintBoard()
         self._config = config
+        self._state = state
         self._telemetry = telemetry
         self._clock = clock
         self._executor = executor
@@ -296,7 +309,9 @@ class Assembly:
         if engine == "spark":
             build = partial(self._spark_pipeline, name, table)
         else:
-            reset = partial(reset_offset, config, name, telemetry=self._telemetry)
+            reset = partial(
+                reset_offset, config, name, state=self._state, telemetry=self._telemetry
+            )
         return Member(
             settings=(engine, table), engine=engine, path=table.path, build=build, reset=reset
         )
@@ -309,17 +324,15 @@ class Assembly:
         return Pipeline(
             _journey_plan(name, table, is_once=self._is_once),
             source_place=table.path,
-            open_source=partial(
-                open_source, table, self._telemetry, snapshot_spool(self._config, name)
-            ),
+            open_source=partial(open_source, table, self._telemetry, self._state.spool(name)),
             sink=sink,
-            offsets=offset_store(self._config, sink),
+            offsets=_offset_store(self._state, sink),
             hint=self._bell(name, log_folder(table)),
             telemetry=self._telemetry,
             clock=self._clock,
             max_attempts=table.max_attempts or attempts_once,
             executor=self._executor,
-            poison=FilePoisonLog(Path(self._config.state) / "poison"),
+            poison=self._state.poison,
             memory=self.memory.join(sink.max_in_flight),
             on_batch=None if self.rows is None else self.rows.listener(name),
         )
@@ -343,9 +356,12 @@ class Assembly:
 
 
 async def reset_offset(
-    config: Config, name: str, to: str, *, telemetry: Telemetry | None = None
+    config: Config, name: str, to: str, *, state: State, telemetry: Telemetry | None = None
 ) -> Offset:
     """Save where a pipeline of the Arrow engine, which does not run, begins next; return it.
+
+    Args:
+        state: Held.
 
     Raises:
         UsageError: `to` says no place.
@@ -356,9 +372,9 @@ async def reset_offset(
     except ValueError as error:
         raise UsageError(f"--to is {to!r}, but {error}.") from error
     table = config.tables[name]
-    source = await open_source(table, telemetry or Telemetry(), snapshot_spool(config, name))
+    source = await open_source(table, telemetry or Telemetry(), state.spool(name))
     offset = await source.initial_offset(to)
-    async with opened_offset_store(config, name) as offsets:
+    async with opened_offset_store(config, name, state) as offsets:
         await save_offset(offsets, name, offset, ChangeMode(table.changes), source)
     return offset
 

@@ -24,6 +24,7 @@ from tailerd.assembly import (
     delivered_folders,
     kept_tables,
     open_log,
+    open_state,
     watched_folders,
     watchers_of,
 )
@@ -34,11 +35,9 @@ from tailerd.errors import BugError, TailerdError
 from tailerd.maintenance.keeper_process import KeeperProcess
 from tailerd.pipeline.fleet import Fleet
 from tailerd.pipeline.growth_keeper import GrowthKeeper
-from tailerd.pipeline.pause_store import PauseStore
-from tailerd.pipeline.state_lock import state_lock
+from tailerd.storage.metered import RequestKind
 from tailerd.storage.s3.settings import S3Settings, use_settings
 from tailerd.telemetry import Handler, Telemetry, events
-from tailerd.telemetry.history_store import HistoryStore
 from tailerd.telemetry.metrics import Metrics
 from tailerd.telemetry.status import StatusBoard
 from tailerd.web.access import Access
@@ -99,11 +98,9 @@ class Daemon:
         self._clock = SystemClock()
         self._metrics = Metrics(self._clock)
         self._status = StatusBoard(_engines(config), self._clock)
+        self._state = open_state(config, clock=self._clock, on_request=self._count)
         self._dashboard = Dashboard(
-            self._status,
-            HistoryStore(Path(config.state) / "history"),
-            clock=self._clock,
-            maintain=self._maintain_now,
+            self._status, self._state.history, clock=self._clock, maintain=self._maintain_now
         )
         # The page comes last: it shows what the others know by then.
         own = [self._metrics.handle, self._status.handle, self._hear, self._dashboard.handle]
@@ -124,7 +121,7 @@ class Daemon:
             patience_seconds=config.shutdown_timeout,
             is_lasting=self._is_lasting(config),
             is_once=self._is_once,
-            pauses=PauseStore(Path(config.state) / "paused"),
+            pauses=self._state.pauses,
         )
 
     def _is_lasting(self, config: Config) -> bool:
@@ -142,6 +139,9 @@ class Daemon:
         """Ask for another look at the configuration; before `run`, for one as soon as it runs."""
         self._reload_asked.set()
 
+    def _count(self, verb: RequestKind) -> None:
+        self._telemetry.emit(events.StorageRequested(operation=verb))
+
     def _hear(self, event: events.Event) -> None:
         if self._growth is not None:
             self._growth.handle(event)
@@ -156,7 +156,7 @@ class Daemon:
             TailerdError: Of the first table, in the order of the configuration, that failed.
         """
         async with AsyncExitStack() as stack:
-            stack.enter_context(state_lock(Path(self._file_config.state)))
+            await stack.enter_async_context(self._state.held())
             stack.enter_context(self._signals())
             # Before anybody can ask: a daemon that knows of no table yet is not ready.
             config = await self._discover(self._file_config)
@@ -182,6 +182,7 @@ class Daemon:
         executor = ThreadPoolExecutor(2 + (os.cpu_count() or 1), thread_name_prefix="tailerd-read")
         assembly = Assembly(
             self._file_config,
+            state=self._state,
             telemetry=self._telemetry,
             clock=self._clock,
             executor=executor,

@@ -117,7 +117,7 @@ async def _maintain(
 ) -> tuple[list[_Line], list[str]]:
     """Return what became of every job, and what the pins say."""
     from tailerd.clock import SystemClock
-    from tailerd.maintenance.lease import Lease
+    from tailerd.storage.lease import Lease
 
     work = await _work_of(table, config_path, engine)
     survey = await work.survey()

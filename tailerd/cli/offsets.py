@@ -88,10 +88,9 @@ def reset(name: str, to: str, config_path: Path, url: str | None, token_file: Pa
 
     A file sink takes back the rows at or after the new place, also from the middle of a file.
     """
-    from tailerd.assembly import reset_offset, spark_checkpoint
+    from tailerd.assembly import spark_checkpoint
     from tailerd.cli.configured import read_config
     from tailerd.errors import StateInUseError, UsageError
-    from tailerd.pipeline.state_lock import state_lock
 
     config = read_config(config_path).config
     check_name(config, name)
@@ -102,11 +101,24 @@ def reset(name: str, to: str, config_path: Path, url: str | None, token_file: Pa
             hint=f"Stop the daemon, remove that folder and set tables.{name}.from to {to!r}.",
         )
     try:
-        with state_lock(Path(config.state)):
-            offset = asyncio.run(reset_offset(config, name, to))
+        offset = asyncio.run(_reset_held(config, name, to))
     except StateInUseError as error:
         offset = _reset_running(error, name, to, url, config_path, token_file)
     click.echo(f"{name} begins at {_place(offset)} from now on.")
+
+
+async def _reset_held(config: Config, name: str, to: str) -> Offset:
+    """Reset while no daemon runs.
+
+    Raises:
+        StateInUseError: One does.
+    """
+    from tailerd.assembly import open_state, reset_offset
+    from tailerd.clock import SystemClock
+
+    state = open_state(config, clock=SystemClock())
+    async with state.held():
+        return await reset_offset(config, name, to, state=state)
 
 
 def _reset_running(

@@ -14,6 +14,7 @@ from tailerd.config.sections import (
     Engine,
     SparkConfig,
     TableConfig,
+    is_in_bucket,
     is_table_name,
     read_sink,
     refuse_other_stores,
@@ -41,8 +42,9 @@ class Config(BaseSettings):
     state: str = Field(
         default="./state",
         min_length=1,
-        description="Folder of offsets and Spark checkpoints; one daemon at a time.",
-        examples=["./state"],
+        description="Where offsets and all else lasts that a daemon needs again, one daemon at a"
+        " time: a folder, or `s3://bucket/prefix`, which Spark's checkpoints cannot be in.",
+        examples=["./state", "s3://bucket/tailerd"],
     )
     shutdown_timeout: Seconds = Field(
         default=30.0,
@@ -101,8 +103,13 @@ class Config(BaseSettings):
 
     @field_validator("state")
     @classmethod
-    def _is_local(cls, path: str) -> str:
-        return refuse_other_stores(path)
+    def _is_served(cls, path: str) -> str:
+        if not is_in_bucket(path):
+            return refuse_other_stores(path)
+        bucket, _, prefix = path.partition("://")[2].partition("/")
+        if not bucket or not prefix.strip("/"):
+            raise ValueError("it needs a bucket and a prefix of its own: s3://bucket/prefix")
+        return path
 
     @field_validator("tables", mode="before")
     @classmethod
@@ -126,12 +133,32 @@ class Config(BaseSettings):
                 hint="Name at least one table, or a pattern that finds some.",
             )
         seen: dict[str, str] = {}
+        self._check_state()
         for name, table in self.tables.items():
             _check_engine(name, table.engine or self.engine, table)
             check_apart(seen, name, table)
         for name, group in self.discover.items():
             _check_template(name, group, self.engine)
         return self
+
+    def _check_state(self) -> None:
+        """Refuse Spark's checkpoints in a bucket: Spark would need a file system of its own."""
+        if not is_in_bucket(self.state):
+            return
+        engines = {
+            f"tables.{name}": table.engine for name, table in self.tables.items() if table.has_sink
+        } | {
+            f"discover.{name}.template": group.template.engine
+            for name, group in self.discover.items()
+            if group.template.has_sink
+        }
+        for where, engine in engines.items():
+            if (engine or self.engine) == "spark":
+                raise ConfigError(
+                    f"state is {self.state}, but {where} runs on Spark, which keeps its checkpoint"
+                    " itself and needs a folder for it.",
+                    hint=f"Set {where}.engine, or engine for all, to arrow, or state to a folder.",
+                )
 
 
 def check_apart(seen: dict[str, str], name: str, table: TableConfig) -> None:

@@ -18,10 +18,10 @@ from tailerd.errors import (
     TailerdError,
 )
 from tailerd.maintenance.jobs import Survey, TableMaintenance
-from tailerd.maintenance.lease import LEASE_SECONDS, Lease
 from tailerd.maintenance.needs import Needs
 from tailerd.maintenance.plan import Policies
 from tailerd.maintenance.policies.base import Decision
+from tailerd.storage.lease import LEASE_SECONDS, Lease
 from tailerd.telemetry import Telemetry, events
 
 REFUSED_SECONDS = 60.0

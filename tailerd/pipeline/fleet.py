@@ -13,7 +13,7 @@ from typing import Protocol
 
 from tailerd.changefeed.offset import Offset
 from tailerd.errors import BugError, TailerdError, UsageError
-from tailerd.pipeline.pause_store import PauseStore
+from tailerd.pipeline.pause_store import Pauses
 from tailerd.registry import known
 from tailerd.telemetry import Telemetry, events
 
@@ -77,7 +77,7 @@ class Fleet:
         patience_seconds: float,
         is_lasting: bool = False,
         is_once: bool = False,
-        pauses: PauseStore | None = None,
+        pauses: Pauses | None = None,
     ) -> None:
         """Prepare.
 

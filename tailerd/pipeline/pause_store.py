@@ -2,10 +2,68 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
+from typing import Protocol
 
 from tailerd.errors import AccessDeniedError, StorageError
+from tailerd.storage.base import ObjectStore
+
+
+class Pauses(Protocol):
+    """Remembers who is held. `is_paused` answers at once; the others block."""
+
+    def is_paused(self, pipeline: str) -> bool:
+        """Tell whether a pipeline is held."""
+        ...
+
+    def hold(self, pipeline: str) -> None:
+        """Remember durably that a pipeline is held; raises `StorageError`."""
+        ...
+
+    def release(self, pipeline: str) -> None:
+        """Forget that a pipeline is held; raises `StorageError`."""
+        ...
+
+
+class BucketPauses:
+    """Files of a folder of an object store, listed once: one daemon writes them."""
+
+    def __init__(self, store: ObjectStore, folder: str) -> None:
+        self._store = store
+        self._folder = folder
+        self._names: set[str] = set()
+
+    async def look(self) -> None:
+        """Read who is held, once the state is ours.
+
+        Raises:
+            StorageError: The bucket cannot be listed.
+        """
+        self._names = {file.name async for file in self._store.list_from(self._folder)}
+
+    def is_paused(self, pipeline: str) -> bool:
+        """Tell whether a pipeline is held."""
+        return pipeline in self._names
+
+    def hold(self, pipeline: str) -> None:
+        """Remember durably that a pipeline is held; in a thread without a loop.
+
+        Raises:
+            StorageError: The bucket cannot be written.
+        """
+        asyncio.run(self._store.put(f"{self._folder}/{pipeline}", b""))
+        self._names.add(pipeline)
+
+    def release(self, pipeline: str) -> None:
+        """Forget that a pipeline is held; in a thread without a loop.
+
+        Raises:
+            StorageError: The bucket cannot be written.
+        """
+        asyncio.run(self._store.delete(f"{self._folder}/{pipeline}"))
+        self._names.discard(pipeline)
 
 
 class PauseStore:

@@ -11,6 +11,7 @@ from typing import BinaryIO, Protocol, Self
 from tailerd.changefeed.offset import Offset
 from tailerd.errors import AccessDeniedError, StorageError, TailerdError
 from tailerd.sinks.threads import in_thread
+from tailerd.storage.base import ObjectStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +110,24 @@ class FilePoisonLog:
                 f"The damaged commit of {table} cannot be recorded in {path}: {error.strerror}.",
                 hint="Free space, or give this user the right to write there.",
             ) from error
+
+
+class BucketPoisonLog:
+    """One file for each commit that was left out, named after it, in an object store."""
+
+    def __init__(self, store: ObjectStore, folder: str) -> None:
+        self._store = store
+        self._folder = folder
+
+    async def record(self, table: str, record: PoisonRecord) -> str:
+        """Write the commit's file. One that a crash left is written again.
+
+        Raises:
+            StorageError: The bucket cannot be written.
+        """
+        path = f"{self._folder}/{table}/{record.version:020}-{record.table_id}.json"
+        await self._store.put(path, json.dumps(asdict(record), ensure_ascii=False).encode() + b"\n")
+        return f"s3://{path}"
 
 
 def _last_line(file: BinaryIO) -> bytes:

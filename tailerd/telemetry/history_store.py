@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from tailerd.clock import Clock
 from tailerd.telemetry.history import HistoryBoard
@@ -20,6 +21,22 @@ _SAVE_EVERY = 12
 """Samples between two savings: a minute."""
 LARGEST_FILE_BYTES = 2 * 1024 * 1024
 MOST_FILES = 2000
+
+
+class KeepsHistory(Protocol):
+    """Keeps one table's past each. Blocking, in threads without a loop."""
+
+    def load(self, name: str) -> object | None:
+        """Return what was saved of a table; None where there is nothing that can be read."""
+        ...
+
+    def save(self, name: str, history: dict[str, object]) -> None:
+        """Write a table's past: all of it or nothing; raises `OSError`."""
+        ...
+
+    def prune(self) -> None:
+        """Remove the oldest of more than `MOST_FILES`."""
+        ...
 
 
 class HistoryStore:
@@ -77,7 +94,7 @@ class HistoryKeeper:
     def __init__(
         self,
         board: HistoryBoard,
-        store: HistoryStore,
+        store: KeepsHistory,
         *,
         status: StatusBoard,
         clock: Clock,

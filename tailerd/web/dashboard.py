@@ -19,7 +19,7 @@ from tailerd.pipeline.newest_rows import NewestRows
 from tailerd.registry import known
 from tailerd.telemetry import Telemetry, events
 from tailerd.telemetry.history import HistoryBoard
-from tailerd.telemetry.history_store import HistoryKeeper, HistoryStore
+from tailerd.telemetry.history_store import HistoryKeeper, KeepsHistory
 from tailerd.telemetry.status import StatusBoard
 from tailerd.web.answers import refusal
 from tailerd.web.live import LiveUpdates
@@ -54,7 +54,7 @@ class Dashboard:
     def __init__(
         self,
         status: StatusBoard,
-        store: HistoryStore,
+        store: KeepsHistory,
         *,
         clock: Clock,
         maintain: Callable[[str], bool],

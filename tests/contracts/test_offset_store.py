@@ -12,7 +12,14 @@ import pytest
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.changefeed.saved_offset import OffsetStore, SavedOffset
+from tailerd.clock import SystemClock
+from tailerd.pipeline.bucket_offset_store import BucketOffsetStore
 from tailerd.pipeline.offset_store import FileOffsetStore, MemoryOffsetStore
+from tailerd.storage.base import ObjectStore
+from tailerd.storage.lease import Lease
+from tailerd.storage.memory import MemoryStore
+from tailerd.storage.s3.store import S3Store
+from tests.s3.servers import S3Server
 
 if TYPE_CHECKING:
     from tailerd.sinks.kafka.sink import KafkaSink
@@ -21,6 +28,7 @@ STORES: dict[str, Callable[[Path], OffsetStore]] = {
     "memory": lambda _: MemoryOffsetStore(),
     "file": lambda folder: FileOffsetStore(folder / "deep" / "offsets"),
 }
+S3_SERVERS = ("s3_moto", "s3_versitygw")
 
 
 def saved(version: int, changes: ChangeMode = ChangeMode.AUTO) -> SavedOffset:
@@ -54,12 +62,30 @@ def kafka_sink(request: pytest.FixtureRequest, guarantee: str) -> KafkaSink:
     return KafkaSink(config, table=offsets)
 
 
+def bucket_of(request: pytest.FixtureRequest) -> tuple[ObjectStore, str]:
+    if request.param == "bucket":
+        return MemoryStore(), "/state"
+    server: S3Server = request.getfixturevalue(request.param)
+    return S3Store(server.settings()), f"{server.new_bucket()}/state"
+
+
 @pytest.fixture(
-    params=[*STORES, *(pytest.param(name, marks=pytest.mark.kafka) for name in KAFKA_STORES)]
+    params=[
+        *STORES,
+        "bucket",
+        *S3_SERVERS,
+        *(pytest.param(name, marks=pytest.mark.kafka) for name in KAFKA_STORES),
+    ]
 )
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[OffsetStore]:
     if request.param in STORES:
         yield STORES[request.param](tmp_path)
+        return
+    if request.param == "bucket" or request.param in S3_SERVERS:
+        objects, root = bucket_of(request)
+        lease = Lease(objects, root, clock=SystemClock())
+        async with lease.held():
+            yield BucketOffsetStore(objects, f"{root}/offsets", lease)
         return
     sink = kafka_sink(request, request.param.removeprefix("kafka-"))
     assert sink.offsets is not None

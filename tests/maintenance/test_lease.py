@@ -13,7 +13,7 @@ import pytest
 
 from tailerd.clock import SystemClock
 from tailerd.errors import MaintenanceBusyError
-from tailerd.maintenance.lease import LEASE_FOLDER, Holder, Lease
+from tailerd.storage.lease import MAINTENANCE, Holder, Lease
 from tailerd.storage.local import LocalStore
 from tests.doubles.sim_clock import SimClock
 
@@ -27,7 +27,7 @@ def lease(folder: Path, clock: SimClock, holder: Holder = FAR) -> Lease:
 
 
 def papers(folder: Path) -> list[str]:
-    return sorted(path.name for path in (folder / LEASE_FOLDER).iterdir())
+    return sorted(path.name for path in (folder / MAINTENANCE.folder).iterdir())
 
 
 async def is_refused(asked: Lease) -> bool:
@@ -120,7 +120,7 @@ async def test_a_living_process_of_this_machine_is_respected(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"beat": 1}', b"\xff\xfe", b"null"])
 async def test_a_damaged_lease_holds_nobody_up_for_ever(tmp_path: Path, body: bytes) -> None:
-    folder = tmp_path / LEASE_FOLDER
+    folder = tmp_path / MAINTENANCE.folder
     folder.mkdir(parents=True)
     (folder / f"{7:020}.lease").write_bytes(body)
     clock = SimClock(is_automatic=True)
@@ -132,7 +132,7 @@ async def test_a_damaged_lease_holds_nobody_up_for_ever(tmp_path: Path, body: by
 
 
 async def test_files_of_others_in_the_folder_are_left_alone(tmp_path: Path) -> None:
-    folder = tmp_path / LEASE_FOLDER
+    folder = tmp_path / MAINTENANCE.folder
     folder.mkdir(parents=True)
     (folder / "notes.txt").write_text("mine")
     (folder / "x.lease").write_text("mine")
@@ -159,7 +159,7 @@ async def test_no_beat_comes_after_the_release(tmp_path: Path) -> None:
             await asyncio.sleep(0.005)
         await asyncio.sleep(0.002)
         [paper] = papers(tmp_path)
-        assert json.loads((tmp_path / LEASE_FOLDER / paper).read_text())["is_released"]
+        assert json.loads((tmp_path / MAINTENANCE.folder / paper).read_text())["is_released"]
 
 
 async def test_a_holder_that_is_cancelled_gives_the_lease_back(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ PROGRAM = """
 import asyncio, sys
 from tailerd.clock import SystemClock
 from tailerd.errors import MaintenanceBusyError
-from tailerd.maintenance.lease import Lease
+from tailerd.storage.lease import Lease
 from tailerd.storage.local import LocalStore
 
 async def main():
@@ -227,7 +227,7 @@ def test_of_two_processes_at_once_one_gets_the_lease(tmp_path: Path) -> None:
             said = sorted(p.stdout.readline().strip() for p in both if p.stdout is not None)
             assert said == sorted([str(turn), "busy"])
             [paper] = papers(tmp_path)
-            assert json.loads((tmp_path / LEASE_FOLDER / paper).read_text())["token"] == turn
+            assert json.loads((tmp_path / MAINTENANCE.folder / paper).read_text())["token"] == turn
             for process in both:
                 assert process.stdin is not None
                 process.stdin.write("\n")

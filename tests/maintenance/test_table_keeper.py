@@ -11,12 +11,12 @@ import pytest
 from tailerd.delta.log_reader import LogReader
 from tailerd.errors import AccessDeniedError, StorageError
 from tailerd.maintenance.jobs import TableMaintenance
-from tailerd.maintenance.lease import Holder, Lease
 from tailerd.maintenance.needs import Needs
 from tailerd.maintenance.plan import CleanupPolicy, DailyPause, Policies
 from tailerd.maintenance.policies.checkpoint import CheckpointPolicy
 from tailerd.maintenance.policies.checksum import ChecksumPolicy
 from tailerd.maintenance.table_keeper import REFUSED_SECONDS, KeptTable, TableKeeper
+from tailerd.storage.lease import Holder, Lease
 from tailerd.storage.local import LocalStore
 from tailerd.telemetry import Telemetry, events
 from tests.doubles.faulty_store import FaultyStore

@@ -19,7 +19,7 @@ import shutil
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -35,7 +35,7 @@ from tailerd.sources.delta.snapshot_files import SnapshotFiles
 FORMAT = 1
 BUCKET_FILES = 4096
 BUFFER_BYTES = 8 * 1024 * 1024
-_MANIFEST = "manifest.json"
+MANIFEST = "manifest.json"
 _KEYS = "keys"
 _SIZES = "sizes"
 _FRESH = ".fresh"
@@ -104,6 +104,22 @@ class SpooledFiles:
         return files
 
 
+class Spool(Protocol):
+    """Keeps the file list of one pipeline's snapshot over a restart."""
+
+    async def find(self, table_id: str, version: int) -> SpooledFiles | None:
+        """Return what was spooled of this snapshot, None when it was not."""
+        ...
+
+    async def write(self, table_id: str, files: SnapshotFiles) -> SpooledFiles:
+        """Spool a snapshot durably, in place of what was there."""
+        ...
+
+    async def remove(self) -> None:
+        """Remove everything."""
+        ...
+
+
 class SnapshotSpool:
     """The spool of one pipeline, in a folder of its own that it may remove."""
 
@@ -163,7 +179,7 @@ class SnapshotSpool:
     def _find(self, table_id: str, version: int) -> SpooledFiles | None:
         folder = self._folder / str(version)
         try:
-            content = (folder / _MANIFEST).read_bytes()
+            content = (folder / MANIFEST).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -215,7 +231,7 @@ class _Writer:
         (self._folder / _SIZES).write_bytes(sizes.astype("<i8").tobytes())
         for path in self._folder.iterdir():
             _sync(path)
-        manifest_path = self._folder / _MANIFEST
+        manifest_path = self._folder / MANIFEST
         manifest_path.write_text(json.dumps(asdict(manifest)), encoding="utf-8")
         _sync(manifest_path)
         _sync(self._folder)

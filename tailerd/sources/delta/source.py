@@ -34,7 +34,7 @@ from tailerd.sources.delta.identity import schema_id
 from tailerd.sources.delta.log_guard import LogGuard
 from tailerd.sources.delta.read import read_changes, rows_schema
 from tailerd.sources.delta.snapshot_files import LoggedFiles, SnapshotFiles, worth_another_look
-from tailerd.sources.delta.snapshot_spool import SnapshotSpool
+from tailerd.sources.delta.snapshot_spool import Spool
 from tailerd.sources.delta.snapshot_tasks import SnapshotTasks
 from tailerd.sources.delta.start import StartWord, parse_point, parse_start, show_ms, to_ms
 from tailerd.storage.base import ObjectStore
@@ -58,7 +58,7 @@ class DeltaChangeSource:
         allowed_paths: Iterable[str] = (),
         columns: Sequence[str] | None = None,
         clock: Clock | None = None,
-        spool: SnapshotSpool | None = None,
+        spool: Spool | None = None,
     ) -> None:
         self._name = name
         self._reader = reader
@@ -86,7 +86,7 @@ class DeltaChangeSource:
         wrap_store: Callable[[ObjectStore], ObjectStore] | None = None,
         on_mismatch: Callable[[ChecksumMismatchError], None] | None = None,
         clock: Clock | None = None,
-        spool: SnapshotSpool | None = None,
+        spool: Spool | None = None,
     ) -> DeltaChangeSource:
         """Open a table at its newest version.
 

@@ -16,9 +16,9 @@ from tailerd.clock import SystemClock
 from tailerd.delta.log_reader import LogReader
 from tailerd.errors import AccessDeniedError, MaintenanceBusyError
 from tailerd.maintenance.jobs import TableMaintenance
-from tailerd.maintenance.lease import Lease
 from tailerd.maintenance.plan import Policies
 from tailerd.sources.delta.source import DeltaChangeSource
+from tailerd.storage.lease import Lease
 from tailerd.storage.locate import locate
 from tailerd.storage.s3.store import S3Store
 from tests.s3.proxy import Fault, FaultProxy

@@ -147,7 +147,15 @@ REFUSED = {
         "tables: {o: {path: 'gs://b/t', sink: {kind: console}}}",
         ["gs://", "not in this"],
     ),
-    "S3 state": ("state: s3://b/t" + MINIMAL, ["state", "s3://"]),
+    "S3 state on Spark": (
+        "state: s3://b/t" + MINIMAL,
+        ["state is s3://b/t", "tables.orders runs on Spark", "to arrow, or state to a folder"],
+    ),
+    "S3 state without a prefix": (
+        "engine: arrow\nstate: s3://b/" + MINIMAL,
+        ["state", "s3://bucket/prefix"],
+    ),
+    "state of a store not served": ("state: gs://b/t" + MINIMAL, ["state", "gs://"]),
     "Spark's sink on arrow": (
         "tables: {o: {path: x, engine: arrow, sink: {kind: stream, format: delta}}}",
         ["tables.o.sink.kind", "tables.o.engine to spark"],

@@ -1,13 +1,14 @@
-"""Whose turn it is to maintain a table: one process at a time, told by small files beside the log.
+"""Whose turn it is to work on something in a store: one process at a time, told by small files.
 
-A lease is a file `<token>.lease` in `_tailerd/maintenance` of the table's folder, which readers of
-Delta and its VACUUM pass over. Taking a lease creates the file of the next token, which only one
-can do; the greatest token is the one that counts, so it fences off a holder that slept. A holder
-beats by writing its file again. Nobody compares two machines' clocks: a lease has expired when an
-observer saw the same beat for the whole of its duration by its own clock, which never jumps.
+A lease is a file `<token>.lease` in a folder of its own; that of a table is beside its log, where
+readers of Delta and its VACUUM pass over it. Taking a lease creates the file of the next token,
+which only one can do; the greatest token is the one that counts, so it fences off a holder that
+slept. A holder beats by writing its file again. Nobody compares two machines' clocks: a lease has
+expired when an observer saw the same beat for the whole of its duration by its own clock, which
+never jumps.
 
-It saves work and keeps nobody safe: two holders at once would do no harm, because every file of a
-log is created under a name that was free.
+It keeps nobody safe by itself, because a holder may sleep between looking and writing. Maintenance
+creates every file under a name that was free; saved offsets carry the token.
 """
 
 from __future__ import annotations
@@ -28,14 +29,35 @@ from tailerd.errors import (
     FileMissingError,
     MaintenanceBusyError,
     StorageError,
+    TailerdError,
 )
 from tailerd.storage.base import ObjectStore
 
-LEASE_FOLDER = "_tailerd/maintenance"
 LEASE_SECONDS = 60.0
 BEATS_PER_LEASE = 4
 _SUFFIX = ".lease"
 _LONGEST_SECONDS = 3600.0
+_LOOK_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Purpose:
+    """What a lease is for.
+
+    Attributes:
+        folder: Where its files are, below the place it is a lease of.
+        doing: What its holder does, for a sentence: `maintains this table`.
+        refusal: What is raised for those who have to wait.
+    """
+
+    folder: str
+    doing: str
+    refusal: type[TailerdError]
+
+
+MAINTENANCE = Purpose(
+    folder="_tailerd/maintenance", doing="maintains this table", refusal=MaintenanceBusyError
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,10 +121,11 @@ class _Paper:
 
 
 class Lease:
-    """One process's view of one table's lease. Used by one task at a time.
+    """One process's view of one lease. Used by one task at a time.
 
     Args:
-        store, root: Where the table is.
+        store, root: What it is a lease of.
+        purpose: What for; that of a table's maintenance, unless said.
         clock: Its monotonic time is used, and nothing else of it.
         seconds: How long others wait for a holder that beats no more.
         holder: Who asks.
@@ -116,12 +139,15 @@ class Lease:
         clock: Clock,
         seconds: float = LEASE_SECONDS,
         holder: Holder | None = None,
+        purpose: Purpose = MAINTENANCE,
     ) -> None:
         self._store = store
-        self._folder = f"{root.rstrip('/')}/{LEASE_FOLDER}"
+        self._purpose = purpose
+        self._folder = f"{root.rstrip('/')}/{purpose.folder}"
         self._clock = clock
         self._seconds = seconds
         self._holder = holder or Holder.this_process()
+        self.holder_name = self._holder.name
         self._mine: _Paper | None = None
         self._seen: tuple[int, int] | None = None
         self._seen_at = 0.0
@@ -135,16 +161,16 @@ class Lease:
         """Take the lease.
 
         Raises:
-            MaintenanceBusyError: Another process has it, or was quicker.
-            StorageError: The files beside the log cannot be read or written.
+            TailerdError: The purpose's refusal: another process has it, or was quicker.
+            StorageError: The lease's files cannot be read or written.
         """
         if self._mine is not None:
             raise BugError("A lease was taken twice.")
         tokens = await self._tokens()
         newest = max(tokens, default=0)
         if newest and (paper := await self._read(newest)) is not None and self._counts(paper):
-            raise MaintenanceBusyError(
-                f"{paper.holder.name} maintains this table now.",
+            raise self._purpose.refusal(
+                f"{paper.holder.name} {self._purpose.doing} now.",
                 hint=f"Try again later; should it have died, in {paper.seconds:.0f} s.",
             )
         mine = _Paper(
@@ -157,13 +183,37 @@ class Lease:
         try:
             await self._store.put(self._path(mine.token), mine.to_json(), if_absent=True)
         except FileExistsAlreadyError as error:
-            raise MaintenanceBusyError(
-                "Another process has just begun to maintain this table.", hint="Try again later."
+            raise self._purpose.refusal(
+                f"Another process, which was quicker, {self._purpose.doing} now.",
+                hint="Try again later.",
             ) from error
         self._mine = mine
         for token in tokens:
             with suppress(StorageError):
                 await self._store.delete(self._path(token))
+
+    async def take_patiently(self) -> None:
+        """Take the lease, and wait for that of a holder which is heard of no more.
+
+        Raises:
+            TailerdError: The purpose's refusal: the holder was heard of, so it lives.
+            StorageError: As `take`.
+        """
+        seen: tuple[int, int] | None = None
+        while True:
+            try:
+                return await self.take()
+            except self._purpose.refusal:
+                if seen is not None and self._seen != seen:
+                    raise
+                seen = self._seen
+            await self._clock.sleep(_LOOK_SECONDS)
+
+    async def newest_holder(self) -> str:
+        """Return the name of whoever took the lease last, for a person."""
+        newest = max(await self._tokens(), default=0)
+        paper = await self._read(newest) if newest else None
+        return "another process" if paper is None else paper.holder.name
 
     async def is_mine(self) -> bool:
         """Tell whether the lease is still held: nobody has taken a greater token."""
@@ -182,13 +232,16 @@ class Lease:
         return True
 
     @asynccontextmanager
-    async def held(self) -> AsyncIterator[None]:
+    async def held(self, *, is_patient: bool = False) -> AsyncIterator[None]:
         """Hold the lease while inside, and beat.
 
+        Args:
+            is_patient: Whether to wait as `take_patiently` does.
+
         Raises:
-            MaintenanceBusyError, StorageError: As `take`.
+            TailerdError, StorageError: As `take`.
         """
-        await self.take()
+        await (self.take_patiently() if is_patient else self.take())
         is_over = asyncio.Event()
         keeping = asyncio.create_task(self._keep(is_over))
         try:

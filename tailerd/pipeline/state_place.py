@@ -1,0 +1,137 @@
+"""What a daemon keeps between two runs, in one place: a folder, or below a prefix of a bucket.
+
+In a bucket nothing stays on this machine, and a lease takes the place of the lock: another daemon
+may go on when nothing was heard of this one for as long as it lasts.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Protocol
+
+from tailerd.changefeed.saved_offset import OffsetStore
+from tailerd.clock import Clock
+from tailerd.errors import BugError, StateInUseError
+from tailerd.pipeline.bucket_history import BucketHistory
+from tailerd.pipeline.bucket_offset_store import BucketOffsetStore
+from tailerd.pipeline.offset_store import FileOffsetStore
+from tailerd.pipeline.pause_store import BucketPauses, Pauses, PauseStore
+from tailerd.pipeline.poison_log import BucketPoisonLog, FilePoisonLog, PoisonLog
+from tailerd.pipeline.state_lock import state_lock
+from tailerd.sources.delta.bucket_spool import BucketSpool
+from tailerd.sources.delta.snapshot_spool import SnapshotSpool, Spool
+from tailerd.storage.base import ObjectStore
+from tailerd.storage.lease import LEASE_SECONDS, Lease, Purpose
+from tailerd.telemetry.history_store import HistoryStore, KeepsHistory
+
+_PURPOSE = Purpose(folder="lease", doing="works on this state", refusal=StateInUseError)
+
+
+class State(Protocol):
+    """The parts of a state. Offsets may be looked at by anybody; all else is for who holds it."""
+
+    pauses: Pauses
+    poison: PoisonLog
+    history: KeepsHistory
+
+    def held(self) -> AbstractAsyncContextManager[None]:
+        """Hold the state while inside.
+
+        Raises:
+            StateInUseError: Another process holds it.
+            ConfigError, StorageError: It cannot be used.
+        """
+        ...
+
+    def offsets(self) -> OffsetStore:
+        """Return the saved offsets; they can be saved while the state is held."""
+        ...
+
+    def spool(self, pipeline: str) -> Spool:
+        """Return the place for the file list of a pipeline's snapshot."""
+        ...
+
+
+class FolderState:
+    """The state in a folder of this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.pauses: Pauses = PauseStore(folder / "paused")
+        self.poison: PoisonLog = FilePoisonLog(folder / "poison")
+        self.history: KeepsHistory = HistoryStore(folder / "history")
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Hold the folder's lock while inside.
+
+        Raises:
+            StateInUseError: Another process holds it.
+            ConfigError: The folder cannot be written.
+        """
+        with state_lock(self._folder):
+            yield
+
+    def offsets(self) -> OffsetStore:
+        """Return the saved offsets."""
+        return FileOffsetStore(self._folder / "offsets")
+
+    def spool(self, pipeline: str) -> Spool:
+        """Return the place for the file list of a pipeline's snapshot."""
+        return SnapshotSpool(self._folder / "spool" / pipeline)
+
+
+class BucketState:
+    """The state below a prefix of an object store.
+
+    Args:
+        store, root: Where.
+        clock: For the lease.
+        seconds: How long others wait for a daemon that is heard of no more.
+    """
+
+    def __init__(
+        self, store: ObjectStore, root: str, *, clock: Clock, seconds: float = LEASE_SECONDS
+    ) -> None:
+        self._store = store
+        self._root = root
+        self._clock = clock
+        self._seconds = seconds
+        self._lease: Lease | None = None
+        self._scratch: Path | None = None
+        self._pauses = BucketPauses(store, f"{root}/paused")
+        self.pauses: Pauses = self._pauses
+        self.poison: PoisonLog = BucketPoisonLog(store, f"{root}/poison")
+        self.history: KeepsHistory = BucketHistory(store, f"{root}/history")
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Hold the lease while inside, having waited for that of a daemon that died elsewhere.
+
+        Raises:
+            StateInUseError: Another process holds it, and lives.
+            StorageError: The bucket cannot be read or written, or knows no conditional writes.
+        """
+        lease = Lease(
+            self._store, self._root, clock=self._clock, seconds=self._seconds, purpose=_PURPOSE
+        )
+        with tempfile.TemporaryDirectory(
+            prefix="tailerd-spool-", ignore_cleanup_errors=True
+        ) as scratch:
+            async with lease.held(is_patient=True):
+                self._lease, self._scratch = lease, Path(scratch)
+                await self._pauses.look()
+                yield
+
+    def offsets(self) -> OffsetStore:
+        """Return the saved offsets; without the lease, to look at."""
+        return BucketOffsetStore(self._store, f"{self._root}/offsets", self._lease)
+
+    def spool(self, pipeline: str) -> Spool:
+        """Return the place for the file list of a pipeline's snapshot."""
+        if self._scratch is None:
+            raise BugError("A snapshot's file list was asked for without holding the state.")
+        return BucketSpool(self._store, f"{self._root}/spool/{pipeline}", self._scratch / pipeline)

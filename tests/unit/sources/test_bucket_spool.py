@@ -1,0 +1,81 @@
+"""The file list of a snapshot in a bucket: found by another machine, whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tailerd.errors import OffsetError, StorageError
+from tailerd.sources.delta.bucket_spool import BucketSpool
+from tailerd.sources.delta.snapshot_spool import BUCKET_FILES
+from tailerd.storage.base import ObjectStore
+from tailerd.storage.memory import MemoryStore
+from tests.doubles.faulty_store import FaultyStore
+from tests.unit.sources.test_snapshot_spool import ListedFiles, file_of
+
+FOLDER = "/state/spool/orders"
+
+
+def spool_on(machine: Path, store: ObjectStore) -> BucketSpool:
+    return BucketSpool(store, FOLDER, machine / "orders")
+
+
+async def names(store: ObjectStore) -> list[str]:
+    return [file.name async for file in store.list_from(FOLDER)]
+
+
+@pytest.mark.parametrize("count", [0, 1, 20 * BUCKET_FILES + 17])
+async def test_another_machine_finds_the_whole_list(tmp_path: Path, count: int) -> None:
+    store, listed = MemoryStore(), ListedFiles(count)
+    await spool_on(tmp_path / "a", store).write("t", listed)
+    files = await spool_on(tmp_path / "b", store).find("t", 4)
+    assert files is not None
+    whole = [file async for batch in files.between(0, None) for file in batch]
+    assert whole == [file_of(key) for key in listed.keys]
+
+
+async def test_a_list_of_another_snapshot_is_none_and_gives_way(tmp_path: Path) -> None:
+    store = MemoryStore()
+    first = spool_on(tmp_path / "a", store)
+    assert await first.find("t", 4) is None
+    await first.write("t", ListedFiles(3))
+    second = spool_on(tmp_path / "b", store)
+    for _ in range(2):
+        assert await second.find("other", 4) is None
+    assert await second.find("t", 5) is None
+    await second.write("other", ListedFiles(5))
+    assert await spool_on(tmp_path / "c", store).find("t", 4) is None
+    assert await spool_on(tmp_path / "d", store).find("other", 4) is not None
+
+
+async def test_removing_leaves_nothing_anywhere(tmp_path: Path) -> None:
+    store = MemoryStore()
+    await spool_on(tmp_path / "a", store).write("t", ListedFiles(40))
+    again = spool_on(tmp_path / "b", store)
+    assert await again.find("t", 4) is not None
+    await again.remove()
+    assert await names(store) == []
+    assert not (tmp_path / "b/orders").exists()
+    assert await again.find("t", 4) is None
+
+
+@pytest.mark.parametrize("nth", range(1, 5))
+async def test_a_list_whose_writing_failed_is_none_for_the_next(tmp_path: Path, nth: int) -> None:
+    faulty = FaultyStore(MemoryStore())
+    faulty.fail_nth(nth, kind="put")
+    with pytest.raises(StorageError, match="told it to"):
+        await spool_on(tmp_path / "a", faulty).write("t", ListedFiles(40))
+    assert await spool_on(tmp_path / "b", faulty).find("t", 4) is None
+    await spool_on(tmp_path / "b", faulty).write("t", ListedFiles(9))
+    files = await spool_on(tmp_path / "c", faulty).find("t", 4)
+    assert files is not None
+    assert len(files.sorted_files()[0]) == 9
+
+
+async def test_a_damaged_list_is_named(tmp_path: Path) -> None:
+    store = MemoryStore()
+    await spool_on(tmp_path / "a", store).write("t", ListedFiles(9))
+    await store.put(f"{FOLDER}/4.keys", b"123")
+    with pytest.raises(OffsetError, match="damaged"):
+        await spool_on(tmp_path / "b", store).find("t", 4)
