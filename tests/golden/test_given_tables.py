@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import subprocess
 import sys
 from collections import Counter
@@ -19,6 +18,7 @@ from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, ReadLimit
 from tailerd.delta.log_reader import LogReader
 from tailerd.errors import TableError
 from tailerd.sources.delta.source import DeltaChangeSource
+from tests.forked_commands import forked_commands
 
 pytestmark = pytest.mark.golden
 
@@ -57,17 +57,17 @@ def score_program() -> Path:
 def test_the_command_answers_every_table_rightly_or_refuses_it(
     given_tables: Path, score_program: Path, tmp_path: Path
 ) -> None:
-    done = subprocess.run(
-        [
-            *(sys.executable, score_program, "--tables", given_tables),
-            *("--command", f"{shlex.quote(sys.executable)} -m tailerd"),
-            *("--report", tmp_path / "report.jsonl"),
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    with forked_commands(tmp_path / "forks", given_tables) as command:
+        done = subprocess.run(
+            [
+                *(sys.executable, score_program, "--tables", given_tables, "--command", command),
+                *("--report", tmp_path / "report.jsonl"),
+            ],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     assert done.stdout.strip(), done.stderr
     results = [json.loads(line) for line in (tmp_path / "report.jsonl").read_text().splitlines()]
     assert sum(result["outcome"] == "passed" for result in results) > 300

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -102,9 +102,14 @@ def is_there(pid: int) -> bool:
 
 
 def children_of(pid: int) -> list[int]:
-    found = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True)
-    lines = [line.split(None, 2) for line in found.stdout.splitlines()]
-    return [int(n) for n, parent, args in lines if int(parent) == pid and "keeper_program" in args]
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        # Processes end while one looks.
+        with suppress(OSError):
+            parent = (process / "stat").read_text().rpartition(") ")[2].split()[1]
+            if int(parent) == pid and b"keeper_program" in (process / "cmdline").read_bytes():
+                found.append(int(process.name))
+    return found
 
 
 async def test_every_policy_and_event_goes_through_the_pipe(tmp_path: Path) -> None:

@@ -34,9 +34,13 @@ def chromium_path() -> str | None:
     return shutil.which("chromium") or shutil.which("chromium-browser")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium as the system has it; without it tests skip, in CI they fail."""
+    """Chromium as the system has it; without it tests skip, in CI they fail.
+
+    Its driver keeps an event loop running in this thread, where no asynchronous test can run then:
+    so it goes with its module, and the tests of such a module stay together.
+    """
     found = chromium_path()
     if found is None:
         message = "There is no Chromium here; on Debian: apt-get install chromium."

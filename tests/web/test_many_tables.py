@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import statistics
 
+import pytest
 from playwright.sync_api import expect
 
 from tailerd.telemetry import events
 from tests.web.conftest import OpenPage
 from tests.web.site import Site
+
+pytestmark = pytest.mark.xdist_group("page")
 
 HOSTILE = [
     "<script>window.pwned=1</script>",

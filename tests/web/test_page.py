@@ -16,6 +16,8 @@ from tailerd.cli.demo_table import make_demo_table
 from tests.web.conftest import OpenPage
 from tests.web.living import TOKEN, Living, living_daemon
 
+pytestmark = pytest.mark.xdist_group("page")
+
 AXE = resources.files("axe_playwright_python") / "axe.min.js"
 
 

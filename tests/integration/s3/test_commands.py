@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.forked_commands import forked_commands
 from tests.golden.test_given_tables import UNANSWERABLE
-from tests.kafka.process import ServerProcess
 from tests.s3.proxy import Fault, FaultProxy
 from tests.s3.servers import S3Server
 from tests.s3.upload import upload
@@ -184,39 +180,13 @@ def test_validate_says_that_a_server_has_no_conditional_put_and_leaves_nothing_b
     assert s3_moto.admin().list_objects_v2(Bucket=bucket)["KeyCount"] == count
 
 
-@pytest.fixture
-def commands(s3_moto: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Start a process that forks for each command; give what starts it for one folder's copy."""
-    folder = tmp_path_factory.mktemp("forks")
-    started: list[ServerProcess] = []
-
-    def start(local: Path, remote: str) -> str:
-        place = folder / "socket"
-        os.environ.update(s3_moto.environment())
-        command = [sys.executable, "-m", "tests.s3.fork_server", str(place), str(local), remote]
-        started.append(ServerProcess(command, log=folder / "log", cwd=ROOT))
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while not place.exists():
-            assert started[0].is_running, (folder / "log").read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        return f"{sys.executable} -S -E {ROOT}/tests/s3/fork_client.py {place}"
-
-    before = dict(os.environ)
-    yield start
-    for process in started:
-        process.end(signal.SIGTERM, seconds=5)
-    os.environ.clear()
-    os.environ.update(before)
-
-
 @pytest.mark.golden
 @pytest.mark.slow
 def test_the_tables_of_others_are_answered_rightly_from_a_bucket(
     request: pytest.FixtureRequest,
     given_tables: Path,
     s3_moto: S3Server,
-    commands: Any,
+    monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
     """With --all-tables every table; the order of their commits' times is kept, not the times."""
@@ -229,16 +199,19 @@ def test_the_tables_of_others_are_answered_rightly_from_a_bucket(
         pytest.fail("no score.py") if os.environ.get("CI") else pytest.skip("no score.py")
     bucket = s3_moto.new_bucket()
     upload(s3_moto, given_tables / "tables" / part, bucket, f"tables/{part}".rstrip("/"))
-    command = commands(given_tables / "tables", f"s3://{bucket}/tables")
-    done = subprocess.run(
-        [
-            *(sys.executable, program, "--tables", given_tables, "--command", command),
-            *("--only", part, "--report", tmp_path / "report.jsonl"),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    for name, value in s3_moto.environment().items():
+        monkeypatch.setenv(name, value)
+    local, remote = given_tables / "tables", f"s3://{bucket}/tables"
+    with forked_commands(tmp_path / "forks", local, remote) as command:
+        done = subprocess.run(
+            [
+                *(sys.executable, program, "--tables", given_tables, "--command", command),
+                *("--only", part, "--report", tmp_path / "report.jsonl"),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     assert done.stdout.strip(), done.stderr
     results = [json.loads(line) for line in (tmp_path / "report.jsonl").read_text().splitlines()]
     passed = sum(result["outcome"] == "passed" for result in results)

@@ -3,8 +3,8 @@
 A process that has loaded everything forks for each command; `fork_client.py`, which loads nothing,
 passes it arguments and its own standard output and error, and ends with the command's status.
 
-    python -m tests.s3.fork_server SOCKET LOCAL-FOLDER s3://BUCKET/PREFIX
-    python -S -E tests/s3/fork_client.py SOCKET COMMAND [ARGUMENTS]
+    python -m tests.fork_server SOCKET LOCAL-FOLDER s3://BUCKET/PREFIX
+    python -S -E tests/fork_client.py SOCKET COMMAND [ARGUMENTS]
 
 Where an argument names something below the local folder, the same place in the bucket is meant.
 """
