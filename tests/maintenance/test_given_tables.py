@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,22 @@ def copied_log(table: Path, folder: Path) -> Path:
 
 def reader_of(table: Path) -> LogReader:
     return LogReader(LocalStore(), str(table), on_mismatch=lambda _: None, torn_wait_seconds=0)
+
+
+async def readable_logs(
+    given: Path, manifest: list[dict[str, Any]], folder: Path
+) -> AsyncIterator[tuple[dict[str, Any], Path]]:
+    """Yield each entry whose log can be read, with a copy of that log."""
+    for number, entry in enumerate(manifest):
+        place = given / "tables" / entry["table"]
+        if not (place / "_delta_log").is_dir():
+            continue
+        table = copied_log(place, folder / str(number))
+        try:
+            await reader_of(table).open_listed()
+        except TableError:
+            continue  # what cannot be read is not maintained
+        yield entry, table
 
 
 async def described(reader: LogReader, snapshot: Snapshot) -> list[LiveFile]:
@@ -129,15 +146,7 @@ async def test_every_table_is_read_from_our_checkpoint_alone(
 ) -> None:
     monkeypatch.setattr("tailerd.delta.checkpoint_source.COPIED_ROWS", copied_rows)
     checked, refused, wrong = 0, [], []
-    for number, entry in enumerate(given_manifest):
-        place = given_tables / "tables" / entry["table"]
-        if not (place / "_delta_log").is_dir():
-            continue
-        table = copied_log(place, tmp_path / str(number))
-        try:
-            await reader_of(table).open_listed()
-        except TableError:
-            continue  # what cannot be read is not maintained
+    async for entry, table in readable_logs(given_tables, given_manifest, tmp_path):
         try:
             await check(table)
             checked += 1
@@ -184,15 +193,7 @@ async def test_every_table_is_read_from_our_compaction_and_the_rest(
     given_tables: Path, given_manifest: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     checked, wrong = 0, []
-    for number, entry in enumerate(given_manifest):
-        place = given_tables / "tables" / entry["table"]
-        if not (place / "_delta_log").is_dir():
-            continue
-        table = copied_log(place, tmp_path / str(number))
-        try:
-            await reader_of(table).open_listed()
-        except TableError:
-            continue  # what cannot be read is not maintained
+    async for entry, table in readable_logs(given_tables, given_manifest, tmp_path):
         try:
             checked += await check_compaction(table)
         except UnsupportedFeatureError:
