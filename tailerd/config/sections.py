@@ -26,6 +26,9 @@ Engine = Literal["spark", "arrow"]
 NO_SINK = "none"
 """The kind that stands for a missing section `sink`: the table is maintained and not delivered."""
 
+_LOOK_SECONDS = 60.0
+_LOOK_IN_BUCKET_SECONDS = 600.0
+_WILDCARD = re.compile(r"[*?\[]")
 _TABLE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SECTION = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
 
@@ -218,15 +221,17 @@ class DiscoverConfig(BaseModel):
 
     path: str = Field(
         min_length=1,
-        description="Pattern of table folders, with `*`, `?` and `[...]`. A table is named after"
-        " its folder.",
+        description="Pattern of table folders, with `*`, `?` and `[...]`, in a folder or a bucket."
+        " A table is named after its folder; where that is no wildcard, after all from the first"
+        " wildcard on: /lake/*/orders finds eu-orders.",
         examples=["/lake/*"],
     )
-    every: Seconds = Field(
-        default=60.0,
+    every: Seconds | None = Field(
+        default=None,
         ge=0.1,
         le=86400,
-        description="Time between two looks for tables that came or went, with a unit.",
+        description="Time between two looks for tables that came or went, with a unit. Without it"
+        " 60 s, and 10 minutes in a bucket.",
         examples=["60s"],
     )
     template: TemplateConfig = Field(
@@ -236,8 +241,22 @@ class DiscoverConfig(BaseModel):
 
     @field_validator("path")
     @classmethod
-    def _is_local(cls, path: str) -> str:
-        return refuse_other_stores(path)
+    def _is_served(cls, path: str) -> str:
+        if not is_in_bucket(path):
+            return refuse_other_stores(path)
+        bucket, _, prefix = path.partition("://")[2].partition("/")
+        if not bucket or not prefix.strip("/"):
+            raise ValueError("it needs a bucket and a pattern of folders in it: s3://bucket/lake/*")
+        if _WILDCARD.search(bucket):
+            raise ValueError("a bucket's name is no pattern: write one section for each bucket")
+        return path
+
+    @property
+    def interval_seconds(self) -> float:
+        """Time between two looks."""
+        if self.every is not None:
+            return self.every
+        return _LOOK_IN_BUCKET_SECONDS if is_in_bucket(self.path) else _LOOK_SECONDS
 
 
 def is_table_name(name: str) -> bool:

@@ -80,6 +80,32 @@ class S3Store:
                 return
             asked["ContinuationToken"] = token
 
+    async def list_folders(
+        self, folder: str, starts_with: str = "", on_page: Callable[[], None] | None = None
+    ) -> AsyncIterator[str]:
+        """List as `ListsFolders.list_folders` says; files beside the folders come along unseen."""
+        bucket, key = split(folder.rstrip("/"))
+        prefix = f"{key}/" if key else ""
+        asked: dict[str, object] = {"Bucket": bucket, "Delimiter": "/"}
+        asked["Prefix"] = prefix + starts_with
+        while True:
+            if on_page is not None:
+                on_page()
+            answer = await self._ask("list", folder, lambda client: client.list_objects_v2(**asked))
+            for entry in cast(list[dict[str, str]], answer.get("CommonPrefixes", [])):
+                yield entry["Prefix"].removeprefix(prefix).removesuffix("/")
+            token = answer.get("NextContinuationToken")
+            if not answer.get("IsTruncated") or not token:
+                return
+            asked["ContinuationToken"] = token
+
+    async def has_files(self, folder: str) -> bool:
+        """Tell whether any key begins with `folder/`."""
+        bucket, key = split(folder)
+        asked = {"Bucket": bucket, "Prefix": f"{key}/", "MaxKeys": 1}
+        answer = await self._ask("list", folder, lambda client: client.list_objects_v2(**asked))
+        return bool(answer.get("Contents"))
+
     async def get(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         """Return the file's bytes, or `length` of them from `start`; fewer at the end."""
         return (await self.fetch(path, start, length))[1]
