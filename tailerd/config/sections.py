@@ -30,7 +30,13 @@ _LOOK_SECONDS = 60.0
 _LOOK_IN_BUCKET_SECONDS = 600.0
 _WILDCARD = re.compile(r"[*?\[]")
 _TABLE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_SECTION = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
+_SECTION = ConfigDict(
+    extra="forbid",
+    frozen=True,
+    coerce_numbers_to_str=True,
+    # `explain` knows which values may be shown; a traceback does not.
+    hide_input_in_errors=True,
+)
 
 
 class SinkConfig(BaseModel):
@@ -169,6 +175,7 @@ class TableConfig(BaseModel):
     @field_validator("path")
     @classmethod
     def _is_served(cls, path: str) -> str:
+        refuse_credentials(path)
         return path if is_in_bucket(path) else refuse_other_stores(path)
 
     @model_validator(mode="after")
@@ -242,6 +249,7 @@ class DiscoverConfig(BaseModel):
     @field_validator("path")
     @classmethod
     def _is_served(cls, path: str) -> str:
+        refuse_credentials(path)
         if not is_in_bucket(path):
             return refuse_other_stores(path)
         bucket, _, prefix = path.partition("://")[2].partition("/")
@@ -311,3 +319,15 @@ def refuse_other_stores(path: str) -> str:
     if separator and scheme != "file":
         raise ValueError(f"{scheme}:// is not in this release; give a folder or a file:// URL")
     return path
+
+
+def refuse_credentials(path: str) -> None:
+    """Refuse a URL that has credentials in it: places are shown, logged and kept.
+
+    Raises:
+        ValueError: It has.
+    """
+    host, _, rest = path.partition("://")[2].partition("/")
+    # Half of Amazon's secrets have a slash.
+    if "@" in host or (":" in host and "@" in rest):
+        raise ValueError("credentials do not belong into a place; use access_key_id of `storage`")

@@ -164,7 +164,8 @@ def parse_http_url(value: str) -> str:
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("write a URL with http:// or https:// and a host")
-    if parts.username or parts.password:
+    # A secret with a slash in it would end the host.
+    if "@" in value:
         raise ValueError("credentials do not belong into the URL; use access_key_id of `storage`")
     return value.rstrip("/")
 
