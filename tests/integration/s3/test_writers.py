@@ -12,8 +12,9 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from tests.integration.daemon.running import daemon, eventually, log_of
-from tests.integration.s3.configured import delivered, write_tables_config
+from tests.integration.daemon.running import daemon, eventually, log_of, run_to_end
+from tests.integration.s3.configured import STATIC_KEYS, delivered, write_tables_config
+from tests.integration.s3.test_clones import Clone
 from tests.maintenance.delta_spark import DeltaSpark
 from tests.s3.servers import ACCESS_KEY, SECRET_KEY, S3Server
 from tests.s3.upload import upload
@@ -124,14 +125,24 @@ def test_what_deltalake_writes_is_delivered_while_it_writes(
 @pytest.mark.spark
 @pytest.mark.slow
 def test_spark_delivers_what_is_written_meanwhile_as_the_configuration_says(
-    s3_versitygw: S3Server, table: TableBuilder, tmp_path: Path
+    s3_versitygw: S3Server, s3_moto: S3Server, table: TableBuilder, tmp_path: Path
 ) -> None:
-    """Only the configuration knows the keys of this server, which checks them."""
+    """Only the configuration knows the keys of this server, which checks them, and the other."""
     lakes = {name: LakeTable(s3_versitygw, has_feed=name == "fed") for name in ("fed", "plain")}
     bucket = s3_versitygw.new_bucket()
     upload(s3_versitygw, table.log.parent, bucket, "orders")
-    places = {name: lake.place for name, lake in lakes.items()} | {"built": f"s3://{bucket}/orders"}
-    config = write_tables_config(tmp_path, s3_versitygw, places, engine="spark")
+    clone = Clone(s3_versitygw, s3_moto, tmp_path)
+    clone.write("s3://{origin}/lake/orders/")
+    places = {name: lake.place for name, lake in lakes.items()}
+    places |= {"built": f"s3://{bucket}/orders", "clone": clone.place}
+    config = write_tables_config(
+        tmp_path,
+        s3_versitygw,
+        places,
+        keys={**STATIC_KEYS, "buckets": {clone.origin: clone.account_there}},
+        options={"allowed_paths": [f"s3://{clone.origin}"]},
+        engine="spark",
+    )
     with daemon(config):
         eventually(lambda: all(delivered(tmp_path, name) for name in places), seconds=120)
         for _ in zip(*(lake.live() for lake in lakes.values()), strict=True):
@@ -141,6 +152,7 @@ def test_spark_delivers_what_is_written_meanwhile_as_the_configuration_says(
             eventually(lambda: replayed(delivered(tmp_path, name)) == rows, seconds=60)  # noqa: B023
     assert text_of(delivered(tmp_path, "fed")) == lakes["fed"].feed()
     assert replayed(delivered(tmp_path, "built")) == text_of(table.rows())
+    assert len(delivered(tmp_path, "clone")) == 6
 
 
 DELTA_SPARK = [
@@ -156,13 +168,11 @@ DELTA_SPARK = [
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_what_delta_spark_writes_is_delivered_while_it_writes(
-    delta_spark: DeltaSpark, s3_versitygw: S3Server, tmp_path: Path
+def test_what_delta_spark_writes_is_delivered_while_it_writes_and_so_is_a_clone_elsewhere(
+    delta_spark: DeltaSpark, s3_versitygw: S3Server, s3_moto: S3Server, tmp_path: Path
 ) -> None:
-    bucket = s3_versitygw.new_bucket()
-    place = f"s3://{bucket}/lake/orders"
-    account = {"endpoint": s3_versitygw.endpoint, "key": ACCESS_KEY, "secret": SECRET_KEY}
-    delta_spark.ask("bucket", account={"bucket": bucket, **account})
+    place = f"s3://{bucket_for(delta_spark, s3_versitygw)}/lake/orders"
+    cloned = f"s3://{bucket_for(delta_spark, s3_moto)}/clone"
     config = write_tables_config(tmp_path, s3_versitygw, {"orders": place})
     create, *more = (text.format(t=f"delta.`{place}`") for text in DELTA_SPARK)
     delta_spark.ask("sql", text=create)
@@ -175,3 +185,23 @@ def test_what_delta_spark_writes_is_delivered_while_it_writes(
         said = delta_spark.ask("rows", path=place, format="delta", options=feed)
         wanted = text_of(json.loads(row) for row in said)
         eventually(lambda: text_of(delivered(tmp_path, "orders")) == wanted)
+    delta_spark.ask("sql", text=f"CREATE TABLE delta.`{cloned}` SHALLOW CLONE delta.`{place}`")
+    config = write_tables_config(
+        tmp_path,
+        s3_versitygw,
+        {"clone": cloned},
+        keys={**STATIC_KEYS, "buckets": {cloned.split("/")[2]: {"endpoint": s3_moto.endpoint}}},
+        options={"allowed_paths": [place], "from": "snapshot"},
+    )
+    ran = run_to_end("run", "--config", config, "--once")
+    assert ran.returncode == 0, ran.stderr
+    clone = replayed(delivered(tmp_path, "clone"))
+    assert clone == replayed(delivered(tmp_path, "orders")) != {}
+
+
+def bucket_for(delta: DeltaSpark, server: S3Server) -> str:
+    """Make a bucket that Delta Spark knows."""
+    bucket = server.new_bucket()
+    keys = {"key": ACCESS_KEY, "secret": SECRET_KEY}
+    delta.ask("bucket", account={"bucket": bucket, "endpoint": server.endpoint, **keys})
+    return bucket
