@@ -29,12 +29,13 @@ from tailerd.assembly import (
     watchers_of,
 )
 from tailerd.clock import SystemClock
-from tailerd.config import Config, discover_tables
+from tailerd.config import Config
 from tailerd.config.reload import check_fixed
 from tailerd.errors import BugError, TailerdError
 from tailerd.maintenance.keeper_process import KeeperProcess
 from tailerd.pipeline.fleet import Fleet
 from tailerd.pipeline.growth_keeper import GrowthKeeper
+from tailerd.sources.delta.table_search import TableSearch
 from tailerd.storage.metered import RequestKind
 from tailerd.storage.s3.settings import S3Settings, use_settings
 from tailerd.telemetry import Handler, Telemetry, events
@@ -92,7 +93,6 @@ class Daemon:
         self._is_watching_config = is_watching_config
         self._is_own_process = is_own_process
         self._reload_asked = asyncio.Event()
-        self._rejected: set[tuple[str, str]] = set()
         self._is_once = is_once
         self._on_stuck = on_stuck
         self._clock = SystemClock()
@@ -105,6 +105,7 @@ class Daemon:
         # The page comes last: it shows what the others know by then.
         own = [self._metrics.handle, self._status.handle, self._hear, self._dashboard.handle]
         self._telemetry = self._dashboard.telemetry = Telemetry([*handlers, *own])
+        self._search = TableSearch(telemetry=self._telemetry, clock=self._clock)
         self._growth = self._make_growth() if config.growth and not is_once else None
         self._keeper: KeeperProcess | None = None
         self._keeping: asyncio.Task[None] | None = None
@@ -159,7 +160,7 @@ class Daemon:
             await stack.enter_async_context(self._state.held())
             stack.enter_context(self._signals())
             # Before anybody can ask: a daemon that knows of no table yet is not ready.
-            config = await self._discover(self._file_config)
+            config = (await self._search.look(self._file_config, is_strict=self._is_once)).config
             self._status.expect(_engines(config))
             address = await self._listen(stack)
             self._telemetry.emit(events.DaemonStarted(path=address))
@@ -270,7 +271,7 @@ class Daemon:
                 is_asked = await self._occasion()
                 if is_asked:
                     await self._reread()
-                config = await self._discover(self._file_config)
+                config = (await self._search.look(self._file_config, is_asked=is_asked)).config
                 if not self._stop.is_set():
                     if self._keeper is not None:
                         self._keeper.remove_all_but(kept_tables(config))
@@ -282,9 +283,9 @@ class Daemon:
 
     async def _occasion(self) -> bool:
         """Wait until somebody asks for a new look at the file (True), or at the folders."""
-        pause = min((group.every for group in self._file_config.discover.values()), default=None)
+        pause = None if self._is_once else self._search.wait_seconds()
         try:
-            async with asyncio.timeout(None if self._is_once else pause):
+            async with asyncio.timeout(pause):
                 await self._reload_asked.wait()
         except TimeoutError:
             return False
@@ -309,14 +310,6 @@ class Daemon:
         self._file_config = config
         self.fleet.patience_seconds = config.shutdown_timeout
         self._telemetry.emit(events.ConfigReloaded(path=str(self._config_path or "")))
-
-    async def _discover(self, config: Config) -> Config:
-        discovery = await asyncio.to_thread(discover_tables, config)
-        for path, reason in discovery.rejected:
-            if (path, reason) not in self._rejected:
-                self._telemetry.emit(events.TableRejected(path=path, hint=reason))
-        self._rejected = set(discovery.rejected)
-        return discovery.config
 
     async def _watch_config(self) -> None:
         """Ask for a new look whenever the file has other content."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tailerd.config import Discovery, discover_tables, load_config
+from tailerd.config import Discovery, load_config
+from tailerd.sources.delta.table_search import discover_tables
 from tailerd.storage.s3.settings import S3Settings, use_settings
 
 
@@ -13,6 +14,7 @@ def read_config(path: Path) -> Discovery:
 
     Raises:
         ConfigError: Anything about it is wrong.
+        StorageError: A bucket cannot be looked through for tables.
     """
     config = load_config(path)
     use_settings(S3Settings.of_config(config.storage))

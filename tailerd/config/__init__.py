@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tailerd.config.discovery import Discovery, discover_tables
+from tailerd.config.discovery import Discovery
 from tailerd.config.http import HttpConfig, TlsConfig
 from tailerd.config.loading import load_config
 from tailerd.config.maintenance import MaintenanceConfig
@@ -30,6 +30,5 @@ __all__ = [
     "SparkConfig",
     "TableConfig",
     "TlsConfig",
-    "discover_tables",
     "load_config",
 ]

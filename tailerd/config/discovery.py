@@ -1,19 +1,18 @@
-"""Tables found by pattern: which folders are there now, and the configuration with them in it."""
+"""Tables found by pattern: the configuration with them in it."""
 
 from __future__ import annotations
 
-import glob
 import re
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tailerd.config.models import Config, check_apart
-from tailerd.config.sections import TableConfig, is_table_name
+from tailerd.config.sections import TableConfig, is_in_bucket, is_table_name
 from tailerd.errors import ConfigError
 
-_LOG = "_delta_log"
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
+_WILDCARD = re.compile(r"[*?\[]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +30,14 @@ class Discovery:
     rejected: tuple[tuple[str, str], ...] = ()
 
 
-def discover_tables(config: Config) -> Discovery:
-    """Look for the tables of every pattern; blocking. Tables named in the file come first.
+def with_tables_found(config: Config, folders: Mapping[str, Sequence[str]]) -> Discovery:
+    """Return a configuration with the tables its patterns found; those named in it come first.
 
-    A folder that the file names as a table is that table, not another.
+    A folder that the configuration names as a table is that table, not another.
+
+    Args:
+        config: The configuration.
+        folders: Name of each pattern's section -> folders of tables, in order.
     """
     if not config.discover:
         return Discovery(config=config, found={})
@@ -46,11 +49,11 @@ def discover_tables(config: Config) -> Discovery:
     found: dict[str, str] = {}
     rejected: list[tuple[str, str]] = []
     for section, group in config.discover.items():
-        for folder in _folders(group.path):
+        for folder in folders.get(section, ()):
             if _place(folder) in taken:
                 continue
             taken.add(_place(folder))
-            name = _NO_NAME.sub("-", Path(folder).name).lstrip("._-")
+            name = table_name(group.path, folder)
             try:
                 if not is_table_name(name):
                     raise ConfigError("its name gives no table name.", hint="Name it in `tables`.")
@@ -65,13 +68,24 @@ def discover_tables(config: Config) -> Discovery:
     return Discovery(config=expanded, found=found, rejected=tuple(rejected))
 
 
-def _folders(pattern: str) -> Iterator[str]:
-    """Yield folders that match and hold a log, sorted."""
-    # `Path.glob` takes no absolute pattern.
-    for folder in sorted(glob.glob(pattern.removeprefix("file://"))):  # noqa: PTH207
-        if (Path(folder) / _LOG).is_dir():
-            yield folder.rstrip("/")
+def table_name(pattern: str, folder: str) -> str:
+    """Return the name of the table in a folder that a pattern found.
+
+    Case A: the last part has a wildcard, and tells tables apart.
+    Case B: it has none: all from the first wildcard on tells them apart.
+    """
+    levels = _levels(pattern)
+    first = next((n for n, level in enumerate(levels) if _WILDCARD.search(level)), -1)
+    # Case A; Case B.
+    begin = -1 if _WILDCARD.search(levels[-1]) else first
+    return _NO_NAME.sub("-", "-".join(_levels(folder)[begin:])).lstrip("._-")
+
+
+def _levels(path: str) -> list[str]:
+    return [level for level in path.removeprefix("file://").split("/") if level]
 
 
 def _place(path: str) -> str:
+    if is_in_bucket(path):
+        return "s3://" + path.partition("://")[2].rstrip("/")
     return str(Path(path.removeprefix("file://")).resolve())

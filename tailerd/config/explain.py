@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 from tailerd.registry import known
 
 _SECRET = re.compile(r"password|passwd|secret|token|credential", re.IGNORECASE)
+_CREDENTIALS = re.compile(r"(://)[^@\s]+@")
 _MOST_PROBLEMS = 5
 
 
@@ -67,7 +68,7 @@ def _problem(problem: dict[str, Any], model: type[BaseModel], place: Callable[[s
 
 
 def _short(value: object) -> str:
-    text = repr(value)
+    text = _CREDENTIALS.sub(r"\1***@", repr(value))
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 

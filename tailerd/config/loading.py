@@ -121,7 +121,8 @@ def _parse(text: str, where: str) -> dict[str, Any]:
     try:
         content = yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise ConfigError(f"{where} is not valid YAML: {_where(error)}.") from error
+        # Its text quotes the line, and a secret may be on it.
+        raise ConfigError(f"{where} is not valid YAML: {_where(error)}.") from None
     if not isinstance(content, dict):
         raise ConfigError(
             f"{where} holds no mapping at its top.", hint="It needs at least a section `tables`."

@@ -17,6 +17,7 @@ from tailerd.config.sections import (
     is_in_bucket,
     is_table_name,
     read_sink,
+    refuse_credentials,
     refuse_other_stores,
 )
 from tailerd.config.storage import StorageConfig
@@ -31,7 +32,11 @@ class Config(BaseSettings):
     """The whole configuration of `tailerd run`. Built by `load_config`, or from nested dicts."""
 
     model_config = SettingsConfigDict(
-        extra="forbid", frozen=True, env_prefix=ENV_PREFIX, validate_default=False
+        extra="forbid",
+        frozen=True,
+        env_prefix=ENV_PREFIX,
+        validate_default=False,
+        hide_input_in_errors=True,
     )
 
     engine: Engine = Field(
@@ -104,6 +109,7 @@ class Config(BaseSettings):
     @field_validator("state")
     @classmethod
     def _is_served(cls, path: str) -> str:
+        refuse_credentials(path)
         if not is_in_bucket(path):
             return refuse_other_stores(path)
         bucket, _, prefix = path.partition("://")[2].partition("/")

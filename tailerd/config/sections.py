@@ -26,8 +26,17 @@ Engine = Literal["spark", "arrow"]
 NO_SINK = "none"
 """The kind that stands for a missing section `sink`: the table is maintained and not delivered."""
 
+_LOOK_SECONDS = 60.0
+_LOOK_IN_BUCKET_SECONDS = 600.0
+_WILDCARD = re.compile(r"[*?\[]")
 _TABLE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_SECTION = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
+_SECTION = ConfigDict(
+    extra="forbid",
+    frozen=True,
+    coerce_numbers_to_str=True,
+    # `explain` knows which values may be shown; a traceback does not.
+    hide_input_in_errors=True,
+)
 
 
 class SinkConfig(BaseModel):
@@ -166,6 +175,7 @@ class TableConfig(BaseModel):
     @field_validator("path")
     @classmethod
     def _is_served(cls, path: str) -> str:
+        refuse_credentials(path)
         return path if is_in_bucket(path) else refuse_other_stores(path)
 
     @model_validator(mode="after")
@@ -218,15 +228,17 @@ class DiscoverConfig(BaseModel):
 
     path: str = Field(
         min_length=1,
-        description="Pattern of table folders, with `*`, `?` and `[...]`. A table is named after"
-        " its folder.",
+        description="Pattern of table folders, with `*`, `?` and `[...]`, in a folder or a bucket."
+        " A table is named after its folder; where that is no wildcard, after all from the first"
+        " wildcard on: /lake/*/orders finds eu-orders.",
         examples=["/lake/*"],
     )
-    every: Seconds = Field(
-        default=60.0,
+    every: Seconds | None = Field(
+        default=None,
         ge=0.1,
         le=86400,
-        description="Time between two looks for tables that came or went, with a unit.",
+        description="Time between two looks for tables that came or went, with a unit. Without it"
+        " 60 s, and 10 minutes in a bucket.",
         examples=["60s"],
     )
     template: TemplateConfig = Field(
@@ -236,8 +248,23 @@ class DiscoverConfig(BaseModel):
 
     @field_validator("path")
     @classmethod
-    def _is_local(cls, path: str) -> str:
-        return refuse_other_stores(path)
+    def _is_served(cls, path: str) -> str:
+        refuse_credentials(path)
+        if not is_in_bucket(path):
+            return refuse_other_stores(path)
+        bucket, _, prefix = path.partition("://")[2].partition("/")
+        if not bucket or not prefix.strip("/"):
+            raise ValueError("it needs a bucket and a pattern of folders in it: s3://bucket/lake/*")
+        if _WILDCARD.search(bucket):
+            raise ValueError("a bucket's name is no pattern: write one section for each bucket")
+        return path
+
+    @property
+    def interval_seconds(self) -> float:
+        """Time between two looks."""
+        if self.every is not None:
+            return self.every
+        return _LOOK_IN_BUCKET_SECONDS if is_in_bucket(self.path) else _LOOK_SECONDS
 
 
 def is_table_name(name: str) -> bool:
@@ -292,3 +319,15 @@ def refuse_other_stores(path: str) -> str:
     if separator and scheme != "file":
         raise ValueError(f"{scheme}:// is not in this release; give a folder or a file:// URL")
     return path
+
+
+def refuse_credentials(path: str) -> None:
+    """Refuse a URL that has credentials in it: places are shown, logged and kept.
+
+    Raises:
+        ValueError: It has.
+    """
+    host, _, rest = path.partition("://")[2].partition("/")
+    # Half of Amazon's secrets have a slash.
+    if "@" in host or (":" in host and "@" in rest):
+        raise ValueError("credentials do not belong into a place; use access_key_id of `storage`")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, PlainSerializer, WithJsonSchema
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 _SIZE_UNITS = {
@@ -137,6 +137,8 @@ SizeBytes = Annotated[
 Seconds = Annotated[
     float,
     BeforeValidator(parse_duration),
+    # What is dumped can be read again: templates of tables are.
+    PlainSerializer(lambda seconds: f"{seconds:.6f}s", return_type=str),
     WithJsonSchema({"type": "string", "examples": ["10s"]}),
 ]
 """A duration in seconds, written with a unit."""
@@ -162,7 +164,8 @@ def parse_http_url(value: str) -> str:
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("write a URL with http:// or https:// and a host")
-    if parts.username or parts.password:
+    # A secret with a slash in it would end the host.
+    if "@" in value:
         raise ValueError("credentials do not belong into the URL; use access_key_id of `storage`")
     return value.rstrip("/")
 

@@ -6,6 +6,7 @@ Nothing goes before the checkpoint that stands for it was opened and found whole
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tailerd.clock import Clock, SystemClock
@@ -29,6 +30,7 @@ from tailerd.delta.protocol.snapshot import TableState
 from tailerd.delta.protocol.writer_features import check_maintainable
 from tailerd.delta.segment_replay import DamagedCheckpointError, replay_segment
 from tailerd.errors import CorruptLogError, FileMissingError
+from tailerd.storage.deletion import delete_all
 from tailerd.storage.output import sweep
 
 
@@ -153,11 +155,9 @@ class LogCleanup:
         Raises:
             StorageError: A file cannot be deleted; what is to be kept is whole nevertheless.
         """
-        for file in plan.files:
-            await self._reader.store.delete(self._reader.path_of(file))
+        await self._delete(plan.files)
         sidecars = await self.unnamed_sidecars()
-        for file in sidecars:
-            await self._reader.store.delete(self._reader.path_of(file))
+        await self._delete(sidecars)
         before = midnight_before(self._clock.now_ms() - DAY_MS)
         folders = (self._reader.path, f"{self._reader.path}/{SIDECAR_FOLDER}")
         leftovers = [await sweep(self._reader.store, folder, before) for folder in folders]
@@ -169,6 +169,11 @@ class LogCleanup:
             oldest_version=plan.oldest_version,
             reason=plan.reason,
         )
+
+    async def _delete(self, files: Sequence[LogFile]) -> None:
+        # Where a batch went only in part, every version before the checkpoint that is kept either
+        # comes out right or is missing something: a log with a hole rebuilds nothing.
+        await delete_all(self._reader.store, [self._reader.path_of(file) for file in files])
 
     async def unnamed_sidecars(self) -> tuple[LogFile, ...]:
         """Return sidecars to delete; none while a checkpoint cannot be read: it may name any."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import BinaryIO, Protocol, runtime_checkable
 
 from msgspec import Struct
@@ -47,6 +47,25 @@ class MarksFolders(Protocol):
 
     async def folder_mark(self, folder: str) -> FolderMark | None:
         """Return the folder's mark now; None where none can be relied upon, or no folder is."""
+        ...
+
+
+@runtime_checkable
+class ListsFolders(Protocol):
+    """What a store may offer besides: to list sub-folders without the files below them."""
+
+    def list_folders(
+        self, folder: str, starts_with: str = "", on_page: Callable[[], None] | None = None
+    ) -> AsyncIterator[str]:
+        """Yield the names of folders directly in `folder` that start so, ascending.
+
+        Args:
+            on_page: Called before each request.
+        """
+        ...
+
+    async def has_files(self, folder: str) -> bool:
+        """Tell whether any file is below `folder`, with one request."""
         ...
 
 

@@ -55,6 +55,13 @@ def _locate_in_bucket(url: str, bucket: str, path: str) -> tuple[ObjectStore, st
     # Loads the client, which local tables do without.
     from tailerd.storage.s3.store import S3Store
 
+    if "@" in bucket or (":" in bucket and "@" in path):
+        # Not repeated: it would be shown and logged wherever the table is. Half of Amazon's
+        # secrets have a slash.
+        raise ConfigError(
+            "A URL of a bucket has no room for credentials, and here is one with an @.",
+            hint="Write s3://bucket/path; credentials come from `storage` or the environment.",
+        )
     if not bucket:
         raise ConfigError(f"{url} names no bucket.", hint="Write s3://bucket/path.")
     return S3Store(), f"{bucket}{path}".rstrip("/")

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import BinaryIO, Literal
 
 from tailerd.storage.base import FileMeta, FolderMark, MarksFolders, ObjectStore
+from tailerd.storage.deletion import delete_all, requests_of
 from tailerd.storage.output import Output, open_output, sweep
 from tailerd.storage.volatile import put_volatile
 
@@ -94,6 +95,11 @@ class MeteredStore:
         """Count a delete."""
         self._count("delete")
         await self.inner.delete(path)
+
+    async def delete_many(self, paths: Sequence[str]) -> None:
+        """Count a delete for each request."""
+        self._count("delete", requests_of(self.inner, len(paths)))
+        await delete_all(self.inner, paths)
 
     def open_input(self, path: str) -> BinaryIO:
         """Count an open."""

@@ -17,11 +17,14 @@ from tailerd.telemetry.maintenance_events import MaintenanceRefused as Maintenan
 from tailerd.telemetry.maintenance_events import MaintenanceStarted as MaintenanceStarted
 from tailerd.telemetry.maintenance_events import MaintenanceYielded as MaintenanceYielded
 from tailerd.telemetry.storage_events import ChecksumDiffered as ChecksumDiffered
+from tailerd.telemetry.storage_events import DiscoveryFailed as DiscoveryFailed
+from tailerd.telemetry.storage_events import DiscoveryResumed as DiscoveryResumed
 from tailerd.telemetry.storage_events import HistoryUnsaved as HistoryUnsaved
 from tailerd.telemetry.storage_events import NotificationRejected as NotificationRejected
 from tailerd.telemetry.storage_events import NotificationsFailed as NotificationsFailed
 from tailerd.telemetry.storage_events import NotificationsResumed as NotificationsResumed
 from tailerd.telemetry.storage_events import StorageRequested as StorageRequested
+from tailerd.telemetry.storage_events import TroubleEnded as TroubleEnded
 from tailerd.telemetry.storage_events import WatcherUnavailable as WatcherUnavailable
 from tailerd.telemetry.table_events import CommitObserved as CommitObserved
 from tailerd.telemetry.table_events import SchemaObserved as SchemaObserved
@@ -359,6 +362,9 @@ Event = (
     | MaintenanceRefused
     | MaintenanceYielded
     | WatcherUnavailable
+    | DiscoveryFailed
+    | DiscoveryResumed
+    | TroubleEnded
     | HistoryUnsaved
     | NotificationsFailed
     | NotificationsResumed

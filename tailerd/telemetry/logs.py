@@ -75,6 +75,12 @@ LINES: dict[type[events.Event], tuple[Level, str] | None] = {
     events.MaintenanceRefused: ("warning", "A log is left alone."),
     events.MaintenanceYielded: ("debug", "Another process maintains the table."),
     events.WatcherUnavailable: ("warning", "File events are not available, polling goes on."),
+    events.DiscoveryFailed: (
+        "warning",
+        "A pattern of tables could not be looked through, those known stay.",
+    ),
+    events.DiscoveryResumed: ("info", "A pattern of tables was looked through again."),
+    events.TroubleEnded: ("debug", "What was wrong is no longer asked for."),
     events.HistoryUnsaved: ("warning", "The page's history cannot be saved."),
     events.NotificationsFailed: (
         "warning",

@@ -17,7 +17,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from tailerd.clock import Clock
-from tailerd.telemetry import events
+from tailerd.telemetry import events, troubles
 from tailerd.telemetry.table_gauges import TableGauges
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -42,7 +42,9 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._oldest_ms: dict[str, int | None] = {}
         self._gauges = TableGauges(clock)
+        self._troubles = troubles.TroubleBoard(clock)
         self._handlers: dict[type, Callable[..., None]] = {
+            **dict.fromkeys(troubles.HANDLED, self._troubles.handle),
             events.PipelineStarted: self._on_started,
             events.BacklogMeasured: self._on_backlog,
             events.SnapshotAdvanced: self._on_snapshot,
@@ -68,9 +70,7 @@ class Metrics:
             events.TableRemoved: self._on_removed,
             events.StorageRequested: self._on_storage,
         }
-        self._registry.register(_TableCollector(self._gauges))
-        ProcessCollector(registry=self._registry)
-        PlatformCollector(registry=self._registry)
+        self._register_collectors()
         self._make_pipeline_metrics()
         self._make_policy_metrics()
         self._make_delivery_metrics()
@@ -106,6 +106,11 @@ class Metrics:
             registry=self._registry,
         )
         used.set_function(used_bytes)
+
+    def _register_collectors(self) -> None:
+        self._registry.register(_BoardCollector(self._gauges, self._troubles))
+        ProcessCollector(registry=self._registry)
+        PlatformCollector(registry=self._registry)
 
     def _make_pipeline_metrics(self) -> None:
         r = self._registry
@@ -358,11 +363,12 @@ class Metrics:
         self._requests.labels(event.operation).inc(event.count)
 
 
-class _TableCollector(Collector):
+class _BoardCollector(Collector):
     """Gives the figures that are worked out at each scrape."""
 
-    def __init__(self, gauges: TableGauges) -> None:
+    def __init__(self, gauges: TableGauges, board: troubles.TroubleBoard) -> None:
         self._gauges = gauges
+        self._board = board
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics."""
@@ -377,6 +383,12 @@ class _TableCollector(Collector):
         for table in self._gauges.file_sizes():
             sizes.add_metric((table.table,), table.buckets, table.sum_bytes)
         yield sizes
+        wrong = GaugeMetricFamily(
+            "tailerd_daemon_troubles", "What is wrong beside tables", labels=("job", "error_code")
+        )
+        for labels, value in self._board.counts().items():
+            wrong.add_metric(labels, value)
+        yield wrong
 
 
 def lag_seconds(oldest_timestamp_ms: int | None, now_ms: int) -> float:

@@ -12,6 +12,7 @@ from tailerd.telemetry import events
 from tailerd.telemetry.maintenance_status import MaintenanceBoard
 from tailerd.telemetry.rates import MinuteRate
 from tailerd.telemetry.table_gauges import TableGauges, size_json
+from tailerd.telemetry.troubles import TroubleBoard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +98,7 @@ class StatusBoard:
         self._gauges = TableGauges(clock)
         self._rates: dict[str, dict[str, MinuteRate]] = {}
         self._maintenance = MaintenanceBoard(clock)
+        self._troubles = TroubleBoard(clock)
 
     def expect(self, tables: Iterable[tuple[str, str]]) -> None:
         """Know of further (name, engine) pairs that nobody spoke of yet."""
@@ -116,7 +118,10 @@ class StatusBoard:
         return not any(self.unready())
 
     def unready(self) -> Iterator[tuple[str, str]]:
-        """Yield each pipeline that is not ready, and why."""
+        """Yield each pipeline, and each pattern of tables, that is not ready, and why."""
+        for trouble in self._troubles.troubles:
+            if trouble.is_blocking:
+                yield f"{trouble.part} {trouble.name}".strip(), trouble.error_code
         for table in self.tables:
             if table.state == "failed":
                 yield table.table, "failed"
@@ -131,6 +136,7 @@ class StatusBoard:
         return {
             "ready": self.is_ready,
             "maintenance_process": process,
+            "troubles": [each.to_json() for each in self._troubles.troubles],
             "tables": [
                 table.to_json(now_ms) | self._figures(table.table, now_ms) for table in self.tables
             ],
@@ -173,6 +179,7 @@ class StatusBoard:
         """Take an event; those about no configured table are passed over."""
         name = getattr(event, "table", None)
         self._gauges.handle(event)
+        self._troubles.handle(event)
         with self._lock:
             self._maintenance.handle(event)
             if isinstance(event, events.DeliveryAcknowledged):

@@ -14,6 +14,39 @@ class WatcherUnavailable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DiscoveryFailed:
+    """A pattern could not be looked through; tables found before stay, another look comes soon.
+
+    Attributes:
+        pattern: Name of its section.
+        is_known: Whether a look before succeeded.
+    """
+
+    pattern: str
+    path: str
+    error_code: str
+    attempt: int
+    hint: str
+    is_known: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscoveryResumed:
+    """A pattern was looked through again."""
+
+    pattern: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TroubleEnded:
+    """What was wrong with a part's `path` concerns nobody any more: nothing asks for it now."""
+
+    part: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryUnsaved:
     """What the page draws of the past cannot be written; a restart begins without it."""
 

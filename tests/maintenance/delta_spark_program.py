@@ -13,8 +13,18 @@ import time
 from typing import Any
 
 PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
+# Hadoop's S3 of the release that Spark has, and those parts of Amazon's client that it uses: all of
+# them in one jar are 600 MB.
+S3_PACKAGES = [
+    "org.apache.hadoop:hadoop-aws:3.5.0",
+    *(f"software.amazon.awssdk:{part}:2.35.4" for part in ("s3", "sts", "s3-transfer-manager")),
+]
 CONF = {
-    "spark.jars.packages": PACKAGE,
+    "spark.jars.packages": ",".join([PACKAGE, *S3_PACKAGES]),
+    "spark.jars.excludes": "software.amazon.awssdk:bundle,org.wildfly.openssl:wildfly-openssl",
+    "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+    "spark.hadoop.fs.s3a.path.style.access": "true",
+    "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.driver.host": "127.0.0.1",
@@ -57,6 +67,8 @@ def serve() -> None:
 
 def _answer(spark: Any, request: dict[str, Any]) -> Any:
     match request["do"]:
+        case "bucket":
+            return _know_bucket(spark, **request["account"])
         case "change":
             spark.sql(request["text"]).collect()
             return _columns(spark, request["path"])
@@ -68,6 +80,14 @@ def _answer(spark: Any, request: dict[str, Any]) -> Any:
             return [canonical(row.asDict(recursive=True)) for row in rows]
         case _:
             return _answer_anew(spark, request)
+
+
+def _know_bucket(spark: Any, bucket: str, endpoint: str, key: str, secret: str) -> None:
+    """Let the reference find a bucket from now on."""
+    known = spark.sparkContext._jsc.hadoopConfiguration()
+    values = {"endpoint": endpoint, "access.key": key, "secret.key": secret}
+    for name, value in values.items():
+        known.set(f"fs.s3a.bucket.{bucket}.{name}", value)
 
 
 def _columns(spark: Any, path: str) -> Any:

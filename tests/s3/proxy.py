@@ -7,6 +7,7 @@ the answer: what happens to it is exact. The host name that was signed is passed
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -42,6 +43,10 @@ class Fault(Enum):
     """A listing answers what it answered when it was asked first; others pass."""
     NO_CONDITIONS = "no-conditions"
     """The server does not see If-None-Match and If-Match."""
+    HALF_DELETED = "half-deleted"
+    """Of several files in one request the first half is deleted, the others have an error."""
+    NO_BATCHES = "no-batches"
+    """The server knows no request that deletes several files; others pass."""
 
 
 _ERRORS = {
@@ -189,7 +194,16 @@ class FaultProxy:
             headers = {k: v for k, v in headers.items() if k not in ("if-none-match", "if-match")}
         if fault is Fault.DELAY:
             await asyncio.sleep(self.delay_seconds)
+        if fault is Fault.NO_BATCHES and method == "POST":
+            writer.write(_error(501, "NotImplemented", has_body=True))
+            return True
+        undone = b""
+        if fault is Fault.HALF_DELETED and method == "POST":
+            body, undone = _halved(body)
+            headers["content-length"] = str(len(body))
         answer = await self._forward(line, headers, body, method)
+        if undone:
+            answer = _with_body(answer, undone)
         if seen.kind == "list":
             first = self._listings.setdefault(target, answer)
             answer = first if fault is Fault.STALE_LIST else answer
@@ -273,6 +287,28 @@ async def _reply(writer: asyncio.StreamWriter, answer: bytes, fault: Fault | Non
             writer.write(answer)
             await writer.drain()
             return True
+
+
+def _halved(body: bytes) -> tuple[bytes, bytes]:
+    """Return a request for the first half of the files, and the answer about the others."""
+    objects = re.findall(rb"<Object>.*?</Object>", body, re.DOTALL)
+    others = objects[len(objects) // 2 :]
+    for each in others:
+        body = body.replace(each, b"")
+    errors = b"".join(
+        each.replace(b"Object>", b"Error>").replace(
+            b"</Error>", b"<Code>InternalError</Code><Message>x</Message></Error>"
+        )
+        for each in others
+    )
+    return body, b"<DeleteResult>" + errors + b"</DeleteResult>"
+
+
+def _with_body(answer: bytes, body: bytes) -> bytes:
+    _, headers = _parse(answer[: answer.index(b"\r\n\r\n") + 4])
+    headers["content-length"] = str(len(body))
+    head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"HTTP/1.1 200 OK\r\n{head}\r\n".encode("latin-1") + body
 
 
 def _break(writer: asyncio.StreamWriter) -> bool:

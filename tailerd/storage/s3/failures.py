@@ -39,7 +39,7 @@ VENDOR_ERRORS = (
     TimeoutError,
 )
 
-_MISSING = frozenset({"NoSuchKey", "404", "NotFound", "NoSuchVersion", "NoSuchUpload"})
+MISSING_CODES = frozenset({"NoSuchKey", "404", "NotFound", "NoSuchVersion", "NoSuchUpload"})
 _EXPIRED = frozenset(
     {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"}
 )
@@ -47,7 +47,7 @@ _WRONG_KEYS = frozenset(
     {"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "InvalidClientTokenId"}
 ) | {"XAdminUserNotFound"}
 _SKEWED = frozenset({"RequestTimeTooSkewed"})
-_BUSY = frozenset(
+BUSY_CODES = frozenset(
     {
         *("SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded"),
         *("TooManyRequests", "RequestThrottled", "BandwidthLimitExceeded"),
@@ -87,7 +87,7 @@ def may_pass(error: Exception) -> bool:
     """Tell whether the same request may succeed in a moment."""
     if isinstance(error, ClientError):
         status = status_of(error)
-        return code_of(error) in _BUSY or status == 429 or (status >= 500 and status != 501)
+        return code_of(error) in BUSY_CODES or status == 429 or (status >= 500 and status != 501)
     return not isinstance(error, _LASTING)
 
 
@@ -99,6 +99,11 @@ def has_expired(error: Exception) -> bool:
 def is_beyond_the_end(error: Exception) -> bool:
     """Tell whether a range was asked for behind the end of a file that exists."""
     return code_of(error) == "InvalidRange" or status_of(error) == 416
+
+
+def is_unknown_operation(error: Exception) -> bool:
+    """Tell whether the server does not know such a request."""
+    return code_of(error) in ("NotImplemented", "MethodNotAllowed") or status_of(error) == 501
 
 
 def is_refused_condition(error: Exception) -> bool:
@@ -121,7 +126,7 @@ def map_failure(error: Exception, doing: str, path: str, *, attempts: int = 1) -
             f"The bucket {bucket} does not exist, so {place} cannot be read or written.",
             hint="Check its name, and the endpoint and region it is asked for at.",
         )
-    if code in _MISSING:
+    if code in MISSING_CODES:
         return FileMissingError(f"{place} does not exist.")
     if is_refused_condition(error):
         return FileExistsAlreadyError(f"{place} exists already.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, BinaryIO, TypeVar, cast
@@ -16,7 +17,9 @@ from tailerd.errors import (
     StorageError,
 )
 from tailerd.storage.base import FileMeta
+from tailerd.storage.deletion import BATCH_FILES
 from tailerd.storage.output import Output
+from tailerd.storage.s3.batch_deletion import delete_batch
 from tailerd.storage.s3.connection import Connection, Request, S3Client
 from tailerd.storage.s3.failures import VENDOR_ERRORS, is_beyond_the_end
 from tailerd.storage.s3.io_thread import IoThread, io_thread
@@ -79,6 +82,32 @@ class S3Store:
             if not answer.get("IsTruncated") or not token:
                 return
             asked["ContinuationToken"] = token
+
+    async def list_folders(
+        self, folder: str, starts_with: str = "", on_page: Callable[[], None] | None = None
+    ) -> AsyncIterator[str]:
+        """List as `ListsFolders.list_folders` says; files beside the folders come along unseen."""
+        bucket, key = split(folder.rstrip("/"))
+        prefix = f"{key}/" if key else ""
+        asked: dict[str, object] = {"Bucket": bucket, "Delimiter": "/"}
+        asked["Prefix"] = prefix + starts_with
+        while True:
+            if on_page is not None:
+                on_page()
+            answer = await self._ask("list", folder, lambda client: client.list_objects_v2(**asked))
+            for entry in cast(list[dict[str, str]], answer.get("CommonPrefixes", [])):
+                yield entry["Prefix"].removeprefix(prefix).removesuffix("/")
+            token = answer.get("NextContinuationToken")
+            if not answer.get("IsTruncated") or not token:
+                return
+            asked["ContinuationToken"] = token
+
+    async def has_files(self, folder: str) -> bool:
+        """Tell whether any key begins with `folder/`."""
+        bucket, key = split(folder)
+        asked = {"Bucket": bucket, "Prefix": f"{key}/", "MaxKeys": 1}
+        answer = await self._ask("list", folder, lambda client: client.list_objects_v2(**asked))
+        return bool(answer.get("Contents"))
 
     async def get(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         """Return the file's bytes, or `length` of them from `start`; fewer at the end."""
@@ -216,37 +245,22 @@ class S3Store:
         await io_thread().run(self._delete([path]))
 
     async def delete_many(self, paths: Sequence[str]) -> None:
-        """Delete files of one bucket, a thousand with one request."""
+        """Delete as `DeletesMany.delete_many` says."""
         await io_thread().run(self._delete(list(paths)))
 
     async def _delete(self, paths: list[str]) -> None:
-        if len(paths) == 1:
-            bucket, key = split(paths[0])
-            try:
-                await self.call(
-                    Request(doing="delete", path=paths[0]),
-                    lambda client: client.delete_object(Bucket=bucket, Key=key),
-                )
-            except FileMissingError:
-                return
-            return
-        for first in range(0, len(paths), 1000):
-            await self._delete_batch(paths[first : first + 1000])
+        for first in range(0, len(paths), BATCH_FILES):
+            batch = paths[first : first + BATCH_FILES]
+            if len(batch) == 1:
+                await self._delete_one(batch[0])
+            else:
+                await delete_batch(self, batch)
 
-    async def _delete_batch(self, paths: list[str]) -> None:
-        bucket = split(paths[0])[0]
-        named = {"Objects": [{"Key": split(path)[1]} for path in paths], "Quiet": True}
-        answer = await self.call(
-            Request(doing="delete", path=paths[0]),
-            lambda client: client.delete_objects(Bucket=bucket, Delete=named),
-        )
-        failed = cast(list[dict[str, str]], answer.get("Errors", []))
-        if failed:
-            first = failed[0]
-            raise StorageError(
-                f"{len(failed)} of {len(paths)} files of s3://{bucket} were not deleted, first"
-                f" {first.get('Key')}: {first.get('Code')}."
-            )
+    async def _delete_one(self, path: str) -> None:
+        bucket, key = split(path)
+        request = Request(doing="delete", path=path)
+        with suppress(FileMissingError):
+            await self.call(request, lambda client: client.delete_object(Bucket=bucket, Key=key))
 
     def open_input(self, path: str) -> BinaryIO:
         """Open a file for random reading, blocking: one request, with which a small one is read."""

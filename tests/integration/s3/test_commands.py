@@ -105,30 +105,6 @@ def test_the_daemon_delivers_and_maintains_a_table_in_a_bucket(
     assert f"orders/_delta_log/{3:020}.checkpoint.parquet" in names
 
 
-@pytest.mark.spark
-def test_spark_reads_a_bucket_as_the_configuration_says_in_its_own_processes(
-    s3_versitygw: S3Server, table: TableBuilder, tmp_path: Path
-) -> None:
-    bucket = s3_versitygw.new_bucket()
-    upload(s3_versitygw, table.log.parent, bucket, "orders")
-    place = f"s3://{bucket}/orders"
-    file = configuration(s3_versitygw, s3_versitygw.endpoint, tmp_path, place)
-    engine = ("--engine", "spark", "--once")
-    # Only the file knows the keys of this server, which checks them.
-    ran = subprocess.run(
-        [sys.executable, "-m", "tailerd", "run", "--config", str(file), *engine],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert ran.returncode == 0, ran.stderr
-    files = (tmp_path / "out").rglob("*.jsonl")
-    rows = [json.loads(line) for path in files for line in path.read_text().splitlines()]
-    assert sorted(row["id"] for row in rows) == sorted(row["id"] for row in table.rows())
-
-
 def test_without_conditional_put_rows_are_delivered_and_maintenance_says_why_not(
     s3_moto: S3Server, table: TableBuilder, tmp_path: Path
 ) -> None:

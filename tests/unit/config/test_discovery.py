@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from tailerd.config import Config, discover_tables
+from tailerd.config import Config
+from tailerd.config.discovery import table_name, with_tables_found
 from tailerd.config.loading import load_config
 from tailerd.errors import ConfigError
 from tailerd.sinks.file_config import FileSinkConfig
+from tailerd.sources.delta.table_search import discover_tables
 
 TEMPLATE = {"from": "snapshot", "sink": {"kind": "file", "path": "/out/{name}"}}
 
@@ -74,6 +76,51 @@ def test_nothing_is_found_where_nothing_is(tmp_path: Path) -> None:
     assert (discovery.found, discovery.config.tables) == ({}, {})
 
 
+def test_a_template_may_have_durations_and_sizes(tmp_path: Path) -> None:
+    template = {
+        **TEMPLATE,
+        "poll_interval": "250ms",
+        "max_bytes_per_batch": "1MiB",
+        "maintenance": {"checkpoint": {"every_age": "1h"}},
+    }
+    table = discover_tables(config_of(lake(tmp_path, "orders"), template)).config.tables["orders"]
+    assert (table.poll_interval, table.max_bytes_per_batch) == (0.25, 1 << 20)
+    assert table.maintenance is not None
+    assert table.maintenance.checkpoint is not None
+    assert table.maintenance.checkpoint.every_age == 3600
+
+
+@pytest.mark.parametrize(
+    ("pattern", "folder", "name"),
+    [
+        ("/lake/*", "/lake/orders", "orders"),
+        ("/lake/*/*", "/lake/eu/orders", "orders"),
+        ("/lake/*/orders", "/lake/eu/orders", "eu-orders"),
+        ("s3://lake/*/or[d]ers", "s3://lake/eu/orders", "orders"),
+        ("s3://lake/a/*/b/orders", "s3://lake/a/x y/b/orders", "x-y-b-orders"),
+        ("file:///lake/*/v1/", "/lake/eu/v1", "eu-v1"),
+        ("/lake/orders", "/lake/orders", "orders"),
+    ],
+)
+def test_a_table_is_named_after_what_tells_it_apart(pattern: str, folder: str, name: str) -> None:
+    assert table_name(pattern, folder) == name
+
+
+def test_a_table_of_the_file_in_a_bucket_is_not_found_again() -> None:
+    own = {"path": "s3a://lake/orders/", "sink": {"kind": "console"}}
+    config = config_of("s3://lake/*", tables={"mine": own})
+    found = with_tables_found(config, {"lake": ["s3://lake/orders", "s3://lake/refunds"]})
+    assert list(found.config.tables) == ["mine", "refunds"]
+    assert found.config.tables["refunds"].path == "s3://lake/refunds"
+
+
+def test_buckets_are_looked_through_less_often_than_folders() -> None:
+    intervals = [
+        config_of(pattern).discover["lake"].interval_seconds for pattern in ("/l/*", "s3://l/*")
+    ]
+    assert intervals == [60, 600]
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -84,7 +131,9 @@ def test_nothing_is_found_where_nothing_is(tmp_path: Path) -> None:
         ("{path: /l/*, template: {sink: {kind: fil}}}", ["template.sink.kind", "`file`"]),
         ("{path: /l/*, evry: 1s, template: {sink: {kind: console}}}", ["evry", "`every`"]),
         ("{path: /l/*, every: 10, template: {sink: {kind: console}}}", ["every", "10s"]),
-        ("{path: 's3://b/*', template: {sink: {kind: console}}}", ["s3://"]),
+        ("{path: 'gs://b/*', template: {sink: {kind: console}}}", ["gs://"]),
+        ("{path: 's3://b', template: {sink: {kind: console}}}", ["s3://bucket/lake/*"]),
+        ("{path: 's3://*/lake', template: {sink: {kind: console}}}", ["one section for each"]),
         ("{path: /l/*}", ["template is missing"]),
         ("{path: /l/*, template: {engine: arrow, sink: {kind: stream, format: delta}}}", ["arrow"]),
     ],

@@ -90,3 +90,12 @@ async def test_a_data_file_is_opened_by_path_or_url(tmp_path: Path) -> None:
             assert pq.ParquetFile(opened).metadata.num_rows == 2
     with pytest.raises(FileMissingError):
         open_data_file(f"{path}x")
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://me:hush@lake/orders", "s3a://me:hush@lake", "s3n://hush@l", "s3://me:hu/sh@l"]
+)
+def test_a_url_with_credentials_is_refused_without_repeating_it(url: str) -> None:
+    with pytest.raises(ConfigError, match="has no room for credentials") as caught:
+        locate(url)
+    assert "hu" not in str(caught.value)

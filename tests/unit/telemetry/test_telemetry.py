@@ -29,8 +29,6 @@ NOT_COUNTED = {
     events.ShutdownRequested,
     events.MaintenanceStarted,
     events.WatcherUnavailable,
-    events.NotificationsFailed,
-    events.NotificationsResumed,
     events.NotificationRejected,
     events.ChecksumDiffered,
     events.CommitObserved,

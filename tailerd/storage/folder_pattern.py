@@ -1,0 +1,114 @@
+"""Folders that match a pattern, in a store where only listing tells what folders there are."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from fnmatch import translate
+from functools import partial
+from typing import TypeVar
+
+from tailerd.errors import ConfigError
+from tailerd.storage.base import ListsFolders
+
+T = TypeVar("T")
+
+MOST_REQUESTS = 10_000
+"""Of one look. A pattern that needs more finds what nobody meant."""
+
+_AT_ONCE = 16
+_WILDCARD = re.compile(r"[*?\[]")
+
+
+def has_wildcard(text: str) -> bool:
+    """Tell whether `*`, `?` or `[` is in a part of a pattern."""
+    return _WILDCARD.search(text) is not None
+
+
+class FolderPattern:
+    """A pattern such as `bucket/lake/*/orders`, matched level by level, no deeper than it goes.
+
+    Wildcards match within one level. As in a shell `*` matches no name that begins with a dot.
+    """
+
+    def __init__(
+        self, store: ListsFolders, pattern: str, on_request: Callable[[], None] | None = None
+    ) -> None:
+        """Prepare; the first part of a pattern is taken literally.
+
+        Args:
+            on_request: Called before each request.
+        """
+        self._store = store
+        self._pattern = pattern
+        self._on_request = on_request
+        self._requests = 0
+        self._running = asyncio.Semaphore(_AT_ONCE)
+
+    async def holding(self, part: str, known: Collection[str] = ()) -> list[str]:
+        """Return the folders that match and hold a folder `part`, in the order of their names.
+
+        A listing for each folder above a wildcard, and one key asked for in each that matches.
+
+        Args:
+            known: Folders that hold it, if they are there: where a listing shows that, no more is
+                asked of them.
+
+        Raises:
+            StorageError: Of a request.
+            ConfigError: It takes more than `MOST_REQUESTS`.
+        """
+        self._requests = 0
+        first, *parts = self._pattern.split("/")
+        folders, is_listed = [first], False
+        for level in parts:
+            is_listed = has_wildcard(level)
+            if is_listed:
+                found = await self._each(partial(self._below, level=level), folders)
+                folders = [name for names in found for name in names]
+            else:
+                folders = [f"{folder}/{level}" for folder in folders]
+        there = set(known) if is_listed else set()
+        asked = [folder for folder in folders if folder not in there]
+        holds = await self._each(partial(self._holds, part=part), asked)
+        there |= {folder for folder, is_held in zip(asked, holds, strict=True) if is_held}
+        return sorted(folder for folder in folders if folder in there)
+
+    async def _each(self, ask: Callable[[str], Awaitable[T]], folders: Sequence[str]) -> list[T]:
+        """Ask of each folder, some at once; return the answers in order."""
+
+        async def one(folder: str) -> T:
+            async with self._running:
+                return await ask(folder)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(one(folder)) for folder in folders]
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from failures
+        return [task.result() for task in tasks]
+
+    async def _below(self, folder: str, level: str) -> list[str]:
+        matches = re.compile(translate(level)).match
+        fixed = _WILDCARD.split(level, maxsplit=1)[0]
+        return [
+            f"{folder}/{name}"
+            async for name in self._store.list_folders(folder, fixed, self._count)
+            if name and matches(name) and (level.startswith(".") or not name.startswith("."))
+        ]
+
+    async def _holds(self, folder: str, part: str) -> bool:
+        self._count()
+        return await self._store.has_files(f"{folder}/{part}")
+
+    def _count(self) -> None:
+        self._requests += 1
+        if self._requests > MOST_REQUESTS:
+            raise ConfigError(
+                f"Looking for {self._pattern} takes more than {MOST_REQUESTS:,} requests, because"
+                " so many folders and files are beside the tables.",
+                hint="Name more of the path in the pattern, or name the tables.",
+            )
+        if self._on_request is not None:
+            self._on_request()

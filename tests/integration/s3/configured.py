@@ -1,0 +1,71 @@
+"""Configurations of daemons on tables in buckets, and what their file sinks hold."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.s3.servers import ACCESS_KEY, SECRET_KEY, S3Server
+
+STATIC_KEYS = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
+
+
+def write_tables_config(
+    folder: Path,
+    server: S3Server,
+    tables: dict[str, str],
+    *,
+    endpoint: str = "",
+    keys: dict[str, Any] | None = None,
+    options: dict[str, Any] | None = None,
+    **top: Any,
+) -> Path:
+    """Write a configuration with a file sink for each table, all of them looked at often.
+
+    Args:
+        tables: Their places by name.
+        endpoint: Where buckets are asked for; the server's own by default.
+        keys: More of the section `storage`; static keys by default.
+        options: More of each table.
+        top: More of the whole.
+    """
+    storage: dict[str, Any] = {"endpoint": endpoint or server.endpoint, "region": "us-east-1"}
+    config: dict[str, Any] = {
+        "engine": "arrow",
+        "state": str(folder / "state"),
+        "growth": False,
+        "http": {"listen": "127.0.0.1:0"},
+        "storage": storage | (STATIC_KEYS if keys is None else keys),
+        "tables": {
+            name: {
+                "path": place,
+                "from": "0",
+                "poll_interval": "200ms",
+                "sink": {"kind": "file", "path": str(folder / "out" / name)},
+                **(options or {}),
+            }
+            for name, place in tables.items()
+        },
+        **top,
+    }
+    path = folder / "tailerd.yaml"
+    path.write_text(yaml.safe_dump(config, sort_keys=False))
+    return path
+
+
+def delivered(folder: Path, name: str) -> list[dict[str, Any]]:
+    """Return the change rows that a table's sink holds, without the commits' times."""
+    rows: list[dict[str, Any]] = []
+    for path in sorted((folder / "out" / name).rglob("*.jsonl")):
+        try:
+            lines = path.read_text().splitlines()
+        except FileNotFoundError:
+            # Replaced by a restart between the look and the read.
+            return delivered(folder, name)
+        rows += [json.loads(line) for line in lines]
+    for row in rows:
+        del row["_commit_timestamp"]
+    return rows

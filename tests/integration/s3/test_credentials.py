@@ -1,0 +1,148 @@
+"""Credentials that expire while the daemon runs, and whoever renews them beside it."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.daemon.running import daemon, eventually, log_of, page
+from tests.integration.s3.configured import delivered, write_tables_config
+from tests.integration.s3.living_table import LivingTable
+from tests.s3.notified import NotifiedBucket
+from tests.s3.proxy import Fault, FaultProxy, Seen
+from tests.s3.servers import S3Server
+
+Renew = Callable[[str], None]
+_KEY = re.compile(r"Credential=([^/]+)/")
+
+
+class Turnstile(FaultProxy):
+    """Lets nobody in but holders of the keys that are good at the moment.
+
+    Attributes:
+        is_good: Tells of an access key.
+        used: Keys that were shown, in order of their first use.
+    """
+
+    def __init__(self, target: int) -> None:
+        super().__init__(target)
+        self.is_good: Callable[[str], bool] = lambda key: True
+        self.used: dict[str, None] = {}
+        self.choose = self._look_at_key
+
+    def _look_at_key(self, seen: Seen) -> Fault | None:
+        found = _KEY.search(seen.headers.get("authorization", ""))
+        key = found[1] if found else ""
+        self.used[key] = None
+        return None if self.is_good(key) else Fault.EXPIRED
+
+
+@pytest.fixture
+def living(s3_moto: S3Server, tmp_path: Path) -> LivingTable:
+    return LivingTable(tmp_path / "table", NotifiedBucket(s3_moto))
+
+
+@pytest.fixture
+def turnstile(s3_moto: S3Server) -> Iterator[Turnstile]:
+    with Turnstile(s3_moto.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture(autouse=True)
+def no_other_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN", "PROFILE"):
+        monkeypatch.delenv(f"AWS_{name}", raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+
+
+def shared_file(folder: Path) -> Renew:
+    """Somebody writes new keys into the credentials file."""
+
+    def renew(key: str) -> None:
+        (folder / "credentials").write_text(
+            f"[lake]\naws_access_key_id = {key}\naws_secret_access_key = hush-{key}\n"
+            f"aws_session_token = psst-{key}\n"
+        )
+
+    return renew
+
+
+def credential_process(folder: Path) -> Renew:
+    """A program prints keys that it says are good for long."""
+    answer = folder / "answer.json"
+    program = f"{sys.executable} -c \"print(open('{answer}').read())\""
+    (folder / "config").write_text(f"[profile lake]\ncredential_process = {program}\n")
+
+    def renew(key: str) -> None:
+        keys = {"AccessKeyId": key, "SecretAccessKey": f"hush-{key}", "SessionToken": f"psst-{key}"}
+        answer.write_text(json.dumps({"Version": 1, "Expiration": "2099-01-01T00:00:00Z", **keys}))
+
+    return renew
+
+
+@pytest.mark.parametrize("provider", [shared_file, credential_process])
+def test_keys_of_a_profile_are_looked_for_anew_until_somebody_renewed_them(
+    living: LivingTable, turnstile: Turnstile, tmp_path: Path, provider: Callable[[Path], Renew]
+) -> None:
+    renew = provider(tmp_path)
+    renew("first")
+    config = write_tables_config(
+        tmp_path,
+        living.notified.server,
+        {"orders": living.place},
+        endpoint=turnstile.endpoint,
+        keys={"profile": "lake"},
+    )
+    with daemon(config):
+        eventually(lambda: ids(tmp_path) == living.ids)
+        turnstile.is_good = lambda key: key == "second"
+        living.append()
+        eventually(lambda: "credentials_expired" in page(config, "/status"))
+        [status] = json.loads(page(config, "/status"))["tables"]
+        assert status["state"] == "retrying"
+        assert ids(tmp_path) == living.ids[:-1]
+        renew("second")
+        eventually(lambda: ids(tmp_path) == living.ids)
+        # Renewed in time, nobody hears of it.
+        told = log_of(config).count("credentials_expired")
+        renew("third")
+        turnstile.is_good = lambda key: key == "third"
+        living.append()
+        eventually(lambda: ids(tmp_path) == living.ids)
+        assert log_of(config).count("credentials_expired") == told
+    assert not re.search("hush|psst", log_of(config))
+    assert [*turnstile.used] == ["first", "second", "third"]
+
+
+def test_a_web_identity_gets_other_keys_when_the_first_expire(
+    living: LivingTable, turnstile: Turnstile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = living.notified.server
+    (tmp_path / "token").write_text("a-token-of-the-cluster")
+    monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/lake")
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", server.endpoint)
+    config = write_tables_config(
+        tmp_path, server, {"orders": living.place}, endpoint=turnstile.endpoint, keys={}
+    )
+    with daemon(config):
+        for _ in range(3):
+            living.append()
+            eventually(lambda: ids(tmp_path) == living.ids)
+            expired = frozenset(turnstile.used)
+            turnstile.is_good = lambda key: key not in expired  # noqa: B023
+    assert len(turnstile.used) >= 3
+    assert all(key.startswith("ASIA") for key in turnstile.used)
+    assert "credentials_expired" not in log_of(config)
+    assert "a-token-of-the-cluster" not in log_of(config)
+
+
+def ids(folder: Path) -> list[int]:
+    return [row["id"] for row in delivered(folder, "orders")]

@@ -1,0 +1,131 @@
+"""However a configuration is wrong, nothing that is said about it has a secret in it."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tailerd.config.loading import parse_config
+from tailerd.errors import ConfigError
+from tailerd.storage.s3.settings import S3Settings
+
+SECRET = "unsayable"
+SECRETS = st.from_regex(r"unsayable[a-zA-Z0-9+/=]{0,30}", fullmatch=True)
+
+PLACES: list[tuple[str, ...]] = [
+    ("storage", "access_key_id"),
+    ("storage", "secret_access_key"),
+    ("storage", "session_token"),
+    ("storage", "buckets", "lake", "access_key_id"),
+    ("storage", "buckets", "lake", "secret_access_key"),
+    ("storage", "buckets", "lake", "session_token"),
+    ("http", "token"),
+    ("tables", "orders", "sink", "producer", "sasl_plain_password"),
+    ("spark", "conf", "spark.hadoop.fs.s3a.secret.key"),
+]
+"""Where secrets belong."""
+
+URLS: list[tuple[str, ...]] = [
+    ("storage", "endpoint"),
+    ("storage", "buckets", "lake", "endpoint"),
+    ("notifications", "queue"),
+    ("notifications", "endpoint"),
+    ("tables", "orders", "path"),
+    ("state",),
+    ("discover", "found", "path"),
+]
+"""Where people put them into a URL, and they are refused."""
+
+WRONG: list[tuple[tuple[str, ...], Any]] = [
+    (("storage", "regoin"), "x"),
+    (("storage", "attempts"), "many"),
+    (("storage", "anonymous"), True),
+    (("storage", "buckets", "lake", "anonymous"), True),
+    (("storage", "buckets", "lake", "wrong"), 1),
+    (("tables", "orders", "sink", "wrong"), 1),
+    (("tables", "orders", "sink", "producer", "security_protocol"), "NONE"),
+    (("tables", "orders", "sink", "producer", "no_such_option"), "x"),
+    (("tables", "orders", "poll_interval"), "often"),
+    (("http", "hosts"), ["*"]),
+    (("engine",), "steam"),
+]
+WRAPPED = st.sampled_from(
+    [
+        lambda secret: secret,
+        lambda secret: [secret],
+        lambda secret: {"value": secret},
+        lambda secret: {secret: 1},
+    ]
+)
+
+
+def minimal() -> dict[str, Any]:
+    sink = {"kind": "kafka", "topic": "t", "bootstrap_servers": ["b:9092"], "producer": {}}
+    return {"engine": "arrow", "tables": {"orders": {"path": "s3://lake/orders", "sink": sink}}}
+
+
+def put(config: dict[str, Any], place: tuple[str, ...], value: object) -> None:
+    *folders, name = place
+    for folder in folders:
+        config = config.setdefault(folder, {})
+    config[name] = value
+
+
+def all_that_is_said(text: str, environment: dict[str, str]) -> str:
+    """Return whatever a command could show of it, `--debug` included."""
+    try:
+        config = parse_config(text, environment, where="tailerd.yaml")
+    except ConfigError as error:
+        return "".join([str(error), *traceback.format_exception(error)])
+    accounts = S3Settings.of_config(config.storage)
+    # What is for Spark's own eyes goes to Spark only.
+    parts = [config.storage, config.http, config.tables, config.notifications, accounts]
+    return repr(parts) + config.model_dump_json(exclude={"spark"})
+
+
+@settings(max_examples=50)
+@given(
+    secret=SECRETS,
+    places=st.lists(st.sampled_from(PLACES), min_size=1, max_size=4, unique=True),
+    wrong=st.lists(st.sampled_from(WRONG), max_size=2),
+    wrapped=WRAPPED,
+    is_in_environment=st.booleans(),
+)
+def test_a_secret_in_its_place_is_never_said(
+    secret: str, places: Any, wrong: Any, wrapped: Any, is_in_environment: bool
+) -> None:
+    config, environment = minimal(), {}
+    for place in places:
+        if is_in_environment and "orders" not in place and "conf" not in place:
+            environment["TAILERD__" + "__".join(place).upper()] = secret
+        else:
+            put(config, place, wrapped(secret))
+    for place, value in wrong:
+        put(config, place, value)
+    assert SECRET not in all_that_is_said(yaml.safe_dump(config), environment)
+
+
+@pytest.mark.parametrize("place", URLS, ids=".".join)
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "https"])
+def test_a_secret_in_a_url_is_refused_and_not_said(place: tuple[str, ...], scheme: str) -> None:
+    config = minimal()
+    if place[0] == "discover":
+        config["discover"] = {"found": {"template": {"sink": {"kind": "console"}}}}
+    slash = "" if scheme == "s3" else "a/b"
+    put(config, place, f"{scheme}://me:{slash}{SECRET}@lake/orders")
+    said = all_that_is_said(yaml.safe_dump(config), {})
+    assert SECRET not in said
+    assert "ConfigError" in said
+
+
+@pytest.mark.parametrize("tail", ["'", "\t: x", ": [", "\n  - : :", "\x00"])
+def test_a_file_that_is_no_yaml_is_not_quoted(tail: str) -> None:
+    text = f'storage:\n  secret_access_key: "{SECRET}{tail}\ntables: {{'
+    said = all_that_is_said(text, {})
+    assert "is not valid YAML" in said
+    assert SECRET not in said
