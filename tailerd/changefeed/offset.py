@@ -27,7 +27,9 @@ class Offset:
     """The first thing not yet delivered. Be careful of off-by-one errors: it points *at* work.
 
     Attributes:
-        table_id: Identity of the table (`metaData.id`); offsets of two tables never compare.
+        table_id: Identity (`metaData.id`) the table had in `last_version`. A table replaced by
+            `CREATE OR REPLACE TABLE` gets another one within its log, so offsets of one log may
+            differ in it: `ChangeSource` tells whether an offset is of its log.
         version: The version whose rows come next.
         phase: `snapshot` while the rows of `version` itself are given as inserts; `follow` once
             commits are. The snapshot of V is before the commit V + 1.
@@ -44,20 +46,17 @@ class Offset:
 
     @property
     def order(self) -> tuple[int, int, int]:
-        """Sort key within one table."""
+        """Sort key within one log."""
         return (self.version, 0 if self.phase is Phase.SNAPSHOT else 1, self.position)
 
-    def is_before(self, other: Offset) -> bool:
-        """Tell whether this offset comes before `other`.
+    @property
+    def last_version(self) -> Version:
+        """The last version before it or partly before it; -1 before the first."""
+        is_commit_start = self.phase is Phase.FOLLOW and self.position == 0
+        return Version(self.version - 1) if is_commit_start else self.version
 
-        Raises:
-            OffsetError: The two belong to different tables.
-        """
-        if self.table_id != other.table_id:
-            raise OffsetError(
-                f"Offsets of table {self.table_id} and of table {other.table_id} cannot be"
-                " compared, because they count different logs."
-            )
+    def is_before(self, other: Offset) -> bool:
+        """Tell whether this offset comes before `other`, which must be of the same log."""
         return self.order < other.order
 
     def at(self, position: int) -> Self:

@@ -94,11 +94,16 @@ class TableGrowth:
         self._first_version = 0
         self._commits: deque[tuple[int, int, int]] = deque()
         self._news: list[CommitFacts] = []
+        self._table_ids: set[str] = set()
 
     @property
     def table_id(self) -> str:
-        """Identity of the table that was opened."""
+        """Identity of the table at that version."""
         return self._cache.snapshot.state.metadata.id
+
+    def is_of(self, table_id: str) -> bool:
+        """Tell whether the table has this identity, or had it when it was opened or since."""
+        return table_id == self.table_id or table_id in self._table_ids
 
     @property
     def metadata(self) -> Metadata:
@@ -130,6 +135,7 @@ class TableGrowth:
             snapshot = await self._cache.open(max(0, next_version - 1))
         except MissingVersionError:
             snapshot = await self._cache.open()
+        self._table_ids = {snapshot.state.metadata.id}
         self._first_version = snapshot.version + 1
         rows = await count_rows(self._reader, snapshot)
         self._stored_rows = None if rows is None else rows + snapshot.files.vectors.deleted_rows
@@ -195,6 +201,7 @@ class TableGrowth:
     def _take(self, found: CommitBody, files_before: int) -> None:
         commit = found.commit
         self._log.advance(found.file)
+        self._table_ids.add(self.table_id)
         self._news.append(_facts_of(found))
         self._commits.append((commit.version, *_work_of(commit)))
         # A file that is added again, or removed twice, makes the sums of rows wrong.

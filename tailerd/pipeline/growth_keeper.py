@@ -157,7 +157,7 @@ class GrowthKeeper:
         growth, times_moved_back = self._tables.get(table, (None, 0))
         now = self._clock.monotonic()
         if growth is not None and not (
-            heard.table_id == growth.table_id
+            growth.is_of(heard.table_id)
             and heard.times_moved_back == times_moved_back
             and next_version <= growth.version + 1 + COMMITS_AT_ONCE
         ):

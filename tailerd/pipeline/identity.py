@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tailerd.changefeed.change_task import ChangeMode
-from tailerd.changefeed.offset import Offset, Phase, Version
+from tailerd.changefeed.offset import Offset, Version
 from tailerd.changefeed.saved_offset import OffsetStore, SavedOffset
 from tailerd.errors import OffsetError, TableRecreatedError
 from tailerd.sources.base import ChangeSource
@@ -23,7 +25,8 @@ async def save_offset(
 async def identified(offset: Offset, changes: ChangeMode, source: ChangeSource) -> SavedOffset:
     """Return an offset together with the identity of what it counts."""
     identity = await source.identity(last_version(offset))
-    return SavedOffset(offset=offset, changes=changes, schema_id=identity.schema_id)
+    named = replace(offset, table_id=identity.table_id)
+    return SavedOffset(offset=named, changes=changes, schema_id=identity.schema_id)
 
 
 async def check_identity(
@@ -46,8 +49,8 @@ async def check_identity(
     reset = f"Run `tailerd offsets reset {table} --to snapshot`, or set on_gap."
     if identity.table_id != saved.offset.table_id:
         raise TableRecreatedError(
-            f"The saved offset of {table} belongs to table {saved.offset.table_id}, and"
-            f" {source.name} now holds table {identity.table_id}: it was dropped and created"
+            f"The saved offset of {table} belongs to table {saved.offset.table_id}, and the log of"
+            f" {source.name} now has table {identity.table_id} there: it was dropped and created"
             " again.",
             hint=reset,
         )
@@ -61,5 +64,4 @@ async def check_identity(
 
 def last_version(end: Offset) -> Version:
     """Return the last version before `end` or partly before it; -1 before the first."""
-    is_commit_start = end.phase is Phase.FOLLOW and end.position == 0
-    return Version(end.version - 1) if is_commit_start else end.version
+    return end.last_version

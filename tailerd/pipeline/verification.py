@@ -176,7 +176,11 @@ class Verification:
     async def _snapshot(self, version: Version) -> AsyncIterator[Rows]:
         reader = RowReader(await self._source.arrow_schema(), "json")
         encoder = JsonEncoder(decimals=_decimals(self._sink))
-        begin = Offset(table_id=self._table_id, version=version, phase=Phase.SNAPSHOT)
+        table_id = self._table_id
+        if version != self._version:
+            # Of a table that was replaced, older versions have another id.
+            table_id = (await self._source.identity(version)).table_id
+        begin = Offset(table_id=table_id, version=version, phase=Phase.SNAPSHOT)
         stream = ChangeStream(self._source, begin, begin.after_version(), limit=DEFAULT_BATCH_LIMIT)
         async with aclosing(stream.batches()) as batches:
             async for batch in batches:

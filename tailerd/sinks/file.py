@@ -105,6 +105,9 @@ class FileSink:
         """
         parts: list[Part] = []
         try:
+            if delivery.end.table_id != delivery.start.table_id:
+                # Before the offset is saved: whoever has it, is let in.
+                await in_thread(self._claim_too, delivery.end.table_id)
             rows = await self._write_parts(delivery, parts)
             await in_thread(self._publish, parts)
         except BaseException as error:
@@ -206,26 +209,45 @@ class FileSink:
 
     def _claim(self, table_id: str) -> None:
         """Make sure that the folder is this table's: its file names would mix with another's."""
-        marker = self._folder / _MARKER
-        if not marker.exists():
-            with temporary(marker).open("wb") as file:
-                file.write(json.dumps({"format": _FORMAT, "table_id": table_id}).encode())
-                close_durably(file)
-            publish(marker)
+        if not (self._folder / _MARKER).exists():
+            self._write_marker([table_id])
             return
+        owners = self._owners()
+        if table_id not in owners:
+            raise ConfigError(
+                f"The folder {self._folder} holds changes of the table with id {owners[-1]}, not of"
+                f" {table_id}: the table was made anew, or the folder belongs to another.",
+                hint="Give the sink another folder, or empty this one.",
+            )
+
+    def _claim_too(self, table_id: str) -> None:
+        """Let the folder also be of the id that the table has since it was replaced."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        owners = self._owners() if (self._folder / _MARKER).exists() else []
+        if table_id not in owners:
+            self._write_marker([*owners, table_id])
+
+    def _owners(self) -> list[str]:
+        """Return the ids of the folder's table, one for each time it was replaced."""
+        marker = self._folder / _MARKER
         try:
-            owner = json.loads(marker.read_text())["table_id"]
-        except (ValueError, KeyError, TypeError) as error:
+            fields = json.loads(marker.read_text())
+            return [str(fields["table_id"]), *map(str, fields.get("replaced_by", []))]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError(
                 f"{marker} is damaged, so it cannot be told whose changes {self._folder} holds.",
                 hint="Give the sink another folder, or empty this one.",
             ) from error
-        if owner != table_id:
-            raise ConfigError(
-                f"The folder {self._folder} holds changes of the table with id {owner}, not of"
-                f" {table_id}: the table was made anew, or the folder belongs to another.",
-                hint="Give the sink another folder, or empty this one.",
-            )
+
+    def _write_marker(self, owners: list[str]) -> None:
+        marker = self._folder / _MARKER
+        first, *others = owners
+        fields = {"format": _FORMAT, "table_id": first}
+        content = {**fields, "replaced_by": others} if others else fields
+        with temporary(marker).open("wb") as file:
+            file.write(json.dumps(content).encode())
+            close_durably(file)
+        publish(marker)
 
     def _unwritable(self, error: Exception) -> SinkError:
         # Arrow reports failing writes with errno, but as its own text.

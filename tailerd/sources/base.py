@@ -34,8 +34,9 @@ class TableIdentity:
     """What tells two tables, or two histories of one table, apart.
 
     Attributes:
-        table_id: Identity of the table that is there now.
-        schema_id: Hash of the schema of one version; empty where it can no longer be told.
+        table_id: Identity the table had in one version; that of the newest where it can no longer
+            be told.
+        schema_id: Hash of the schema of that version; empty where it can no longer be told.
     """
 
     table_id: str
@@ -57,7 +58,8 @@ class HearsEvents(Protocol):
 class ChangeSource(Protocol):
     """A table that can be asked for its changes.
 
-    Offsets it returns are of one table id; an offset of another raises `TableRecreatedError`.
+    An offset that is not of its log raises `TableRecreatedError`. A table that is replaced within
+    its log gets another id there, and offsets behind that have it.
     Planning is deterministic: the same start and end give the same tasks in the same order, in
     another process too.
     """
@@ -76,7 +78,7 @@ class ChangeSource(Protocol):
         ...
 
     async def identity(self, version: Version) -> TableIdentity:
-        """Return who the table is, with the schema of `version`; below 0 there is none."""
+        """Return who the table was in `version`; below 0 it has the first id and no schema."""
         ...
 
     async def latest_offset(self, start: Offset, limit: ReadLimit) -> Offset:

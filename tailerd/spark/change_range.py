@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset, Phase, Version
@@ -17,7 +15,7 @@ EARLIEST = "1970-01-01T00:00:00Z"
 
 
 async def starting_offset(
-    source: ChangeSource, options: ReadOptions, *, snapshot_by_default: bool
+    source: DeltaChangeSource, options: ReadOptions, *, snapshot_by_default: bool
 ) -> Offset:
     """Return where a read begins.
 
@@ -30,7 +28,9 @@ async def starting_offset(
     """
     if options.start:
         offset = await source.initial_offset(options.start)
-        return replace(offset, phase=Phase.SNAPSHOT) if options.snapshot else offset
+        return (
+            await source.offset_at(offset.version, Phase.SNAPSHOT) if options.snapshot else offset
+        )
     wants_snapshot = snapshot_by_default if options.snapshot is None else options.snapshot
     return await source.initial_offset("snapshot" if wants_snapshot else EARLIEST)
 
@@ -57,7 +57,7 @@ async def batch_range(source: DeltaChangeSource, options: ReadOptions) -> tuple[
     given = await ending_offset(source, options)
     end = given if given is not None and given.is_before(latest) else latest
     if options.snapshot and not options.start:
-        return replace(end, version=Version(end.version - 1), phase=Phase.SNAPSHOT), end
+        return await source.offset_at(end.version - 1, Phase.SNAPSHOT), end
     start = await starting_offset(source, options, snapshot_by_default=False)
     return start, end
 

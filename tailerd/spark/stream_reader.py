@@ -177,6 +177,9 @@ class _Follower:
         wait = 0.0 if self._ends_at_head or self._is_finished(start) else WAIT_SECONDS
         found = self._loop.call(self._table.latest(start, limit, wait))
         end = clamped(found, start=start, end=self._end)
+        if end is self._end:
+            # What it was called before the stream came there is not what another process expects.
+            end = self._loop.call(self._table.source.offset_at(end.version))
         self._planned = self._loop.call(self._boundary.reach(self._table.source, start, end))
         return self._planned
 

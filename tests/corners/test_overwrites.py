@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tailerd.changefeed.change_task import ChangeMode
+from tailerd.changefeed.limits import ReadLimit
 from tailerd.errors import NotATableError, TableRecreatedError
 from tailerd.sources.delta.source import DeltaChangeSource
 from tests.corners.feed import EVERYTHING, Commands, batches_of, changes, rows_of, told
@@ -133,14 +134,65 @@ async def test_row_14_a_table_that_vanished_is_no_table_any_longer(tmp_path: Pat
         await DeltaChangeSource.open(str(folder))
 
 
-async def test_row_14_another_identity_within_one_log_is_noticed(tmp_path: Path) -> None:
+async def test_row_14_another_identity_within_one_log_is_followed(tmp_path: Path) -> None:
     table = TableBuilder(tmp_path)
-    table.append([{"id": 1, "name": "a"}])
+    [add] = table.append([{"id": 1, "name": "a"}]).adds
     source = await DeltaChangeSource.open(str(tmp_path))
     at = await source.initial_offset("latest")
-    table.commit(table.metadata(id=OTHER_ID))
+    table.commit(
+        table.metadata(id=OTHER_ID), table.remove(add), table.data_file([{"id": 2, "name": "b"}])
+    )
+    table.append([{"id": 3, "name": "c"}])
+    end = await source.latest_offset(at, EVERYTHING)
+    assert (at.table_id, end.table_id) == (table.table_id, OTHER_ID)
+    changed = [(1, "delete", 1), (1, "insert", 2), (2, "insert", 3)]
+    assert told(rows_of(await batches_of(source, at, end)), "id") == changed
+    for mode in (ChangeMode.AUTO, ChangeMode.FILES):
+        assert told(await changes(tmp_path, "1", mode=mode), "id") == changed
+
+
+async def test_row_14_offsets_on_both_sides_of_a_replacement_are_good_in_another_process(
+    tmp_path: Path,
+) -> None:
+    table = TableBuilder(tmp_path)
+    [add] = table.append([{"id": 1, "name": "a"}]).adds
+    at = await (await DeltaChangeSource.open(str(tmp_path))).initial_offset("0")
+    table.commit(
+        table.metadata(id=OTHER_ID), table.remove(add), table.data_file([{"id": 2, "name": "b"}])
+    )
+    again = "5f1d0f6e-7a11-4e2b-9c1d-000000000003"
+    table.commit(table.metadata(id=again))
+    found, ids = [], []
+    for _ in range(4):
+        # The replacing commit is given in two parts, and each part to another process.
+        source = await DeltaChangeSource.open(str(tmp_path))
+        end = await source.latest_offset(at, ReadLimit(max_files=1))
+        found += told(rows_of(await batches_of(source, at, end)), "id")
+        at = end
+        ids.append(at.table_id)
+    assert found == [(0, "insert", 1), (1, "delete", 1), (1, "insert", 2)]
+    assert ids == [table.table_id, OTHER_ID, OTHER_ID, again]
+
+
+async def test_row_14_a_log_begun_anew_with_a_replacement_in_it_is_another_table(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "orders"
+    table = TableBuilder(folder)
+    table.append([{"id": 1, "name": "a"}])
+    clock = SimClock()
+    source = await DeltaChangeSource.open(str(folder), clock=clock)
+    at = await source.latest_offset(await source.initial_offset("0"), EVERYTHING)
+    shutil.rmtree(folder)
+    again = TableBuilder(folder, table_id=OTHER_ID)
+    again.append([{"id": 2, "name": "b"}])
+    again.commit(again.metadata(id="5f1d0f6e-7a11-4e2b-9c1d-000000000003"))
+    await clock.advance(60)
     with pytest.raises(TableRecreatedError):
         await source.latest_offset(at, EVERYTHING)
+    reopened = await DeltaChangeSource.open(str(folder))
+    with pytest.raises(TableRecreatedError):
+        await reopened.latest_offset(at, EVERYTHING)
 
 
 async def test_row_14_replace_keeps_the_identity_and_is_followed(tmp_path: Path) -> None:

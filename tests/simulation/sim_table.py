@@ -70,6 +70,7 @@ class SimTable:
         self._files: list[_File] = []
         self._numbers = iter(range(1, 1_000_000))
         self._extra_columns = 0
+        self._replacements = 0
 
     @property
     def end(self) -> tuple[int, int, int]:
@@ -101,6 +102,7 @@ class SimTable:
             self._compact: 5,
             self._nothing: 4,
             self._alter: 4,
+            self._replace: 3,
         }
         [kind] = self._random.choices(list(kinds), list(kinds.values()))
         await self._commit(await kind())
@@ -194,6 +196,15 @@ class SimTable:
         self._extra_columns += 1
         return [self._metadata()]
 
+    async def _replace(self) -> list[Action]:
+        """As `CREATE OR REPLACE TABLE ... AS SELECT`: other rows, and another id in one log."""
+        self._replacements += 1
+        removes = []
+        for file in list(self._files):
+            self._tell("delete", file.live)
+            removes.append(self._drop(file))
+        return [self._metadata(), *removes, *await self._append(self._random.randint(0, 2))]
+
     # ------------------------------------------------------------------ parts of commits
 
     async def _commit(self, actions: list[Action]) -> None:
@@ -226,7 +237,7 @@ class SimTable:
             for name, kind in kinds.items()
         ]
         body = {
-            "id": f"id-of-{self.name}",
+            "id": f"id-of-{self.name}-{self._replacements}",
             "format": {"provider": "parquet", "options": {}},
             "schemaString": json.dumps({"type": "struct", "fields": fields}),
             "partitionColumns": [],

@@ -60,6 +60,7 @@ class CommitPlan:
     """What a commit means for a reader of changes.
 
     Attributes:
+        table_id: Identity of the table with the commit.
         kind: How its rows are found; `none` when it has none.
         is_whole: Whether its tasks must be delivered together.
         max_tasks: Upper bound of the number of tasks.
@@ -70,6 +71,7 @@ class CommitPlan:
     """
 
     version: Version
+    table_id: str
     timestamp_us: int
     kind: ChangeSourceKind
     is_whole: bool
@@ -126,6 +128,7 @@ def plan_commit(
             pass
     return CommitPlan(
         version=Version(commit.version),
+        table_id=after.metadata.id,
         timestamp_us=timestamp_ms * 1000,
         kind=kind,
         is_whole=kind is ChangeSourceKind.CDC or commit.has_vectors or len(paired) > 0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tailerd.changefeed.change_task import (
     ChangeSourceKind,
@@ -93,11 +93,11 @@ class CommitTasks:
         while (plan := await self._plan(end, is_first=end is start)) is not None:
             tasks, size_bytes = plan.max_tasks, plan.size_bytes
             if end.position == 0 and tasks <= files and size_bytes <= size:  # Case A
-                end, files, size = end.after_version(), files - tasks, size - size_bytes
+                end, files, size = _behind(end, plan), files - tasks, size - size_bytes
             elif end is not start:  # Case B
                 break
             elif plan.is_whole:  # Case C
-                return end.after_version()
+                return _behind(end, plan)
             else:
                 return await self._split(end, limit)  # Case D
         return end
@@ -122,11 +122,11 @@ class CommitTasks:
                     if len(admitted) == files - 1:
                         # The step that follows is asked for just these.
                         self._split_tasks = start, admitted
-                    return start.at(position)
+                    return _inside(start, position, plan)
                 if files <= GROUP_TASKS:
                     admitted.append(task)
                 position = task.position + 1
-        return start.after_version()
+        return _behind(start, plan)
 
     async def groups(self, start: Offset, end: Offset) -> AsyncIterator[TaskGroup]:
         """Yield the tasks of [start, end).
@@ -137,22 +137,25 @@ class CommitTasks:
             TableError: A commit cannot be served truthfully.
         """
         kept, self._split_tasks = self._split_tasks, None
-        if kept is not None and kept[0] == start and end == start.at(kept[1][-1].position + 1):
+        if kept is not None and kept[0] == start:
             _, plan = await self._expect(start.version)
-            yield _group(start, end, plan, kept[1])
-            return
+            if end == _inside(start, kept[1][-1].position + 1, plan):
+                yield _group(start, end, plan, kept[1])
+                return
         at = start
         while at.is_before(end):
             until = end.position if at.version == end.version else None
             found, plan = await self._expect(at.version)
-            after = at.after_version() if until is None else end
+            after = _behind(at, plan) if until is None else end
             ready: list[ChangeTask] = []
             async for found_tasks in self._tasks(found, plan, at.position):
                 ready.extend(t for t in found_tasks if until is None or t.position < until)
                 while len(ready) > GROUP_TASKS:
                     head = ready[:GROUP_TASKS]
                     del ready[:GROUP_TASKS]
-                    reached = at if plan.is_whole else at.at(head[-1].position + 1)
+                    reached = at
+                    if not plan.is_whole:
+                        reached = _inside(at, head[-1].position + 1, plan)
                     yield _group(at, reached, plan, head)
                     at = reached
                 if until is not None and found_tasks and found_tasks[-1].position >= until:
@@ -174,7 +177,7 @@ class CommitTasks:
                 if step.schema != last and step.offset.is_before(end):
                     last = step.schema
                     yield step
-            at = at.after_version()
+            at = _behind(at, plan)
 
     async def _steps_of(self, plan: CommitPlan, at: Offset) -> AsyncIterator[SchemaStep]:
         if plan.kind is ChangeSourceKind.NONE:
@@ -190,7 +193,7 @@ class CommitTasks:
                 if is_deleted is not was_deleted:
                     was_deleted = is_deleted
                     version = Version(plan.version - 1) if is_deleted else plan.version
-                    offset = at.at(task.position)
+                    offset = _inside(at, task.position, plan)
                     yield SchemaStep(offset=offset, version=version, schema=task.schema)
 
     async def _expect(self, version: int) -> tuple[CommitBody, CommitPlan]:
@@ -224,6 +227,16 @@ class CommitTasks:
             planner.end_pass()
             mark, byte = planner.position, 0
             marks.note(mark, number + 1, byte)
+
+
+def _behind(at: Offset, plan: CommitPlan) -> Offset:
+    """Return the offset behind a commit: `CREATE OR REPLACE TABLE` gives the table another id."""
+    return replace(at.after_version(), table_id=plan.table_id)
+
+
+def _inside(at: Offset, position: int, plan: CommitPlan) -> Offset:
+    """Return an offset in the commit at `at`; its first task still belongs to the table before."""
+    return replace(at.at(position), table_id=plan.table_id) if position else at.at(0)
 
 
 def _group(start: Offset, end: Offset, plan: CommitPlan, tasks: list[ChangeTask]) -> TaskGroup:

@@ -21,7 +21,6 @@ from tailerd.errors import (
     FileMissingError,
     MissingVersionError,
     TableError,
-    TableRecreatedError,
     TornCommitError,
 )
 from tailerd.sources.delta.state_timeline import StateTimeline
@@ -176,13 +175,6 @@ class CommitWindow:
         if plan is None:
             before, after = await self.states(found.commit)
             after.check_rows()
-            if after.metadata.id != before.metadata.id:
-                raise TableRecreatedError(
-                    f"Version {version} belongs to table {after.metadata.id}, and the version"
-                    f" before to {before.metadata.id}: the table was replaced, or dropped and"
-                    " created again.",
-                    hint="Reset the pipeline with `tailerd offsets reset NAME --to snapshot`.",
-                )
             time = await self.time_ms(found, after)
             plan = self._plans[version] = plan_commit(found.commit, before, after, time, self.mode)
         return plan
@@ -224,6 +216,9 @@ class CommitWindow:
         """Return protocol and metadata of a version; None where they can no longer be told."""
         if self.timeline.knows(version):
             return self.timeline.at(version)
+        if version == 0 and (0 in self._listed or 0 in self._found):
+            first = await self.commit(0)
+            return None if first is None else (await self.states(first.commit))[1]
         try:
             snapshot, _ = await self.reader.open_listed(version, with_files=False)
         except TableError:

@@ -8,12 +8,20 @@ listing shows at once that the table is still the same and what lies ahead.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Set
+from contextlib import suppress
 
 from tailerd.clock import Clock
 from tailerd.delta.log_reader import LogReader
 from tailerd.delta.protocol.log_path import LogFile
 from tailerd.delta.protocol.log_segment import LogListing
-from tailerd.errors import MissingVersionError, NotATableError, TableRecreatedError
+from tailerd.delta.protocol.snapshot import Snapshot
+from tailerd.errors import (
+    MissingVersionError,
+    NotATableError,
+    TableError,
+    TableRecreatedError,
+)
 from tailerd.sources.delta.commit_window import CommitWindow
 from tailerd.sources.delta.listing_need import ListingNeed
 
@@ -30,17 +38,23 @@ class LogGuard:
     """Watches over the log of one table that is being followed.
 
     Args:
-        name, table_id: What the table is called, and its identity.
+        name: What the table is called.
+        table_ids: Identities that are known to be of its log; its owner adds to them.
         window: Its commits.
         clock: As everywhere.
         head_version: The newest version when it was opened.
     """
 
     def __init__(
-        self, name: str, table_id: str, window: CommitWindow, clock: Clock, head_version: int
+        self,
+        name: str,
+        table_ids: Set[str],
+        window: CommitWindow,
+        clock: Clock,
+        head_version: int,
     ) -> None:
         self._name = name
-        self._table_id = table_id
+        self._table_ids = table_ids
         self._window = window
         self._reader: LogReader = window.reader
         self._clock = clock
@@ -109,13 +123,22 @@ class LogGuard:
                 await self._check_for_another_table(seen)
         self._sure_at = self._clock.monotonic()
 
-    async def end_look(self, start: int, end: int, seen: LogFile | None) -> None:
+    async def end_look(
+        self, start: int, end: int, seen: LogFile | None, *, is_replaced: bool
+    ) -> None:
         """Hear that a step goes from one version to another, and what was newest before.
+
+        Args:
+            is_replaced: Whether the table has another id behind the step: replaced within its log,
+                if it is still the same log.
 
         Raises:
             TableRecreatedError: It leads into another table.
         """
-        if await self._reader.mark() is not None:
+        if is_replaced:
+            # Rare, and a table made anew may look just like it.
+            await self.require_same_table(max(start - 1, 0))
+        elif await self._reader.mark() is not None:
             if seen is not None and seen.version == start - 1:
                 await self._check_for_another_table(seen)
         elif self._window.absent == end:
@@ -162,21 +185,29 @@ class LogGuard:
     async def _check_for_another_table(self, seen: LogFile) -> None:
         """Refuse to go on in a log that took the place of the one `seen` belongs to."""
         if await self._reader.commit_file(seen.version) != seen:
-            await self.require_same_table()
+            await self.require_same_table(seen.version)
 
-    async def require_same_table(self) -> None:
-        """Look at the newest version.
+    async def require_same_table(self, version: int | None = None) -> None:
+        """Look at a version that was read, else at the newest: is it of this table?
 
         Raises:
-            TableRecreatedError: It is of another table.
+            TableRecreatedError: It is of another one.
         """
-        snapshot, _ = await self._reader.open_listed(with_files=False)
-        if snapshot.state.metadata.id != self._table_id:
+        snapshot = await self._snapshot(version)
+        if snapshot.state.metadata.id not in self._table_ids:
             raise TableRecreatedError(
                 f"{self._name} now holds table {snapshot.state.metadata.id}, and table"
-                f" {self._table_id} was read before: it was dropped and created again.",
+                f" {', then '.join(sorted(self._table_ids))} was read before: it was dropped and"
+                " created again.",
                 hint="Reset the pipeline with `tailerd offsets reset NAME --to snapshot`.",
             )
+
+    async def _snapshot(self, version: int | None) -> Snapshot:
+        """Rebuild a version without its files, or the newest where that is no longer possible."""
+        if version is not None:
+            with suppress(TableError):
+                return (await self._reader.open_listed(version, with_files=False))[0]
+        return (await self._reader.open_listed(with_files=False))[0]
 
     def _check_still_there(self, listing: LogListing, version: int) -> None:
         head = listing.head_version

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -70,10 +71,11 @@ class DeltaChangeSource:
         self._commits = CommitTasks(self._window, self._paths)
         self._snapshot: SnapshotTasks | None = None
         self._spool = spool
+        self._table_ids = {state.metadata.id}
         self._guard = LogGuard(
-            name, state.metadata.id, self._window, clock or SystemClock(), head_version
+            name, self._table_ids, self._window, clock or SystemClock(), head_version
         )
-        self._schema_id = (-1, "")
+        self._identity: tuple[int, TableIdentity] | None = None
 
     @classmethod
     async def open(
@@ -140,15 +142,27 @@ class DeltaChangeSource:
 
     @property
     def table_id(self) -> str:
-        """Identity of the table."""
+        """Identity of the table when it was opened."""
         return self._head_state.metadata.id
 
     async def identity(self, version: Version) -> TableIdentity:
-        """Return the table's id and a hash of the schema of `version`, as far as it is known."""
-        if self._schema_id[0] != version:
-            state = None if version < 0 else await self._window.state_at(version)
-            self._schema_id = (version, "" if state is None else schema_id(state.schema))
-        return TableIdentity(table_id=self.table_id, schema_id=self._schema_id[1])
+        """Return the table's id and a hash of the schema in `version`, as far as they are known."""
+        if self._identity is None or self._identity[0] != version:
+            state = await self._window.state_at(max(version, 0))
+            # The oldest commit a log has may be of a version whose beginning is gone.
+            named = state or await self._window.state_at(version + 1) or self._head_state
+            found = TableIdentity(
+                table_id=named.metadata.id,
+                schema_id="" if state is None or version < 0 else schema_id(state.schema),
+            )
+            self._identity = version, found
+        return self._identity[1]
+
+    async def offset_at(self, version: int, phase: Phase = Phase.FOLLOW) -> Offset:
+        """Return the start of a version's commit, or of its snapshot, in this log."""
+        offset = Offset(table_id=self.table_id, version=Version(version), phase=phase)
+        identity = await self.identity(offset.last_version)
+        return replace(offset, table_id=identity.table_id)
 
     async def initial_offset(self, start: str) -> Offset:
         """Return where to begin: `snapshot`, `latest`, a version, or a time.
@@ -163,17 +177,15 @@ class DeltaChangeSource:
                 if self._spool is not None:
                     # Before anybody saves the offset: whoever has it, has the list.
                     with worth_another_look():
-                        await self._snapshot_tasks(self._head_version, is_new=True)
-                return self._offset(self._head_version, Phase.SNAPSHOT)
+                        head = await self.offset_at(self._head_version, Phase.SNAPSHOT)
+                        await self._snapshot_tasks(head, is_new=True)
+                return await self.offset_at(self._head_version, Phase.SNAPSHOT)
             case StartWord.LATEST:
-                return self._offset(self._head_version + 1)
+                return await self.offset_at(self._head_version + 1)
             case int(version):
                 return await self._at_version(version)
             case time:
-                return self._offset(await self._first_from(time))
-
-    def _offset(self, version: int, phase: Phase = Phase.FOLLOW) -> Offset:
-        return Offset(table_id=self.table_id, version=Version(version), phase=phase)
+                return await self.offset_at(await self._first_from(time))
 
     async def _at_version(self, version: int) -> Offset:
         listing = await self._guard.look_around(version)
@@ -190,7 +202,7 @@ class DeltaChangeSource:
                 f" {earliest}), because metadata cleanup removed it.",
                 hint="Use --from snapshot, or a later version.",
             )
-        return self._offset(version)
+        return await self.offset_at(version)
 
     async def _first_from(self, time: datetime.datetime) -> int:
         axis = await TimeAxis.of(self._reader)
@@ -225,10 +237,9 @@ class DeltaChangeSource:
             MissingVersionError: The next version is missing and later ones are there.
             TableError: The next commit cannot be served truthfully.
         """
-        self._check_identity(start)
+        await self._check_identity(start)
         if start.phase is Phase.SNAPSHOT:
-            tasks = await self._snapshot_tasks(start.version)
-            return tasks.furthest(start, limit)
+            return (await self._snapshot_tasks(start)).furthest(start, limit)
         if await self._guard.begin_look(start.version):
             return start
         seen = self._window.newest
@@ -239,40 +250,46 @@ class DeltaChangeSource:
             # The listing may have brought what was missing a moment ago.
             end = await self._commits.furthest(start, limit)
         if end != start:
-            await self._guard.end_look(start.version, end.version, seen)
+            is_replaced = start.table_id != end.table_id
+            await self._guard.end_look(start.version, end.version, seen, is_replaced=is_replaced)
+            self._table_ids |= self._window.timeline.table_ids
         return end
 
     def hear(self, version: int | None) -> None:
         """Hear that something happened; if a version told of is not found, the log is listed."""
         self._guard.hear(version)
 
-    def _check_identity(self, offset: Offset) -> None:
-        if offset.table_id != self.table_id:
+    async def _check_identity(self, offset: Offset) -> None:
+        """Make sure that an offset counts this log; ids that are known to be of it stay known."""
+        if offset.table_id in self._table_ids:
+            return
+        identity = await self.identity(offset.last_version)
+        if offset.table_id != identity.table_id:
             raise TableRecreatedError(
-                f"The offset belongs to table {offset.table_id}, and {self._name} now holds table"
-                f" {self.table_id}: it was dropped and created again.",
+                f"The offset belongs to table {offset.table_id}, and the log of {self._name} now"
+                f" has table {identity.table_id} there: it was dropped and created again.",
                 hint="Reset the pipeline with `tailerd offsets reset NAME --to snapshot`.",
             )
+        self._table_ids.add(offset.table_id)
 
-    async def _snapshot_tasks(self, version: int, *, is_new: bool = False) -> SnapshotTasks:
+    async def _snapshot_tasks(self, at: Offset, *, is_new: bool = False) -> SnapshotTasks:
         """Return the plan of a snapshot; a spool that was begun is gone on with unless `is_new`."""
+        version = at.version
         if is_new or self._snapshot is None or self._snapshot.version != version:
             files: SnapshotFiles | None = None
             if self._spool is not None and not is_new:
-                files = await self._spool.find(self.table_id, version)
+                files = await self._spool.find(at.table_id, version)
             if files is None:
                 files = await self._logged_files(version)
                 if self._spool is not None:
-                    files = await self._spool.write(self.table_id, files)
+                    files = await self._spool.write(at.table_id, files)
             self._snapshot = SnapshotTasks(files, self._paths)
         return self._snapshot
 
     async def _logged_files(self, version: int) -> LoggedFiles:
         snapshot = await self._reader.open(version)
-        if snapshot.state.metadata.id != self.table_id:
-            await (
-                self._guard.require_same_table()
-            )  # Versions before CREATE OR REPLACE have other ids.
+        if snapshot.state.metadata.id not in self._table_ids:
+            await self._guard.require_same_table()
         time = await self._version_time_ms(version, snapshot.state)
         return LoggedFiles(self._reader, snapshot, time)
 
@@ -292,10 +309,10 @@ class DeltaChangeSource:
         Raises:
             TableError: A commit cannot be served truthfully.
         """
-        self._check_identity(start)
+        await self._check_identity(start)
         if start.phase is Phase.SNAPSHOT:
             boundary = end if end.version == start.version else start.after_version()
-            tasks = await self._snapshot_tasks(start.version)
+            tasks = await self._snapshot_tasks(start)
             yield await tasks.group(start, boundary)
             start = boundary
         if start.phase is Phase.FOLLOW:
@@ -305,7 +322,7 @@ class DeltaChangeSource:
     async def schema_steps(self, start: Offset, end: Offset) -> AsyncIterator[SchemaStep]:
         """Yield where in [start, end) rows of another schema begin, the first rows included."""
         if start.phase is Phase.SNAPSHOT and start.is_before(end):
-            schema = (await self._snapshot_tasks(start.version)).schema
+            schema = (await self._snapshot_tasks(start)).schema
             yield SchemaStep(offset=start, version=start.version, schema=schema)
             start = start.after_version()
         async for step in self._commits.schema_steps(start, end):

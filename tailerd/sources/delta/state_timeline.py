@@ -31,6 +31,11 @@ class StateTimeline:
         """The state of the newest known version; None before any is known."""
         return self._states[-1] if self._states else None
 
+    @property
+    def table_ids(self) -> set[str]:
+        """Identities the table had in known versions: more than one where it was replaced."""
+        return {state.metadata.id for state in self._states}
+
     def at(self, version: int) -> TableState:
         """Return the state of a known version."""
         return self._states[bisect.bisect_right(self._versions, version) - 1]

@@ -208,8 +208,11 @@ def test_every_change_of_the_schema_in_flight_gives_every_row_once(tmp_path: Pat
     table.properties.clear()
     table.partition_by = ["day"]
     files = table.data_files([{"id": "x", "day": "1"}, {"id": "y", "day": "2"}])
-    table.commit(table.metadata(), *removed, *files)
+    # As CREATE OR REPLACE TABLE does it: with another id within the log.
+    replaced = table.metadata(id="00000000-0000-4000-8000-000000000007")
+    table.commit(replaced, *removed, *files)
     run.until(lambda: run.delivered("orders") == 12)
+    assert "000000000007" in run.of("OffsetSaved", "orders")[-1]["offset"]
     run.process.send_signal(signal.SIGTERM)
     assert run.ended() == 0, run.said()
     assert not run.noise

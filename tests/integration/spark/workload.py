@@ -86,11 +86,24 @@ class Workload:
         return f"INSERT INTO {self._table} {self._select(columns, 12)}"
 
     def _definition(self, extra: int) -> str:
-        columns = [("id", "bigint"), ("part", "string"), *self._random.sample(_COLUMNS, extra)]
-        listed = ", ".join(f"`{name}` {kind}" for name, kind in columns)
+        listed = ", ".join(f"`{name}` {kind}" for name, kind in self._columns(extra))
+        return f"({listed}) {self._layout()}"
+
+    def _columns(self, extra: int) -> list[Column]:
+        return [("id", "bigint"), ("part", "string"), *self._random.sample(_COLUMNS, extra)]
+
+    def _layout(self) -> str:
         partition = self._random.choice(["", "PARTITIONED BY (part)"])
         properties = ", ".join(f"'{name}' = '{value}'" for name, value in self.features.items())
-        return f"({listed}) USING delta {partition} TBLPROPERTIES ({properties})"
+        return f"USING delta {partition} TBLPROPERTIES ({properties})"
+
+    def replace(self) -> str:
+        """Return a statement that puts another table in this one's place, with rows or without."""
+        if self._random.random() < 0.5:
+            return f"CREATE OR REPLACE TABLE {self._table} {self._definition(2)}"
+        columns = self._columns(2)
+        select = self._select(columns, 5)
+        return f"CREATE OR REPLACE TABLE {self._table} {self._layout()} AS {select}"
 
     def statement(self, columns: Sequence[Column], version: int) -> str:
         """Return the next statement for a table with these columns at this version."""
@@ -163,7 +176,7 @@ def _overwrite(work: Workload, columns: Sequence[Column], version: int) -> str:
 
 
 def _replace(work: Workload, columns: Sequence[Column], version: int) -> str:
-    return f"CREATE OR REPLACE TABLE {work._table} {work._definition(2)}"
+    return work.replace()
 
 
 def _optimize(work: Workload, columns: Sequence[Column], version: int) -> str:

@@ -55,9 +55,16 @@ def test_the_version_after_a_snapshot_is_followed_from_its_start() -> None:
     assert offset.after_version() == Offset(table_id="t", version=Version(4))
 
 
-def test_offsets_of_two_tables_do_not_compare() -> None:
-    with pytest.raises(OffsetError, match="count different logs"):
-        Offset(table_id="a", version=Version(1)).is_before(Offset(table_id="b", version=Version(2)))
+def test_offsets_of_a_table_that_was_replaced_compare_by_what_they_count() -> None:
+    before = Offset(table_id="a", version=Version(1))
+    assert before.is_before(Offset(table_id="b", version=Version(2)))
+    assert not Offset(table_id="b", version=Version(2)).is_before(before)
+
+
+def test_the_last_version_is_the_one_partly_before_an_offset() -> None:
+    start = Offset(table_id="t", version=Version(3))
+    assert [start.last_version, start.at(1).last_version] == [2, 3]
+    assert replace(start, phase=Phase.SNAPSHOT).last_version == 3
 
 
 GOOD = json.loads(Offset(table_id="t", version=Version(3)).to_json())

@@ -96,6 +96,21 @@ async def test_another_tables_folder_is_refused_before_anything_is_removed(tmp_p
     assert file_rows(tmp_path) == inserts(0, 1)
 
 
+async def test_a_table_that_was_replaced_within_its_log_keeps_its_folder(tmp_path: Path) -> None:
+    target = sink(tmp_path)
+    await target.resume(offset(0))
+    for version, name in enumerate(["table-2", "table-3"], 1):
+        one = delivery(version, batch(version, [version]))
+        start = replace(one.start, table_id=f"table-{version}")
+        await target.write(replace(one, start=start, end=replace(one.end, table_id=name)))
+    for name, version in (("table-3", 3), ("table-2", 2)):
+        # The second as after a crash before the offset was saved.
+        await sink(tmp_path).resume(replace(offset(version), table_id=name))
+        assert file_rows(tmp_path) == [*inserts(1, 1), *(inserts(2, 2) if version == 3 else [])]
+    with pytest.raises(ConfigError, match=r"table-3.*table-4"):
+        await sink(tmp_path).resume(replace(offset(2), table_id="table-4"))
+
+
 async def test_a_damaged_owner_file_is_named(tmp_path: Path) -> None:
     (tmp_path / ".tailerd.json").write_text("{")
     with pytest.raises(ConfigError, match=r"\.tailerd\.json is damaged"):
