@@ -82,7 +82,7 @@ class Router:
         for topic, part in self.by_topic(batch, records):
             shape = shape_of(topic)
             if shape.retention_ms is not None and now_ms - time_ms > shape.retention_ms:
-                raise _too_old(batch, topic, shape.retention_ms)
+                raise too_old(batch.version, batch.timestamp_us, topic, shape.retention_ms)
             yield Outgoing(
                 topic=topic,
                 records=part,
@@ -155,11 +155,7 @@ class Router:
             return named
         if isinstance(self._partition, int):
             if self._partition >= count:
-                raise ConfigError(
-                    f"partition is {self._partition}, and the topic {topic} has the partitions 0"
-                    f" to {count - 1}.",
-                    hint="Correct `partition`, or give the topic more partitions.",
-                )
+                raise no_partition(self._partition, topic, count)
             return self._partition
         if count == 1:
             return 0
@@ -193,9 +189,18 @@ def _column(batch: ChangeBatch, name: str, chooses: str) -> pa.Array:
     return batch.rows.column(index)
 
 
-def _too_old(batch: ChangeBatch, topic: str, retention_ms: int) -> SinkRefusedError:
+def no_partition(partition: int, topic: str, count: int) -> ConfigError:
+    """Return the error for a partition that a topic does not have."""
+    return ConfigError(
+        f"partition is {partition}, and the topic {topic} has the partitions 0 to {count - 1}.",
+        hint="Correct `partition`, or give the topic more partitions.",
+    )
+
+
+def too_old(version: int, timestamp_us: int, topic: str, retention_ms: int) -> SinkRefusedError:
+    """Return the error for rows of a commit that a topic would not keep."""
     return SinkRefusedError(
-        f"Version {batch.version} is of {timestamp_text(batch.timestamp_us)}, and the topic {topic}"
+        f"Version {version} is of {timestamp_text(timestamp_us)}, and the topic {topic}"
         f" deletes records that are {retention_ms / 86_400_000:g} days old by their timestamp, so"
         " its rows would be gone soon after they are delivered.",
         hint="Raise retention.ms of the topic (-1: for ever), or set `timestamp: delivery`.",
