@@ -68,13 +68,7 @@ class OffsetTopic:
             OffsetError: The record is damaged, or a newer release wrote it.
             SinkError: The topic cannot be read, or others' transactions stay open.
         """
-        with (
-            self._connection.consumer() as consumer,
-            self._connection.calls(f"does not give the topic {self._place.topic}"),
-        ):
-            consumer.assign([self._place])
-            until = self._settled_end(consumer, abandoned) if is_settled else self._end(consumer)
-            value = self._newest(consumer, pipeline.encode(), until, abandoned)
+        value = self.read_value(pipeline, is_settled=is_settled, abandoned=abandoned)
         if value is None:
             return None
         return SavedOffset.from_json(
@@ -82,6 +76,24 @@ class OffsetTopic:
             place=f"The offset of {pipeline} in the topic {self._place.topic}",
             fix=f"Reset it with `tailerd offsets reset {pipeline} --to ...`.",
         )
+
+    def read_value(self, key: str, *, is_settled: bool, abandoned: threading.Event) -> bytes | None:
+        """Return the value committed last under a key; None when there is none.
+
+        Args:
+            key: Of the record.
+            is_settled, abandoned: As for `read`.
+
+        Raises:
+            SinkError: The topic cannot be read, or others' transactions stay open.
+        """
+        with (
+            self._connection.consumer() as consumer,
+            self._connection.calls(f"does not give the topic {self._place.topic}"),
+        ):
+            consumer.assign([self._place])
+            until = self._settled_end(consumer, abandoned) if is_settled else self._end(consumer)
+            return self._newest(consumer, key.encode(), until, abandoned)
 
     def _end(self, consumer: KafkaConsumer) -> int:
         return int(consumer.end_offsets([self._place])[self._place])

@@ -23,6 +23,8 @@ from tailerd.sinks.kafka.templates import TABLE_NAMES, TopicTemplate, filled_tex
 _MOST_TOPICS = 1000
 """Of one batch: a column with more values is no choice of topics."""
 
+_MOST_PARTITIONS = 2**31 - 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicShape:
@@ -75,12 +77,12 @@ class Router:
             SinkRefusedError: A value is no part of a topic's name, or the topic would not keep
                 rows as old as these.
         """
-        headers = self._headers_of(batch)
+        headers = self.headers_of(batch)
         time_ms = batch.timestamp_us // 1000 if self._is_commit_time else now_ms
-        for topic, part in self._by_topic(batch, records):
+        for topic, part in self.by_topic(batch, records):
             shape = shape_of(topic)
             if shape.retention_ms is not None and now_ms - time_ms > shape.retention_ms:
-                raise _too_old(batch, topic, shape.retention_ms)
+                raise too_old(batch.version, batch.timestamp_us, topic, shape.retention_ms)
             yield Outgoing(
                 topic=topic,
                 records=part,
@@ -90,7 +92,12 @@ class Router:
                 max_bytes=shape.max_bytes,
             )
 
-    def _by_topic(self, batch: ChangeBatch, records: Records) -> Iterator[tuple[str, Records]]:
+    def by_topic(self, batch: ChangeBatch, records: Records) -> Iterator[tuple[str, Records]]:
+        """Yield each topic with its records, in their order.
+
+        Raises:
+            ConfigError, SinkRefusedError: As `route`.
+        """
         if self._template.column is None:
             yield self._template.topic(self._table), records
             return
@@ -121,20 +128,34 @@ class Router:
                 hint="Choose the topic by another column, or name one topic.",
             ) from error
 
-    def _partitions(
-        self, batch: ChangeBatch, records: Records, count: int, topic: str
-    ) -> int | npt.NDArray[np.integer]:
+    def named_partitions(
+        self, batch: ChangeBatch, records: Records, count: int = _MOST_PARTITIONS
+    ) -> int | npt.NDArray[np.integer] | None:
+        """Return the partitions that the configuration or a column names; None: the key chooses.
+
+        Args:
+            batch: The rows.
+            records: Those of one topic.
+            count: How many partitions the topic has, for numbers in a column.
+
+        Raises:
+            ConfigError: The column is missing, or names no partition.
+        """
         if isinstance(self._partition, ColumnPartition):
             name = self._partition.column
             numbers = records.of_rows(_column(batch, name, "partition"))
             return explicit_partitions(numbers, count, column=name)
+        return self._partition if isinstance(self._partition, int) else None
+
+    def _partitions(
+        self, batch: ChangeBatch, records: Records, count: int, topic: str
+    ) -> int | npt.NDArray[np.integer]:
+        named = self.named_partitions(batch, records, count)
+        if isinstance(named, np.ndarray):
+            return named
         if isinstance(self._partition, int):
             if self._partition >= count:
-                raise ConfigError(
-                    f"partition is {self._partition}, and the topic {topic} has the partitions 0"
-                    f" to {count - 1}.",
-                    hint="Correct `partition`, or give the topic more partitions.",
-                )
+                raise no_partition(self._partition, topic, count)
             return self._partition
         if count == 1:
             return 0
@@ -142,7 +163,8 @@ class Router:
         self._keyless += chosen.num_keyless
         return chosen.partitions
 
-    def _headers_of(self, batch: ChangeBatch) -> tuple[Header, ...]:
+    def headers_of(self, batch: ChangeBatch) -> tuple[Header, ...]:
+        """Return the headers of the records of a batch."""
         if not self._headers:
             return ()
         values = {
@@ -167,9 +189,18 @@ def _column(batch: ChangeBatch, name: str, chooses: str) -> pa.Array:
     return batch.rows.column(index)
 
 
-def _too_old(batch: ChangeBatch, topic: str, retention_ms: int) -> SinkRefusedError:
+def no_partition(partition: int, topic: str, count: int) -> ConfigError:
+    """Return the error for a partition that a topic does not have."""
+    return ConfigError(
+        f"partition is {partition}, and the topic {topic} has the partitions 0 to {count - 1}.",
+        hint="Correct `partition`, or give the topic more partitions.",
+    )
+
+
+def too_old(version: int, timestamp_us: int, topic: str, retention_ms: int) -> SinkRefusedError:
+    """Return the error for rows of a commit that a topic would not keep."""
     return SinkRefusedError(
-        f"Version {batch.version} is of {timestamp_text(batch.timestamp_us)}, and the topic {topic}"
+        f"Version {version} is of {timestamp_text(timestamp_us)}, and the topic {topic}"
         f" deletes records that are {retention_ms / 86_400_000:g} days old by their timestamp, so"
         " its rows would be gone soon after they are delivered.",
         hint="Raise retention.ms of the topic (-1: for ever), or set `timestamp: delivery`.",

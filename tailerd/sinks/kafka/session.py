@@ -31,12 +31,12 @@ from tailerd.sinks.kafka.errors import mapped
 from tailerd.sinks.kafka.merging import Merger, Versioned
 from tailerd.sinks.kafka.offset_topic import PARTITION, check_offset_topic, new_offset_topic
 from tailerd.sinks.kafka.outgoing import Outgoing, Producer
+from tailerd.sinks.kafka.oversize import dead_letters_of
 from tailerd.sinks.kafka.record_producer import RecordProducer
 from tailerd.sinks.kafka.routing import Router, TopicShape
 from tailerd.sinks.kafka.side_records import (
     CommitMarkers,
     SideRecord,
-    dead_letters,
     outgoing,
 )
 from tailerd.sinks.kafka.topics import NewTopic, Topics
@@ -227,28 +227,21 @@ class Session:
         oversize = self._hand_over(piece)
         if not oversize:
             return
-        rows = [each.row for each in oversize]
         all_versions = ready.versions
-        versions = [
-            all_versions if isinstance(all_versions, int) else all_versions[r] for r in rows
-        ]
-        topic = self._config.dead_letter_topic
-        if self._config.on_oversize == "fail" or topic is None:
-            raise SinkRefusedError(
-                f"A row of version {versions[0]} of {self._table} makes a record of"
-                f" {oversize[0].size_bytes} bytes, and the topic {piece.topic} takes"
-                f" {piece.max_bytes}.",
-                hint="Raise max.message.bytes of the topic and max_request_size under `producer`,"
-                " or set on_oversize to dead-letter.",
-            )
-        name = self._config.topic_of(topic, self._table)
-        limit = self._shape_of(name).max_bytes
-        letters = dead_letters(
-            piece, oversize, table=self._table, versions=versions, topic=name, max_bytes=limit
+        letters = dead_letters_of(
+            piece,
+            oversize,
+            [
+                all_versions if isinstance(all_versions, int) else int(all_versions[each.row])
+                for each in oversize
+            ],
+            config=self._config,
+            table=self._table,
+            max_bytes_of=lambda topic: self._shape_of(topic).max_bytes,
         )
         if left := self._hand_over(letters):
             raise BugError(f"A dead letter of {left[0].size_bytes} bytes fits no topic.")
-        self._set_aside[name] += len(oversize)
+        self._set_aside[letters.topic] += len(oversize)
 
     def _send_side(self, record: SideRecord) -> None:
         limit = self._shape_of(record.topic).max_bytes
@@ -277,7 +270,7 @@ class Session:
     def _shape_of(self, topic: str) -> TopicShape:
         # Also before `prepare`: the first offset is saved before the first delivery is prepared.
         wanted = wanted_topics(self._config, self._table)
-        facts = self._topics.ensure({topic: wanted.get(topic, _new_topic(self._config))})[topic]
+        facts = self._topics.ensure({topic: wanted.get(topic, new_topic(self._config))})[topic]
         return TopicShape(
             partitions=facts.partitions,
             max_bytes=self._topics.max_batch_bytes(facts),
@@ -293,7 +286,7 @@ class Session:
 
 def wanted_topics(config: KafkaSinkConfig, table: str) -> dict[str, NewTopic | None]:
     """Return the topics a table needs whatever its rows are, each with how it is made."""
-    new = _new_topic(config)
+    new = new_topic(config)
     single = (
         None
         if new is None
@@ -317,7 +310,8 @@ def wanted_topics(config: KafkaSinkConfig, table: str) -> dict[str, NewTopic | N
     return wanted
 
 
-def _new_topic(config: KafkaSinkConfig) -> NewTopic | None:
+def new_topic(config: KafkaSinkConfig) -> NewTopic | None:
+    """Return how topics that are not there are made; None where that is not wanted."""
     create = config.create_topic
     if create is None:
         return None

@@ -71,6 +71,15 @@ class Topics:
         """Ask again next time."""
         self._known.clear()
 
+    @property
+    def known(self) -> tuple[TopicFacts, ...]:
+        """What was found out since the last `forget`."""
+        return tuple(self._known.values())
+
+    def learn(self, facts: Iterable[TopicFacts]) -> None:
+        """Take what another process of ours found out, so that brokers are not asked again."""
+        self._known |= {each.name: each for each in facts}
+
     def max_batch_bytes(self, facts: TopicFacts) -> int:
         """Return the largest batch that both the topic and our requests take."""
         return min(facts.max_message_bytes, self._max_request_size)

@@ -58,11 +58,17 @@ class Transactions:
     """One transaction after the other."""
 
     def __init__(
-        self, producer: KafkaProducer, *, transactional_id: str, connection: Connection
+        self,
+        producer: KafkaProducer,
+        *,
+        transactional_id: str,
+        connection: Connection,
+        slow_hint: str = _HINT,
     ) -> None:
         self._producer = producer
         self._id = transactional_id
         self._connection = connection
+        self._slow_hint = slow_hint
         limit_ms = connection.number("transaction_timeout_ms", DEFAULT_TRANSACTION_TIMEOUT_MS)
         self._limit_seconds = limit_ms / 1000
         self._began: float | None = None
@@ -121,7 +127,7 @@ class Transactions:
             raise SinkTooSlowError(
                 f"A delivery takes longer than {self._limit_seconds * _USABLE:.0f} s, so the"
                 " brokers would end its transaction before it is committed.",
-                hint=_HINT,
+                hint=self._slow_hint,
             )
 
     def commit(self) -> None:
@@ -171,7 +177,7 @@ class Transactions:
         return SinkTooSlowError(
             f"{doing}, because it took longer than {self._limit_seconds:.0f} s and the brokers"
             " ended it.",
-            hint=_HINT,
+            hint=self._slow_hint,
         )
 
     def _age_seconds(self) -> float:

@@ -1,0 +1,53 @@
+"""What becomes of records that are larger than their topic takes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tailerd.encoding.record_batch import OversizeRecord
+from tailerd.errors import SinkRefusedError
+from tailerd.sinks.kafka.config import KafkaSinkConfig
+from tailerd.sinks.kafka.outgoing import Outgoing
+from tailerd.sinks.kafka.side_records import dead_letters
+
+
+def dead_letters_of(
+    piece: Outgoing,
+    oversize: tuple[OversizeRecord, ...],
+    versions: Sequence[int],
+    *,
+    config: KafkaSinkConfig,
+    table: str,
+    max_bytes_of: Callable[[str], int],
+) -> Outgoing:
+    """Return what is written instead of records that are too large.
+
+    Args:
+        piece: What was sent but for these.
+        oversize: They; at least one.
+        versions: For each the version of its commit.
+        config: Says whether anything is written instead.
+        table: Name of the table.
+        max_bytes_of: The largest batch a topic takes.
+
+    Raises:
+        SinkRefusedError: The configuration wants no dead letters.
+    """
+    topic = config.dead_letter_topic
+    if config.on_oversize == "fail" or topic is None:
+        raise SinkRefusedError(
+            f"A row of version {versions[0]} of {table} makes a record of"
+            f" {oversize[0].size_bytes} bytes, and the topic {piece.topic} takes"
+            f" {piece.max_bytes}.",
+            hint="Raise max.message.bytes of the topic and max_request_size under `producer`,"
+            " or set on_oversize to dead-letter.",
+        )
+    name = config.topic_of(topic, table)
+    return dead_letters(
+        piece,
+        oversize,
+        table=table,
+        versions=versions,
+        topic=name,
+        max_bytes=max_bytes_of(name),
+    )

@@ -1,0 +1,86 @@
+"""One transaction that several processes write into and one of them ends. Blocking.
+
+A transaction belongs to a transactional id, its producer id and its epoch, and to no connection:
+whoever has the three may add partitions and records to it. Brokers number the records of each
+partition, so a partition must have one writer at a time, and the next one goes on with its
+numbers. One process claims the id and ends the transaction (`transactions.py`); the others join.
+
+That takes the client's private `TransactionManager`; a guard test names what is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kafka import KafkaProducer, TopicPartition
+from kafka.producer.transaction_manager import ProducerIdAndEpoch, TransactionState
+
+from tailerd.sinks.kafka.transactions import keep_requests
+
+Sequences = Mapping[tuple[str, int], int]
+"""Topic and partition -> number of the next record in it; 0 where there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedTransaction:
+    """What a process needs to write into a transaction that another one ends. Picklable.
+
+    Attributes:
+        transactional_id, producer_id, epoch: Whose it is.
+        sequences: How far each partition is.
+    """
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    sequences: Sequences
+
+
+def prepare_to_join(producer: KafkaProducer, *, backoff_seconds: float) -> None:
+    """Let a producer that never claims its id take part in transactions.
+
+    A producer that is shut out must not let itself in again: it would shut out the process that
+    ends the transactions.
+    """
+    producer._transaction_manager._supports_epoch_bump = lambda: False
+    keep_requests(producer, backoff_seconds)
+
+
+def join(producer: KafkaProducer, transaction: SharedTransaction) -> None:
+    """Write into a transaction from now on. Nothing may be in flight.
+
+    Args:
+        producer: One with the transactional id that was not initialised.
+        transaction: Of this id.
+    """
+    manager = producer._transaction_manager
+    with manager._lock:
+        manager.set_producer_id_and_epoch(
+            ProducerIdAndEpoch(transaction.producer_id, transaction.epoch)
+        )
+        for known in (
+            manager._sequence_numbers,
+            manager._last_acked_offset,
+            manager._new_partitions_in_transaction,
+            manager._pending_partitions_in_transaction,
+            manager._partitions_in_transaction,
+        ):
+            known.clear()
+        for (topic, partition), sequence in transaction.sequences.items():
+            manager.set_sequence_number(TopicPartition(topic, partition), sequence)
+        manager._last_error = None
+        manager._current_state = TransactionState.IN_TRANSACTION
+
+
+def written(producer: KafkaProducer) -> dict[tuple[str, int], int]:
+    """Return the partitions this producer wrote since it joined, each with its next number.
+
+    Everything must be acknowledged.
+    """
+    manager = producer._transaction_manager
+    with manager._lock:
+        return {
+            (place.topic, place.partition): manager.sequence_number(place)
+            for place in manager._partitions_in_transaction
+        }

@@ -1,0 +1,41 @@
+"""Functions over Arrow columns in Spark's plans, without pandas.
+
+PySpark's `mapInArrow` and `arrow_udf` ask for pandas and then make no use of it. What they make is
+made here; PySpark is pinned, and a test guards what this takes from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql.udf import UserDefinedFunction
+from pyspark.util import PythonEvalType
+
+
+def map_batches(
+    frame: DataFrame,
+    function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    schema: str,
+) -> DataFrame:
+    """Return what a function makes of the batches of each partition, as `mapInArrow`.
+
+    Args:
+        frame: Any.
+        function: Called once per task, on an executor.
+        schema: Of what it yields, as Spark writes it.
+    """
+    made = UserDefinedFunction(
+        function, returnType=schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF
+    )
+    column = made(*(frame[name] for name in frame.columns))
+    return DataFrame(frame._jdf.mapInArrow(column._jc, False, None), frame.sparkSession)
+
+
+def column_of(function: Callable[..., pa.Array], schema: str, *columns: Column) -> Column:
+    """Return the column that a function makes of batches of columns, as `arrow_udf`."""
+    made = UserDefinedFunction(
+        function, returnType=schema, evalType=PythonEvalType.SQL_SCALAR_ARROW_UDF
+    )
+    return made(*columns)

@@ -1,0 +1,1 @@
+"""Encoded records into Kafka: executors write, the driver ends the transaction."""

@@ -1,0 +1,229 @@
+"""Exactly once: one transaction per micro-batch, which executors write into and the driver ends.
+
+The driver claims the transactional id of the group, which aborts what its predecessor left, and
+begins; tasks join (`sinks/kafka/shared_transaction.py`), write, and report how far each partition
+is; the driver adds one record to the topic of offsets, which says that this micro-batch of this
+checkpoint is delivered, and commits. All rows of all tables and that record become visible
+together, or none does. So there is no moment in which rows are there and nobody knows it, nor one
+in which somebody believes it and they are not: whoever comes next reads that record, once its
+predecessor's transaction is settled. A micro-batch that Spark repeats is either recorded, and
+nothing is written, or nothing of it is visible, and all is written again.
+
+A transaction for each task, prepared, listed and then committed one by one, was ruled out: brokers
+abort a prepared transaction when its time is over, also when it is on the list, and its rows would
+have to be found again among others that are committed already.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kafka.errors import KafkaError, ProducerFencedError
+
+from tailerd.encoding.compression import Compression
+from tailerd.errors import BugError, OffsetError, SinkFencedError, TailerdError
+from tailerd.sinks.kafka.acknowledgements import Acknowledgements
+from tailerd.sinks.kafka.batch_producer import BatchProducer
+from tailerd.sinks.kafka.connection import (
+    DEFAULT_DELIVERY_TIMEOUT_MS,
+    Connection,
+    close_producer,
+)
+from tailerd.sinks.kafka.offset_topic import PARTITION, OffsetTopic
+from tailerd.sinks.kafka.outgoing import Outgoing
+from tailerd.sinks.kafka.shared_transaction import SharedTransaction
+from tailerd.sinks.kafka.side_records import SideRecord, outgoing
+from tailerd.sinks.kafka.transactions import Claim, Transactions
+from tailerd.spark.kafka.delivered import TableDelivery, from_json, to_json
+
+_FORMAT = 1
+_CLOSE_SECONDS = 5.0
+_MAX_RECORD_BYTES = 900_000
+_SLOW_HINT = (
+    "Raise transaction_timeout_ms under `producer` (at most the brokers'"
+    " transaction.max.timeout.ms), or lower max_bytes_per_batch or max_files_per_batch of the"
+    " tables, which holds for micro-batches that are not begun."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveredBatch:
+    """What the record in the topic of offsets says.
+
+    Attributes:
+        checkpoint: Identity of the query's checkpoint: numbers of another one say nothing.
+        batch_id: The last micro-batch that was delivered.
+        tables: What it delivered.
+    """
+
+    checkpoint: str
+    batch_id: int
+    tables: Mapping[str, TableDelivery]
+
+    def to_json(self) -> str:
+        """Return the record's value."""
+        fields = {"format": _FORMAT, "checkpoint": self.checkpoint, "batch_id": self.batch_id}
+        told = json.dumps({**fields, "tables": json.loads(to_json(self.tables))})
+        # Of very many tables only the number of the micro-batch is kept.
+        return told if len(told) <= _MAX_RECORD_BYTES else json.dumps({**fields, "tables": {}})
+
+    @classmethod
+    def from_json(cls, text: bytes, place: str) -> DeliveredBatch:
+        """Read a record's value.
+
+        Raises:
+            OffsetError: It is damaged, or a newer release wrote it.
+        """
+        try:
+            fields = json.loads(text)
+            if fields["format"] != _FORMAT:
+                raise OffsetError(
+                    f"{place} has format {fields['format']!r}, because a newer tailerd wrote it.",
+                    hint="Run the newer release.",
+                )
+            return cls(
+                checkpoint=fields["checkpoint"],
+                batch_id=fields["batch_id"],
+                tables=from_json(json.dumps(fields["tables"])),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise OffsetError(f"{place} is damaged: {error!r}.") from error
+
+
+class BatchTransaction:
+    """The driver's side: one transaction after the other, until one fails. Blocking.
+
+    After a failure it is closed, never used again.
+    """
+
+    def __init__(
+        self, connection: Connection, transactional_id: str, *, key: str, topic: str
+    ) -> None:
+        """Open a producer; nothing is claimed yet.
+
+        Args:
+            connection: To the brokers.
+            transactional_id: Of the group.
+            key: Under which the group's delivered batches are recorded.
+            topic: Where; it is there.
+
+        Raises:
+            TailerdError: The brokers cannot be reached, or refuse.
+        """
+        self._connection = connection
+        self._id = transactional_id
+        self._key = key
+        self._topic = topic
+        self._client = connection.producer(transactional_id)
+        # Records of the driver's own are few: the client need not be told to build batches.
+        self._sender = BatchProducer(self._client, compression=Compression(connection.compression))
+        self._transactions = Transactions(
+            self._client,
+            transactional_id=transactional_id,
+            connection=connection,
+            slow_hint=_SLOW_HINT,
+        )
+        self._sequences: dict[tuple[str, int], int] = {}
+
+    def claim(self, before: Claim | None) -> DeliveredBatch | None:
+        """Shut out and settle whatever a predecessor left; return what was delivered last.
+
+        Args:
+            before: How this process held the id before a failure.
+
+        Raises:
+            SinkFencedError: Another process has the id since.
+            TailerdError: The brokers do not answer, or refuse.
+        """
+        try:
+            self._transactions.claim(before)
+            value = OffsetTopic(self._connection, self._topic).read_value(
+                self._key, is_settled=True, abandoned=threading.Event()
+            )
+        except BaseException:
+            self.close(is_clean=False)
+            raise
+        place = f"The record of {self._key} in the topic {self._topic}"
+        return None if value is None else DeliveredBatch.from_json(value, place)
+
+    def begin(self) -> SharedTransaction:
+        """Begin; return what tasks need to join."""
+        self._transactions.begin()
+        held = self._transactions.held
+        return SharedTransaction(
+            transactional_id=self._id,
+            producer_id=held.producer_id,
+            epoch=held.epoch,
+            sequences=dict(self._sequences),
+        )
+
+    def commit(
+        self,
+        delivered: DeliveredBatch,
+        written: Sequence[Mapping[tuple[str, int], int]],
+        letters: Sequence[Outgoing],
+        *,
+        max_bytes: int,
+    ) -> None:
+        """Record the micro-batch and make everything visible.
+
+        Args:
+            delivered: What to record.
+            written: Of each task, the partitions it wrote and their next numbers.
+            letters: Dead letters of all tasks.
+            max_bytes: The largest batch the topic of offsets takes.
+
+        Raises:
+            SinkFencedError: Another process took over.
+            SinkTooSlowError: The time of the transaction is over.
+            SinkError: Whether it is committed may be unknown; the record tells the next `claim`.
+        """
+        record = SideRecord(
+            topic=self._topic,
+            partition=PARTITION,
+            key=self._key,
+            value=delivered.to_json(),
+            timestamp_ms=time.time_ns() // 1_000_000,
+        )
+        timeout_ms = self._connection.number("delivery_timeout_ms", DEFAULT_DELIVERY_TIMEOUT_MS)
+        acknowledgements = Acknowledgements(
+            max_bytes=2**30, timeout_seconds=timeout_ms / 1000, explain=self._explained
+        )
+        for piece in (*letters, outgoing(record, max_bytes=max_bytes)):
+            self._send(piece, acknowledgements)
+        acknowledgements.wait()
+        self._transactions.commit()
+        for each in written:
+            self._sequences.update(each)
+
+    def explained(self, error: TailerdError) -> TailerdError:
+        """Return why tasks failed, telling a transaction out of time from one taken over."""
+        if isinstance(error, SinkFencedError):
+            return self._explained(ProducerFencedError())
+        return error
+
+    def close(self, *, is_clean: bool) -> Claim:
+        """End the producer; not clean: abort what is open. Return how the id was held."""
+        held = self._transactions.held
+        if not is_clean:
+            self._transactions.abort()
+        close_producer(self._client, seconds=_CLOSE_SECONDS, is_clean=is_clean)
+        return held
+
+    def _send(self, piece: Outgoing, acknowledgements: Acknowledgements) -> None:
+        self._transactions.check_time()
+        try:
+            self._client.partitions_for(piece.topic)
+            left = self._sender.send(piece, acknowledgements)
+        except (KafkaError, ValueError) as error:
+            raise self._explained(error) from error
+        if left:
+            raise BugError(f"A record of {left[0].size_bytes} bytes does not fit {piece.topic}.")
+
+    def _explained(self, error: Exception) -> TailerdError:
+        doing = f"A micro-batch was not delivered to Kafka at {self._connection.address}"
+        return self._transactions.explained(error, doing)

@@ -1,0 +1,51 @@
+"""Which checkpoint a query has: Spark counts its micro-batches from 0 in each new one."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from pathlib import Path
+
+from tailerd.errors import OffsetError, StorageError
+
+_NAME = "tailerd-kafka.json"
+"""In the checkpoint's folder, so that it goes with it. Spark takes no notice of it."""
+
+
+def checkpoint_identity(checkpoint: Path) -> str:
+    """Return the identity of a checkpoint; a new one is given it, durably.
+
+    Raises:
+        OffsetError: It is damaged.
+        StorageError: The folder cannot be written.
+    """
+    file = checkpoint / _NAME
+    try:
+        if not file.exists():
+            checkpoint.mkdir(parents=True, exist_ok=True)
+            _create(file, json.dumps({"checkpoint": uuid.uuid4().hex}))
+        return str(json.loads(file.read_text(encoding="utf-8"))["checkpoint"])
+    except OSError as error:
+        raise StorageError(
+            f"The checkpoint {checkpoint} cannot be written: {error.strerror or error}."
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise OffsetError(
+            f"{file} is damaged: {error!r}.",
+            hint=f"Remove the checkpoint {checkpoint}; delivery then starts anew.",
+        ) from error
+
+
+def _create(file: Path, text: str) -> None:
+    temporary = file.with_suffix(".tmp")
+    with temporary.open("w", encoding="utf-8") as out:
+        out.write(text)
+        out.flush()
+        os.fsync(out.fileno())
+    temporary.replace(file)
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,82 @@
+"""Which tables' Kafka sinks may share a query, and what Spark cannot do with one. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from tailerd.errors import ConfigError
+from tailerd.sinks.kafka.config import KafkaSinkConfig
+from tailerd.sinks.kafka.producer_options import revealed
+from tailerd.sinks.kafka.templates import TopicTemplate
+
+
+def sharing_key(config: KafkaSinkConfig) -> str:
+    """Return what is equal for tables that may share a query: brokers, delivery, producer."""
+    return json.dumps(
+        [
+            config.bootstrap_servers,
+            config.delivery,
+            config.transactional_id,
+            config.offsets_topic,
+            config.batching,
+            config.max_in_flight_bytes,
+            sorted(revealed(config.producer).items()),
+        ]
+    )
+
+
+def check_for_spark(config: KafkaSinkConfig, table: str) -> None:
+    """Make sure that the Spark engine can do what a table's sink asks for.
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    unable = {
+        "transaction_topic": config.transaction_topic is not None,
+        "heartbeat_interval": config.heartbeat_interval is not None,
+        "offsets: kafka": config.offsets == "kafka" and not config.is_exactly_once,
+    }
+    for option, is_asked in unable.items():
+        if is_asked:
+            raise ConfigError(
+                f"The Kafka sink of {table} has {option}, which the Spark engine does not have.",
+                hint=f"Leave {option.partition(':')[0]} out, or set `engine: arrow` for the table.",
+            )
+
+
+def check_group(sinks: Mapping[str, KafkaSinkConfig]) -> None:
+    """Make sure that tables can share a query.
+
+    Raises:
+        ConfigError: They have different brokers or producers; or, exactly once, rows go where the
+            driver writes, and a partition has one writer in a transaction.
+    """
+    for table, config in sinks.items():
+        check_for_spark(config, table)
+    if len({sharing_key(config) for config in sinks.values()}) != 1:
+        raise ConfigError("Tables with different brokers or producers cannot share a query.")
+    for table, config in sinks.items():
+        template = TopicTemplate.parse(config.topic)
+        for other, its in sinks.items():
+            if not config.is_exactly_once:
+                continue
+            reserved = [its.offsets_topic]
+            if its.dead_letter_topic is not None:
+                reserved.append(its.topic_of(its.dead_letter_topic, other))
+            for topic in reserved:
+                if template.gives(table, topic):
+                    raise ConfigError(
+                        f"Rows of {table} go to the topic {topic}, which is the offsets or"
+                        f" dead-letter topic of {other}.",
+                        hint="Name another topic for one of them.",
+                    )
+
+
+def has_shared_topics(sinks: Mapping[str, KafkaSinkConfig]) -> bool:
+    """Tell whether rows of two tables may go to one topic."""
+    templates = {table: TopicTemplate.parse(config.topic) for table, config in sinks.items()}
+    if any(template.column is not None for template in templates.values()):
+        return True
+    topics = {template.topic(table) for table, template in templates.items()}
+    return len(topics) < len(templates)

@@ -1,0 +1,211 @@
+"""What one Spark task does with its records: into Kafka, acknowledged, reported. On executors."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+from kafka.errors import KafkaError
+from pyspark import TaskContext
+
+from tailerd.encoding.record_batch import OversizeRecord
+from tailerd.errors import BugError, EngineError, SinkRefusedError, TailerdError
+from tailerd.sinks.kafka.acknowledgements import Acknowledgements
+from tailerd.sinks.kafka.config import KafkaSinkConfig
+from tailerd.sinks.kafka.connection import DEFAULT_DELIVERY_TIMEOUT_MS
+from tailerd.sinks.kafka.errors import mapped
+from tailerd.sinks.kafka.merging import Merger, Versioned
+from tailerd.sinks.kafka.outgoing import Outgoing
+from tailerd.sinks.kafka.oversize import dead_letters_of
+from tailerd.sinks.kafka.shared_transaction import SharedTransaction, join, written
+from tailerd.sinks.kafka.topics import TopicFacts
+from tailerd.spark.kafka.delivered import TableDelivery
+from tailerd.spark.kafka.record_pieces import (
+    BATCH_HEADER,
+    Partitioner,
+    by_table_and_topic,
+    outgoing_pieces,
+)
+from tailerd.spark.kafka.task_producer import TaskProducer, give_back, take_producer
+from tailerd.spark.kafka.topic_shapes import TopicShapes
+
+REPORT_SCHEMA = "report binary"
+_MAX_LETTER_BYTES = 32 * 1024**2
+_REPEATED = "is tried again, so the micro-batch is"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskReport:
+    """What a task tells the driver; everything in it is acknowledged.
+
+    Attributes:
+        tables: What it delivered.
+        sequences: Of a shared transaction: the partitions it wrote, each with its next number.
+        letters: Of a shared transaction: dead letters, which the driver writes.
+        facts: What is known of topics now.
+    """
+
+    tables: Mapping[str, TableDelivery]
+    sequences: Mapping[tuple[str, int], int]
+    letters: tuple[Outgoing, ...]
+    facts: tuple[TopicFacts, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteTask:
+    """What all tasks of a micro-batch have in common. Picklable.
+
+    Attributes:
+        sinks: The section of each table.
+        facts: Topics that the driver knows.
+        group: Name of the query.
+        batch_id: Spark's number of the micro-batch.
+        transaction: Where records belong; None delivers at least once.
+    """
+
+    sinks: Mapping[str, KafkaSinkConfig]
+    facts: tuple[TopicFacts, ...]
+    group: str
+    batch_id: int
+    transaction: SharedTransaction | None
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write a task's encoded records; yield its `TaskReport`, pickled, in one row.
+
+        Raises:
+            TailerdError: Nothing of a transaction counts; else the task's records may be there.
+        """
+        context = TaskContext.get()
+        if self.transaction is not None and context is not None and context.attemptNumber():
+            raise EngineError(
+                f"A task of micro-batch {self.batch_id} {_REPEATED} too: what the task wrote"
+                " before is in the same transaction."
+            )
+        config = next(iter(self.sinks.values()))
+        identity = None if self.transaction is None else self.transaction.transactional_id
+        opened = take_producer(config, identity)
+        try:
+            report = _Writing(self, opened).run(batches)
+        except BaseException:
+            opened.close()
+            raise
+        give_back(config, identity, opened)
+        yield pa.record_batch({"report": pa.array([pickle.dumps(report)], pa.binary())})
+
+
+def is_task_retry(error: TailerdError) -> bool:
+    """Tell whether a job failed because Spark tried a task of a shared transaction again."""
+    return isinstance(error, EngineError) and _REPEATED in error.message
+
+
+class _Writing:
+    """One task's way through its records."""
+
+    def __init__(self, task: WriteTask, opened: TaskProducer) -> None:
+        self._task = task
+        self._opened = opened
+        self._table = ""
+        self._merger = Merger()
+        self._tables: dict[str, TableDelivery] = {}
+        self._letters: list[Outgoing] = []
+        self._letter_bytes = 0
+        self._shapes = TopicShapes(task.sinks, opened.topics)
+        timeout_ms = opened.connection.number("delivery_timeout_ms", DEFAULT_DELIVERY_TIMEOUT_MS)
+        self._acknowledgements = Acknowledgements(
+            max_bytes=next(iter(task.sinks.values())).max_in_flight_bytes,
+            timeout_seconds=timeout_ms / 1000,
+            explain=self._explained,
+        )
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> TaskReport:
+        """Write everything; return when it is acknowledged."""
+        task, opened = self._task, self._opened
+        opened.topics.learn(task.facts)
+        if task.transaction is not None:
+            join(opened.client, task.transaction)
+        partitioner = Partitioner(batch_id=task.batch_id)
+        headers: dict[str, bytes] = {}
+        if task.transaction is None:
+            headers[BATCH_HEADER] = f"{task.group}/{task.batch_id}".encode()
+        for batch in batches:
+            for table, topic, records in by_table_and_topic(batch):
+                self._change_to(table)
+                for piece in outgoing_pieces(
+                    table,
+                    topic,
+                    records,
+                    config=task.sinks[table],
+                    partitioner=partitioner,
+                    shape_of=partial(self._shapes.shape_of, table),
+                    more_headers=headers,
+                    now_ms=time.time_ns() // 1_000_000,
+                ):
+                    for ready in self._merger.add(piece):
+                        self._send(ready)
+                self._tables.setdefault(table, TableDelivery()).count(records)
+        self._change_to("")
+        self._acknowledgements.wait()
+        return TaskReport(
+            tables=self._tables,
+            sequences={} if task.transaction is None else written(opened.client),
+            letters=tuple(self._letters),
+            facts=opened.topics.known,
+        )
+
+    def _change_to(self, table: str) -> None:
+        """Send what is held back of the table before: pieces of two tables are not joined."""
+        if table != self._table:
+            for ready in self._merger.rest():
+                self._send(ready)
+            self._table = table
+
+    def _send(self, ready: Versioned) -> None:
+        piece = ready.outgoing
+        oversize = self._hand_over(piece)
+        if not oversize:
+            return
+        letters = dead_letters_of(
+            piece,
+            oversize,
+            _versions(ready, oversize),
+            config=self._task.sinks[self._table],
+            table=self._table,
+            max_bytes_of=lambda topic: self._shapes.shape_of(self._table, topic).max_bytes,
+        )
+        delivery = self._tables.setdefault(self._table, TableDelivery())
+        delivery.dead_letters[letters.topic] += len(oversize)
+        if self._task.transaction is None:
+            if left := self._hand_over(letters):
+                raise BugError(f"A dead letter of {left[0].size_bytes} bytes fits no topic.")
+            return
+        # Other tasks have some too, and a partition has one writer in a transaction.
+        self._letters.append(letters)
+        self._letter_bytes += letters.records.values.nbytes
+        if self._letter_bytes > _MAX_LETTER_BYTES:
+            raise SinkRefusedError(
+                f"A micro-batch has more than {_MAX_LETTER_BYTES >> 20} MiB of records of"
+                f" {self._table} that are too large for the topic {piece.topic}.",
+                hint="Raise max.message.bytes of the topic and max_request_size under"
+                " `producer`, or choose delivery: at-least-once.",
+            )
+
+    def _hand_over(self, piece: Outgoing) -> tuple[OversizeRecord, ...]:
+        try:
+            self._opened.client.partitions_for(piece.topic)
+            return self._opened.sender.send(piece, self._acknowledgements)
+        except (KafkaError, ValueError) as error:
+            raise self._explained(error) from error
+
+    def _explained(self, error: Exception) -> TailerdError:
+        connection = self._opened.connection
+        doing = f"Rows of {self._table} were not delivered to Kafka at {connection.address}"
+        return mapped(error, doing, secrets=connection.secrets)
+
+
+def _versions(ready: Versioned, oversize: tuple[OversizeRecord, ...]) -> list[int]:
+    versions = ready.versions
+    return [versions if isinstance(versions, int) else int(versions[each.row]) for each in oversize]
