@@ -35,17 +35,17 @@ from tailerd.errors import BugError, TailerdError
 from tailerd.maintenance.keeper_process import KeeperProcess
 from tailerd.pipeline.fleet import Fleet
 from tailerd.pipeline.growth_keeper import GrowthKeeper
+from tailerd.pipeline.state_reports import StateReports
 from tailerd.sources.delta.table_search import TableSearch
 from tailerd.storage.metered import RequestKind
 from tailerd.storage.s3.settings import S3Settings, use_settings
 from tailerd.telemetry import Handler, Telemetry, events
 from tailerd.telemetry.metrics import Metrics
 from tailerd.telemetry.status import StatusBoard
-from tailerd.web.access import Access
 from tailerd.web.control import ControlRoutes
 from tailerd.web.dashboard import Dashboard
+from tailerd.web.listener import Listener
 from tailerd.web.pages import Pages
-from tailerd.web.server import WebServer
 
 _SPARK_GRACE_SECONDS = 10.0
 _STUCK_SECONDS = 2.0
@@ -94,6 +94,7 @@ class Daemon:
         self._is_own_process = is_own_process
         self._reload_asked = asyncio.Event()
         self._is_once = is_once
+        self._lost: TailerdError | None = None
         self._on_stuck = on_stuck
         self._clock = SystemClock()
         self._metrics = Metrics(self._clock)
@@ -157,27 +158,31 @@ class Daemon:
             TailerdError: Of the first table, in the order of the configuration, that failed.
         """
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self._state.held())
+            listener, place = self._listener(), self._file_config.state
+            on_wait = partial(listener.open, stack)
+            watch = StateReports(self._telemetry, place, on_wait=on_wait, on_lost=self._lose)
+            await stack.enter_async_context(self._state.held(watch))
             stack.enter_context(self._signals())
             # Before anybody can ask: a daemon that knows of no table yet is not ready.
             config = (await self._search.look(self._file_config, is_strict=self._is_once)).config
             self._status.expect(_engines(config))
-            address = await self._listen(stack)
-            self._telemetry.emit(events.DaemonStarted(path=address))
+            await listener.open(stack)
             failures = await self._run_pipelines(config)
+        failures = failures if self._lost is None else [self._lost]
         if failures:
             raise failures[0]
 
-    async def _listen(self, stack: AsyncExitStack) -> str:
-        http = self._file_config.http
-        address = http.address()
-        if address is None:
-            return ""
+    def _lose(self, error: TailerdError) -> None:
+        """End at once: what is delivered now, another daemon delivers too."""
+        self._lost = error
+        self.stop()
+        self.stop()
+
+    def _listener(self) -> Listener:
         pages = Pages(metrics=self._metrics, status=self._status)
         control = ControlRoutes(self.fleet)
         routes = [*pages.routes(), *control.routes(), *self._dashboard.routes()]
-        server = WebServer(address, routes, access=Access.of(http), tls=http.tls)
-        return (await stack.enter_async_context(server)).url
+        return Listener(self._file_config.http, routes, telemetry=self._telemetry)
 
     async def _run_pipelines(self, config: Config) -> list[TailerdError]:
         executor = ThreadPoolExecutor(2 + (os.cpu_count() or 1), thread_name_prefix="tailerd-read")

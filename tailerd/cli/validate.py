@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 if TYPE_CHECKING:
-    from tailerd.config import Config
-    from tailerd.config.sections import TableConfig
+    from collections.abc import AsyncIterator
 
+    from tailerd.config import Config
+
+_NO_ERROR = {"error": None, "error_code": "", "exit_status": 0}
 _EXAMPLES = """\b
 Examples:
   tailerd validate tailerd.yaml
@@ -39,7 +41,8 @@ def command(
     """Check a configuration, reach every table and sink, and say what would happen.
 
     Nothing is written or made, but for an empty file that is deleted again, in buckets where a log
-    is maintained: rights are found out so. Ends with the status of the first thing that would fail.
+    is maintained or that hold the state: rights are found out so. Ends with the status of the first
+    thing that would fail.
     """
     from tailerd.cli.configured import read_config
     from tailerd.errors import UsageError
@@ -50,11 +53,14 @@ def command(
     if file is None or manifests is not None:
         raise UsageError("Give either a file or --from-manifests, and not both.")
     discovery = read_config(file)
-    reports = asyncio.run(_examine(discovery.config))
+    state, reports = asyncio.run(_examine(discovery.config))
     for report in reports:
         report["discovered_by"] = discovery.found.get(str(report["table"]))
+    for report in state:
+        click.echo(json.dumps(report) if is_json else _state_line(report))
     for report in reports:
         click.echo(json.dumps(report) if is_json else _line(report))
+    reports = [*state, *reports]
     for path, reason in discovery.rejected:
         click.echo(f"{path} is left out: {reason}", err=True)
     for report in reports:
@@ -81,13 +87,32 @@ def _check_manifests(manifests: TextIO, is_json: bool) -> None:
             click.echo(json.dumps({"discover": name, "path": group.path}) if is_json else line)
 
 
-async def _examine(config: Config) -> list[dict[str, object]]:
-    return [await _examine_table(config, name) for name in config.tables]
+async def _examine(
+    config: Config,
+) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
+    """Return what there is to say of the state (nothing of a folder) and of each table."""
+    tables = [await _examine_table(config, name) for name in config.tables]
+    return [report async for report in _examine_state(config.state)], tables
+
+
+async def _examine_state(place: str) -> AsyncIterator[dict[str, object]]:
+    from tailerd.config.sections import is_in_bucket
+    from tailerd.errors import TailerdError
+
+    if not is_in_bucket(place):
+        return
+    report: dict[str, object] = {"state": place, "missing_rights": [], **_NO_ERROR}
+    try:
+        await _check_rights(place, "lease", report, is_written=True)
+    except TailerdError as error:
+        report.update(error=str(error), error_code=error.code, exit_status=error.exit_status)
+    yield report
 
 
 async def _examine_table(config: Config, name: str) -> dict[str, object]:
     from tailerd.assembly import lacks_demo_table
     from tailerd.config.sections import is_in_bucket
+    from tailerd.delta.protocol.log_path import LOG_FOLDER
     from tailerd.errors import TailerdError
 
     table = config.tables[name]
@@ -97,7 +122,8 @@ async def _examine_table(config: Config, name: str) -> dict[str, object]:
         return report
     try:
         if is_in_bucket(table.path):
-            await _check_rights(table, report)
+            is_written = table.maintenance is not None
+            await _check_rights(table.path, LOG_FOLDER, report, is_written=is_written)
         if table.maintenance is not None:
             report.update(await _examine_log(config, name))
         if table.has_sink:
@@ -107,23 +133,25 @@ async def _examine_table(config: Config, name: str) -> dict[str, object]:
     return report
 
 
-async def _check_rights(table: TableConfig, report: dict[str, object]) -> None:
+async def _check_rights(
+    place: str, folder: str, report: dict[str, object], *, is_written: bool
+) -> None:
     """Note which rights are missing in a bucket.
+
+    Args:
+        place, folder: What is used, and where below it files are listed and read.
 
     Raises:
         AccessDeniedError, ConditionalPutUnsupportedError: One is; the message names all.
     """
-    from tailerd.delta.protocol.log_path import LOG_FOLDER
     from tailerd.storage.locate import locate
     from tailerd.storage.rights import missing_rights
 
-    store, root = locate(table.path)
-    missing = await missing_rights(
-        store, root, f"{root}/{LOG_FOLDER}", is_written=table.maintenance is not None
-    )
+    store, root = locate(place)
+    missing = await missing_rights(store, root, f"{root}/{folder}", is_written=is_written)
     report["missing_rights"] = list(missing)
     for first in missing.values():
-        message = f"Missing for {table.path}: {', '.join(missing)}. {first.message}"
+        message = f"Missing for {place}: {', '.join(missing)}. {first.message}"
         raise type(first)(message, hint=first.hint)
 
 
@@ -142,9 +170,7 @@ def _blank_report(config: Config, name: str) -> dict[str, object]:
         "maintenance_due": None,
         "maintenance_refused": None,
         "missing_rights": [],
-        "error": None,
-        "error_code": "",
-        "exit_status": 0,
+        **_NO_ERROR,
     }
 
 
@@ -182,6 +208,11 @@ async def _examine_log(config: Config, name: str) -> dict[str, object]:
         return {"maintenance_refused": str(error)}
     due = [each.job for each in survey.decisions if each.is_due]
     return {"maintenance_due": due, "head_version": survey.stats.version}
+
+
+def _state_line(report: dict[str, object]) -> str:
+    failed = f"would fail ({report['error_code']})"
+    return f"state {report['state']}: {failed if report['error'] else 'can be used'}"
 
 
 def _line(report: dict[str, object]) -> str:

@@ -8,7 +8,11 @@ import json
 
 from tailerd.errors import StorageError
 from tailerd.storage.base import ObjectStore
-from tailerd.telemetry.history_store import LARGEST_FILE_BYTES
+from tailerd.storage.deletion import delete_all
+from tailerd.telemetry.history_store import LARGEST_FILE_BYTES, MOST_FILES
+
+_CALLS_A_LOOK = 60
+"""An hour: a listing is a request that is paid for."""
 
 
 class BucketHistory:
@@ -17,6 +21,7 @@ class BucketHistory:
     def __init__(self, store: ObjectStore, folder: str) -> None:
         self._store = store
         self._folder = folder
+        self._calls = 0
 
     def load(self, name: str) -> object | None:
         """Return what was saved of a table; None where there is nothing that can be read."""
@@ -40,7 +45,22 @@ class BucketHistory:
             raise OSError(errno.EIO, str(error), f"s3://{path}") from error
 
     def prune(self) -> None:
-        """Nothing: a listing each minute costs more than old files do."""
+        """Remove the oldest of more than `MOST_FILES`; looked at once in so many calls only."""
+        self._calls += 1
+        if self._calls % _CALLS_A_LOOK != 1:
+            return
+        try:
+            asyncio.run(self._prune())
+        except StorageError:
+            # Another try follows.
+            return
+
+    async def _prune(self) -> None:
+        listed = self._store.list_from(self._folder)
+        files = [file async for file in listed if file.name.endswith(".json")]
+        files.sort(key=lambda file: file.mtime_ms)
+        old = files[: max(0, len(files) - MOST_FILES)]
+        await delete_all(self._store, [file.path for file in old])
 
     def _path(self, name: str) -> str:
         return f"{self._folder}/{name}.json"

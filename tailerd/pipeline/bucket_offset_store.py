@@ -173,17 +173,10 @@ class BucketOffsetStore:
             StateInUseError: It does.
         """
         if lease.token is None:
-            raise self._fenced(await lease.newest_holder())
+            raise taken_over_by(await lease.newest_holder())
         if entry is not None and entry.token > lease.token:
-            raise self._fenced(entry.holder)
+            raise taken_over_by(entry.holder)
         return lease.token
-
-    def _fenced(self, holder: str) -> StateInUseError:
-        return StateInUseError(
-            f"The state of this daemon was taken over by {holder}, because nothing was heard of"
-            " this one for as long as its lease lasts. Its offsets count no more.",
-            hint="Run one daemon for one `state`; start this one again when that one has ended.",
-        )
 
     def _contended(self, pipeline: str) -> StateInUseError:
         return StateInUseError(
@@ -191,6 +184,15 @@ class BucketOffsetStore:
             " another daemon works on it.",
             hint="Run one daemon for one `state`.",
         )
+
+
+def taken_over_by(holder: str) -> StateInUseError:
+    """Return what a daemon ends with whose state another one has taken."""
+    return StateInUseError(
+        f"The state of this daemon was taken over by {holder}, because nothing was heard of"
+        " this one for as long as its lease lasts. Its offsets count no more.",
+        hint="Run one daemon for one `state`; start this one again when that one has ended.",
+    )
 
 
 def _number(file: FileMeta) -> int:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from tailerd.changefeed.saved_offset import OffsetStore
 from tailerd.clock import Clock
-from tailerd.errors import BugError, StateInUseError
+from tailerd.errors import BugError, StateInUseError, StorageError
 from tailerd.pipeline.bucket_history import BucketHistory
-from tailerd.pipeline.bucket_offset_store import BucketOffsetStore
+from tailerd.pipeline.bucket_offset_store import BucketOffsetStore, taken_over_by
 from tailerd.pipeline.offset_store import FileOffsetStore
 from tailerd.pipeline.pause_store import BucketPauses, Pauses, PauseStore
 from tailerd.pipeline.poison_log import BucketPoisonLog, FilePoisonLog, PoisonLog
@@ -30,6 +31,22 @@ from tailerd.telemetry.history_store import HistoryStore, KeepsHistory
 _PURPOSE = Purpose(folder="lease", doing="works on this state", refusal=StateInUseError)
 
 
+class StateWatch(Protocol):
+    """Hears what other processes do with a state."""
+
+    async def waits(self, holder: str, seconds: float) -> None:
+        """Hear that the state is waited for, and how long at most."""
+        ...
+
+    def taken(self) -> None:
+        """Hear that it is held now."""
+        ...
+
+    def lost(self, error: StateInUseError) -> None:
+        """Hear that another process took it over, as the error says."""
+        ...
+
+
 class State(Protocol):
     """The parts of a state. Offsets may be looked at by anybody; all else is for who holds it."""
 
@@ -37,8 +54,11 @@ class State(Protocol):
     poison: PoisonLog
     history: KeepsHistory
 
-    def held(self) -> AbstractAsyncContextManager[None]:
+    def held(self, watch: StateWatch | None = None) -> AbstractAsyncContextManager[None]:
         """Hold the state while inside.
+
+        Args:
+            watch: Hears of other processes.
 
         Raises:
             StateInUseError: Another process holds it.
@@ -65,7 +85,7 @@ class FolderState:
         self.history: KeepsHistory = HistoryStore(folder / "history")
 
     @asynccontextmanager
-    async def held(self) -> AsyncIterator[None]:
+    async def held(self, watch: StateWatch | None = None) -> AsyncIterator[None]:
         """Hold the folder's lock while inside.
 
         Raises:
@@ -108,8 +128,11 @@ class BucketState:
         self.history: KeepsHistory = BucketHistory(store, f"{root}/history")
 
     @asynccontextmanager
-    async def held(self) -> AsyncIterator[None]:
+    async def held(self, watch: StateWatch | None = None) -> AsyncIterator[None]:
         """Hold the lease while inside, having waited for that of a daemon that died elsewhere.
+
+        Args:
+            watch: Hears of the waiting, and of a daemon that takes the state over.
 
         Raises:
             StateInUseError: Another process holds it, and lives.
@@ -121,10 +144,21 @@ class BucketState:
         with tempfile.TemporaryDirectory(
             prefix="tailerd-spool-", ignore_cleanup_errors=True
         ) as scratch:
-            async with lease.held(is_patient=True):
+            hear_wait = None if watch is None else watch.waits
+            hear_loss = None if watch is None else partial(self._lose, watch)
+            async with lease.held(is_patient=True, on_wait=hear_wait, on_lost=hear_loss):
+                if watch is not None:
+                    watch.taken()
                 self._lease, self._scratch = lease, Path(scratch)
                 await self._pauses.look()
                 yield
+
+    async def _lose(self, watch: StateWatch) -> None:
+        holder = "another process"
+        if self._lease is not None:
+            with suppress(StorageError):
+                holder = await self._lease.newest_holder()
+        watch.lost(taken_over_by(holder))
 
     def offsets(self) -> OffsetStore:
         """Return the saved offsets; without the lease, to look at."""

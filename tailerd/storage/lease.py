@@ -17,7 +17,7 @@ import asyncio
 import json
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -38,6 +38,9 @@ BEATS_PER_LEASE = 4
 _SUFFIX = ".lease"
 _LONGEST_SECONDS = 3600.0
 _LOOK_SECONDS = 1.0
+
+OnWait = Callable[[str, float], Awaitable[None]]
+"""Hears whom a lease is waited for, and how long at most, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +154,7 @@ class Lease:
         self._mine: _Paper | None = None
         self._seen: tuple[int, int] | None = None
         self._seen_at = 0.0
+        self._ahead: _Paper | None = None
 
     @property
     def token(self) -> int | None:
@@ -168,7 +172,9 @@ class Lease:
             raise BugError("A lease was taken twice.")
         tokens = await self._tokens()
         newest = max(tokens, default=0)
+        self._ahead = None
         if newest and (paper := await self._read(newest)) is not None and self._counts(paper):
+            self._ahead = paper
             raise self._purpose.refusal(
                 f"{paper.holder.name} {self._purpose.doing} now.",
                 hint=f"Try again later; should it have died, in {paper.seconds:.0f} s.",
@@ -192,8 +198,12 @@ class Lease:
             with suppress(StorageError):
                 await self._store.delete(self._path(token))
 
-    async def take_patiently(self) -> None:
+    async def take_patiently(self, on_wait: OnWait | None = None) -> None:
         """Take the lease, and wait for that of a holder which is heard of no more.
+
+        Args:
+            on_wait: Called once where it has to wait, with the holder's name and the longest time
+                in seconds.
 
         Raises:
             TailerdError: The purpose's refusal: the holder was heard of, so it lives.
@@ -206,6 +216,8 @@ class Lease:
             except self._purpose.refusal:
                 if seen is not None and self._seen != seen:
                     raise
+                if seen is None and self._ahead is not None and on_wait is not None:
+                    await on_wait(self._ahead.holder.name, self._ahead.seconds)
                 seen = self._seen
             await self._clock.sleep(_LOOK_SECONDS)
 
@@ -232,18 +244,27 @@ class Lease:
         return True
 
     @asynccontextmanager
-    async def held(self, *, is_patient: bool = False) -> AsyncIterator[None]:
+    async def held(
+        self,
+        *,
+        is_patient: bool = False,
+        on_wait: OnWait | None = None,
+        on_lost: Callable[[], Awaitable[None]] | None = None,
+    ) -> AsyncIterator[None]:
         """Hold the lease while inside, and beat.
 
         Args:
             is_patient: Whether to wait as `take_patiently` does.
+            on_wait: As there.
+            on_lost: Called when a beat finds that another process has taken the lease: a beat's
+                time after that at most, or as soon as the storage answers again.
 
         Raises:
             TailerdError, StorageError: As `take`.
         """
-        await (self.take_patiently() if is_patient else self.take())
+        await (self.take_patiently(on_wait) if is_patient else self.take())
         is_over = asyncio.Event()
-        keeping = asyncio.create_task(self._keep(is_over))
+        keeping = asyncio.create_task(self._keep(is_over, on_lost))
         try:
             yield
         finally:
@@ -254,7 +275,9 @@ class Lease:
                 task.cancel()
             await self.release()
 
-    async def _keep(self, is_over: asyncio.Event) -> None:
+    async def _keep(
+        self, is_over: asyncio.Event, on_lost: Callable[[], Awaitable[None]] | None
+    ) -> None:
         """Beat until it is over or the lease is lost; a failed beat is tried again."""
         ending = asyncio.ensure_future(is_over.wait())
         is_held = True
@@ -266,6 +289,8 @@ class Lease:
                 if not is_over.is_set():
                     with suppress(StorageError):
                         is_held = await self.beat()
+            if not is_held and on_lost is not None:
+                await on_lost()
         finally:
             ending.cancel()
 

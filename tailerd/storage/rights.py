@@ -1,4 +1,4 @@
-"""What a user may do with a table in a bucket, found out by doing it."""
+"""What a user may do with a table in a bucket, or a state there, found out by doing it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ async def missing_rights(
     """Return what is refused, by name: `list`, `get`, `put`, `conditional put`, `delete`.
 
     Args:
-        root, log: The table's place and its log's, in the store.
-        is_written: Whether the table's log is maintained: then an empty file beside the log is
-            written and deleted.
+        root, log: The table's place and its log's, in the store; or those of a state and its lease.
+        is_written: Whether the log is maintained: then an empty file beside it is written and
+            deleted.
 
     Raises:
         StorageError: Something else is wrong.
     """
     missing: dict[str, AccessDeniedError | ConditionalPutUnsupportedError] = {}
+    # Where nothing is listed, any name will do.
     file = f"{log}/_last_checkpoint"
     try:
         async for meta in store.list_from(log):

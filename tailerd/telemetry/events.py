@@ -23,6 +23,9 @@ from tailerd.telemetry.storage_events import HistoryUnsaved as HistoryUnsaved
 from tailerd.telemetry.storage_events import NotificationRejected as NotificationRejected
 from tailerd.telemetry.storage_events import NotificationsFailed as NotificationsFailed
 from tailerd.telemetry.storage_events import NotificationsResumed as NotificationsResumed
+from tailerd.telemetry.storage_events import StateAwaited as StateAwaited
+from tailerd.telemetry.storage_events import StateForfeited as StateForfeited
+from tailerd.telemetry.storage_events import StateTaken as StateTaken
 from tailerd.telemetry.storage_events import StorageRequested as StorageRequested
 from tailerd.telemetry.storage_events import TroubleEnded as TroubleEnded
 from tailerd.telemetry.storage_events import WatcherUnavailable as WatcherUnavailable
@@ -365,6 +368,9 @@ Event = (
     | DiscoveryFailed
     | DiscoveryResumed
     | TroubleEnded
+    | StateAwaited
+    | StateTaken
+    | StateForfeited
     | HistoryUnsaved
     | NotificationsFailed
     | NotificationsResumed

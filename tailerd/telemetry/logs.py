@@ -81,6 +81,9 @@ LINES: dict[type[events.Event], tuple[Level, str] | None] = {
     ),
     events.DiscoveryResumed: ("info", "A pattern of tables was looked through again."),
     events.TroubleEnded: ("debug", "What was wrong is no longer asked for."),
+    events.StateAwaited: ("warning", "The state is held by another process and waited for."),
+    events.StateTaken: ("info", "The state was taken over."),
+    events.StateForfeited: ("error", "Another daemon took the state over, and this one ends."),
     events.HistoryUnsaved: ("warning", "The page's history cannot be saved."),
     events.NotificationsFailed: (
         "warning",

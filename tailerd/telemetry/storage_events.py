@@ -47,6 +47,33 @@ class TroubleEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StateAwaited:
+    """Another process holds the daemon's state, or held it and died; `hint` says how long."""
+
+    path: str
+    error_code: str
+    attempt: int
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateTaken:
+    """The daemon holds the state it has waited for."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateForfeited:
+    """Another daemon took the state over, and this one ends."""
+
+    path: str
+    error_code: str
+    attempt: int
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryUnsaved:
     """What the page draws of the past cannot be written; a restart begins without it."""
 

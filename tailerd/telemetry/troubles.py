@@ -14,8 +14,13 @@ HANDLED = (
     events.NotificationsResumed,
     events.DiscoveryFailed,
     events.DiscoveryResumed,
+    events.StateAwaited,
+    events.StateTaken,
+    events.StateForfeited,
     events.TroubleEnded,
 )
+
+_Told = events.NotificationsFailed | events.DiscoveryFailed | events.StateAwaited | events.StateForfeited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +28,7 @@ class Trouble:
     """Something that is wrong since a time.
 
     Attributes:
-        part: Of the daemon: notifications, discovery.
+        part: Of the daemon: notifications, discovery, state.
         name: Of its section, where it has one.
         path: What cannot be had: a queue, a pattern.
         attempt: How often it was tried in a row.
@@ -82,6 +87,10 @@ class TroubleBoard:
                     self._troubles.pop(("notifications", event.path), None)
                 case events.DiscoveryResumed():
                     self._troubles.pop(("discovery", event.path), None)
+                case events.StateAwaited() | events.StateForfeited():
+                    self._note("state", event, is_blocking=True)
+                case events.StateTaken():
+                    self._troubles.pop(("state", event.path), None)
                 case events.TroubleEnded():
                     self._troubles.pop((event.part, event.path), None)
                 case _:
@@ -90,7 +99,7 @@ class TroubleBoard:
     def _note(
         self,
         part: str,
-        event: events.NotificationsFailed | events.DiscoveryFailed,
+        event: _Told,
         name: str = "",
         *,
         is_blocking: bool = False,

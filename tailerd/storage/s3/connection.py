@@ -112,8 +112,8 @@ class Connection:
         Raises:
             StorageError: As `map_failure` says.
         """
-        has_renewed = False
-        for attempt in range(self._account.attempts):
+        has_renewed, attempt = False, 0
+        while True:
             client: S3Client | None = None
             try:
                 async with self._running:
@@ -134,6 +134,7 @@ class Connection:
                     continue
                 elif self._may_retry(error, attempt):
                     await asyncio.sleep(_BACKOFF.wait_seconds(attempt, self._chance))
+                    attempt += 1
                     continue
                 raise map_failure(
                     error, request.doing, request.path, attempts=attempt + 1
@@ -141,7 +142,6 @@ class Connection:
             else:
                 self._budget.give()
                 return done
-        raise StorageError(f"{request.doing} of s3://{request.path} was not even tried.")
 
     def _may_retry(self, error: Exception, attempt: int) -> bool:
         return may_pass(error) and attempt + 1 < self._account.attempts and self._budget.take()

@@ -68,8 +68,9 @@ def log_of(config: Path) -> str:
 
 def address(config: Path) -> str:
     """The address of the newest daemon's pages."""
-    eventually(lambda: "http://" in log_of(config))
-    return str(re.findall(r"http://[0-9.:]+", log_of(config))[-1])
+    eventually(lambda: "The daemon listens." in log_of(config))
+    lines = [line for line in log_of(config).splitlines() if "The daemon listens." in line]
+    return str(re.findall(r"http://[0-9.:]+", lines[-1])[0])
 
 
 def page(config: Path, path: str) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from tests.integration.daemon.running import address, log_of, page
 from tests.s3.servers import ACCESS_KEY, SECRET_KEY, S3Server
 
 STATIC_KEYS = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
@@ -69,3 +72,21 @@ def delivered(folder: Path, name: str) -> list[dict[str, Any]]:
     for row in rows:
         del row["_commit_timestamp"]
     return rows
+
+
+def all_that_is_shown(config: Path, process: subprocess.Popen[str]) -> str:
+    """Return what a daemon with a listener shows: log, pages, and the words of all processes."""
+    tables = [each["table"] for each in json.loads(page(config, "/status"))["tables"]]
+    names = ["/", "/status", "/metrics", *(f"/tables/{table}" for table in tables)]
+    with urllib.request.urlopen(address(config) + "/events", timeout=10) as stream:
+        events = stream.read1().decode()
+    words = [Path(f"/proc/{pid}/cmdline").read_text() for pid in _with_descendants(process.pid)]
+    return "\n".join([log_of(config), events, *(page(config, name) for name in names), *words])
+
+
+def _with_descendants(pid: int) -> list[int]:
+    children: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            children += _with_descendants(int(child))
+    return [pid, *children]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import random
 from functools import partial
 from pathlib import Path
 
@@ -9,16 +12,24 @@ import pytest
 import yaml
 
 from tailerd.clock import SystemClock
+from tailerd.config import load_config
+from tailerd.daemon import Daemon
 from tailerd.errors import StateInUseError, StorageError
+from tailerd.pipeline.bucket_history import BucketHistory
 from tailerd.pipeline.bucket_offset_store import BucketOffsetStore
-from tailerd.storage.lease import Holder, Lease
+from tailerd.pipeline.state_place import BucketState
+from tailerd.storage.lease import Holder, Lease, Purpose
+from tailerd.storage.s3.settings import use_settings
 from tailerd.storage.s3.store import S3Store
+from tailerd.telemetry import events
 from tests.contracts.test_offset_store import saved
+from tests.doubles.sim_clock import SimClock
 from tests.integration.daemon.running import (
     daemon,
     delivered_ids,
     eventually,
     log_of,
+    page,
     run_to_end,
 )
 from tests.integration.s3.living_table import LivingTable, write_config
@@ -26,6 +37,7 @@ from tests.s3.notified import NotifiedBucket
 from tests.s3.proxy import Fault, FaultProxy
 from tests.s3.servers import S3Server
 
+PURPOSE = Purpose(folder="lease", doing="works on this state", refusal=StateInUseError)
 FAULTS = [Fault.REFUSE, Fault.RESET, Fault.LOSE_ANSWER, Fault.SLOW_DOWN, Fault.DENY]
 
 
@@ -34,8 +46,10 @@ def living(s3_moto: S3Server, tmp_path: Path) -> LivingTable:
     return LivingTable(tmp_path / "table", NotifiedBucket(s3_moto, visible_seconds=5))
 
 
-def config_of(folder: Path, living: LivingTable) -> Path:
-    path = write_config(folder, living, has_queue=False, start="0", poll_interval="200ms")
+def config_of(folder: Path, living: LivingTable, endpoint: str = "") -> Path:
+    path = write_config(
+        folder, living, storage=endpoint, has_queue=False, start="0", poll_interval="200ms"
+    )
     config = yaml.safe_load(path.read_text())
     config["state"] = f"s3://{living.notified.bucket}/state"
     path.write_text(yaml.safe_dump(config))
@@ -120,3 +134,174 @@ async def test_a_daemon_that_was_replaced_saves_nothing_on_either_server(server:
     with pytest.raises(StateInUseError, match="process 1 on m2"):
         await first.save("orders", saved(1))
     assert await second.load("orders") == saved(2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", [Fault.REFUSE, Fault.LOSE_ANSWER, Fault.TRUNCATE])
+async def test_with_a_fault_at_each_request_one_of_two_wins_and_no_saved_offset_is_lost(
+    s3_versitygw: S3Server, fault: Fault, request: pytest.FixtureRequest
+) -> None:
+    """Two ask at once; the winner saves until, and after, a third takes over from it.
+
+    Every request fails at one of three faults; with --kills, at each.
+    """
+    step = 1 if request.config.getoption("--kills") else 3
+    # Between moto's look for a file and its putting it, another request may come.
+    with FaultProxy(s3_versitygw.port) as proxy:
+        store, bucket = S3Store(s3_versitygw.settings(proxy.endpoint)), s3_versitygw.new_bucket()
+        # Whether the server honours conditions is found out once.
+        await store.put(f"{bucket}/first", b"", if_absent=True)
+        nth = [Fault.REFUSE, Fault.LOSE_ANSWER, Fault.TRUNCATE].index(fault) + 1 - step
+        asked = step
+        while nth + step <= asked:
+            nth += step
+            proxy.forget()
+            proxy.fail_nth(nth, fault)
+            await takes_over(store, f"{bucket}/state{nth}")
+            asked = len(proxy.requests)
+
+
+async def takes_over(store: S3Store, root: str) -> None:
+    leases = [lease_of(store, root, number) for number in (1, 2)]
+    results = await asyncio.gather(*(lease.take() for lease in leases), return_exceptions=True)
+    [winner] = [lease for lease, result in zip(leases, results, strict=True) if result is None]
+    assert [type(result) for result in results if result is not None] == [StateInUseError]
+    first = BucketOffsetStore(store, f"{root}/offsets", winner)
+    await first.load("orders")
+    for version in (1, 2):
+        await first.save("orders", saved(version))
+    third = lease_of(store, root, 3)
+    await third.take_patiently()
+    second = BucketOffsetStore(store, f"{root}/offsets", third)
+    assert await second.load("orders") == saved(2)
+    with pytest.raises(StateInUseError, match="process 3 on m3"):
+        await first.save("orders", saved(9))
+    await second.save("orders", saved(3))
+    assert await second.load("orders") == saved(3)
+    assert not await winner.beat()
+
+
+def lease_of(store: S3Store, root: str, number: int) -> Lease:
+    holder = Holder(machine=f"m{number}", pid=1, name=f"process {number} on m{number}")
+    clock = SimClock(is_automatic=True)
+    return Lease(store, root, clock=clock, seconds=0.05, holder=holder, purpose=PURPOSE)
+
+
+@pytest.mark.slow
+def test_whichever_request_of_a_takeover_fails_no_row_is_lost_or_doubled(
+    living: LivingTable, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    chances = random.Random(3)
+    faults = [Fault.LOSE_ANSWER, Fault.RESET, Fault.SLOW_DOWN, Fault.EXPIRED]
+    with FaultProxy(living.notified.server.port) as proxy:
+        config = config_of(tmp_path, living, proxy.endpoint)
+        rounds = request.config.getoption("--kills") or 3
+        for number in range(rounds):
+            with daemon(config) as process:
+                before = len(delivered_ids(tmp_path / "out"))
+                for _ in range(3):
+                    living.append()
+                eventually(partial(has_more_than, before, tmp_path / "out"))
+                living.append()
+                # Those of the next one's way from its start to its first delivery, over and over.
+                proxy.fail_nth(1 + (number * 5) % 20, chances.choice(faults))
+                process.kill()
+        proxy.fail_every(7, Fault.LOSE_ANSWER)
+        done = run_to_end("run", "--config", config, "--once")
+    assert done.returncode == 0, done.stderr
+    assert delivered_ids(tmp_path / "out") == living.ids
+
+
+def claim(living: LivingTable, token: int, **fields: object) -> None:
+    """Write a lease of the daemon's state as another machine's daemon would."""
+    paper = {
+        "format": 1,
+        "token": token,
+        "beat": 0,
+        "seconds": 4,
+        "is_released": False,
+        "holder": {"machine": "elsewhere", "pid": 7, "name": "process 7 on elsewhere"},
+        **fields,
+    }
+    living.notified.put(f"state/lease/{token:020}.lease", json.dumps(paper).encode())
+
+
+def test_waiting_for_a_daemon_that_died_elsewhere_is_shown_with_its_longest_time(
+    living: LivingTable, tmp_path: Path
+) -> None:
+    config = config_of(tmp_path, living)
+    claim(living, 1)
+    with daemon(config):
+        eventually(lambda: "http://" in log_of(config))
+        [trouble] = json.loads(page(config, "/status"))["troubles"]
+        assert trouble["part"] == "state"
+        assert "process 7 on elsewhere has it." in trouble["error"]["message"]
+        assert "goes on in 4 s at most" in trouble["error"]["message"]
+        eventually(lambda: delivered_ids(tmp_path / "out") == living.ids)
+        assert json.loads(page(config, "/status"))["troubles"] == []
+    assert "The state was taken over." in log_of(config)
+
+
+async def test_an_idle_daemon_that_was_replaced_notices_at_its_next_beat_and_ends(
+    living: LivingTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tailerd.assembly.BucketState", partial(BucketState, seconds=2))
+    told: list[events.Event] = []
+    running = asyncio.create_task(
+        Daemon(load_config(config_of(tmp_path, living)), handlers=[told.append]).run()
+    )
+    try:
+        async with asyncio.timeout(30):
+            out = tmp_path / "out"
+            await asyncio.to_thread(eventually, lambda: delivered_ids(out) == living.ids)
+            await asyncio.to_thread(claim, living, 5)
+            with pytest.raises(StateInUseError, match="taken over by process 7 on elsewhere"):
+                await running
+    finally:
+        running.cancel()
+        use_settings(None)
+    assert any(isinstance(event, events.StateForfeited) for event in told)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault", "right"),
+    [
+        ("list", Fault.DENY, "list"),
+        ("put", Fault.NO_CONDITIONS, "conditional put"),
+        ("", None, ""),
+    ],
+)
+def test_validate_names_the_right_that_the_state_lacks(
+    living: LivingTable, tmp_path: Path, kind: str, fault: Fault | None, right: str
+) -> None:
+    with FaultProxy(living.notified.server.port) as proxy:
+        proxy.choose = lambda seen: (
+            fault if seen.kind == kind and ("state" in seen.path + seen.query) else None
+        )
+        done = run_to_end("validate", config_of(tmp_path, living, proxy.endpoint), "--json")
+    state, table = (json.loads(line) for line in done.stdout.splitlines())
+    assert state["missing_rights"] == ([right] if right else [])
+    assert (done.returncode != 0) == bool(right)
+    place = f"s3://{living.notified.bucket}/state"
+    assert (f"Missing for {place}: {right}. " in done.stderr) == bool(right)
+    assert table["table"] == "orders"
+    left = living.notified.server.admin().list_objects_v2(
+        Bucket=living.notified.bucket, Prefix="state/"
+    )
+    assert left["KeyCount"] == 0
+
+
+async def test_pasts_of_the_oldest_tables_are_removed_from_a_bucket_too(
+    s3_moto: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tailerd.pipeline.bucket_history.MOST_FILES", 2)
+    store = S3Store(s3_moto.settings())
+    history = BucketHistory(store, f"{bucket}/state/history")
+    for name in ("a", "b", "c"):
+        await asyncio.to_thread(history.save, name, {"a": 1})
+        if name != "c":
+            await asyncio.sleep(1.01)
+    for _ in range(2):
+        await asyncio.to_thread(history.prune)
+    names = [meta.name async for meta in store.list_from(f"{bucket}/state/history")]
+    assert names == ["b.json", "c.json"]

@@ -294,3 +294,18 @@ async def test_many_files_are_deleted_with_one_request(
 
 def _is_end(seen: Seen) -> bool:
     return seen.kind == "other" and "uploadId" in seen.query
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+async def test_looking_for_new_credentials_takes_no_attempt(
+    s3_moto: S3Server, proxy: FaultProxy, bucket: str, attempts: int
+) -> None:
+    store = S3Store(S3Settings(default=replace(s3_moto.account(proxy.endpoint), attempts=attempts)))
+    await store.put(f"{bucket}/a", b"a")
+    before = [Fault.SLOW_DOWN] * (attempts - 1)
+    faults = iter([*before, Fault.EXPIRED])
+    proxy.choose = lambda seen: next(faults, None)
+    assert await store.get(f"{bucket}/a") == b"a"
+    proxy.choose = lambda seen: Fault.EXPIRED
+    with pytest.raises(CredentialsExpiredError):
+        await store.get(f"{bucket}/a")

@@ -13,7 +13,12 @@ import pyarrow as pa
 import pytest
 
 from tests.integration.daemon.running import daemon, eventually, log_of, run_to_end
-from tests.integration.s3.configured import STATIC_KEYS, delivered, write_tables_config
+from tests.integration.s3.configured import (
+    STATIC_KEYS,
+    all_that_is_shown,
+    delivered,
+    write_tables_config,
+)
 from tests.integration.s3.test_clones import Clone
 from tests.maintenance.delta_spark import DeltaSpark
 from tests.s3.servers import ACCESS_KEY, SECRET_KEY, S3Server
@@ -143,13 +148,14 @@ def test_spark_delivers_what_is_written_meanwhile_as_the_configuration_says(
         options={"allowed_paths": [f"s3://{clone.origin}"]},
         engine="spark",
     )
-    with daemon(config):
+    with daemon(config) as process:
         eventually(lambda: all(delivered(tmp_path, name) for name in places), seconds=120)
         for _ in zip(*(lake.live() for lake in lakes.values()), strict=True):
             pass
         for name, lake in lakes.items():
             rows = lake.rows()
             eventually(lambda: replayed(delivered(tmp_path, name)) == rows, seconds=60)  # noqa: B023
+        assert SECRET_KEY not in all_that_is_shown(config, process)
     assert text_of(delivered(tmp_path, "fed")) == lakes["fed"].feed()
     assert replayed(delivered(tmp_path, "built")) == text_of(table.rows())
     assert len(delivered(tmp_path, "clone")) == 6

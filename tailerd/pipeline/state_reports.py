@@ -1,0 +1,59 @@
+"""What is told of the state while others hold it, or take it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from tailerd.errors import StateInUseError
+from tailerd.telemetry import Telemetry, events
+
+
+class StateReports:
+    """Tells telemetry, and the daemon that holds the state."""
+
+    def __init__(
+        self,
+        telemetry: Telemetry,
+        path: str,
+        *,
+        on_wait: Callable[[], Awaitable[None]],
+        on_lost: Callable[[StateInUseError], None],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            path: The state's place.
+            on_wait: Called before it is waited for.
+            on_lost: Called when another daemon has it.
+        """
+        self._telemetry = telemetry
+        self._path = path
+        self._on_wait = on_wait
+        self._on_lost = on_lost
+        self._has_waited = False
+
+    async def waits(self, holder: str, seconds: float) -> None:
+        """Tell whom the state is waited for, and how long at most."""
+        self._has_waited = True
+        hint = (
+            f"{holder} has it. Should that have died, this daemon goes on in {seconds:.0f} s at"
+            " most; should it live, this one ends within that time."
+        )
+        self._telemetry.emit(
+            events.StateAwaited(
+                path=self._path, error_code=StateInUseError.code, attempt=1, hint=hint
+            )
+        )
+        await self._on_wait()
+
+    def taken(self) -> None:
+        """Tell that the waiting is over."""
+        if self._has_waited:
+            self._telemetry.emit(events.StateTaken(path=self._path))
+
+    def lost(self, error: StateInUseError) -> None:
+        """Tell that another daemon took it over."""
+        self._telemetry.emit(
+            events.StateForfeited(path=self._path, error_code=error.code, attempt=1, hint=str(error))
+        )
+        self._on_lost(error)

@@ -1,0 +1,42 @@
+"""The daemon's listener: all that it shows and takes, opened once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+
+from aiohttp import web
+
+from tailerd.config import HttpConfig
+from tailerd.telemetry import Telemetry, events
+from tailerd.web.access import Access
+from tailerd.web.server import WebServer
+
+
+class Listener:
+    """Listens from when it is asked to first, if the configuration says where."""
+
+    def __init__(
+        self, http: HttpConfig, routes: Sequence[web.RouteDef], *, telemetry: Telemetry
+    ) -> None:
+        """Prepare; `routes` is everything that is answered."""
+        self._http = http
+        self._routes = routes
+        self._telemetry = telemetry
+        self._is_open = False
+
+    async def open(self, stack: AsyncExitStack) -> None:
+        """Listen until the stack ends, and tell where; asked again, do nothing.
+
+        Raises:
+            ConfigError: The address is taken.
+        """
+        if self._is_open:
+            return
+        self._is_open = True
+        url, address = "", self._http.address()
+        if address is not None:
+            access = Access.of(self._http)
+            server = WebServer(address, [*self._routes], access=access, tls=self._http.tls)
+            url = (await stack.enter_async_context(server)).url
+        self._telemetry.emit(events.DaemonStarted(path=url))
