@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from tailerd.changefeed.change_task import ChangeType
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.errors import FileMissingError, TailerdError, UnreadableDataFileError
+from tailerd.reading.column_ranges import ranges_ahead
 from tailerd.reading.conform import FIELD_ID, conform, find_field
 from tailerd.reading.file_scan import FileScan, FileShare
 from tailerd.reading.row_filter import RowSelection, missing_data_file, select_rows
@@ -44,7 +45,7 @@ def read_file(scan: FileScan, limit: BatchLimit) -> Iterator[_Part]:
         shape = _Shape(scan, file.schema_arrow)
         yield from _with_whole_pairs(
             part
-            for batch in _row_groups(file, scan.share, shape.columns, selection, limit)
+            for batch in _row_groups(file, source, scan.share, shape.columns, selection, limit)
             if batch.num_rows
             for part in _bounded(*shape.of(batch), limit)
         )
@@ -152,27 +153,42 @@ def _smallest(schema: pa.Schema) -> str:
 
 def _row_groups(
     file: pq.ParquetFile,
+    source: BinaryIO,
     share: FileShare,
     columns: list[str],
     selection: RowSelection | None,
     limit: BatchLimit,
 ) -> Iterator[pa.RecordBatch]:
+    wanted = _wanted_groups(file.metadata, share, selection)
+    for place, (group, first_row) in enumerate(wanted):
+        if isinstance(source, RemoteFile):
+            following = [each for each, _ in wanted[place + 1 : place + 2]]
+            source.expect(ranges_ahead(file.metadata, columns, group, following, limit.max_bytes))
+        size = _batch_rows(file.metadata.row_group(group), limit)
+        at = first_row
+        for batch in file.iter_batches(
+            size, row_groups=[group], columns=columns, use_threads=False
+        ):
+            yield batch if selection is None else selection.apply(batch, at)
+            at += batch.num_rows
+
+
+def _wanted_groups(
+    about: pq.FileMetaData, share: FileShare, selection: RowSelection | None
+) -> list[tuple[int, int]]:
+    """Return the row groups of a share that have rows that count, each with its first row."""
+    found = []
+    groups = [about.row_group(group) for group in range(about.num_row_groups)]
+    total_bytes, done_bytes = sum(group.total_byte_size for group in groups), 0
     start = 0
-    groups = [file.metadata.row_group(group) for group in range(file.num_row_groups)]
-    total_bytes, done_bytes = sum(about.total_byte_size for about in groups), 0
-    for group, about in enumerate(groups):
-        rows, begin_bytes = about.num_rows, done_bytes
-        done_bytes += about.total_byte_size
+    for number, group in enumerate(groups):
+        begin_bytes, end = done_bytes, start + group.num_rows
+        done_bytes += group.total_byte_size
         is_ours = share.has(begin_bytes, done_bytes, total_bytes)
-        if is_ours and (selection is None or not selection.is_empty(start, start + rows)):
-            size = _batch_rows(about, limit)
-            at = start
-            for batch in file.iter_batches(
-                size, row_groups=[group], columns=columns, use_threads=False
-            ):
-                yield batch if selection is None else selection.apply(batch, at)
-                at += batch.num_rows
-        start += rows
+        if is_ours and (selection is None or not selection.is_empty(start, end)):
+            found.append((number, start))
+        start = end
+    return found
 
 
 def _batch_rows(about: pq.RowGroupMetaData, limit: BatchLimit) -> int:

@@ -75,6 +75,13 @@ class RemoteFile(io.RawIOBase):
     Readers of Parquet ask for the columns of a row group at once, instead of piece by piece.
     """
 
+    def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Hear which ranges (start, length) are read soon: they are fetched meanwhile.
+
+        Ranges of an earlier call that are not among them are read no more.
+        """
+        raise NotImplementedError
+
 
 class ObjectStore(Protocol):
     """Named immutable blobs, listed in name order. Paths use `/`, whatever the store.

@@ -81,7 +81,7 @@ class S3Server:
         port = free_port()
         data = folder / "data"
         words = [
-            *(str(versitygw_program()), "--port", f"127.0.0.1:{port}", "--quiet"),
+            *(str(versitygw_program()), "--port", f"127.0.0.1:{port}", "--quiet", "--keep-alive"),
             *("--access", ACCESS_KEY, "--secret", SECRET_KEY, "posix", str(data)),
         ]
         return cls("versitygw", words, port, folder)

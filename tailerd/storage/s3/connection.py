@@ -6,15 +6,18 @@ import asyncio
 import functools
 import os
 import random
+import ssl
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, cast
 
+from aiobotocore.client import AioBaseClient
 from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
 from botocore import UNSIGNED
+from botocore.httpsession import get_cert_path
 
 from tailerd.backoff import Backoff
 from tailerd.errors import StorageError
@@ -28,7 +31,9 @@ from tailerd.storage.s3.failures import (
     status_of,
 )
 from tailerd.storage.s3.io_thread import IoThread
+from tailerd.storage.s3.quick_gets import QuickGets, note_sent
 from tailerd.storage.s3.settings import S3Account
+from tailerd.storage.s3.signing import Keys
 
 T = TypeVar("T")
 
@@ -42,6 +47,11 @@ _CLOSE_SECONDS = 1.0
 
 class S3Client(Protocol):
     """What is used of the vendor's client, by the names of S3's operations."""
+
+    @property
+    def quick(self) -> QuickGets:
+        """GETs of buckets that the client has asked before."""
+        ...
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[dict[str, object]]]:
         """Return an operation."""
@@ -184,7 +194,11 @@ class Connection:
                 aws_session_token=account.session_token or None,
                 config=_client_config(account),
             )
-            client: S3Client = await self._stack.enter_async_context(context)
+            vendors = await self._stack.enter_async_context(context)
+            quick = QuickGets(account, _keys_of(account, session), lambda: _trust(session))
+            vendors.meta.events.register("before-send.s3.GetObject", note_sent)
+            self._stack.push_async_callback(quick.close)
+            client = _Client(vendors, quick)
         except ValueError as error:
             raise StorageError(
                 f"s3://{request.path} cannot be asked for: {error}.",
@@ -196,6 +210,42 @@ class Connection:
         """Close what is open."""
         self._client = None
         await self._stack.aclose()
+
+
+class _Client:
+    """The vendor's client, and what is quicker than it."""
+
+    def __init__(self, vendors: AioBaseClient, quick: QuickGets) -> None:
+        self.quick = quick
+        self._vendors = vendors
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[dict[str, object]]]:
+        return cast(Callable[..., Awaitable[dict[str, object]]], getattr(self._vendors, name))
+
+
+def _keys_of(account: S3Account, session: AioSession) -> Callable[[], Awaitable[Keys | None]]:
+    """Return what tells the credentials that the session's client signs with."""
+
+    async def keys() -> Keys | None:
+        if account.access_key_id:
+            return Keys(
+                access=account.access_key_id,
+                secret=account.secret_access_key,
+                token=account.session_token,
+            )
+        held = await session.get_credentials()
+        if held is None:
+            return None
+        now = await held.get_frozen_credentials()
+        return Keys(access=now.access_key, secret=now.secret_key, token=now.token or "")
+
+    return keys
+
+
+def _trust(session: AioSession) -> ssl.SSLContext:
+    """Return who is trusted on encrypted connections: whom the session's client trusts."""
+    bundle = session.get_config_variable("ca_bundle")
+    return ssl.create_default_context(cafile=get_cert_path(bundle or True))
 
 
 @functools.cache

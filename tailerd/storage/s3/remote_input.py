@@ -4,23 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import io
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tailerd.errors import StorageError
 from tailerd.storage.base import RemoteFile
+from tailerd.storage.s3.fetching import Fetched
 from tailerd.storage.s3.io_thread import io_thread
+from tailerd.storage.s3.wire import memory_of
 
 if TYPE_CHECKING:
     from tailerd.storage.s3.store import S3Store
 
-TAIL_BYTES = 512 * 1024
+TAIL_BYTES = 2 * 1024 * 1024
 """Read when the file is opened: all of a small file, or the footer. About what a server sends in
 the time that another request would take."""
 AHEAD_BYTES = 256 * 1024
 """Read at least."""
-PART_BYTES = 4 * 1024 * 1024
+PART_BYTES = 8 * 1024 * 1024
 """Larger reads are split into parts of about this, which are fetched side by side."""
 PARTS_AT_ONCE = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Block:
+    """Bytes from `start` on, here or on their way."""
+
+    start: int
+    length: int
+    body: Future[memoryview]
+
+    def has(self, start: int, length: int) -> bool:
+        return self.start <= start and start + length <= self.start + self.length
+
+    def view(self, start: int, length: int) -> memoryview:
+        at = start - self.start
+        return self.body.result()[at : at + length]
 
 
 class RemoteInput(RemoteFile):
@@ -31,17 +52,18 @@ class RemoteInput(RemoteFile):
         StorageError: It cannot be read, or another took its place meanwhile.
     """
 
-    def __init__(self, store: S3Store, path: str) -> None:
-        """Open a file: its end is read at once."""
+    def __init__(self, store: S3Store, path: str, opening: Future[Fetched] | None = None) -> None:
+        """Open a file: its end is read at once, if `opening` does not do so already."""
         self._store = store
         self._path = path
-        found = io_thread().call(store.fetch_here(path, -TAIL_BYTES))
+        found = (opening or begin_opening(store, path)).result()
         self._etag = found.etag
         self._size = found.meta.size_bytes
         self._position = 0
-        # (where it begins, bytes): the end, and what was read last.
-        tail = found.body
-        self._blocks = [(self._size - len(tail), tail), (0, b"")]
+        tail = memoryview(found.body)
+        self._tail = _here(self._size - len(tail), tail)
+        self._last = _here(0, memoryview(b""))
+        self._expected: list[_Block] = []
 
     def readable(self) -> bool:
         """It is."""
@@ -67,15 +89,20 @@ class RemoteInput(RemoteFile):
 
     def read(self, size: int = -1) -> bytes:
         """Return `size` bytes, fewer at the end; without a size, all that are left."""
+        return bytes(self.read_buffer(size))
+
+    def read_buffer(self, size: int = -1) -> memoryview:
+        """Return what `read` does, without a copy; pyarrow prefers it."""
         if self.closed:
             raise ValueError("I/O operation on closed file.")
-        left = max(0, self._size - self._position)
+        start = self._position
+        left = max(0, self._size - start)
         wanted = left if size < 0 else min(size, left)
         if not wanted:
-            return b""
-        found = self._known(wanted)
-        if found is None:
-            found = self._fetch(self._position, wanted)
+            return memoryview(b"")
+        blocks = (self._tail, self._last, *self._expected)
+        block = next((each for each in blocks if each.has(start, wanted)), None)
+        found = self._fetch(start, wanted) if block is None else block.view(start, wanted)
         self._position += wanted
         return found
 
@@ -85,53 +112,79 @@ class RemoteInput(RemoteFile):
 
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
         """Fill a buffer; return how many bytes came."""
-        found = self.read(len(buffer))
+        found = self.read_buffer(len(buffer))
         buffer[: len(found)] = found
         return len(found)
 
+    def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Begin to fetch ranges (start, length) that are read soon; forget the others."""
+        within = [(start, min(length, self._size - start)) for start, length in ranges]
+        known = {(block.start, block.length): block for block in self._expected}
+        self._forget([block for key, block in known.items() if key not in within])
+        self._expected = [known.get(each) or self._begin(*each) for each in within]
+
     def close(self) -> None:
         """Close the file."""
-        self._blocks = []
+        self._forget(self._expected)
+        self._expected = []
+        self._tail = self._last = _here(0, memoryview(b""))
         super().close()
 
-    def _known(self, wanted: int) -> bytes | None:
-        for start, block in self._blocks:
-            at = self._position - start
-            if at >= 0 and at + wanted <= len(block):
-                return block if len(block) == wanted else block[at : at + wanted]
-        return None
+    def _forget(self, blocks: Sequence[_Block]) -> None:
+        for block in blocks:
+            block.body.cancel()
 
-    def _fetch(self, start: int, wanted: int) -> bytes:
+    def _begin(self, start: int, length: int) -> _Block:
+        if self._tail.has(start, length):
+            return self._tail
+        body = io_thread().submit(self._ranges(start, length))
+        return _Block(start=start, length=length, body=body)
+
+    def _fetch(self, start: int, wanted: int) -> memoryview:
         length = min(max(wanted, AHEAD_BYTES), self._size - start)
-        # The end is here already.
-        tail_start, tail = self._blocks[0]
-        rest = b""
-        if start < tail_start < start + length:
-            rest = tail[: start + length - tail_start]
-            length = tail_start - start
-        body = io_thread().call(self._ranges(start, length)) + rest
-        if len(body) < wanted:
-            raise StorageError(f"s3://{self._path} became shorter while it was read.")
-        if len(body) == wanted and wanted > AHEAD_BYTES:
+        body = io_thread().call(self._ranges(start, length))
+        if wanted <= AHEAD_BYTES:
             # Columns are read once: kept, they would only take memory.
-            return body
-        self._blocks[1] = (start, body)
+            self._last = _here(start, body)
         return body[:wanted]
 
-    async def _ranges(self, start: int, length: int) -> bytes:
-        parts = min(PARTS_AT_ONCE, max(1, length // PART_BYTES))
-        step = -(-length // parts)
+    async def _ranges(self, start: int, length: int) -> memoryview:
+        """Fetch a range into one piece of memory; what the file's end has is not asked for."""
+        whole = memory_of(length)
+        end = start + length
+        if start < self._tail.start < end:
+            rest = self._tail.body.result()[: end - self._tail.start]
+            whole[length - len(rest) :] = rest
+            end = self._tail.start
+        parts = min(PARTS_AT_ONCE, max(1, (end - start) // PART_BYTES))
+        step = -(-(end - start) // parts)
         tasks = [
-            asyncio.create_task(
-                self._store.fetch_here(
-                    self._path, at, min(step, start + length - at), etag=self._etag
-                )
-            )
-            for at in range(start, start + length, step)
+            asyncio.create_task(self._part(at, whole[at - start : min(at + step, end) - start]))
+            for at in range(start, end, step)
         ]
         try:
-            found = await asyncio.gather(*tasks)
+            await asyncio.gather(*tasks)
         finally:
             for task in tasks:
                 task.cancel()
-        return found[0].body if len(found) == 1 else b"".join(each.body for each in found)
+        return whole
+
+    async def _part(self, start: int, into: memoryview) -> None:
+        found = await self._store.fetch_here(
+            self._path, start, len(into), etag=self._etag, into=into
+        )
+        if len(found.body) < len(into):
+            raise StorageError(f"s3://{self._path} became shorter while it was read.")
+        if found.body is not into:
+            into[:] = found.body
+
+
+def begin_opening(store: S3Store, path: str) -> Future[Fetched]:
+    """Begin to read the end of a file, for `RemoteInput`."""
+    return io_thread().submit(store.fetch_here(path, -TAIL_BYTES))
+
+
+def _here(start: int, body: memoryview) -> _Block:
+    done: Future[memoryview] = Future()
+    done.set_result(body)
+    return _Block(start=start, length=len(body), body=done)

@@ -6,8 +6,6 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, BinaryIO, TypeVar, cast
 
 from tailerd.errors import (
@@ -22,6 +20,7 @@ from tailerd.storage.output import Output
 from tailerd.storage.s3.batch_deletion import delete_batch
 from tailerd.storage.s3.connection import Connection, Request, S3Client
 from tailerd.storage.s3.failures import VENDOR_ERRORS, is_beyond_the_end
+from tailerd.storage.s3.fetching import Fetched, get_object, ms_of
 from tailerd.storage.s3.io_thread import IoThread, io_thread
 from tailerd.storage.s3.settings import S3Account, S3Settings, settings_in_use
 
@@ -37,15 +36,6 @@ def split(path: str) -> tuple[str, str]:
     """Return bucket and key of a path."""
     bucket, _, key = path.partition("/")
     return bucket, key
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fetched:
-    """One answer: what the file is, the bytes asked for, and which very file they are of."""
-
-    meta: FileMeta
-    body: bytes
-    etag: str = ""
 
 
 class S3Store:
@@ -76,7 +66,7 @@ class S3Store:
                 # A key that ends with a slash stands for a folder somebody made by hand.
                 if not name.endswith("/") and name > prefix + start_after:
                     yield FileMeta(
-                        f"{bucket}/{name}", int(entry["Size"]), _ms(entry["LastModified"])
+                        f"{bucket}/{name}", int(entry["Size"]), ms_of(entry["LastModified"])
                     )
             token = answer.get("NextContinuationToken")
             if not answer.get("IsTruncated") or not token:
@@ -120,36 +110,32 @@ class S3Store:
         if length == 0:
             return await self.head(path), b""
         found = await io_thread().run(self.fetch_here(path, start, length))
-        return found.meta, found.body
+        return found.meta, bytes(found.body)
 
     async def fetch_here(
-        self, path: str, start: int = 0, length: int | None = None, etag: str = ""
+        self,
+        path: str,
+        start: int = 0,
+        length: int | None = None,
+        etag: str = "",
+        into: memoryview | None = None,
     ) -> Fetched:
         """Do what `fetch` does, on the thread of connections.
 
         Args:
             start: Counted from the end where it is negative, and `length` is left out.
             etag: Only of this very file.
+            into: Where the body goes, if that is possible; then it is the answer's body.
         """
-        bucket, key = split(path)
-        asked: dict[str, object] = {"Bucket": bucket, "Key": key}
-        if start or length is not None:
-            asked["Range"] = _range(start, length)
-        if etag:
-            asked["IfMatch"] = etag
+        span = _range(start, length) if start or length is not None else ""
 
         async def work(client: S3Client) -> Fetched:
             try:
-                answer = cast(dict[str, Any], await client.get_object(**asked))
+                return await get_object(client, path, span, etag, into)
             except VENDOR_ERRORS as error:
                 if not is_beyond_the_end(error):
                     raise
                 return Fetched(meta=await _head(client, path), body=b"")
-            async with answer["Body"] as stream:
-                body: bytes = await stream.read()
-            if len(body) != int(answer["ContentLength"]):
-                raise OSError(f"{len(body)} of {answer['ContentLength']} bytes came")
-            return Fetched(meta=_meta(path, answer), body=body, etag=str(answer.get("ETag", "")))
 
         try:
             return await self.call(Request(doing="get", path=path), work)
@@ -163,7 +149,7 @@ class S3Store:
     async def _get_many(self, paths: Sequence[str]) -> list[bytes]:
         tasks = [asyncio.create_task(self.fetch_here(path)) for path in paths]
         try:
-            return [found.body for found in await asyncio.gather(*tasks)]
+            return [bytes(found.body) for found in await asyncio.gather(*tasks)]
         finally:
             for task in tasks:
                 task.cancel()
@@ -327,15 +313,7 @@ async def _head(client: S3Client, path: str) -> FileMeta:
 
 
 def _meta(path: str, answer: dict[str, Any]) -> FileMeta:
-    size = int(answer["ContentLength"])
-    if (whole := str(answer.get("ContentRange", ""))).rpartition("/")[2].isdecimal():
-        size = int(whole.rpartition("/")[2])
-    return FileMeta(path, size, _ms(answer["LastModified"]))
-
-
-def _ms(time: datetime) -> int:
-    # Some servers list milliseconds and answer with seconds: only these can be compared.
-    return int(time.timestamp()) * 1000
+    return FileMeta(path, int(answer["ContentLength"]), ms_of(answer["LastModified"]))
 
 
 def _range(start: int, length: int | None) -> str:

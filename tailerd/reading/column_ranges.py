@@ -1,0 +1,57 @@
+"""Where the columns of row groups lie in a file, for stores where each read costs a request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pyarrow.parquet as pq
+
+_HOLE_BYTES = 64 * 1024
+"""What lies between two columns and is smaller than this is read with them."""
+_MORE_BYTES = 128
+"""Readers add a little to the columns of some old writers, whose footers say too little."""
+
+Range = tuple[int, int]
+"""Where it begins, and how long it is."""
+
+
+def ranges_ahead(
+    about: pq.FileMetaData,
+    columns: Sequence[str],
+    group: int,
+    following: Iterable[int],
+    max_bytes: int,
+) -> list[Range]:
+    """Return what to fetch for a row group, and for those that follow within `max_bytes`."""
+    roots = set(columns)
+    ranges = column_ranges(about, group, roots)
+    for other in following:
+        ahead = column_ranges(about, other, roots)
+        max_bytes -= sum(length for _, length in ahead)
+        if max_bytes < 0:
+            break
+        ranges += ahead
+    return ranges
+
+
+def column_ranges(about: pq.FileMetaData, group: int, roots: set[str]) -> list[Range]:
+    """Return the ranges of a row group's columns below the top-level `roots`, neighbours joined."""
+    row_group = about.row_group(group)
+    found: list[Range] = []
+    for number in range(row_group.num_columns):
+        chunk = row_group.column(number)
+        if chunk.path_in_schema.partition(".")[0] in roots or chunk.path_in_schema in roots:
+            found.append((_begin(chunk), chunk.total_compressed_size + _MORE_BYTES))
+    joined: list[Range] = []
+    for start, length in sorted(found):
+        last, last_length = joined[-1] if joined else (0, 0)
+        if joined and start <= last + last_length + _HOLE_BYTES:
+            joined[-1] = (last, max(last_length, start + length - last))
+        else:
+            joined.append((start, length))
+    return joined
+
+
+def _begin(chunk: pq.ColumnChunkMetaData) -> int:
+    dictionary, data = chunk.dictionary_page_offset, chunk.data_page_offset
+    return int(data if not dictionary or dictionary > data else dictionary)

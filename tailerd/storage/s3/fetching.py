@@ -1,0 +1,76 @@
+"""One GET of an object: by the quick way where it is known, by the vendor's client elsewhere."""
+
+from __future__ import annotations
+
+import calendar
+from dataclasses import dataclass
+from datetime import datetime
+from email.utils import parsedate
+from typing import Any, cast
+
+from tailerd.storage.base import FileMeta
+from tailerd.storage.s3.connection import S3Client
+from tailerd.storage.s3.quick_gets import noting
+from tailerd.storage.s3.wire import Answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    """One answer: what the file is, the bytes asked for, and which very file they are of."""
+
+    meta: FileMeta
+    body: bytes | memoryview
+    etag: str = ""
+
+
+async def get_object(
+    client: S3Client, path: str, span: str = "", etag: str = "", into: memoryview | None = None
+) -> Fetched:
+    """Get a file, or the range `span` of it; with an etag only that very file.
+
+    The body is `into` where that is just as long and the way is quick.
+
+    Raises:
+        ClientError, OSError, and others of `VENDOR_ERRORS`.
+    """
+    bucket, _, key = path.partition("/")
+    quick = await client.quick.get(bucket, key, span=span, etag=etag, into=into)
+    if quick is not None:
+        return _of_answer(path, quick)
+    asked: dict[str, object] = {"Bucket": bucket, "Key": key}
+    if span:
+        asked["Range"] = span
+    if etag:
+        asked["IfMatch"] = etag
+    with noting() as sent:
+        answer = cast(dict[str, Any], await client.get_object(**asked))
+    async with answer["Body"] as stream:
+        body: bytes = await stream.read()
+    size = int(answer["ContentLength"])
+    if len(body) != size:
+        raise OSError(f"{len(body)} of {size} bytes came")
+    await client.quick.learn(bucket, key, sent)
+    size = _whole_size(str(answer.get("ContentRange", "")), size)
+    meta = FileMeta(path, size, ms_of(answer["LastModified"]))
+    return Fetched(meta=meta, body=body, etag=str(answer.get("ETag", "")))
+
+
+def _of_answer(path: str, answer: Answer) -> Fetched:
+    headers = answer.headers
+    size = _whole_size(headers.get("content-range", ""), len(answer.body))
+    modified = parsedate(headers.get("last-modified", ""))
+    if modified is None:
+        raise OSError("the answer does not say when the file was written")
+    meta = FileMeta(path, size, calendar.timegm(modified) * 1000)
+    return Fetched(meta=meta, body=answer.body, etag=headers.get("etag", ""))
+
+
+def _whole_size(content_range: str, size: int) -> int:
+    whole = content_range.rpartition("/")[2]
+    return int(whole) if whole.isdecimal() else size
+
+
+def ms_of(time: datetime) -> int:
+    """Return milliseconds since the epoch, of whole seconds."""
+    # Some servers list milliseconds and answer with seconds: only these can be compared.
+    return int(time.timestamp()) * 1000

@@ -1,0 +1,218 @@
+"""GETs without the vendor's client, a quarter of its work; how, is learned from its own requests.
+
+The first GET of a bucket is the client's. Where it went and how it was signed is what the next
+ones repeat, with another key. What the client does in a special way (proxies of the environment,
+other signatures, access points, redirects) is not learned, and it keeps doing that itself.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import ssl
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from botocore.exceptions import ClientError
+from botocore.utils import get_environ_proxies
+
+from tailerd.storage.s3.settings import S3Account
+from tailerd.storage.s3.signing import Keys, Signer, quoted, scope_of
+from tailerd.storage.s3.wire import Answer, Host, NotUnderstoodError, Wire
+
+_ELSEWHERE = frozenset(
+    {
+        *("AuthorizationHeaderMalformed", "PermanentRedirect", "Redirect", "TemporaryRedirect"),
+        "IllegalLocationConstraintException",
+    }
+)
+"""Answers that say where to ask instead: the client knows what to do."""
+_CODE = re.compile(rb"<Code>([^<]{1,100})</Code>")
+_MESSAGE = re.compile(rb"<Message>([^<]{0,1000})</Message>")
+
+
+class SentRequest(Protocol):
+    """What is used of a request that the client made."""
+
+    url: str
+    headers: dict[str, bytes | str]
+
+
+_sent: ContextVar[list[SentRequest] | None] = ContextVar("sent", default=None)
+
+
+def note_sent(request: SentRequest, **_: object) -> None:
+    """Hear of a request that the client is about to send; its event `before-send.s3.GetObject`."""
+    noted = _sent.get()
+    if noted is not None:
+        noted.append(request)
+
+
+@contextmanager
+def noting() -> Iterator[list[SentRequest]]:
+    """Note which requests the client sends for what is done inside."""
+    noted: list[SentRequest] = []
+    token = _sent.set(noted)
+    try:
+        yield noted
+    finally:
+        _sent.reset(token)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Way:
+    """How one bucket is asked: the path before the key, and what goes with every request."""
+
+    wire: Wire
+    prefix: str
+    host: str
+    agent: str
+    signer: Signer | None
+
+
+class QuickGets:
+    """The ways to the buckets of one client.
+
+    Args:
+        keys: The credentials of this moment; renewed by whoever gave this.
+        trust: Makes the context for encrypted connections.
+    """
+
+    def __init__(
+        self,
+        account: S3Account,
+        keys: Callable[[], Awaitable[Keys | None]],
+        trust: Callable[[], ssl.SSLContext],
+    ) -> None:
+        self._account = account
+        self._keys = keys
+        self._trust = trust
+        self._ways: dict[str, _Way] = {}
+        self._wires: dict[tuple[str, int, bool], Wire] = {}
+
+    async def get(
+        self,
+        bucket: str,
+        key: str,
+        *,
+        span: str = "",
+        etag: str = "",
+        into: memoryview | None = None,
+    ) -> Answer | None:
+        """Return the answer to a GET; None where the client has to ask.
+
+        Args:
+            span: The header `Range`.
+            etag: Only of this very file.
+            into: Where a body goes that is just as long.
+
+        Raises:
+            ClientError: The server said no, as the client would say it.
+            OSError, TimeoutError: The connection failed.
+        """
+        way = self._ways.get(bucket)
+        if way is None:
+            return None
+        path = way.prefix + quoted(key)
+        headers = {"host": way.host}
+        if span:
+            headers["range"] = span
+        if etag:
+            headers["if-match"] = etag
+        if way.signer is not None:
+            keys = await self._keys()
+            if keys is None:
+                return None
+            headers = way.signer.sign(path, headers, keys)
+        fields = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        head = f"GET {path} HTTP/1.1\r\n{fields}user-agent: {way.agent}\r\n\r\n"
+        try:
+            answer = await way.wire.get(head.encode(), into)
+        except NotUnderstoodError:
+            self._forget(bucket)
+            return None
+        # All of a file is its end too.
+        if answer.status == (206 if span else 200) or (answer.status == 200 and span[6:7] == "-"):
+            return answer
+        self._check_refusal(bucket, answer)
+        return None
+
+    def _check_refusal(self, bucket: str, answer: Answer) -> None:
+        code, message = (_first(pattern, answer.body) for pattern in (_CODE, _MESSAGE))
+        if answer.status < 400 or code in _ELSEWHERE:
+            self._forget(bucket)
+            return
+        raise ClientError(
+            {
+                "Error": {"Code": code or str(answer.status), "Message": message},
+                "ResponseMetadata": {"HTTPStatusCode": answer.status},
+            },
+            "GetObject",
+        )
+
+    def _forget(self, bucket: str) -> None:
+        del self._ways[bucket]
+
+    async def learn(self, bucket: str, key: str, sent: list[SentRequest]) -> None:
+        """Learn the way to a bucket from what the client sent, with success, for one of its keys.
+
+        What it is not sure of, it does not learn.
+        """
+        if bucket in self._ways or not sent:
+            return
+        url = urlsplit(sent[-1].url)
+        headers = {name.lower(): _text(value) for name, value in sent[-1].headers.items()}
+        ending = quoted(key)
+        is_known = url.scheme in ("http", "https") and not url.query and url.hostname
+        if not is_known or not url.path.endswith(f"/{ending}") or get_environ_proxies(sent[-1].url):
+            return
+        signer = None
+        if "authorization" in headers:
+            signer = await self._signer(headers["authorization"])
+            if signer is None:
+                return
+        elif not self._account.is_anonymous:
+            return
+        self._ways[bucket] = _Way(
+            wire=self._wire(str(url.hostname), url.port, url.scheme == "https"),
+            prefix=url.path[: -len(ending)],
+            host=url.netloc,
+            agent=headers.get("user-agent", "tailerd"),
+            signer=signer,
+        )
+
+    async def _signer(self, authorization: str) -> Signer | None:
+        scope, keys = scope_of(authorization), await self._keys()
+        if scope is None or keys is None or scope[0] != keys.access or scope[2] != "s3":
+            return None
+        return Signer(scope[1])
+
+    def _wire(self, name: str, port: int | None, is_tls: bool) -> Wire:
+        port = port or (443 if is_tls else 80)
+        found = self._wires.get((name, port, is_tls))
+        if found is None:
+            found = self._wires[(name, port, is_tls)] = Wire(
+                Host(name=name, port=port, tls=self._trust() if is_tls else None),
+                connect_seconds=self._account.connect_timeout_seconds,
+                read_seconds=self._account.read_timeout_seconds,
+            )
+        return found
+
+    async def close(self) -> None:
+        """Close the connections that are idle."""
+        self._ways.clear()
+        for wire in self._wires.values():
+            wire.close()
+
+
+def _first(pattern: re.Pattern[bytes], body: memoryview) -> str:
+    found = pattern.search(body)
+    return html.unescape(found[1].decode("utf-8", "replace")) if found else ""
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else value
