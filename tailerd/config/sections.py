@@ -30,6 +30,7 @@ _LOOK_SECONDS = 60.0
 _LOOK_IN_BUCKET_SECONDS = 600.0
 _WILDCARD = re.compile(r"[*?\[]")
 _TABLE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_MASTER = re.compile(r"local(\[[^\]]+\])?|spark://.+|yarn|k8s://.+")
 _SECTION = ConfigDict(
     extra="forbid",
     frozen=True,
@@ -68,13 +69,32 @@ class SparkConfig(BaseModel):
 
     model_config = _SECTION
 
-    master: str = Field(default="local[*]", description="Spark master.", examples=["local[2]"])
+    master: str = Field(
+        default="local[*]",
+        description="Spark master: `local[N]`, `spark://HOST:PORT`, `yarn` or `k8s://URL`.",
+        examples=["local[2]"],
+    )
     conf: dict[str, str] = Field(
         default_factory=dict,
         description="Spark properties, passed on as they are.",
         examples=[{"spark.sql.shuffle.partitions": "4"}],
         json_schema_extra={"additionalProperties": {"type": ["string", "number", "boolean"]}},
     )
+
+    @field_validator("master")
+    @classmethod
+    def _know_the_master(cls, value: str) -> str:
+        if value.startswith("sc://"):
+            raise ValueError(
+                f"{value} is Spark Connect, whose driver is elsewhere, and queries are supervised"
+                " from within their driver; name the cluster itself, or read format tailerd in a"
+                " program of your own"
+            )
+        if not _MASTER.fullmatch(value):
+            raise ValueError(
+                f"{value!r} is no master; write local[N], spark://HOST:PORT, yarn or k8s://URL"
+            )
+        return value
 
     @field_validator("conf", mode="before")
     @classmethod

@@ -1,4 +1,4 @@
-"""Is there a Java to run Spark on, and one local session that is quiet and stays on loopback."""
+"""Is there a Java to run Spark on, and one quiet session whose driver is this process."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tailerd.errors import ConfigError
+from tailerd.spark.remote import PYTHON, is_local, remote_settings, ship_package
 from tailerd.storage.s3.settings import hand_down_settings
 
 if TYPE_CHECKING:
@@ -107,8 +108,9 @@ def local_session(
 ) -> SparkSession:
     """Start the process's Spark session, or return the one it has; blocking, 4 to 10 seconds.
 
-    Times are UTC, nothing listens beyond loopback, nothing is printed to stdout, and
-    `format("tailerd")` is known. `conf` overrides every setting made here.
+    Times are UTC, nothing is printed to stdout, and `format("tailerd")` is known. Of a local master
+    nothing listens beyond loopback; executors of another one get this package. `conf` overrides
+    every setting made here.
 
     Raises:
         ConfigError: There is no usable Java, or Spark refuses a setting.
@@ -119,13 +121,13 @@ def local_session(
             f"The Spark engine cannot start, because {found.reason}.",
             hint="Install a Java runtime 17 or newer, or choose `engine: arrow`.",
         )
-    _prepare_environment()
+    settings = {**_settings(master), **(conf or {})}
+    _prepare_environment(master, settings)
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     from tailerd.spark import register
 
-    settings = {**_settings(), **(conf or {})}
     builder = SparkSession.builder.appName(app_name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -136,6 +138,9 @@ def local_session(
             f"Spark cannot start on master {master!r}: {error}.",
             hint="Look at `spark.master` and `spark.conf`.",
         ) from error
+    if not is_local(master):
+        # Before the format is known: what is registered later finds it there.
+        ship_package(spark)
     register(spark)
     return spark
 
@@ -170,10 +175,10 @@ def forget_session() -> int | None:
     return status
 
 
-def _settings() -> dict[str, str]:
+def _settings(master: str) -> dict[str, str]:
+    loopback = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     return {
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
+        **(loopback if is_local(master) else remote_settings()),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": (
@@ -187,11 +192,15 @@ def _settings() -> dict[str, str]:
     }
 
 
-def _prepare_environment() -> None:
+def _prepare_environment(master: str, settings: Mapping[str, str]) -> None:
     # The workers must be this very interpreter: the `python3` of PATH may have no pyarrow.
+    if PYTHON in settings:
+        # Only spark-submit reads the property.
+        os.environ["PYSPARK_PYTHON"] = settings[PYTHON]
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if is_local(master):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Spark's Python processes take the environment of its Java, which takes this one's.
     hand_down_settings()
     os.environ["TZ"] = "UTC"

@@ -41,6 +41,18 @@ WIDE_FIELDS = (
     ("date", "string"),
 )
 
+ORDER_FIELDS = (
+    ("id", "long"),
+    ("customer", "string"),
+    ("product", "string"),
+    ("status", "string"),
+    ("quantity", "integer"),
+    ("amount", "double"),
+    ("updated", "timestamp"),
+)
+
+_MakeRows = Callable[[np.random.Generator, int, int], pa.Table]
+
 
 def _home() -> Path:
     place = os.environ.get("TAILERD_BENCHMARKS")
@@ -94,6 +106,19 @@ def change_feed(commits: int, rows_per_commit: int) -> Path:
     return _cached(
         f"feed-{commits}x{rows_per_commit}",
         lambda folder: _make_change_feed(folder, commits, rows_per_commit),
+    )
+
+
+def wide_feed(commits: int, rows_per_commit: int) -> Path:
+    """As `change_feed`, with the seven columns `ORDER_FIELDS`."""
+    return _cached(
+        f"orders-{commits}x{rows_per_commit}",
+        lambda folder: _fill_change_feed(
+            TableBuilder(folder, fields=list(ORDER_FIELDS), properties=CDF),
+            commits,
+            rows_per_commit,
+            _order_rows,
+        ),
     )
 
 
@@ -285,13 +310,16 @@ def _feed_table(folder: Path) -> TableBuilder:
 
 
 def _make_change_feed(folder: Path, commits: int, rows: int) -> None:
-    table = _feed_table(folder)
+    _fill_change_feed(_feed_table(folder), commits, rows, _feed_rows)
+
+
+def _fill_change_feed(table: TableBuilder, commits: int, rows: int, make_rows: _MakeRows) -> None:
     random = np.random.default_rng(7)
     table.create()
-    previous = table.data_file(_feed_rows(random, 0, rows), partition={})
+    previous = table.data_file(make_rows(random, 0, rows), partition={})
     table.commit(previous)
     for number in range(2, commits):
-        data = _feed_rows(random, number * rows, rows)
+        data = make_rows(random, number * rows, rows)
         if number % 2 == 0:
             previous = table.data_file(data, partition={})
             table.commit(previous)
@@ -331,6 +359,22 @@ def _feed_rows(random: np.random.Generator, first: int, count: int) -> pa.Table:
             "name": pa.array([f"name-{number:08x}" for number in ids.tolist()]),
             "amount": random.random(count),
             "updated": pa.array(1_700_000_000_000_000 + ids, pa.timestamp("us", tz="UTC")),
+        }
+    )
+
+
+def _order_rows(random: np.random.Generator, first: int, count: int) -> pa.Table:
+    ids = np.arange(first, first + count)
+    statuses = np.array(["placed", "paid", "packed", "sent", "returned"])
+    return pa.table(
+        {
+            "id": ids,
+            "customer": pa.array([f"customer-{n:06}" for n in random.integers(0, 10**6, count)]),
+            "product": pa.array([f"product-{n:04}" for n in random.integers(0, 5000, count)]),
+            "status": statuses[random.integers(0, len(statuses), count)],
+            "quantity": random.integers(1, 100, count).astype(np.int32),
+            "amount": random.random(count),
+            "updated": pa.array(1_700_000_000_000_000 + ids * 997, pa.timestamp("us", tz="UTC")),
         }
     )
 

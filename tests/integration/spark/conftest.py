@@ -1,13 +1,29 @@
-"""Shorthand for streams in tests."""
+"""Shorthand for streams in tests, and one cluster for the tests that need one."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.integration.spark.cluster import Cluster
+from tests.spark_session import require_java
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    require_java()
+    cluster = Cluster(tmp_path_factory.mktemp("cluster"))
+    try:
+        cluster.start(workers=2)
+        yield cluster
+    finally:
+        cluster.stop()
 
 
 class Stream:

@@ -28,10 +28,16 @@ ROOT = Path(__file__).resolve().parents[3]
 class Supervised:
     """The process of `supervised.py` and what it has said so far."""
 
-    def __init__(self, folder: Path, tables: dict[str, Any], *arguments: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        tables: dict[str, Any],
+        *arguments: str,
+        spark: dict[str, Any] | None = None,
+    ) -> None:
         require_java()
         config = folder / "config.json"
-        settings = {"state": str(folder / "state"), "spark": {"master": "local[2]"}}
+        settings = {"state": str(folder / "state"), "spark": spark or {"master": "local[2]"}}
         config.write_text(json.dumps({**settings, "shutdown_timeout": "20s", "tables": tables}))
         module = "tests.integration.spark.supervised"
         self.process = subprocess.Popen(

@@ -111,6 +111,11 @@ REFUSED = {
         MINIMAL.replace("path: /data/out", "path: /x, formatt: csv"),
         ["tables.orders.sink.formatt", "`format`"],
     ),
+    "Spark Connect": (
+        "spark: {master: 'sc://spark:15002'}" + MINIMAL,
+        ["spark.master", "Spark Connect", "name the cluster itself"],
+    ),
+    "no Spark master": ("spark: {master: yarm}" + MINIMAL, ["spark.master", "'yarm'", "k8s://"]),
     "unknown engine": ("engine: flink" + MINIMAL, ["engine is 'flink'", "'spark' or 'arrow'"]),
     "size with a wrong unit": (
         MINIMAL + "    max_bytes_per_batch: 3 quux",

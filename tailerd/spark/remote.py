@@ -1,0 +1,62 @@
+"""What a session needs whose executors are on other machines: this package, above all."""
+
+from __future__ import annotations
+
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tailerd
+from tailerd.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ARCHIVE = "tailerd.zip"
+PYTHON = "spark.pyspark.python"
+_FIRST_DAY = (1980, 1, 1, 0, 0, 0)
+
+
+def is_local(master: str) -> bool:
+    """Tell whether the executors of a master are threads of the driver's own Java."""
+    return master == "local" or master.startswith("local[")
+
+
+def remote_settings() -> Mapping[str, str]:
+    """Return Spark properties that executors need and threads of the driver do not."""
+    return {
+        "spark.executor.extraJavaOptions": "-Duser.timezone=UTC",
+        "spark.executorEnv.TZ": "UTC",
+    }
+
+
+def ship_package(spark: SparkSession) -> None:
+    """Give the executors this very package, whatever their Python has installed.
+
+    Raises:
+        ConfigError: It cannot be written to a temporary folder.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="tailerd-package-"))
+    try:
+        archive = write_archive(folder)
+    except OSError as error:
+        raise ConfigError(
+            f"The package for the executors cannot be written to {folder}: {error.strerror}.",
+            hint="Free space there, or point TMPDIR at another folder.",
+        ) from error
+    spark.sparkContext.addPyFile(str(archive))
+
+
+def write_archive(folder: Path) -> Path:
+    """Write the package's modules into an archive that Python can import from; return it."""
+    package = Path(tailerd.__file__).parent
+    archive = folder / ARCHIVE
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+        for module in sorted(package.rglob("*.py")):
+            # The same modules make the same bytes: another file of that name would be refused.
+            entry = zipfile.ZipInfo(str(module.relative_to(package.parent)), _FIRST_DAY)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            file.writestr(entry, module.read_bytes())
+    return archive

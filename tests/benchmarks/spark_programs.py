@@ -1,0 +1,199 @@
+"""What `test_spark_benchmarks` times, each in a process of its own: ours and Delta's, in turns.
+
+Each function starts Spark, warms both sides up and returns a dictionary of medians.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.benchmarks.spark_peer import heap_bytes, in_turns, source_peak_bytes, start_session
+from tests.tables.builder import CDF, TableBuilder
+
+SOURCES = {"ours": ("tailerd", {}), "peer": ("delta", {"readChangeFeed": "true"})}
+CHANGE_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
+PLANNING = ("latestOffset", "getBatch", "queryPlanning")
+TIMEOUT_SECONDS = 300
+ROUNDS, WARM_COMMITS, COMMITS = 3, 5, 12
+
+Options = dict[str, Any]
+
+
+def batch(table: str, columns: str) -> dict[str, float]:
+    """Read all changes to noop, with all columns or with `columns`, `a,b`."""
+    spark = start_session()
+    wanted = [*columns.split(","), *CHANGE_COLUMNS] if columns else ["*"]
+
+    def ours() -> DataFrame:
+        options = {"columns": columns} if columns else {}
+        return _changes(spark.read, "ours", table, startingVersion=0, **options)
+
+    def peer() -> DataFrame:
+        return _changes(spark.read, "peer", table, startingVersion=0).select(*wanted)
+
+    rows = ours().count()
+    assert rows == peer().count()
+    return {"rows": rows, **in_turns(lambda: _to_noop(ours()), lambda: _to_noop(peer()))}
+
+
+def catch_up(table: str, max_files: str) -> dict[str, float]:
+    """Stream all commits to noop with availableNow; each run begins without a checkpoint."""
+    spark = start_session()
+    seen: dict[str, tuple[int, int]] = {}
+
+    def run(side: str) -> None:
+        frame = _changes(
+            spark.readStream, side, table, startingVersion=0, maxFilesPerTrigger=max_files
+        )
+        with tempfile.TemporaryDirectory() as checkpoint:
+            query = _start(frame, checkpoint, "noop", availableNow=True)
+            assert query.awaitTermination(TIMEOUT_SECONDS)
+            progress = query.recentProgress
+        seen[side] = sum(p.numInputRows for p in progress), len(progress)
+
+    times = in_turns(lambda: run("ours"), lambda: run("peer"))
+    assert seen["ours"][0] == seen["peer"][0], seen
+    return {"rows": seen["ours"][0], "batches": seen["ours"][1], **times}
+
+
+def plan_snapshot(table: str, max_files: str) -> dict[str, float]:
+    """Plan the first micro-batch of a stream that begins with the snapshot.
+
+    Returns:
+        Of each side: seconds of planning; `_first`, seconds from `load` to the end of the
+        micro-batch; `_bytes` of driver memory: for the peer what Java's heap holds more after a
+        collection while the query is there, for ours that and the peak of the source's process.
+    """
+    spark = start_session()
+    jvm: Any = spark._jvm
+
+    def run(side: str) -> dict[str, float]:
+        jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+        before = heap_bytes(spark)
+        start = time.perf_counter()
+        reader = spark.readStream.format(SOURCES[side][0]).option("maxFilesPerTrigger", max_files)
+        with tempfile.TemporaryDirectory() as checkpoint:
+            query = _start(reader.load(table), checkpoint, "noop", processingTime="1 hour")
+            [progress] = _progress(query, 1)
+            seconds = time.perf_counter() - start
+            memory = heap_bytes(spark) - before
+            memory += source_peak_bytes() if side == "ours" else 0
+            query.stop()
+        planning = sum(progress.durationMs.get(name, 0) for name in PLANNING) / 1000
+        return {side: planning, f"{side}_first": seconds, f"{side}_bytes": memory}
+
+    runs = [{**run("ours"), **run("peer")} for _ in range(4)][1:]
+    return {name: statistics.median(run[name] for run in runs) for name in runs[0]}
+
+
+def plan_commits(table: str, first: str, commits: str) -> dict[str, float]:
+    """Plan one micro-batch after another, each of one commit, all of them there already."""
+    spark = start_session()
+    seconds: dict[str, list[float]] = {"ours": [], "peer": []}
+    for warm_up in (True, False, False):
+        for side, found in seconds.items():
+            # The tables of this size have no change feed, and appends need none.
+            reader = spark.readStream.format(SOURCES[side][0]).option("maxFilesPerTrigger", 1)
+            with tempfile.TemporaryDirectory() as checkpoint:
+                frame = reader.option("startingVersion", first).load(table)
+                query = _start(frame, checkpoint, "noop", processingTime="0 seconds")
+                progress = _progress(query, int(commits))
+                query.stop()
+            if not warm_up:
+                found += [
+                    sum(each.durationMs.get(name, 0) for name in PLANNING) / 1000
+                    for each in progress[1:]
+                ]
+    return {side: statistics.median(found) for side, found in seconds.items()}
+
+
+def latency() -> dict[str, float]:
+    """Commit, and wait until the rows are in the sink: seconds of each side, medians.
+
+    The sinks are Spark's own JSON files; `ours_sink` is ours into our own JSON lines.
+    """
+    spark = start_session()
+    seconds: dict[str, list[float]] = {"ours": [], "peer": [], "ours_sink": []}
+    for number in range(ROUNDS):
+        for name, found in seconds.items():
+            times = _latency_of(spark, name.partition("_")[0], is_own_sink="_" in name)
+            # The first round warms Java up.
+            found += times if number else []
+    return {name: statistics.median(found) for name, found in seconds.items()}
+
+
+def _latency_of(spark: SparkSession, side: str, *, is_own_sink: bool) -> list[float]:
+    folder = Path(tempfile.mkdtemp(prefix="tailerd-latency-"))
+    try:
+        table = TableBuilder(folder / "table", properties=CDF, start_ms=None)
+        table.create()
+        frame = _changes(spark.readStream, side, str(table.folder), startingVersion=0)
+        sink, done = (
+            ("tailerd", "out/batch-*") if is_own_sink else ("json", "out/_spark_metadata/*")
+        )
+        query = _start(frame, str(folder / "checkpoint"), sink, path=str(folder / "out"))
+        times = [_commit_to_sink(table, folder, done) for _ in range(WARM_COMMITS + COMMITS)]
+        query.stop()
+        return times[WARM_COMMITS:]
+    finally:
+        shutil.rmtree(folder)
+
+
+def _commit_to_sink(table: TableBuilder, folder: Path, done: str) -> float:
+    """Commit a hundred rows; return after how many seconds one more batch is in the sink."""
+    rows = [{"id": number, "name": f"name-{number}"} for number in range(100)]
+    [add] = table.data_files(rows)
+    before = _batches(folder, done)
+    start = time.perf_counter()
+    table.commit(add)
+    while _batches(folder, done) == before:
+        assert time.perf_counter() - start < TIMEOUT_SECONDS
+        time.sleep(0.002)
+    seconds = time.perf_counter() - start
+    # The query has come to rest, and looks for the next commit.
+    time.sleep(0.3)
+    return seconds
+
+
+def _batches(folder: Path, done: str) -> set[str]:
+    return {path.name for path in folder.glob(done) if not path.name.startswith(".")}
+
+
+def _changes(reader: Any, side: str, table: str, **options: Any) -> DataFrame:
+    kind, own = SOURCES[side]
+    frame: DataFrame = reader.format(kind).options(**own, **options).load(table)
+    return frame
+
+
+def _to_noop(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def _start(
+    frame: DataFrame, checkpoint: str, sink: str, path: str = "", **trigger: Any
+) -> StreamingQuery:
+    writer = frame.writeStream.format(sink).option("checkpointLocation", checkpoint)
+    if path:
+        writer = writer.option("path", path)
+    return (writer.trigger(**trigger) if trigger else writer).start()
+
+
+def _progress(query: StreamingQuery, batches: int) -> list[Any]:
+    """Wait until as many micro-batches with rows are reported, and return them."""
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while time.monotonic() < deadline:
+        found = [each for each in query.recentProgress if each.numInputRows]
+        if len(found) >= batches:
+            return found[:batches]
+        failure = query.exception()
+        assert failure is None, failure
+        time.sleep(0.02)
+    raise AssertionError(query.status)

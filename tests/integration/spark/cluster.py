@@ -1,0 +1,88 @@
+"""A real standalone cluster: a master and two workers from the PySpark package, on loopback."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pyspark
+
+from tests.kafka.ports import free_port
+from tests.kafka.process import ServerProcess
+
+SPARK = Path(pyspark.__file__).parent
+LOOPBACK = "127.0.0.1"
+# Executors have the dependencies, and the package only from what is submitted.
+CLEAN = (
+    *("/usr/bin/env", "-u", "PYTHONPATH", "-u", "SPARK_HOME", "-u", "PYSPARK_PYTHON"),
+    *("-u", "PYSPARK_DRIVER_PYTHON", "-u", "PYSPARK_GATEWAY_PORT", "-u", "PYSPARK_GATEWAY_SECRET"),
+    *(f"SPARK_LOCAL_IP={LOOPBACK}", "TZ=UTC"),
+)
+START_SECONDS = 120.0
+
+
+class Cluster:
+    """A master and workers with one core each; every process ends with `stop`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._processes: list[ServerProcess] = []
+        self._port = str(free_port())
+        self.master = f"spark://{LOOPBACK}:{self._port}"
+        self.folder = folder
+
+    def start(self, workers: int) -> None:
+        self._run("master", "master.Master", "--port", self._port)
+        self._until_said("master", "New state: ALIVE")
+        names = [f"worker-{number}" for number in range(workers)]
+        limits = ("--cores", "1", "--memory", "1g", "--work-dir")
+        for name in names:
+            self._run(name, "worker.Worker", *limits, str(self._folder / name), self.master)
+        for name in names:
+            self._until_said(name, "Successfully registered")
+
+    def stop(self) -> None:
+        for process in reversed(self._processes):
+            process.end(signal.SIGTERM, seconds=20)
+
+    def _run(self, name: str, kind: str, *arguments: str) -> None:
+        command = str(SPARK / "bin/spark-class"), f"org.apache.spark.deploy.{kind}"
+        common = "--host", LOOPBACK, "--webui-port", "0"
+        log = self._folder / f"{name}.log"
+        self._processes.append(
+            ServerProcess([*CLEAN, *command, *common, *arguments], log=log, cwd=self._folder)
+        )
+
+    def _until_said(self, name: str, words: str) -> None:
+        log = self._folder / f"{name}.log"
+        deadline = time.monotonic() + START_SECONDS
+        while words not in log.read_text():
+            assert time.monotonic() < deadline, log.read_text()[-3000:]
+            assert all(process.is_running for process in self._processes), log.read_text()
+            time.sleep(0.1)
+
+    def conf(self) -> dict[str, str]:
+        """What a driver on this machine is told."""
+        return {"spark.driver.host": LOOPBACK, "spark.executor.memory": "512m"}
+
+    def executors(self) -> list[int]:
+        """The processes of executors."""
+        workers = self._processes[1:]
+        return [pid for worker in workers for pid in below(worker.pid, "java")]
+
+
+def below(pid: int, name: str) -> list[int]:
+    """Processes below `pid`, at any depth, whose program's name begins with `name`."""
+    found: list[int] = []
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            fields = dict(line.split(":\t", 1) for line in status.read_text().splitlines())
+        except (OSError, ValueError):
+            continue
+        if int(fields.get("PPid", "0")) == pid:
+            child = int(fields["Pid"])
+            alive = not fields["State"].startswith("Z")
+            found += [child] if fields["Name"].startswith(name) and alive else []
+            found += below(child, name)
+    return found

@@ -1,0 +1,147 @@
+"""`kill -9` on a cluster in the middle of micro-batches, while a writer commits.
+
+Three kills in every run (a Python worker, an executor, the driver), `--kills 30` on demand, which
+adds the driver's Java and the process of the source. Each change is in exactly one file afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.faults.test_kills import BusyTable
+from tests.integration.spark.cluster import Cluster, below
+from tests.integration.spark.test_supervisor import Supervised
+from tests.tables.builder import TableBuilder
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+KINDS = ("worker", "executor", "driver", "java", "source")
+DEFAULT_KILLS = 3
+PACE_SECONDS = 0.1
+MEAN_LIFE_SECONDS = 1.0
+PATIENCE_SECONDS = 240.0
+
+
+class Killed:
+    """A supervised query on a cluster, of which something dies now and then."""
+
+    def __init__(self, cluster: Cluster, folder: Path, table: Path) -> None:
+        self._cluster = cluster
+        self._folder = folder
+        self.out = folder / "out"
+        sink = {"kind": "file", "path": str(self.out)}
+        self._tables: dict[str, Any] = {
+            "orders": {"path": str(table), "from": "0", "max_files_per_batch": 30, "sink": sink}
+        }
+        self.run = self._start()
+
+    def _start(self) -> Supervised:
+        spark = {"master": self._cluster.master, "conf": self._cluster.conf()}
+        return Supervised(self._folder, self._tables, spark=spark)
+
+    def pids(self, kind: str) -> list[int]:
+        """The processes a kind of death may choose from."""
+        driver = self.run.process.pid
+        match kind:
+            case "worker":
+                executors = self._cluster.executors()
+                return [pid for executor in executors for pid in below(executor, "python")]
+            case "executor":
+                return self._cluster.executors()
+            case "java":
+                return below(driver, "java")
+            case "source":
+                return [pid for java in below(driver, "java") for pid in below(java, "python")]
+            case _:
+                return [driver]
+
+    def die(self, kind: str, chances: random.Random) -> None:
+        """Kill one process of a kind, and start the driver again if it was that."""
+        pid = chances.choice(eventually(lambda: self.pids(kind)))
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        if kind == "driver":
+            self.run.process.wait(20)
+            self.run = self._start()
+
+    def rows(self) -> list[tuple[int, int, str]]:
+        """Version, id and change of every row in the folder."""
+        found = [json.loads(line) for f in self.out.glob("*.jsonl") for line in f.open()]
+        return [(row["_commit_version"], row["id"], row["_change_type"]) for row in found]
+
+    def files(self) -> int:
+        """How many files readers see."""
+        return len(list(self.out.glob("*.jsonl")))
+
+    def has_more_files(self, than: int) -> bool:
+        """Whether there are more of them."""
+        return self.files() > than
+
+
+def eventually(look: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not (found := look()):
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(0.05)
+    return found
+
+
+@contextmanager
+def written_to(table: BusyTable, source: random.Random) -> Iterator[None]:
+    """Commit all the time, a file or several."""
+    ends = threading.Event()
+
+    def write() -> None:
+        while not ends.wait(source.expovariate(1 / PACE_SECONDS)):
+            table.commit(source.choice([1, 1, 2, 9]))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        yield
+    finally:
+        ends.set()
+        writer.join()
+
+
+def test_whatever_is_killed_under_load_every_change_is_there_once(
+    cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    kills = request.config.getoption("--kills") or DEFAULT_KILLS
+    table = BusyTable(TableBuilder(tmp_path / "table", start_ms=None))
+    table.builder.create()
+    seed = random.randrange(1_000_000)
+    print(f"seed {seed}")
+    chances = random.Random(seed)
+    killed = Killed(cluster, tmp_path, table.builder.folder)
+    try:
+        with written_to(table, random.Random(f"{seed}/writer")):
+            for number in range(kills):
+                # Something was delivered since the last death; the next micro-batch runs by now.
+                eventually(partial(killed.has_more_files, killed.files()))
+                time.sleep(chances.expovariate(1 / MEAN_LIFE_SECONDS))
+                killed.die(KINDS[number % len(KINDS)], chances)
+        head = table.builder.version + 1
+        killed.run.until(
+            lambda: any(e["version"] == head for e in killed.run.of("OffsetSaved", "orders")),
+            PATIENCE_SECONDS,
+        )
+        killed.run.process.send_signal(signal.SIGTERM)
+        assert killed.run.ended() == 0, killed.run.said()
+    finally:
+        killed.run.process.kill()
+    wanted = sorted((version, row, "insert") for row, version in table.version_of.items())
+    assert sorted(killed.rows()) == wanted
+    assert not list(killed.out.glob(".*.tmp"))

@@ -1,0 +1,52 @@
+"""What executors on other machines get."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tailerd
+from tailerd.spark.remote import is_local, write_archive
+
+
+@pytest.mark.parametrize("master", ["local", "local[2]", "local[*]", "local[2,4]"])
+def test_a_local_master_has_no_executors_elsewhere(master: str) -> None:
+    assert is_local(master)
+
+
+@pytest.mark.parametrize("master", ["spark://local:7077", "yarn", "k8s://https://local"])
+def test_other_masters_have(master: str) -> None:
+    assert not is_local(master)
+
+
+def test_python_imports_the_sources_parts_from_the_archive_alone(tmp_path: Path) -> None:
+    archive = write_archive(tmp_path)
+    program = (
+        "import tailerd.spark.partitions, tailerd.spark.file_writer, tailerd.spark.stream_reader;"
+        "print(tailerd.spark.partitions.__file__, tailerd.__version__)"
+    )
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-I",
+            "-c",
+            f"import sys; sys.path.insert(0, {str(archive)!r}); {program}",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [
+        str(archive / "tailerd/spark/partitions.py"),
+        tailerd.__version__,
+    ]
+
+
+def test_the_same_package_makes_the_same_bytes(tmp_path: Path) -> None:
+    (tmp_path / "again").mkdir()
+    first, second = write_archive(tmp_path), write_archive(tmp_path / "again")
+    assert first.read_bytes() == second.read_bytes()
