@@ -286,9 +286,8 @@ def test_a_transaction_whose_time_is_over_is_written_again(
     slow = rows.frame(spark).filter(
         sql.expr("java_method('java.lang.Thread', 'sleep', 200L) is null")
     )
-    with started(group) as sink:
-        with pytest.raises(SinkTooSlowError, match="transaction_timeout_ms"):
-            sink.write(slow, 0)
+    with started(group), pytest.raises(SinkTooSlowError, match="transaction_timeout_ms"):
+        group.sink.write(slow, 0)
     group.sinks = {"orders": config(kafka_broker.plain, topic, delivery="exactly-once")}
     with started(group):
         group.sink.write(rows.frame(spark), 0)
