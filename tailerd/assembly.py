@@ -20,7 +20,7 @@ from tailerd.config.values import check_start
 from tailerd.delta.log_reader import LogReader
 from tailerd.delta.protocol.log_path import LOG_FOLDER
 from tailerd.encoding.json import JsonEncoder
-from tailerd.errors import BugError, ChecksumMismatchError, OffsetError, UsageError
+from tailerd.errors import BugError, ChecksumMismatchError, UsageError
 from tailerd.maintenance.settings import policies_of
 from tailerd.maintenance.table_keeper import KeptTable
 from tailerd.pipeline.fleet import Member, Runner
@@ -37,6 +37,7 @@ from tailerd.sinks.resources import SinkResources
 from tailerd.sources.base import ChangeSource
 from tailerd.sources.delta.snapshot_spool import Spool
 from tailerd.sources.delta.source import DeltaChangeSource
+from tailerd.spark.kept_offsets import reset_shared, shares_query, spark_offset
 from tailerd.storage.locate import locate
 from tailerd.storage.metered import MeteredStore, RequestKind
 from tailerd.storage.s3.settings import S3Settings
@@ -47,6 +48,7 @@ from tailerd.watchers.opening import WatchedFolder, open_watchers
 
 if TYPE_CHECKING:
     from tailerd.spark.engine import SparkEngine
+    from tailerd.spark.group.grouped_pipeline import Groups
 
 _ATTEMPTS_ONCE = 5
 """`--once` is a command somebody waits for: it gives up where the daemon would go on trying."""
@@ -165,30 +167,11 @@ async def saved_offset(config: Config, name: str) -> Offset | None:
         OffsetError: What is saved cannot be read.
     """
     if config.engine_of(name) == "spark":
-        return _spark_offset(spark_checkpoint(config, name))
+        return spark_offset(config, name)
     state = open_state(config, clock=SystemClock())
     async with opened_offset_store(config, name, state) as offsets:
         saved = await offsets.load(name)
     return None if saved is None else saved.offset
-
-
-def spark_checkpoint(config: Config, name: str) -> Path:
-    """Return the folder of the streaming checkpoint of a table on the Spark engine."""
-    return Path(config.state) / "spark" / name
-
-
-def _spark_offset(checkpoint: Path) -> Offset | None:
-    """Return the end of the newest batch that Spark has committed, None when there is none."""
-    commits = checkpoint / "commits"
-    done = [int(p.name) for p in commits.glob("*") if p.name.isdecimal()]
-    if not done:
-        return None
-    path = checkpoint / "offsets" / str(max(done))
-    try:
-        # A version line, a line about the batch, then one line for each source.
-        return Offset.from_json(path.read_text(encoding="utf-8").splitlines()[2])
-    except (OSError, IndexError) as error:
-        raise OffsetError(f"Spark's checkpoint {path} cannot be read: {error}.") from error
 
 
 def log_folder(config: TableConfig) -> str:
@@ -288,6 +271,7 @@ class Assembly:
         self.rows = NewestRows(config.web.rows, config.web.mask) if config.web.rows else None
         self._bells: dict[str, tuple[str, Hint]] = {}
         self._spark: SparkEngine | None = None
+        self._groups: Groups | None = None
 
     def members(self, config: Config) -> dict[str, Member]:
         """Return how every table of a configuration is run that has a sink."""
@@ -299,6 +283,8 @@ class Assembly:
 
     async def close(self) -> None:
         """End the Spark session, if there is one."""
+        if self._groups is not None:
+            await self._groups.close()
         if self._spark is not None:
             await self._spark.close()
 
@@ -308,7 +294,7 @@ class Assembly:
         reset: Callable[[str], Awaitable[Offset]] | None = None
         if engine == "spark":
             build = partial(self._spark_pipeline, name, table)
-        else:
+        if engine == "arrow" or shares_query(config, table):
             reset = partial(
                 reset_offset, config, name, state=self._state, telemetry=self._telemetry
             )
@@ -340,10 +326,14 @@ class Assembly:
     def _spark_pipeline(self, name: str, table: TableConfig) -> Runner:
         # Loads pyspark, which an Arrow-only daemon does without.
         from tailerd.spark.engine import SparkEngine
+        from tailerd.spark.group.grouped_pipeline import GroupedPipeline, Groups
         from tailerd.spark.supervisor import SparkPipeline
 
         if self._spark is None:
             self._spark = SparkEngine(self._config, self._telemetry, once=self._is_once)
+            self._groups = Groups(self._spark, self._config.spark.tables_per_query)
+        if self._groups is not None and shares_query(self._config, table):
+            return GroupedPipeline(self._groups, name, table)
         return SparkPipeline(self._spark, name, table)
 
     def _bell(self, name: str, folder: str) -> Hint:
@@ -358,7 +348,7 @@ class Assembly:
 async def reset_offset(
     config: Config, name: str, to: str, *, state: State, telemetry: Telemetry | None = None
 ) -> Offset:
-    """Save where a pipeline of the Arrow engine, which does not run, begins next; return it.
+    """Save where a pipeline that does not run begins next; return it.
 
     Args:
         state: Held.
@@ -374,6 +364,9 @@ async def reset_offset(
     table = config.tables[name]
     source = await open_source(table, telemetry or Telemetry(), state.spool(name))
     offset = await source.initial_offset(to)
+    if config.engine_of(name) == "spark":
+        reset_shared(config, name, offset)
+        return offset
     async with opened_offset_store(config, name, state) as offsets:
         await save_offset(offsets, name, offset, ChangeMode(table.changes), source)
     return offset

@@ -86,16 +86,17 @@ def show(name: str | None, config_path: Path, is_json: bool) -> None:
 def reset(name: str, to: str, config_path: Path, url: str | None, token_file: Path | None) -> None:
     """Let the pipeline NAME begin elsewhere: through the daemon where one runs, else in its state.
 
-    A file sink takes back the rows at or after the new place, also from the middle of a file.
+    A file sink takes back the rows at or after the new place, also from the middle of a file (not
+    on Spark).
     """
-    from tailerd.assembly import spark_checkpoint
     from tailerd.cli.configured import read_config
     from tailerd.errors import StateInUseError, UsageError
+    from tailerd.spark.kept_offsets import shares_query, spark_checkpoint
 
     config = read_config(config_path).config
     check_name(config, name)
     _check_delivered(config, name)
-    if config.engine_of(name) == "spark":
+    if config.engine_of(name) == "spark" and not shares_query(config, config.tables[name]):
         raise UsageError(
             f"The offset of {name} is kept by Spark, in {spark_checkpoint(config, name)}.",
             hint=f"Stop the daemon, remove that folder and set tables.{name}.from to {to!r}.",

@@ -80,6 +80,15 @@ class SparkConfig(BaseModel):
         examples=[{"spark.sql.shuffle.partitions": "4"}],
         json_schema_extra={"additionalProperties": {"type": ["string", "number", "boolean"]}},
     )
+    tables_per_query: int = Field(
+        default=200,
+        ge=1,
+        le=10_000,
+        description="How many tables share a streaming query, which costs two processes: those"
+        " whose sinks take finished records (kafka with equal brokers and delivery; file with"
+        " jsonl). 1 gives each table a query of its own.",
+        examples=[200],
+    )
 
     @field_validator("master")
     @classmethod

@@ -95,7 +95,7 @@ class TailerdFileWriter(DataSourceStreamArrowWriter):
 
     def _publish(self, names: Sequence[str], batch_id: int) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        prefix = f"batch-{batch_id:010}-"
+        prefix = batch_prefix(batch_id)
         published = set()
         for number, name in enumerate(names):
             final = f"{prefix}{number:05}.{self._output.value}"
@@ -110,6 +110,11 @@ class TailerdFileWriter(DataSourceStreamArrowWriter):
     def _remove(self, names: Sequence[str]) -> None:
         for name in names:
             (self._folder / name).unlink(missing_ok=True)
+
+
+def batch_prefix(batch_id: int) -> str:
+    """Return what the names of a micro-batch's files begin with."""
+    return f"batch-{batch_id:010}-"
 
 
 class _OpenFile(Protocol):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import threading
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import TypeVar
 
 _T = TypeVar("_T")
@@ -34,6 +37,16 @@ class SourceLoop:
         self._thread.join(_STOP_TIMEOUT_SECONDS)
         if not self._thread.is_alive():
             self._loop.close()
+
+
+def end_quietly() -> None:
+    """Drop what this process would still print, if it ends because Spark has closed the socket.
+
+    That is how a query ends. PySpark would now fail to report it to the closed socket, and print a
+    traceback about it.
+    """
+    if isinstance(sys.exc_info()[1], EOFError):
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - kept until the process ends
 
 
 async def _cancel_others() -> None:

@@ -6,11 +6,8 @@ micro-batch reads the same rows.
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -38,7 +35,7 @@ from tailerd.spark.options import ReadOptions
 from tailerd.spark.partitions import pack, read_partition
 from tailerd.spark.progress import OLDEST_MS
 from tailerd.spark.schema_boundary import SchemaBoundary
-from tailerd.spark.source_loop import SourceLoop
+from tailerd.spark.source_loop import SourceLoop, end_quietly
 from tailerd.spark.spark_offset import (
     OffsetFields,
     batch_start,
@@ -123,10 +120,7 @@ class TailerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Free the table and the thread."""
-        if isinstance(sys.exc_info()[1], EOFError):
-            # Spark has closed the socket, which is how a query ends. PySpark would now fail to
-            # report that to the closed socket, and print a traceback about it.
-            sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - kept until the process ends
+        end_quietly()
         if self._follower is not None:
             self._follower.close()
             self._follower = None

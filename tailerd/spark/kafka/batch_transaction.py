@@ -38,11 +38,9 @@ from tailerd.sinks.kafka.outgoing import Outgoing
 from tailerd.sinks.kafka.shared_transaction import SharedTransaction
 from tailerd.sinks.kafka.side_records import SideRecord, outgoing
 from tailerd.sinks.kafka.transactions import Claim, Transactions
-from tailerd.spark.kafka.delivered import TableDelivery, from_json, to_json
 
 _FORMAT = 1
 _CLOSE_SECONDS = 5.0
-_MAX_RECORD_BYTES = 900_000
 _SLOW_HINT = (
     "Raise transaction_timeout_ms under `producer` (at most the brokers'"
     " transaction.max.timeout.ms), or lower max_bytes_per_batch or max_files_per_batch of the"
@@ -57,19 +55,16 @@ class DeliveredBatch:
     Attributes:
         checkpoint: Identity of the query's checkpoint: numbers of another one say nothing.
         batch_id: The last micro-batch that was delivered.
-        tables: What it delivered.
     """
 
     checkpoint: str
     batch_id: int
-    tables: Mapping[str, TableDelivery]
 
     def to_json(self) -> str:
         """Return the record's value."""
-        fields = {"format": _FORMAT, "checkpoint": self.checkpoint, "batch_id": self.batch_id}
-        told = json.dumps({**fields, "tables": json.loads(to_json(self.tables))})
-        # Of very many tables only the number of the micro-batch is kept.
-        return told if len(told) <= _MAX_RECORD_BYTES else json.dumps({**fields, "tables": {}})
+        return json.dumps(
+            {"format": _FORMAT, "checkpoint": self.checkpoint, "batch_id": self.batch_id}
+        )
 
     @classmethod
     def from_json(cls, text: bytes, place: str) -> DeliveredBatch:
@@ -85,11 +80,7 @@ class DeliveredBatch:
                     f"{place} has format {fields['format']!r}, because a newer tailerd wrote it.",
                     hint="Run the newer release.",
                 )
-            return cls(
-                checkpoint=fields["checkpoint"],
-                batch_id=fields["batch_id"],
-                tables=from_json(json.dumps(fields["tables"])),
-            )
+            return cls(checkpoint=fields["checkpoint"], batch_id=int(fields["batch_id"]))
         except (ValueError, KeyError, TypeError) as error:
             raise OffsetError(f"{place} is damaged: {error!r}.") from error
 
@@ -101,7 +92,13 @@ class BatchTransaction:
     """
 
     def __init__(
-        self, connection: Connection, transactional_id: str, *, key: str, topic: str
+        self,
+        connection: Connection,
+        transactional_id: str,
+        *,
+        key: str,
+        topic: str,
+        max_bytes: int,
     ) -> None:
         """Open a producer; nothing is claimed yet.
 
@@ -110,6 +107,7 @@ class BatchTransaction:
             transactional_id: Of the group.
             key: Under which the group's delivered batches are recorded.
             topic: Where; it is there.
+            max_bytes: The largest batch it takes.
 
         Raises:
             TailerdError: The brokers cannot be reached, or refuse.
@@ -118,6 +116,7 @@ class BatchTransaction:
         self._id = transactional_id
         self._key = key
         self._topic = topic
+        self._max_bytes = max_bytes
         self._client = connection.producer(transactional_id)
         # Records of the driver's own are few: the client need not be told to build batches.
         self._sender = BatchProducer(self._client, compression=Compression(connection.compression))
@@ -166,8 +165,6 @@ class BatchTransaction:
         delivered: DeliveredBatch,
         written: Sequence[Mapping[tuple[str, int], int]],
         letters: Sequence[Outgoing],
-        *,
-        max_bytes: int,
     ) -> None:
         """Record the micro-batch and make everything visible.
 
@@ -175,7 +172,6 @@ class BatchTransaction:
             delivered: What to record.
             written: Of each task, the partitions it wrote and their next numbers.
             letters: Dead letters of all tasks.
-            max_bytes: The largest batch the topic of offsets takes.
 
         Raises:
             SinkFencedError: Another process took over.
@@ -193,7 +189,7 @@ class BatchTransaction:
         acknowledgements = Acknowledgements(
             max_bytes=2**30, timeout_seconds=timeout_ms / 1000, explain=self._explained
         )
-        for piece in (*letters, outgoing(record, max_bytes=max_bytes)):
+        for piece in (*letters, outgoing(record, max_bytes=self._max_bytes)):
             self._send(piece, acknowledgements)
         acknowledgements.wait()
         self._transactions.commit()

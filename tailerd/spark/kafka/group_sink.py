@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import pickle
-import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from tailerd.errors import BugError, TailerdError
+from tailerd.errors import BugError, ConfigError, SinkRefusedError, TailerdError
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import Connection
 from tailerd.sinks.kafka.offset_topic import check_offset_topic
 from tailerd.sinks.kafka.session import wanted_topics
 from tailerd.sinks.kafka.shared_transaction import SharedTransaction
+from tailerd.sinks.kafka.side_records import TOO_LARGE
 from tailerd.sinks.kafka.topics import NewTopic, Topics
 from tailerd.sinks.kafka.transactions import Claim
 from tailerd.spark.arrow_functions import map_batches
+from tailerd.spark.group.deliveries import TableDelivery
 from tailerd.spark.kafka.batch_transaction import BatchTransaction, DeliveredBatch
 from tailerd.spark.kafka.checkpoint_identity import checkpoint_identity
-from tailerd.spark.kafka.delivered import BatchDelivery, summed
 from tailerd.spark.kafka.grouping import check_group, has_shared_topics
 from tailerd.spark.kafka.placement import Placement, placed
+from tailerd.spark.kafka.tally import Tally, summed
 from tailerd.spark.kafka.write_task import (
     REPORT_SCHEMA,
     TaskReport,
@@ -32,8 +34,11 @@ from tailerd.spark.kafka.write_task import (
     is_task_retry,
 )
 from tailerd.spark.query_errors import error_of
+from tailerd.telemetry import Telemetry, events
 
 _ATTEMPTS = 3
+
+Sinks = Mapping[str, KafkaSinkConfig]
 
 
 class KafkaGroupSink:
@@ -42,79 +47,65 @@ class KafkaGroupSink:
     At least once: `write` returns when everything is acknowledged; records carry the number of
     their micro-batch in the header `tailerd.batch`. A repeated one comes again, in order.
 
-    Exactly once: everything of a micro-batch becomes visible together, once (`batch_transaction`).
+    Exactly once: everything of a micro-batch becomes visible together, once (`batch_transaction`);
+    a repeated one is not even read if it is visible already.
 
     Either way the records of each Kafka partition are written by one task, in order of version and
-    `_order` within each table.
+    `_order` within each table. Errors that are one table's alone are marked as its (`group/holds`).
 
-    One process uses a group at a time; calls come one after the other, from any thread.
-
-        sink = KafkaGroupSink(sinks, checkpoint, group, on_delivered=tell)
-        sink.recover()
-        frame.writeStream.foreachBatch(sink.write).option("checkpointLocation", checkpoint)...
-        sink.close()
+    One process uses a group at a time; calls come one after the other, from any thread. For each
+    start of a query: `recover`, then `write` by `foreachBatch`, at last `close`.
     """
 
     def __init__(
         self,
-        sinks: Mapping[str, KafkaSinkConfig],
+        sinks: Callable[[], Sinks],
         checkpoint: Path,
         group: str,
-        *,
-        on_delivered: Callable[[BatchDelivery], None] | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
         """Prepare; no broker is asked yet.
 
         Args:
-            sinks: The section of each table by its configured name; all with one `sharing_key`.
+            sinks: Asked at every micro-batch for the section of each table it may have rows of,
+                by the configured name; all, and always, with one `sharing_key`.
             checkpoint: Folder of the query's checkpoint, of this machine.
             group: Name of the query, the same in every run.
-            on_delivered: Told of each micro-batch once it counts, also of one that counted before.
-
-        Raises:
-            ConfigError: The tables cannot share a query, or ask for what Spark cannot do.
+            telemetry: Hears of dead letters.
         """
-        check_group(sinks)
-        self._sinks = dict(sinks)
+        self._ask_sinks = sinks
+        self._sinks: Sinks = {}
         self._checkpoint = checkpoint
         self._group = group
-        self._on_delivered = on_delivered or (lambda _: None)
-        self._config = next(iter(sinks.values()))
-        self._connection = Connection(self._config)
-        self._topics = Topics(self._connection)
-        self._is_shared_topic = has_shared_topics(sinks)
+        self._telemetry = telemetry or Telemetry()
+        self._brokers: _Brokers | None = None
         self._session: BatchTransaction | None = None
         self._claim: Claim | None = None
         self._last: DeliveredBatch | None = None
         self._identity = ""
 
     def recover(self) -> int | None:
-        """Make sure that topics are there; exactly once, settle what a predecessor left.
+        """Exactly once, settle what a predecessor left: what it did not commit never counts.
 
-        Called before the query starts; disturbs another process that still writes for this group,
-        so that it stops.
+        Called before the query starts; another process that still writes for this group is shut
+        out. Asks brokers only where there is a table.
 
         Returns:
             The last micro-batch that counts, exactly once and of this checkpoint; None where
             nothing is known of one.
 
         Raises:
-            TailerdError: Micro-batches could not be delivered.
+            TailerdError: No micro-batch could be delivered.
         """
         self._drop()
-        self._topics.forget()
-        wanted: dict[str, NewTopic | None] = {}
-        for table, config in self._sinks.items():
-            wanted |= wanted_topics(config, table)
-        found = self._topics.ensure(wanted)
-        if not self._config.is_exactly_once:
-            return None
-        check_offset_topic(found[self._config.offsets_topic])
-        self._identity = checkpoint_identity(self._checkpoint)
-        self._open()
+        config = next(iter(self._ask_sinks().values()), None)
+        if config is not None and config.is_exactly_once:
+            self._open(config)
         return None if self._last is None else self._last.batch_id
 
-    def write(self, records: DataFrame, batch_id: int, *, is_whole: bool | None = None) -> None:
+    def write(
+        self, records: DataFrame, batch_id: int, *, is_whole: bool | None = None
+    ) -> list[TableDelivery]:
         """Deliver a micro-batch.
 
         Args:
@@ -123,14 +114,16 @@ class KafkaGroupSink:
             is_whole: Whether each table's records are in one partition of the DataFrame, in order;
                 then they are not sorted. None: they are if there is only one.
 
+        Returns:
+            What was delivered of each table; nothing where all of it was delivered before.
+
         Raises:
             TailerdError: Exactly once, it does not count; else some of it may be there. It is to
                 be given again.
         """
-        started = time.monotonic()
         for attempt in range(_ATTEMPTS):
             try:
-                delivery = self._delivered(records, batch_id, is_whole, started)
+                tallies = self._delivered(records, batch_id, is_whole)
             except TailerdError as error:
                 self._drop()
                 if is_task_retry(error) and attempt + 1 < _ATTEMPTS:
@@ -139,8 +132,10 @@ class KafkaGroupSink:
             except BaseException:
                 self._drop()
                 raise
-            self._on_delivered(delivery)
-            return
+            for table, tally in tallies.items():
+                self._tell_dead_letters(table, tally)
+            return [tally.delivery(table) for table, tally in tallies.items()]
+        raise BugError("A micro-batch was given up without an error.")
 
     def close(self) -> None:
         """End the producer; idempotent."""
@@ -149,41 +144,26 @@ class KafkaGroupSink:
             self._claim = session.close(is_clean=True)
 
     def _delivered(
-        self, records: DataFrame, batch_id: int, is_whole: bool | None, started: float
-    ) -> BatchDelivery:
-        if not self._config.is_exactly_once:
-            reports = self._run(records, batch_id, is_whole, None)
-            tables = summed(report.tables for report in reports)
-        else:
-            session = self._session or self._open()
-            last = self._last
-            if last is not None and batch_id <= last.batch_id:
-                tables = dict(last.tables) if batch_id == last.batch_id else {}
-                return BatchDelivery(batch_id=batch_id, tables=tables, is_repeat=True)
-            reports = self._run(records, batch_id, is_whole, session)
-            tables = summed(report.tables for report in reports)
-            # Also without rows: the time of the transaction runs.
-            self._commit(session, batch_id, reports)
-        return BatchDelivery(
-            batch_id=batch_id, tables=tables, duration_seconds=time.monotonic() - started
-        )
-
-    def _commit(
-        self, session: BatchTransaction, batch_id: int, reports: Sequence[TaskReport]
-    ) -> None:
-        delivered = DeliveredBatch(
-            checkpoint=self._identity,
-            batch_id=batch_id,
-            tables=summed(report.tables for report in reports),
-        )
-        topic = self._config.offsets_topic
+        self, records: DataFrame, batch_id: int, is_whole: bool | None
+    ) -> dict[str, Tally]:
+        config = self._look_at_sinks()
+        if config is None:
+            raise BugError("A micro-batch came for a group without tables.")
+        if not config.is_exactly_once:
+            return summed(each.tables for each in self._run(records, batch_id, is_whole, None))
+        session = self._session or self._open(config)
+        if self._last is not None and batch_id <= self._last.batch_id:
+            return {}
+        reports = self._run(records, batch_id, is_whole, session)
+        delivered = DeliveredBatch(checkpoint=self._identity, batch_id=batch_id)
+        # Also without rows: the time of the transaction runs.
         session.commit(
             delivered,
             [report.sequences for report in reports],
             [letters for report in reports for letters in report.letters],
-            max_bytes=self._topics.max_batch_bytes(self._topics.ensure({topic: None})[topic]),
         )
         self._last = delivered
+        return summed(report.tables for report in reports)
 
     def _run(
         self,
@@ -193,10 +173,12 @@ class KafkaGroupSink:
         session: BatchTransaction | None,
     ) -> list[TaskReport]:
         """Let executors write; return what their tasks report."""
+        assert self._brokers is not None
+        topics = self._brokers.topics
         transaction = None if session is None else session.begin()
         task = WriteTask(
             sinks=self._sinks,
-            facts=self._topics.known,
+            facts=topics.known,
             group=self._group,
             batch_id=batch_id,
             transaction=transaction,
@@ -209,7 +191,7 @@ class KafkaGroupSink:
             raise (reason if session is None else session.explained(reason)) from error
         reports: list[TaskReport] = [pickle.loads(row["report"]) for row in rows]
         for report in reports:
-            self._topics.learn(report.facts)
+            topics.learn(report.facts)
         if transaction is not None:
             _check_writers(reports)
         return reports
@@ -222,26 +204,55 @@ class KafkaGroupSink:
         transaction: SharedTransaction | None,
     ) -> DataFrame:
         """Return the records in tasks as they may be written."""
+        assert self._brokers is not None
         tasks = records.sparkSession.sparkContext.defaultParallelism
         if transaction is None and not any(config.key for config in self._sinks.values()):
             return records.coalesce(tasks)
-        if is_whole is None:
-            is_whole = records.rdd.getNumPartitions() <= 1
-        elif transaction is not None and self._is_shared_topic:
-            is_whole = False
-        if is_whole:
+        if is_whole is None and records.rdd.getNumPartitions() <= 1:
+            return records
+        if is_whole and (transaction is None or not has_shared_topics(self._sinks)):
             return records.coalesce(tasks)
-        placement = Placement(sinks=self._sinks, facts=self._topics.known, batch_id=batch_id)
+        placement = Placement(
+            sinks=self._sinks, facts=self._brokers.topics.known, batch_id=batch_id
+        )
         return placed(records, placement, tasks)
 
-    def _open(self) -> BatchTransaction:
+    def _look_at_sinks(self) -> KafkaSinkConfig | None:
+        """Take the tables that there are now; return the section of one."""
+        sinks = dict(self._ask_sinks())
+        config = next(iter(sinks.values()), None)
+        if config is None or sinks == self._sinks:
+            return config
+        check_group(sinks)
+        brokers = self._at(config)
+        wanted: dict[str, NewTopic | None] = {}
+        for table, section in sinks.items():
+            wanted |= wanted_topics(section, table)
+        # One look at all topics is fast. Where one of them is wrong, the task that has rows for it
+        # finds out whose it is, and the tables beside it go on.
+        with suppress(ConfigError, SinkRefusedError):
+            brokers.topics.ensure(wanted)
+        self._sinks = sinks
+        return config
+
+    def _at(self, config: KafkaSinkConfig) -> _Brokers:
+        if self._brokers is None:
+            self._brokers = _Brokers(config)
+        return self._brokers
+
+    def _open(self, config: KafkaSinkConfig) -> BatchTransaction:
+        self._identity = checkpoint_identity(self._checkpoint)
+        brokers, topic = self._at(config), config.offsets_topic
+        facts = brokers.topics.ensure({topic: wanted_topics(config, "")[topic]})[topic]
+        check_offset_topic(facts)
         # A claim that fails may have succeeded: how the id was held before says nothing then.
         before, self._claim = self._claim, None
         session = BatchTransaction(
-            self._connection,
-            self._config.transactional_id or f"tailerd-spark-{self._group}",
+            brokers.connection,
+            config.transactional_id or f"tailerd-spark-{self._group}",
             key=f"spark/{self._group}",
-            topic=self._config.offsets_topic,
+            topic=topic,
+            max_bytes=brokers.topics.max_batch_bytes(facts),
         )
         last = session.claim(before)
         is_ours = last is not None and last.checkpoint == self._identity
@@ -250,9 +261,31 @@ class KafkaGroupSink:
         return session
 
     def _drop(self) -> None:
+        """Give up what is open; the next micro-batch looks at everything anew."""
         session, self._session = self._session, None
+        self._sinks, self._brokers = {}, None
         if session is not None:
             self._claim = session.close(is_clean=False)
+
+    def _tell_dead_letters(self, table: str, tally: Tally) -> None:
+        for topic, records in tally.dead_letters.items():
+            self._telemetry.emit(
+                events.DeadLettersStored(
+                    table=table,
+                    sink="kafka",
+                    error_code=TOO_LARGE,
+                    topic=topic,
+                    records=records,
+                )
+            )
+
+
+class _Brokers:
+    """Where a group writes, and what is known of the topics there."""
+
+    def __init__(self, config: KafkaSinkConfig) -> None:
+        self.connection = Connection(config)
+        self.topics = Topics(self.connection)
 
 
 def _check_writers(reports: Sequence[TaskReport]) -> None:

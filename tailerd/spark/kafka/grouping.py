@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tailerd.errors import ConfigError
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.producer_options import revealed
 from tailerd.sinks.kafka.templates import TopicTemplate
+from tailerd.spark.kafka.blame import blaming
 
 
 def sharing_key(config: KafkaSinkConfig) -> str:
@@ -46,31 +47,37 @@ def check_for_spark(config: KafkaSinkConfig, table: str) -> None:
 
 
 def check_group(sinks: Mapping[str, KafkaSinkConfig]) -> None:
-    """Make sure that tables can share a query.
+    """Make sure that tables can share a query; an error of one table's is marked as its.
 
     Raises:
-        ConfigError: They have different brokers or producers; or, exactly once, rows go where the
-            driver writes, and a partition has one writer in a transaction.
+        ConfigError: They have different brokers or producers, one asks for what Spark cannot do,
+            or, exactly once, rows go where the driver writes: a partition has one writer.
     """
-    for table, config in sinks.items():
-        check_for_spark(config, table)
-    if len({sharing_key(config) for config in sinks.values()}) != 1:
+    if len({sharing_key(config) for config in sinks.values()}) > 1:
         raise ConfigError("Tables with different brokers or producers cannot share a query.")
+    reserved = [topic for table, config in sinks.items() for topic in _of_the_driver(table, config)]
     for table, config in sinks.items():
-        template = TopicTemplate.parse(config.topic)
-        for other, its in sinks.items():
-            if not config.is_exactly_once:
-                continue
-            reserved = [its.offsets_topic]
-            if its.dead_letter_topic is not None:
-                reserved.append(its.topic_of(its.dead_letter_topic, other))
-            for topic in reserved:
-                if template.gives(table, topic):
-                    raise ConfigError(
-                        f"Rows of {table} go to the topic {topic}, which is the offsets or"
-                        f" dead-letter topic of {other}.",
-                        hint="Name another topic for one of them.",
-                    )
+        with blaming(table):
+            check_for_spark(config, table)
+            _check_topics(config, table, reserved)
+
+
+def _of_the_driver(table: str, config: KafkaSinkConfig) -> list[str]:
+    if not config.is_exactly_once:
+        return []
+    letters = config.dead_letter_topic
+    return [config.offsets_topic, *([] if letters is None else [config.topic_of(letters, table)])]
+
+
+def _check_topics(config: KafkaSinkConfig, table: str, reserved: Sequence[str]) -> None:
+    template = TopicTemplate.parse(config.topic)
+    for topic in reserved:
+        if template.gives(table, topic):
+            raise ConfigError(
+                f"Rows of {table} go to the topic {topic}, which is the topic of offsets or of"
+                " dead letters.",
+                hint="Name another topic for one of them.",
+            )
 
 
 def has_shared_topics(sinks: Mapping[str, KafkaSinkConfig]) -> bool:

@@ -20,6 +20,7 @@ from tailerd.sinks.kafka.connection import Connection
 from tailerd.sinks.kafka.topics import TopicFacts, Topics
 from tailerd.spark.arrow_functions import column_of
 from tailerd.spark.encoded_records import KEY, ORDER, PARTITION, TABLE, TOPIC
+from tailerd.spark.kafka.blame import blaming
 from tailerd.spark.kafka.record_pieces import Partitioner, by_table_and_topic
 from tailerd.spark.kafka.topic_shapes import TopicShapes
 
@@ -61,9 +62,10 @@ class Placement:
             _ROW: pa.array(np.arange(len(topics))),
         }
         for table, topic, part in by_table_and_topic(pa.record_batch(columns)):
-            count = shapes.shape_of(table, topic).partitions
-            rows = np.asarray(part[_ROW])
-            partitions[rows] = partitioner.partitions(topic, part[PARTITION], part[KEY], count)
+            with blaming(table):
+                count = shapes.shape_of(table, topic).partitions
+                chosen = partitioner.partitions(topic, part[PARTITION], part[KEY], count)
+            partitions[np.asarray(part[_ROW])] = chosen
         return pa.array(partitions)
 
     def _opened(self) -> TopicShapes:

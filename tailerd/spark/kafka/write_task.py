@@ -13,7 +13,12 @@ from kafka.errors import KafkaError
 from pyspark import TaskContext
 
 from tailerd.encoding.record_batch import OversizeRecord
-from tailerd.errors import BugError, EngineError, SinkRefusedError, TailerdError
+from tailerd.errors import (
+    BugError,
+    EngineError,
+    SinkRefusedError,
+    TailerdError,
+)
 from tailerd.sinks.kafka.acknowledgements import Acknowledgements
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import DEFAULT_DELIVERY_TIMEOUT_MS
@@ -23,13 +28,14 @@ from tailerd.sinks.kafka.outgoing import Outgoing
 from tailerd.sinks.kafka.oversize import dead_letters_of
 from tailerd.sinks.kafka.shared_transaction import SharedTransaction, join, written
 from tailerd.sinks.kafka.topics import TopicFacts
-from tailerd.spark.kafka.delivered import TableDelivery
+from tailerd.spark.kafka.blame import blaming
 from tailerd.spark.kafka.record_pieces import (
     BATCH_HEADER,
     Partitioner,
     by_table_and_topic,
     outgoing_pieces,
 )
+from tailerd.spark.kafka.tally import Tally
 from tailerd.spark.kafka.task_producer import TaskProducer, give_back, take_producer
 from tailerd.spark.kafka.topic_shapes import TopicShapes
 
@@ -49,7 +55,7 @@ class TaskReport:
         facts: What is known of topics now.
     """
 
-    tables: Mapping[str, TableDelivery]
+    tables: Mapping[str, Tally]
     sequences: Mapping[tuple[str, int], int]
     letters: tuple[Outgoing, ...]
     facts: tuple[TopicFacts, ...]
@@ -110,7 +116,7 @@ class _Writing:
         self._opened = opened
         self._table = ""
         self._merger = Merger()
-        self._tables: dict[str, TableDelivery] = {}
+        self._tables: dict[str, Tally] = {}
         self._letters: list[Outgoing] = []
         self._letter_bytes = 0
         self._shapes = TopicShapes(task.sinks, opened.topics)
@@ -134,19 +140,8 @@ class _Writing:
         for batch in batches:
             for table, topic, records in by_table_and_topic(batch):
                 self._change_to(table)
-                for piece in outgoing_pieces(
-                    table,
-                    topic,
-                    records,
-                    config=task.sinks[table],
-                    partitioner=partitioner,
-                    shape_of=partial(self._shapes.shape_of, table),
-                    more_headers=headers,
-                    now_ms=time.time_ns() // 1_000_000,
-                ):
-                    for ready in self._merger.add(piece):
-                        self._send(ready)
-                self._tables.setdefault(table, TableDelivery()).count(records)
+                with blaming(table):
+                    self._take(topic, records, partitioner, headers)
         self._change_to("")
         self._acknowledgements.wait()
         return TaskReport(
@@ -156,11 +151,33 @@ class _Writing:
             facts=opened.topics.known,
         )
 
+    def _take(
+        self,
+        topic: str,
+        records: pa.RecordBatch,
+        partitioner: Partitioner,
+        headers: Mapping[str, bytes],
+    ) -> None:
+        for piece in outgoing_pieces(
+            self._table,
+            topic,
+            records,
+            config=self._task.sinks[self._table],
+            partitioner=partitioner,
+            shape_of=partial(self._shapes.shape_of, self._table),
+            more_headers=headers,
+            now_ms=time.time_ns() // 1_000_000,
+        ):
+            for ready in self._merger.add(piece):
+                self._send(ready)
+        self._tables.setdefault(self._table, Tally()).count(records)
+
     def _change_to(self, table: str) -> None:
         """Send what is held back of the table before: pieces of two tables are not joined."""
         if table != self._table:
-            for ready in self._merger.rest():
-                self._send(ready)
+            with blaming(self._table):
+                for ready in self._merger.rest():
+                    self._send(ready)
             self._table = table
 
     def _send(self, ready: Versioned) -> None:
@@ -176,7 +193,7 @@ class _Writing:
             table=self._table,
             max_bytes_of=lambda topic: self._shapes.shape_of(self._table, topic).max_bytes,
         )
-        delivery = self._tables.setdefault(self._table, TableDelivery())
+        delivery = self._tables.setdefault(self._table, Tally())
         delivery.dead_letters[letters.topic] += len(oversize)
         if self._task.transaction is None:
             if left := self._hand_over(letters):
@@ -202,7 +219,8 @@ class _Writing:
 
     def _explained(self, error: Exception) -> TailerdError:
         connection = self._opened.connection
-        doing = f"Rows of {self._table} were not delivered to Kafka at {connection.address}"
+        whose = f" of {self._table}" if self._table else ""
+        doing = f"Rows{whose} were not delivered to Kafka at {connection.address}"
         return mapped(error, doing, secrets=connection.secrets)
 
 

@@ -8,12 +8,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as sql
 
-from tailerd.spark.kafka.delivered import BatchDelivery
+from tailerd.encoding.partitioning import assign_partitions
+from tailerd.errors import (
+    BugError,
+    ConfigError,
+    SinkError,
+    SinkFencedError,
+    SinkRefusedError,
+    SinkTooSlowError,
+)
 from tailerd.spark.kafka.group_sink import KafkaGroupSink
-from tests.integration.spark.encoded import Rows, config
+from tailerd.spark.kafka.grouping import check_group
+from tailerd.telemetry import Telemetry
+from tailerd.telemetry.events import DeadLettersStored, Event
+from tests.integration.spark.encoded import DAY_2026_US, Rows, config
 from tests.kafka.broker import Broker
 from tests.kafka.reader import Record, read_topic
 from tests.kafka.topics import Topics
@@ -24,15 +37,21 @@ DELIVERIES = ["at-least-once", "exactly-once"]
 
 
 class Group:
-    """A sink over one table `orders` unless said else, with what it told."""
+    """A sink over one table `orders` unless said else, and what it told."""
 
     def __init__(self, broker: Broker, folder: Path, topic: str, **more: Any) -> None:
-        self.told: list[BatchDelivery] = []
+        self.events: list[Event] = []
         self.topic = topic
+        self.sinks = more.pop("sinks", None) or {"orders": config(broker.plain, topic, **more)}
         self._broker = broker
         self._folder = folder
-        sinks = more.pop("sinks", None) or {"orders": config(broker.plain, topic, **more)}
-        self.sink = KafkaGroupSink(sinks, folder, f"g-{topic}", on_delivered=self.told.append)
+        self.sink = self.another()
+
+    def another(self) -> KafkaGroupSink:
+        """Return the sink of another process over the same checkpoint."""
+        return KafkaGroupSink(
+            lambda: self.sinks, self._folder, f"g-{self.topic}", Telemetry([self.events.append])
+        )
 
     def records(self, topic: str | None = None, **options: Any) -> list[Record]:
         return read_topic(self._broker.plain, topic or self.topic, **options)
@@ -64,7 +83,7 @@ def test_changes_of_a_key_come_in_the_order_of_commits_from_many_partitions(
         rows.add(version, range(50), topic=topic)
     group = Group(kafka_broker, tmp_path, topic, delivery=delivery)
     with started(group) as sink:
-        sink.write(rows.frame(spark, partitions=5), 0)
+        [told] = sink.write(rows.frame(spark, partitions=5), 0)
 
     records = group.records()
 
@@ -72,6 +91,246 @@ def test_changes_of_a_key_come_in_the_order_of_commits_from_many_partitions(
         b"%d" % key: [b"v%d-%d" % (version, key) for version in range(1, 21)] for key in range(50)
     }
     assert len({record.partition for record in records}) == 3
-    [told] = group.told
-    assert told.tables["orders"].rows == Counter(insert=1000)
-    assert (told.tables["orders"].first_version, told.tables["orders"].last_version) == (1, 20)
+    assert (told.table, told.rows, told.first_version, told.last_version) == (
+        "orders",
+        {"insert": 1000},
+        1,
+        20,
+    )
+
+
+def test_keys_go_to_the_partitions_that_the_arrow_engine_gives_them(
+    spark: SparkSession, kafka_broker: Broker, topics: Topics, tmp_path: Path
+) -> None:
+    topic = topics.create(partitions=5)
+    group = Group(kafka_broker, tmp_path, topic)
+    keys = pa.array([b"%d" % key for key in range(200)])
+    with started(group) as sink:
+        sink.write(Rows().add(1, range(200), topic=topic).frame(spark, 3), 0)
+        sink.write(Rows().add(2, range(200), topic=topic).frame(spark, 1), 1)
+
+    chosen = assign_partitions(keys, 200, 5).partitions.tolist()
+    wanted = {b"%d" % key: {partition} for key, partition in enumerate(chosen)}
+    found = defaultdict(set)
+    for record in group.records():
+        found[record.key].add(record.partition)
+    assert found == wanted
+
+
+def test_records_keep_headers_tombstones_times_and_named_partitions(
+    spark: SparkSession, kafka_broker: Broker, topics: Topics, tmp_path: Path
+) -> None:
+    topic = topics.create(partitions=3)
+    rows = Rows()
+    for version in (1, 2):
+        headers = [{"key": "v", "value": b"%d" % version}]
+        rows.add(version, [7], topic=topic, kind="delete", partition=2, headers=headers)
+        rows.add(version, [7], topic=topic, kind="delete", partition=2, headers=headers, value=None)
+    group = Group(kafka_broker, tmp_path, topic)
+    with started(group) as sink:
+        [told] = sink.write(rows.frame(spark), 3)
+
+    records = group.records()
+
+    batch = ("tailerd.batch", f"g-{topic}/3".encode())
+    assert [(r.partition, r.value, r.headers, r.timestamp_ms) for r in records] == [
+        (2, b"v1-7", (("v", b"1"), batch), DAY_2026_US // 1000),
+        (2, None, (("v", b"1"), batch), DAY_2026_US // 1000),
+        (2, b"v2-7", (("v", b"2"), batch), DAY_2026_US // 1000),
+        (2, None, (("v", b"2"), batch), DAY_2026_US // 1000),
+    ]
+    assert told.rows == {"delete": 2}
+
+
+def test_a_repeated_batch_comes_once_exactly_once_and_twice_at_least_once(
+    spark: SparkSession, kafka_broker: Broker, topics: Topics, tmp_path: Path
+) -> None:
+    for delivery, times in (("exactly-once", 1), ("at-least-once", 2)):
+        topic = topics.create(partitions=2)
+        group = Group(kafka_broker, tmp_path / delivery, topic, delivery=delivery)
+        frame = Rows().add(1, range(10), topic=topic).frame(spark)
+        with started(group) as sink:
+            assert len(sink.write(frame, 0)) == 1
+        again = group.another()
+        assert again.recover() == (0 if times == 1 else None)
+        assert len(again.write(frame, 0)) == times - 1
+        assert len(again.write(Rows().add(2, [0], topic=topic).frame(spark), 1)) == 1
+        again.close()
+
+        assert len(group.records()) == 10 * times + 1
+
+
+def test_a_new_checkpoint_begins_anew(
+    spark: SparkSession, kafka_broker: Broker, topics: Topics, tmp_path: Path
+) -> None:
+    topic = topics.create()
+    frame = Rows().add(1, range(5), topic=topic).frame(spark)
+    for folder in ("first", "second"):
+        with started(
+            Group(kafka_broker, tmp_path / folder, topic, delivery="exactly-once")
+        ) as sink:
+            sink.write(frame, 0)
+
+    assert len(read_topic(kafka_broker.plain, topic)) == 10
+
+
+def test_all_tables_of_a_batch_become_visible_together_or_not_at_all(
+    spark: SparkSession, kafka_broker: Broker, topics: Topics, tmp_path: Path
+) -> None:
+    fine, small = topics.create(partitions=2), topics.create(config={"max.message.bytes": "2000"})
+    plain = kafka_broker.plain
+    sinks = {
+        "fine": config(plain, fine, delivery="exactly-once"),
+        "small": config(plain, small, delivery="exactly-once"),
+    }
+    group = Group(kafka_broker, tmp_path, fine, sinks=sinks)
+    rows = Rows().add(1, range(100), table="fine", topic=fine)
+    rows.add(1, [1], table="small", topic=small, value="x" * 5000)
+    with started(group) as sink:
+        with pytest.raises(SinkRefusedError, match=r"^\[table small\] A row of version 1"):
+            sink.write(rows.frame(spark, 4), 0)
+        sink.write(Rows().add(1, range(100), table="fine", topic=fine).frame(spark), 0)
+
+    assert len(group.records()) == 100
+    assert len(group.records(isolation="read_uncommitted")) >= 100
+
+
+@pytest.mark.parametrize("delivery", DELIVERIES)
+def test_records_that_are_too_large_become_dead_letters(
+    spark: SparkSession, kafka_broker: Broker, topics: Topics, tmp_path: Path, delivery: str
+) -> None:
+    topic = topics.create(partitions=4, config={"max.message.bytes": "2000"})
+    dead = topics.create()
+    group = Group(
+        kafka_broker,
+        tmp_path,
+        topic,
+        delivery=delivery,
+        on_oversize="dead-letter",
+        dead_letter_topic=dead,
+    )
+    rows = Rows().add(1, range(20), topic=topic, value="x" * 5000).add(2, range(20), topic=topic)
+    with started(group) as sink:
+        sink.write(rows.frame(spark, 4), 0)
+        sink.write(Rows().add(3, [1], topic=topic, value="x" * 5000).frame(spark), 1)
+
+    assert len(group.records()) == 20
+    letters = group.records(dead)
+    assert {letter.key for letter in letters} == {b"%d" % key for key in range(20)}
+    assert len(letters) == 21
+    assert {dict(letter.headers)["tailerd.commit_version"] for letter in letters} == {b"1", b"3"}
+    told = [event for event in group.events if isinstance(event, DeadLettersStored)]
+    assert sum(event.records for event in told) == 21
+
+
+def test_tables_that_share_a_topic_share_a_transaction(
+    spark: SparkSession, kafka_broker: Broker, topics: Topics, tmp_path: Path
+) -> None:
+    topic = topics.create(partitions=2)
+    one = config(kafka_broker.plain, topic, delivery="exactly-once")
+    group = Group(kafka_broker, tmp_path, topic, sinks={"a": one, "b": one})
+    with started(group) as sink:
+        for batch in range(3):
+            rows = Rows().add(batch, range(30), table="a", topic=topic)
+            rows.add(batch, range(30), table="b", topic=topic)
+            sink.write(rows.frame(spark, 3), batch, is_whole=True)
+
+    assert Counter(record.key for record in group.records()) == {b"%d" % k: 6 for k in range(30)}
+
+
+def test_two_writers_of_a_partition_are_noticed_before_anything_counts(
+    spark: SparkSession, kafka_broker: Broker, topics: Topics, tmp_path: Path
+) -> None:
+    topic = topics.create()
+    group = Group(kafka_broker, tmp_path, topic, delivery="exactly-once")
+    frame = Rows().add(1, range(40), topic=topic).frame(spark, 2)
+    with started(group) as sink:
+        # Each task writes 20 records: brokers take one's for a repetition of the other's.
+        with pytest.raises((BugError, SinkError)):
+            sink.write(frame, 0, is_whole=True)
+        sink.write(frame, 0)
+
+    assert len(group.records()) == 40
+
+
+def test_a_process_that_was_shut_out_stops(
+    spark: SparkSession, kafka_broker: Broker, topics: Topics, tmp_path: Path
+) -> None:
+    topic = topics.create()
+    group = Group(kafka_broker, tmp_path, topic, delivery="exactly-once")
+    with started(group) as sink:
+        sink.write(Rows().add(1, [1], topic=topic).frame(spark), 0)
+        other = group.another()
+        other.recover()
+        for _ in range(2):
+            with pytest.raises(SinkFencedError):
+                sink.write(Rows().add(2, [2], topic=topic).frame(spark), 1)
+        other.write(Rows().add(2, [2], topic=topic).frame(spark), 1)
+        other.close()
+
+    assert [record.key for record in group.records()] == [b"1", b"2"]
+
+
+def test_a_transaction_whose_time_is_over_is_written_again(
+    spark: SparkSession, kafka_broker: Broker, topics: Topics, tmp_path: Path
+) -> None:
+    topic = topics.create()
+    group = Group(
+        kafka_broker,
+        tmp_path,
+        topic,
+        delivery="exactly-once",
+        producer={"transaction_timeout_ms": 1500},
+    )
+    rows = Rows().add(1, range(10), topic=topic)
+    slow = rows.frame(spark).filter(
+        sql.expr("java_method('java.lang.Thread', 'sleep', 200L) is null")
+    )
+    with started(group), pytest.raises(SinkTooSlowError, match="transaction_timeout_ms"):
+        group.sink.write(slow, 0)
+    group.sinks = {"orders": config(kafka_broker.plain, topic, delivery="exactly-once")}
+    with started(group):
+        group.sink.write(rows.frame(spark), 0)
+
+    assert len(group.records()) == 10
+
+
+def test_a_column_chooses_topics_that_are_made(
+    spark: SparkSession, kafka_broker: Broker, topics: Topics, tmp_path: Path
+) -> None:
+    prefix = topics.new_name()
+    group = Group(
+        kafka_broker,
+        tmp_path,
+        prefix + "-{column:region}",
+        delivery="exactly-once",
+        create_topic={"partitions": 3},
+    )
+    rows = Rows()
+    for each in "ab":
+        topics.delete_later(f"{prefix}-{each}")
+        rows.add(1, range(30), topic=f"{prefix}-{each}")
+    with started(group) as sink:
+        sink.write(rows.frame(spark, 3), 0)
+
+    for each in "ab":
+        records = group.records(f"{prefix}-{each}")
+        assert len(records) == 30
+        assert {record.partition for record in records} == {0, 1, 2}
+
+
+def test_what_spark_cannot_do_is_refused_with_the_table(kafka_broker: Broker) -> None:
+    plain = kafka_broker.plain
+    for option, value in {"transaction_topic": "t", "heartbeat_interval": "5s"}.items():
+        with pytest.raises(ConfigError, match=f"table orders.*{option}"):
+            check_group({"orders": config(plain, "orders", **{option: value})})
+    exactly = {"delivery": "exactly-once", "on_oversize": "dead-letter"}
+    with pytest.raises(ConfigError, match="topic of offsets or of dead letters"):
+        check_group(
+            {
+                "a": config(plain, "rows", **exactly, dead_letter_topic="dead"),
+                "b": config(plain, "dead", **exactly, dead_letter_topic="other"),
+            }
+        )
+    with pytest.raises(ConfigError, match="different brokers"):
+        check_group({"a": config(plain, "a"), "b": config("127.0.0.1:1", "b")})

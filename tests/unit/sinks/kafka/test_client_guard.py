@@ -6,6 +6,7 @@ import inspect
 import re
 import threading
 from importlib.metadata import version
+from types import SimpleNamespace
 
 import kafka.producer.producer_batch
 import kafka.producer.record_accumulator
@@ -36,6 +37,7 @@ from tailerd.encoding.record_batch import RecordBatch, record_batches
 from tailerd.encoding.records import Records
 from tailerd.sinks.kafka.acknowledgements import Acknowledgements
 from tailerd.sinks.kafka.batch_producer import FinishedRecords, _Watch
+from tailerd.sinks.kafka.shared_transaction import SharedTransaction, join, written
 
 PLACE = TopicPartition("t", 0)
 
@@ -73,6 +75,43 @@ def test_the_producer_has_the_parts_the_sink_takes_hold_of() -> None:
     assert {"producer_id", "epoch"} <= set(ProducerIdAndEpoch.__slots__)
     assert "timeout_ms" in inspect.signature(TransactionalRequestResult.wait).parameters
     assert {"COMPLETE_ABORT", "PREPARE_ABORT"} <= set(TransactionState.__members__)
+
+
+def test_a_producer_joins_a_transaction_that_another_process_began() -> None:
+    """`shared_transaction.py` sets what `init_transactions` and `begin_transaction` would."""
+    manager = TransactionManager("shared")
+    known = {
+        "_sequence_numbers",
+        "_last_acked_offset",
+        "_new_partitions_in_transaction",
+        "_pending_partitions_in_transaction",
+        "_partitions_in_transaction",
+    }
+    assert known | {"_current_state", "_last_error"} <= attributes(TransactionManager, "__init__")
+    client = SimpleNamespace(_transaction_manager=manager)
+    manager._partitions_in_transaction.add(TopicPartition("before", 0))
+    join(
+        client,
+        SharedTransaction(
+            transactional_id="shared", producer_id=7, epoch=3, sequences={("t", 0): 40}
+        ),
+    )
+
+    manager.maybe_add_partition_to_transaction(PLACE)
+    assert manager._new_partitions_in_transaction == {PLACE}
+    assert manager.has_producer_id_and_epoch(7, 3)
+    assert manager.sequence_number(PLACE) == 40
+    assert written(client) == {}
+    manager._partitions_in_transaction.add(PLACE)
+    manager.increment_sequence_number(PLACE, 2)
+    assert written(client) == {("t", 0): 42}
+
+
+def test_closing_a_producer_does_not_end_its_transaction() -> None:
+    """What a task leaves open, only the driver ends."""
+    closing = inspect.getsource(KafkaProducer.close) + inspect.getsource(Sender.run)
+    assert "abort_transaction" not in closing
+    assert "begin_abort" not in closing
 
 
 def test_the_accumulator_keeps_batches_where_the_sink_puts_them() -> None:

@@ -1,0 +1,51 @@
+"""What Spark's own checkpoint folders say, read as files: no session is needed for that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tailerd.errors import OffsetError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedBatches:
+    """The newest batches of a checkpoint; None where there is none.
+
+    Attributes:
+        logged: The newest batch whose end is logged.
+        committed: The newest batch that is done. Spark repeats `logged` if it is not this one.
+    """
+
+    logged: int | None
+    committed: int | None
+
+    @property
+    def unfinished(self) -> int | None:
+        """The batch that Spark will repeat, if there is one."""
+        return self.logged if self.logged != self.committed else None
+
+
+def logged_batches(checkpoint: Path) -> LoggedBatches:
+    """Look which batches a checkpoint has; blocking."""
+    return LoggedBatches(
+        logged=_newest(checkpoint / "offsets"), committed=_newest(checkpoint / "commits")
+    )
+
+
+def batch_end(checkpoint: Path, batch_id: int) -> str:
+    """Return the end of a batch as the query's one source gave it, JSON; blocking.
+
+    Raises:
+        OffsetError: The checkpoint is damaged.
+    """
+    path = checkpoint / "offsets" / str(batch_id)
+    try:
+        # A version line, a line about the batch, then one line for each source.
+        return path.read_text(encoding="utf-8").splitlines()[2]
+    except (OSError, IndexError) as error:
+        raise OffsetError(f"Spark's checkpoint {path} cannot be read: {error}.") from error
+
+
+def _newest(folder: Path) -> int | None:
+    return max((int(p.name) for p in folder.glob("*") if p.name.isdecimal()), default=None)

@@ -1,0 +1,193 @@
+"""Which group a table is in, and from where: durable, because its offset is in that group.
+
+A table stays where it is once it has been assigned. It is moved only when its sink can no longer
+be written together with the group's others; then, and when a query of its own becomes part of a
+group, it begins its life in the new group where the old one has delivered it up to. Each life has a
+number, so that what an old one left in a checkpoint is never taken for the new one's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from tailerd.changefeed.offset import Offset
+from tailerd.config import SinkConfig
+from tailerd.sinks.file_config import FileSinkConfig
+from tailerd.sinks.kafka.config import KafkaSinkConfig
+from tailerd.spark.checkpoints import batch_end, logged_batches
+from tailerd.spark.group.durable import read_document, write_durably
+from tailerd.spark.group.group_offset import GroupOffset
+from tailerd.spark.group.holds import read_holds, stands_at
+from tailerd.spark.kafka.grouping import sharing_key
+from tailerd.spark.spark_offset import batch_start, offset_of
+
+GROUPS_FOLDER = "groups"
+CHECKPOINT_FOLDER = "checkpoint"
+
+_FILE = "assignments.json"
+_CARRIED = ".before-its-group"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """Where a table's offset is.
+
+    Attributes:
+        group: Name of the group, and of its folder.
+        generation: Number of the life.
+        begin: Where it begins; None where the configuration says it.
+    """
+
+    group: str
+    generation: int
+    begin: Offset | None
+
+
+def group_kind(sink: SinkConfig) -> str | None:
+    """Return what sinks have in common that can share a query; None: it needs one of its own."""
+    if isinstance(sink, FileSinkConfig):
+        return "lines" if sink.format == "jsonl" else None
+    if isinstance(sink, KafkaSinkConfig):
+        return f"kafka-{hashlib.sha256(sharing_key(sink).encode()).hexdigest()[:8]}"
+    return None
+
+
+class Assignments:
+    """The groups of one state folder; blocking, one process at a time."""
+
+    def __init__(self, state: Path) -> None:
+        """Take the folder of Spark's state, `<state>/spark`."""
+        self._state = state
+
+    def folder(self, group: str) -> Path:
+        """Return the folder of a group."""
+        return self._state / GROUPS_FOLDER / group
+
+    def find(self, name: str) -> Assignment | None:
+        """Return where a table is; None where it never was in a group.
+
+        Raises:
+            OffsetError, StorageError: The file cannot be read.
+        """
+        return self._all().get(name)
+
+    def offset(self, name: str) -> Offset | None:
+        """Return where a table in a group stands; None before its first batch.
+
+        Raises:
+            OffsetError, StorageError: A file of the group cannot be read.
+        """
+        found = self.find(name)
+        return None if found is None else self._stand(name, found)
+
+    def assign(self, name: str, kind: str, running: Mapping[str, int], most: int) -> Assignment:
+        """Return the group of a table, which it is put into if it is in none of this kind.
+
+        Args:
+            name: The table.
+            kind: What `group_kind` says of its sink.
+            running: How many tables run in each group now.
+            most: How many may.
+
+        Raises:
+            OffsetError, StorageError: A file cannot be read or written.
+        """
+        every = self._all()
+        found = every.get(name)
+        if found is not None and _kind_of(found.group) == kind:
+            return found
+        begin = self._carried(name) if found is None else self._stand(name, found)
+        new = Assignment(
+            group=self._with_room(kind, running, most),
+            generation=1 if found is None else found.generation + 1,
+            begin=begin,
+        )
+        self._write({**every, name: new})
+        if found is None:
+            self._set_aside(name)
+        return new
+
+    def begin_at(self, name: str, offset: Offset) -> None:
+        """Begin another life of a table that does not run, in the group it is in.
+
+        Raises:
+            OffsetError, StorageError: The file cannot be read or written.
+        """
+        every = self._all()
+        old = every[name]
+        new = Assignment(group=old.group, generation=old.generation + 1, begin=offset)
+        self._write({**every, name: new})
+
+    def _with_room(self, kind: str, running: Mapping[str, int], most: int) -> str:
+        number = 1
+        while running.get(f"{kind}-{number:03}", 0) >= most:
+            number += 1
+        return f"{kind}-{number:03}"
+
+    def _stand(self, name: str, found: Assignment) -> Offset | None:
+        folder = self.folder(found.group)
+        done = logged_batches(folder / CHECKPOINT_FOLDER).committed
+        if done is None:
+            return found.begin
+        end = GroupOffset.of(json.loads(batch_end(folder / CHECKPOINT_FOLDER, done)))
+        entry = end.tables.get(name)
+        if entry is None or entry.generation != found.generation:
+            return found.begin
+        return stands_at(entry, read_holds(folder).get(name))
+
+    def _carried(self, name: str) -> Offset | None:
+        """Return where a query of the table's own stopped, if there was one."""
+        checkpoint = self._state / name
+        batches = logged_batches(checkpoint)
+        if batches.committed is not None:
+            return offset_of(json.loads(batch_end(checkpoint, batches.committed)))
+        if batches.logged is not None:
+            end = json.loads(batch_end(checkpoint, batches.logged))
+            return batch_start({"is_initial": True}, end)
+        return None
+
+    def _set_aside(self, name: str) -> None:
+        """Keep the old checkpoint under another name: it no longer says where the table is."""
+        old = self._state / name
+        if old.is_dir():
+            old.replace(old.with_name(f"{name}{_CARRIED}"))
+
+    def _all(self) -> dict[str, Assignment]:
+        document = read_document(self._state / GROUPS_FOLDER / _FILE)
+        return {
+            name: _assignment(cast("Mapping[str, object]", each)) for name, each in document.items()
+        }
+
+    def _write(self, assignments: Mapping[str, Assignment]) -> None:
+        document = {
+            name: {
+                "group": each.group,
+                "generation": each.generation,
+                "begin": None if each.begin is None else each.begin.to_json(),
+            }
+            for name, each in assignments.items()
+        }
+        write_durably(self._state / GROUPS_FOLDER / _FILE, document)
+
+
+def unfinished_batch(state: Path, name: str) -> int | None:
+    """Return the batch that a query of the table's own had not finished; its files may be there."""
+    return logged_batches(state / name).unfinished
+
+
+def _kind_of(group: str) -> str:
+    return group.rpartition("-")[0]
+
+
+def _assignment(fields: Mapping[str, object]) -> Assignment:
+    begin = fields["begin"]
+    return Assignment(
+        group=str(fields["group"]),
+        generation=cast(int, fields["generation"]),
+        begin=Offset.from_json(begin) if isinstance(begin, str) else None,
+    )

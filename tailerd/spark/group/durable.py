@@ -1,0 +1,63 @@
+"""Small JSON files that are there whole, or as they were before."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from tailerd.errors import OffsetError, StorageError
+
+
+def write_durably(path: Path, document: Mapping[str, object]) -> None:
+    """Replace a file; when this returns, it survives a power cut. Blocking.
+
+    Raises:
+        StorageError: The folder cannot be written.
+    """
+    draft = path.with_name(f".{path.name}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with draft.open("w", encoding="utf-8") as file:
+            json.dump(document, file)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise StorageError(
+            f"{path} cannot be written: {error.strerror or error}.",
+            hint="Look at the permissions of the state folder and at the free space.",
+        ) from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Make names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_document(path: Path) -> dict[str, object]:
+    """Return the content of such a file; empty when there is none.
+
+    Raises:
+        OffsetError: It is damaged.
+        StorageError: It cannot be read.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise OffsetError(
+            f"{path} is damaged: {error}.", hint="Restore the state folder from a copy."
+        ) from error
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror or error}.") from error
+    if not isinstance(document, dict):
+        raise OffsetError(f"{path} is damaged: it holds no object.")
+    return document

@@ -1,0 +1,183 @@
+"""One table of a group in the source's process: looked at, planned, waited for, by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+import time
+from dataclasses import dataclass
+
+from tailerd.backoff import Backoff
+from tailerd.changefeed.change_task import ChangeMode, ChangeTask
+from tailerd.changefeed.limits import ReadLimit
+from tailerd.changefeed.offset import Offset
+from tailerd.errors import ChecksumMismatchError, TailerdError
+from tailerd.sources.delta.source import DeltaChangeSource
+from tailerd.spark.change_range import clamped, tasks_between
+from tailerd.spark.group.group_offset import Entry
+from tailerd.spark.group.holds import Hold, stands_at
+from tailerd.spark.group.members import GroupTable
+from tailerd.spark.group.report import Standing, Trouble
+from tailerd.watchers.hints import Hint
+
+_ATTEMPTS_ONCE = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What one table gives to a batch: [begin, end) as tasks."""
+
+    begin: Offset
+    end: Offset
+    tasks: tuple[ChangeTask, ...]
+
+
+class MemberBell(Hint):
+    """A table's bell that wakes its group too.
+
+    Attributes:
+        is_rung: Whether it rang since the table was looked at.
+    """
+
+    def __init__(self, group: asyncio.Event) -> None:
+        super().__init__()
+        self.is_rung = True
+        self._group = group
+
+    def ring(self) -> None:
+        """Wake whoever waits for any table."""
+        super().ring()
+        self.is_rung = True
+        self._group.set()
+
+
+class FollowedMember:
+    """A table that stays open between batches.
+
+    Its errors are its own: `look` keeps them as `trouble` and says when it may be asked again.
+
+    Attributes:
+        member: What is known of it.
+        bell: Rings when its log may have grown.
+        trouble: Why it is not planned at present; None when it is.
+        standing: Where it is, as of the last look.
+    """
+
+    def __init__(self, member: GroupTable, hold: Hold | None, group: asyncio.Event) -> None:
+        self.member = member
+        self.bell = MemberBell(group)
+        self.trouble: Trouble | None = None
+        self.standing: Standing | None = None
+        self._hold = hold
+        self._source: DeltaChangeSource | None = None
+        self._attempt = hold.attempt if hold is not None else 0
+        wait = 0.0 if hold is None else max(0.0, hold.retry_at - time.time())
+        self._retry_at = time.monotonic() + wait
+        self._is_more = True
+        self._final: Offset | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it failed for good."""
+        return self.trouble is not None and self.trouble.wait_seconds is None
+
+    @property
+    def seconds_to_retry(self) -> float | None:
+        """How long until it may be tried again; None where it does not wait for that."""
+        if self.is_lost or self.member.is_leaving:
+            return None
+        wait = self._retry_at - time.monotonic()
+        return wait if wait > 0 else None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a look at it may find something now."""
+        if self.member.is_leaving or self.is_lost or self.seconds_to_retry is not None:
+            return False
+        return self._is_more or self.bell.is_rung
+
+    async def source(self) -> DeltaChangeSource:
+        """Return the open table.
+
+        Raises:
+            ConfigError, TableError, StorageError: It cannot be opened.
+        """
+        if self._source is None:
+            config = self.member.config
+            self._source = await DeltaChangeSource.open(
+                config.path,
+                changes=ChangeMode(config.changes),
+                allowed_paths=config.allowed_paths,
+                on_mismatch=_warn,
+            )
+        return self._source
+
+    async def look(self, entry: Entry | None, limit: ReadLimit, *, once: bool) -> Step | None:
+        """Plan its next rows; None when there are none, or it is in trouble.
+
+        Args:
+            entry: Where the last batch left it, if one did in this life.
+            limit: How much it may give.
+            once: Whether it ends at the head that the first look found.
+        """
+        self.bell.is_rung = False
+        seen = self.bell.begin_look()
+        try:
+            step = await self._planned(entry, limit, once=once)
+        except TailerdError as error:
+            self._failed(error, once=once)
+            return None
+        self.bell.end_look(seen)
+        self.trouble = None
+        self._attempt = 0
+        self._is_more = step is not None
+        return step
+
+    async def forget_before(self, offset: Offset) -> None:
+        """Let caches forget what is delivered."""
+        if self._source is not None:
+            await self._source.commit(offset)
+
+    async def _planned(self, entry: Entry | None, limit: ReadLimit, *, once: bool) -> Step | None:
+        source = await self.source()
+        is_new = entry is None
+        if entry is None:
+            begin = self.member.begin or await source.initial_offset(self.member.config.start)
+        else:
+            begin = stands_at(entry, self._hold)
+        if once and self._final is None:
+            self._final = await source.initial_offset("latest")
+        end = await source.latest_offset(begin, limit)
+        end = clamped(end, start=begin, end=self._final)
+        await self._measure(source, begin)
+        if end == begin:
+            # The first offset is kept even without rows: `latest` must not mean later once more.
+            return Step(begin=begin, end=end, tasks=()) if is_new else None
+        return Step(begin=begin, end=end, tasks=tuple(await tasks_between(source, begin, end)))
+
+    async def _measure(self, source: DeltaChangeSource, begin: Offset) -> None:
+        backlog = await source.backlog(begin)
+        self.standing = Standing(
+            version=begin.version,
+            head_version=backlog.head_version,
+            oldest_ms=backlog.oldest_undelivered_timestamp_ms if backlog.versions else None,
+            retention_seconds=backlog.retention_seconds,
+        )
+
+    def _failed(self, error: TailerdError, *, once: bool) -> None:
+        most = self.member.config.max_attempts or (_ATTEMPTS_ONCE if once else None)
+        wait: float | None = None
+        if error.retryable and (most is None or self._attempt < most):
+            wait = Backoff().wait_seconds(self._attempt, random.Random())
+            self._retry_at = time.monotonic() + wait
+            # What was seen before the error may be what was wrong.
+            self._source = None
+        self._attempt += 1
+        self._is_more = True
+        self.trouble = Trouble.of(error, self._attempt, wait)
+
+
+def _warn(error: ChecksumMismatchError) -> None:
+    # Spark shows what its Python processes write to standard error.
+    sys.stderr.write(f"warning[{error.code}]: {error}\n")

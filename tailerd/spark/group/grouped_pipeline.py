@@ -1,0 +1,197 @@
+"""A table's pipeline where it shares a query: what a fleet runs, and all groups of a daemon."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tailerd.config import TableConfig
+from tailerd.errors import TailerdError
+from tailerd.sinks.file_config import FileSinkConfig
+from tailerd.spark.engine import SparkEngine
+from tailerd.spark.file_writer import batch_prefix
+from tailerd.spark.group.assignments import Assignments, group_kind, unfinished_batch
+from tailerd.spark.group.group_offset import GroupOffset
+from tailerd.spark.group.members import GroupTable
+from tailerd.spark.group.report import SourceReport, Standing, Trouble
+from tailerd.spark.group.table_group import TableGroup
+from tailerd.spark.progress import ENGINE
+from tailerd.telemetry import events
+
+_ATTEMPTS_ONCE = 5
+
+
+class Groups:
+    """The groups of one state folder, made as tables need them."""
+
+    def __init__(self, engine: SparkEngine, most: int) -> None:
+        """Prepare.
+
+        Args:
+            engine: The session.
+            most: How many tables share a query; a table that was in a group before goes there in
+                any case.
+        """
+        self.engine = engine
+        self._most = most
+        self._state = Path(engine.config.state).absolute() / "spark"
+        self._assignments = Assignments(self._state)
+        self._groups: dict[str, TableGroup] = {}
+
+    def place(self, name: str, table: TableConfig) -> tuple[TableGroup, GroupTable]:
+        """Return the group of a table, and the table as its group knows it; blocking, short.
+
+        Raises:
+            OffsetError, StorageError: The state folder cannot be read or written.
+        """
+        kind = group_kind(table.sink) or ""
+        if self._assignments.find(name) is None:
+            _remove_unfinished(self._state, name, table)
+        running = {group: len(found) for group, found in self._groups.items()}
+        found = self._assignments.assign(name, kind, running, self._most)
+        if found.group not in self._groups:
+            folder = self._assignments.folder(found.group)
+            self._groups[found.group] = TableGroup(self.engine, found.group, folder)
+        member = GroupTable(name=name, config=table, generation=found.generation, begin=found.begin)
+        return self._groups[found.group], member
+
+    async def close(self) -> None:
+        """Cancel what still runs."""
+        await asyncio.gather(*(group.aclose() for group in self._groups.values()))
+
+
+class GroupedPipeline:
+    """One table of a group. Implements a fleet's `Runner`, and `GroupedRunner` for its group.
+
+    Attributes:
+        error: Why it failed; None while it runs and when it ended well.
+    """
+
+    def __init__(self, groups: Groups, name: str, config: TableConfig) -> None:
+        self.error: TailerdError | None = None
+        self.table = GroupTable(name=name, config=config)
+        self._groups = groups
+        self._telemetry = groups.engine.telemetry
+        self._is_once = groups.engine.once
+        self._stop = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._standing: Standing | None = None
+        self._trouble: Trouble | None = None
+
+    @property
+    def max_attempts(self) -> int | None:
+        """Failed attempts in a row after which it stops; None: never."""
+        return self.table.config.max_attempts or (_ATTEMPTS_ONCE if self._is_once else None)
+
+    def stop(self) -> None:
+        """Ask `run` to leave the group and return."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Be in the group until it is asked to stop, fails or, with `once`, is at its head."""
+        config = self.table.config
+        self._telemetry.emit(
+            events.PipelineStarted(
+                table=self.table.name,
+                source=config.path,
+                sink=config.sink.kind,
+                engine=ENGINE,
+                guarantee=config.sink.guarantee(),
+            )
+        )
+        try:
+            await self._take_part()
+        except TailerdError as error:
+            self.error = error
+        if self.error is not None:
+            self._telemetry.emit(
+                events.PipelineFailed(
+                    table=self.table.name,
+                    engine=ENGINE,
+                    error_code=self.error.code,
+                    hint=str(self.error),
+                )
+            )
+            return
+        is_complete = self._is_once and not self._stop.is_set()
+        self._telemetry.emit(
+            events.PipelineStopped(table=self.table.name, engine=ENGINE, is_complete=is_complete)
+        )
+
+    async def _take_part(self) -> None:
+        group, self.table = self._groups.place(self.table.name, self.table.config)
+        group.join(self)
+        try:
+            waits = [asyncio.ensure_future(each.wait()) for each in (self._stop, self._ended)]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
+            if not self._ended.is_set():
+                await group.leave(self)
+        finally:
+            group.drop(self)
+
+    def heard(self, report: SourceReport) -> None:
+        """Pass on what is new of this table."""
+        name = self.table.name
+        standing, trouble = report.standings.get(name), report.troubles.get(name)
+        if trouble is not None and trouble != self._trouble and trouble.wait_seconds is not None:
+            self.retries(trouble.error(), trouble.attempt, trouble.wait_seconds)
+        if standing is not None and (standing != self._standing or trouble != self._trouble):
+            self._telemetry.emit(
+                events.BacklogMeasured(
+                    table=name,
+                    engine=ENGINE,
+                    version=standing.version,
+                    head_version=standing.head_version,
+                    versions=max(0, standing.head_version + 1 - standing.version),
+                    oldest_timestamp_ms=standing.oldest_ms,
+                    retention_seconds=standing.retention_seconds,
+                )
+            )
+        self._standing, self._trouble = standing, trouble
+
+    def moved(self, end: GroupOffset, duration_seconds: float) -> None:
+        """Tell that its offset is durable."""
+        offset = end.tables[self.table.name].offset
+        self._telemetry.emit(
+            events.OffsetSaved(
+                table=self.table.name,
+                engine=ENGINE,
+                version=offset.version,
+                offset=offset.to_json(),
+                duration_seconds=duration_seconds,
+            )
+        )
+
+    def retries(self, error: TailerdError, attempt: int, wait_seconds: float) -> None:
+        """Tell that its next try is after a wait."""
+        self._telemetry.emit(
+            events.RetryScheduled(
+                table=self.table.name,
+                engine=ENGINE,
+                attempt=attempt,
+                wait_seconds=wait_seconds,
+                error_code=error.code,
+                hint=str(error),
+            )
+        )
+
+    def ended(self, error: TailerdError | None) -> None:
+        """End `run`."""
+        self.error = error
+        self._ended.set()
+
+
+def _remove_unfinished(state: Path, name: str, table: TableConfig) -> None:
+    """Take back what a query of the table's own may have left of a batch it had not finished.
+
+    The group delivers its rows again, into files of other names.
+    """
+    batch_id = unfinished_batch(state, name)
+    if batch_id is None or not isinstance(table.sink, FileSinkConfig):
+        return
+    for file in Path(table.sink.path).absolute().glob(f"{batch_prefix(batch_id)}*"):
+        file.unlink(missing_ok=True)

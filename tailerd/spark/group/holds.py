@@ -1,0 +1,121 @@
+"""Tables held back from a batch: rows that Spark has logged and that could not be read.
+
+When rows of a table cannot be read on an executor (a vacuumed file, a value that fits no format),
+Spark has logged the end of the batch already, and will repeat the batch until it is committed. Then
+the whole batch fails, whatever the other tables did; sinks take back or replace what a failed batch
+left, so no half commit stays. The daemon notes here, durably, that this table is not in the batch
+of this number, and where its rows began; only then it lets Spark repeat the batch. Why nothing is
+lost or doubled:
+
+- A batch of this number gives no rows of the table from now on, however often it is repeated: the
+  note is there before the repetition is planned, and is removed only when it no longer counts.
+- The note counts as long as the table was not moved by a later batch (the entry in the offset says
+  which batch moved it last). While it counts, the table stands at the note's `begin`, not at the
+  entry's offset. The batch that moves it next says in its own end that it begins there.
+- That batch is logged, by Spark, before a row of it is read. From then on the entry names it, and
+  the note no longer counts, without anybody having to remove it at that moment.
+- A sink that had already committed the batch does not read it again, so it cannot fail here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from tailerd.changefeed.offset import Offset
+from tailerd.errors import BugError, TailerdError
+from tailerd.spark.group.durable import read_document, write_durably
+from tailerd.spark.group.group_offset import Entry
+
+HOLDS_FILE = "held.json"
+
+_MARK = re.compile(r"\[table ([A-Za-z0-9._-]+)\] (.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """One table held back.
+
+    Attributes:
+        number: Of the batch it is not in.
+        generation: Of the table.
+        begin: Where its rows of that batch began: where the table stands.
+        attempt: How often it was held back in a row.
+        retry_at: When it may be planned again, seconds since the epoch.
+    """
+
+    number: int
+    generation: int
+    begin: Offset
+    attempt: int = 0
+    retry_at: float = 0.0
+
+    def counts(self, entry: Entry) -> bool:
+        """Tell whether no later batch has moved the table."""
+        return (self.number, self.generation) == (entry.moved, entry.generation)
+
+
+Holds = Mapping[str, Hold]
+
+
+def read_holds(folder: Path) -> dict[str, Hold]:
+    """Read the notes of a group; blocking.
+
+    Raises:
+        OffsetError: They are damaged.
+        StorageError: They cannot be read.
+    """
+    document = read_document(folder / HOLDS_FILE)
+    return {name: _hold(cast("dict[str, object]", each)) for name, each in document.items()}
+
+
+def write_holds(folder: Path, holds: Holds) -> None:
+    """Replace the notes of a group; blocking.
+
+    Raises:
+        StorageError: The folder cannot be written.
+    """
+    document = {
+        name: {
+            "number": each.number,
+            "generation": each.generation,
+            "begin": each.begin.to_json(),
+            "attempt": each.attempt,
+            "retry_at": each.retry_at,
+        }
+        for name, each in holds.items()
+    }
+    write_durably(folder / HOLDS_FILE, document)
+
+
+def stands_at(entry: Entry, hold: Hold | None) -> Offset:
+    """Return the first thing of a table that is not delivered, when all batches are committed."""
+    return hold.begin if hold is not None and hold.counts(entry) else entry.offset
+
+
+def marked(error: Exception, table: str) -> TailerdError:
+    """Return an error that says whose rows could not be read or written."""
+    if isinstance(error, TailerdError):
+        return type(error)(f"[table {table}] {error.message}", hint=error.hint)
+    return BugError(
+        f"[table {table}] A row could not be made a record: {error!r}.", hint="Please report it."
+    )
+
+
+def unmarked(error: TailerdError) -> tuple[str, TailerdError] | None:
+    """Return the table and the error as it was; None without a mark."""
+    found = _MARK.search(error.message)
+    return None if found is None else (found[1], type(error)(found[2], hint=error.hint))
+
+
+def _hold(fields: dict[str, object]) -> Hold:
+    return Hold(
+        number=cast(int, fields["number"]),
+        generation=cast(int, fields["generation"]),
+        begin=Offset.from_json(str(fields["begin"])),
+        attempt=cast(int, fields["attempt"]),
+        retry_at=cast(float, fields["retry_at"]),
+    )

@@ -1,0 +1,123 @@
+"""The tables of a group, as the daemon writes them down and the source reads them.
+
+The source looks at this file between two batches: when it has reported a number of it, no batch
+runs that another number decided about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+from tailerd.changefeed.limits import ReadLimit
+from tailerd.changefeed.offset import Offset
+from tailerd.config import TableConfig
+from tailerd.config.sections import read_sink
+from tailerd.sinks.kafka.config import KafkaSinkConfig
+from tailerd.spark.group.durable import read_document, write_durably
+
+MEMBERS_FILE = "members.json"
+
+_NOT_FOR_SOURCES = {"producer", "heartbeat_interval"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupTable:
+    """One table of a group.
+
+    Attributes:
+        name: The configured name.
+        config: Its section; of the sink without what only producers need.
+        generation: Which life of the table in this group this is.
+        begin: Where this life begins; None where the section says it.
+        is_leaving: It is planned no more, but a batch that Spark repeats may still have its rows.
+    """
+
+    name: str
+    config: TableConfig
+    generation: int = 1
+    begin: Offset | None = None
+    is_leaving: bool = False
+
+    @property
+    def limit(self) -> ReadLimit:
+        """How much of it one batch may admit."""
+        return ReadLimit(
+            max_files=self.config.max_files_per_batch, max_bytes=self.config.max_bytes_per_batch
+        )
+
+    @property
+    def kafka(self) -> KafkaSinkConfig | None:
+        """The sink's section where it is Kafka."""
+        return self.config.sink if isinstance(self.config.sink, KafkaSinkConfig) else None
+
+    def leaving(self) -> GroupTable:
+        """Return it as one that is planned no more."""
+        return replace(self, is_leaving=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Members:
+    """The content of the file; `number` tells one from the next."""
+
+    number: int = 0
+    tables: tuple[GroupTable, ...] = ()
+
+    def write(self, folder: Path) -> None:
+        """Replace the file; blocking.
+
+        Raises:
+            StorageError: The folder cannot be written.
+        """
+        document = {"number": self.number, "tables": [_fields(each) for each in self.tables]}
+        write_durably(folder / MEMBERS_FILE, document)
+
+    @classmethod
+    def read(cls, folder: Path) -> Members:
+        """Read the file; nobody where there is none.
+
+        Raises:
+            OffsetError: It is damaged.
+            StorageError: It cannot be read.
+            ConfigError: A section in it does not fit this release.
+        """
+        document = read_document(folder / MEMBERS_FILE)
+        tables = cast("Iterable[dict[str, object]]", document.get("tables", ()))
+        return cls(
+            number=cast(int, document.get("number", 0)),
+            tables=tuple(_table(each) for each in tables),
+        )
+
+
+def _fields(table: GroupTable) -> dict[str, object]:
+    section = table.config.model_dump(
+        mode="json", by_alias=True, exclude_unset=True, exclude={"maintenance": True, "sink": True}
+    )
+    if table.config.poll_interval is not None:
+        section["poll_interval"] = f"{table.config.poll_interval}s"
+    # What reaches the brokers is the sink's; passwords are not written to the state folder.
+    sink = table.config.sink.model_dump(
+        mode="json", by_alias=True, exclude_unset=True, exclude=_NOT_FOR_SOURCES
+    )
+    return {
+        "name": table.name,
+        "config": {**section, "sink": sink},
+        "generation": table.generation,
+        "begin": None if table.begin is None else table.begin.to_json(),
+        "is_leaving": table.is_leaving,
+    }
+
+
+def _table(fields: dict[str, object]) -> GroupTable:
+    section = cast("dict[str, object]", fields["config"])
+    sink = cast("dict[str, object]", section["sink"])
+    begin = fields["begin"]
+    return GroupTable(
+        name=str(fields["name"]),
+        config=TableConfig.model_validate({**section, "sink": read_sink("sink", sink)}),
+        generation=cast(int, fields["generation"]),
+        begin=Offset.from_json(begin) if isinstance(begin, str) else None,
+        is_leaving=bool(fields["is_leaving"]),
+    )

@@ -1,0 +1,120 @@
+"""The rows of several tables packed into Spark's input partitions, and made records on executors.
+
+A table's rows of a batch are in one partition, in the order of the commits, unless they are many;
+then its partitions are in that order. Small tables share partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from tailerd.changefeed.change_task import ChangeTask
+from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
+from tailerd.errors import TailerdError
+from tailerd.sinks.kafka.config import KafkaSinkConfig
+from tailerd.sources.delta.read import read_changes
+from tailerd.spark.encoded_records import RecordEncoder
+from tailerd.spark.group.holds import marked
+from tailerd.spark.partitions import OPEN_COST_BYTES, TARGET_BYTES, TaskShare, pack
+
+SHARE_ORDERS = 1 << 32
+"""Records one share may have: the order of a record is its share's times this, and its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRows:
+    """All rows of one table in one batch.
+
+    Attributes:
+        name: The configured name.
+        table_id: `metaData.id`.
+        kafka: How records are made; None gives JSON lines.
+        tasks: What to read, in order.
+        error: Why that cannot even be planned; the batch was logged before.
+    """
+
+    name: str
+    table_id: str
+    kafka: KafkaSinkConfig | None
+    tasks: Sequence[ChangeTask] = ()
+    error: TailerdError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablePart:
+    """Consecutive shares of one table's tasks; `first` is the number of the first of them."""
+
+    rows: TableRows
+    first: int
+    shares: tuple[TaskShare, ...]
+
+
+class RecordPartition(InputPartition):
+    """What one Spark task reads. Picklable."""
+
+    def __init__(self, parts: tuple[TablePart, ...]) -> None:
+        super().__init__(None)
+        self.parts = parts
+
+
+def pack_tables(tables: Sequence[TableRows]) -> list[RecordPartition]:
+    """Return the partitions of a batch."""
+    partitions: list[RecordPartition] = []
+    shared: list[TablePart] = []
+    shared_cost = 0
+    for table in tables:
+        runs = [partition.shares for partition in pack(table.tasks)]
+        bare = TableRows(
+            name=table.name, table_id=table.table_id, kafka=table.kafka, error=table.error
+        )
+        first = 0
+        parts = []
+        for shares in runs or ([()] if table.error else []):
+            parts.append(TablePart(rows=bare, first=first, shares=shares))
+            first += len(shares)
+        if len(parts) > 1:
+            partitions += [RecordPartition((part,)) for part in parts]
+            continue
+        cost = sum(task.size_bytes + OPEN_COST_BYTES for task in table.tasks)
+        if shared and shared_cost + cost > TARGET_BYTES:
+            partitions.append(RecordPartition(tuple(shared)))
+            shared, shared_cost = [], 0
+        shared += parts
+        shared_cost += cost
+    if shared:
+        partitions.append(RecordPartition(tuple(shared)))
+    return partitions
+
+
+def read_records(partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Yield the partition's records; runs on an executor.
+
+    Raises:
+        TailerdError: Rows of a table cannot be read; the error is marked with the table.
+    """
+    # Spark asks to read one empty partition where planning gave none.
+    if not isinstance(partition, RecordPartition):
+        return
+    for part in partition.parts:
+        try:
+            yield from _part(part)
+        except Exception as error:
+            raise marked(error, part.rows.name) from error
+
+
+def _part(part: TablePart) -> Iterator[pa.RecordBatch]:
+    table = part.rows
+    if table.error is not None:
+        raise table.error
+    encoder = RecordEncoder(table.name, table.table_id, table.kafka)
+    for number, each in enumerate(part.shares, start=part.first):
+        order = number * SHARE_ORDERS
+        for batch in read_changes(each.task, DEFAULT_BATCH_LIMIT, None, each.share):
+            for records in encoder.encoded(batch, order):
+                order += records.num_rows
+                if records.num_rows:
+                    yield records

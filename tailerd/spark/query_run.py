@@ -1,0 +1,148 @@
+"""One streaming query from its start to its end: does it answer, does it live, why did it die."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tailerd.errors import EngineError, TailerdError
+from tailerd.spark.engine import SparkEngine
+from tailerd.spark.progress import BatchReport
+from tailerd.spark.query_errors import error_of
+
+_ANSWER_TIMEOUT_SECONDS = 120.0
+_LOOK_SECONDS = 1.0
+_LAST_REPORT_SECONDS = 5.0
+
+
+class QueryRun:
+    """Starts a query again and again, one at a time. Implements `QueryObserver`.
+
+    Once asked to stop, `run` returns within `config.shutdown_timeout` seconds.
+
+    Attributes:
+        stop: Ask `run` to let the running micro-batch finish and return.
+    """
+
+    def __init__(
+        self,
+        engine: SparkEngine,
+        what: str,
+        start: Callable[[SparkSession], StreamingQuery],
+        on_report: Callable[[BatchReport], None],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            engine: The session.
+            what: The query, for errors.
+            start: Starts it, blocking.
+            on_report: Hears of every micro-batch, in Spark's callback thread.
+        """
+        self.stop = asyncio.Event()
+        self._engine = engine
+        self._what = what
+        self._start_query = start
+        self._on_report = on_report
+        self._loop = asyncio.get_running_loop()
+        self._answered = asyncio.Event()
+        self._woken = asyncio.Event()
+
+    async def run(self) -> TailerdError | None:
+        """Run the query once; return why it died, or None when it ended as asked."""
+        self._answered.clear()
+        self._woken.clear()
+        try:
+            async with self._engine.starting:
+                if self.stop.is_set():
+                    return None
+                query = await self._start()
+                await self._until_answered(query)
+            return await self._until_ended(query)
+        except TailerdError as error:
+            return error
+
+    def reported(self, report: BatchReport) -> None:
+        """Pass a report on; called from Spark's callback thread."""
+        self._on_report(report)
+        self._loop.call_soon_threadsafe(self._answered.set)
+
+    def idled(self) -> None:
+        """Note that the query lives."""
+        self._loop.call_soon_threadsafe(self._answered.set)
+
+    def terminated(self) -> None:
+        """Wake the one that waits for the query."""
+        self._loop.call_soon_threadsafe(self._woken.set)
+
+    async def _start(self) -> StreamingQuery:
+        engine = self._engine
+        spark = await engine.session()
+
+        def start() -> StreamingQuery:
+            query = self._start_query(spark)
+            engine.listener.observe(str(query.runId), self)
+            return query
+
+        return await engine.blocking(start, in_session_thread=True)
+
+    async def _until_answered(self, query: StreamingQuery) -> None:
+        deadline = self._loop.time() + _ANSWER_TIMEOUT_SECONDS
+        while not self._answered.is_set() and not self.stop.is_set():
+            if self._woken.is_set() or not await self._engine.blocking(lambda: query.isActive):
+                return
+            if self._loop.time() > deadline:
+                await self._engine.blocking(query.stop)
+                raise EngineError(
+                    f"The query of {self._what} did not answer within"
+                    f" {_ANSWER_TIMEOUT_SECONDS:.0f} seconds, perhaps because the machine is busy."
+                )
+            await first_of(self._answered, self._woken, self.stop, seconds=_LOOK_SECONDS)
+
+    async def _until_ended(self, query: StreamingQuery) -> TailerdError | None:
+        engine = self._engine
+        run_id = str(query.runId)
+        try:
+            while await engine.blocking(lambda: query.isActive):
+                if self.stop.is_set():
+                    await self._end(query)
+                    await first_of(self._woken, seconds=_LAST_REPORT_SECONDS)
+                    return None
+                await first_of(self._woken, self.stop, seconds=_LOOK_SECONDS)
+                # Java may be gone without a word: then asking fails, and the wait was short.
+            # Reports come through a queue, the last of them before the word of the end.
+            await first_of(self._woken, seconds=_LAST_REPORT_SECONDS)
+            failure = await engine.blocking(query.exception)
+            return None if failure is None else error_of(str(failure))
+        finally:
+            engine.listener.forget(run_id)
+
+    async def _end(self, query: StreamingQuery) -> None:
+        """Let the running micro-batch finish if it is quick; else Spark repeats it next time."""
+        engine = self._engine
+        patience = engine.config.shutdown_timeout / 2
+        deadline = self._loop.time() + patience
+        while self._loop.time() < deadline:
+            status = await engine.blocking(lambda: query.status)
+            if not (status["isTriggerActive"] and status["isDataAvailable"]):
+                break
+            await asyncio.sleep(0.05)
+        try:
+            async with asyncio.timeout(max(1.0, patience)):
+                await engine.blocking(query.stop)
+        except TimeoutError:
+            # Stopping the session ends the query too.
+            return
+
+
+async def first_of(*events: asyncio.Event, seconds: float) -> None:
+    """Wait until one of the events is set or the time is over."""
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
