@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ from tailerd.errors import (
     StorageError,
 )
 from tailerd.storage.output import open_output
+from tailerd.storage.s3.multipart import PART_BYTES
 from tailerd.storage.s3.settings import S3Settings
 from tailerd.storage.s3.store import S3Store
 from tests.s3.proxy import Fault, FaultProxy, Seen
@@ -267,6 +269,38 @@ async def test_an_upload_in_parts_gets_over_a_fault_at_its_end(
     await output.finish(if_absent=True)
     assert (await store.head(f"{bucket}/large")).size_bytes == 9_000_000
     assert fault in [seen.fault for seen in proxy.requests]
+
+
+@pytest.mark.parametrize("fault", [Fault.LOSE_ANSWER, Fault.RESET, Fault.EXPIRED, Fault.DENY])
+async def test_an_upload_in_parts_is_whole_or_not_there_whichever_request_fails(
+    store: S3Store, proxy: FaultProxy, bucket: str, s3_moto: S3Server, fault: Fault
+) -> None:
+    body = b"x" * (PART_BYTES + 1)
+    await store.put(f"{bucket}/probed", b"", if_absent=True)
+    for nth in itertools.count(1):
+        path = f"{bucket}/{nth}"
+        proxy.forget()
+        proxy.fail_nth(nth, fault)
+        output = open_output(store, path)
+        try:
+            await asyncio.to_thread(output.write, body)
+            await output.finish(if_absent=True)
+        except AccessDeniedError:
+            assert fault is Fault.DENY
+            await output.discard()
+            proxy.forget()
+            with pytest.raises(FileMissingError):
+                await store.head(path)
+        else:
+            met = [seen.fault for seen in proxy.requests]
+            proxy.forget()
+            assert await store.get(path) == body
+            if fault not in met:
+                break
+    assert nth > 4
+    # One that was begun, and nobody heard of it.
+    assert await store.sweep(bucket, 10**15) == (fault in (Fault.LOSE_ANSWER, Fault.RESET))
+    assert "Uploads" not in s3_moto.admin().list_multipart_uploads(Bucket=bucket)
 
 
 async def test_uploads_of_dead_writers_are_swept(
