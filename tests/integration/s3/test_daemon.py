@@ -113,6 +113,27 @@ def test_killed_again_and_again_it_loses_and_doubles_nothing(
         eventually(lambda: has_all(living, tmp_path))
 
 
+def test_a_message_of_what_a_killed_daemon_had_not_seen_comes_again(
+    living: LivingTable, tmp_path: Path
+) -> None:
+    with FaultProxy(living.notified.server.port) as proxy:
+        config = write_config(tmp_path, living, storage=proxy.endpoint)
+        with daemon(config) as process:
+            eventually(lambda: has_all(living, tmp_path))
+            eventually(lambda: living.notified.left() == 0)
+            proxy.fail_every(1, Fault.INTERNAL)
+            living.append()
+            # It was woken, and cannot look.
+            eventually(lambda: "An attempt failed" in log_of(config))
+            process.kill()
+        assert not has_all(living, tmp_path)
+        assert living.notified.left() > 0
+        proxy.forget()
+        with daemon(config):
+            eventually(lambda: has_all(living, tmp_path))
+            eventually(lambda: living.notified.left() == 0)
+
+
 def test_credentials_that_expire_are_waited_for_and_told_of(
     living: LivingTable, tmp_path: Path
 ) -> None:

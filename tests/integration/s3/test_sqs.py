@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
+from urllib.parse import quote_plus
 
 import pytest
 
@@ -55,6 +57,18 @@ class Reports:
 
 def commit_key(version: int, table: str = "lake/orders") -> str:
     return f"{table}/_delta_log/{version:020}.json"
+
+
+def message_of(bucket: str, *keys: str) -> str:
+    """Return what a bucket sends of several objects at once."""
+    records = [
+        {
+            "eventName": "ObjectCreated:Put",
+            "s3": {"bucket": {"name": bucket}, "object": {"key": quote_plus(key)}},
+        }
+        for key in keys
+    ]
+    return json.dumps({"Records": records})
 
 
 def watcher_of(
@@ -180,6 +194,70 @@ async def test_a_message_nobody_understands_is_reported_and_deleted_in_the_end(
         waiting.cancel()
         await asyncio.wait({waiting})
     assert reports.rejected[:3] == [False, False, True]
+
+
+async def test_commits_are_told_of_however_they_were_put(s3_moto: S3Server) -> None:
+    notified = NotifiedBucket(s3_moto)
+    s3, bucket = s3_moto.admin(), notified.bucket
+    s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    async with aclosing(watcher_of(notified).events()) as events:
+        notified.put("elsewhere")
+        s3.copy_object(
+            Bucket=bucket, Key=commit_key(1), CopySource={"Bucket": bucket, "Key": "elsewhere"}
+        )
+        about = {"Bucket": bucket, "Key": commit_key(2)}
+        upload = s3.create_multipart_upload(**about)["UploadId"]
+        part = s3.upload_part(**about, UploadId=upload, PartNumber=1, Body=b"{}")
+        parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
+        s3.complete_multipart_upload(**about, UploadId=upload, MultipartUpload=parts)
+        found = await next_events(events, 2)
+    assert {event.version for event in found} == {1, 2}
+
+
+async def test_a_message_of_many_records_is_deleted_when_all_of_them_are_seen(
+    s3_moto: S3Server,
+) -> None:
+    notified = NotifiedBucket(s3_moto)
+    notified.send(message_of(notified.bucket, *(commit_key(n, f"t{n}") for n in range(3)), "other"))
+    async with aclosing(watcher_of(notified, "t0", "t1", "t2").events()) as events:
+        found = await next_events(events, 3)
+        waiting = asyncio.ensure_future(anext(events))
+        for event in found:
+            await asyncio.sleep(0.7)
+            assert notified.left() >= 1
+            assert event.on_seen is not None
+            event.on_seen()
+        await comes_true(lambda: notified.left() == 0)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+
+
+async def test_messages_nobody_understands_hold_up_no_other_and_go_where_the_queue_says(
+    s3_moto: S3Server,
+) -> None:
+    notified = NotifiedBucket(s3_moto, visible_seconds=1)
+    dead = NotifiedBucket(s3_moto)
+    about = {"deadLetterTargetArn": dead.arn, "maxReceiveCount": "2"}
+    notified.sqs.set_queue_attributes(
+        QueueUrl=notified.queue, Attributes={"RedrivePolicy": json.dumps(about)}
+    )
+    before, reports = dead.left(), Reports()
+    poison = ["{", '{"Records": [{}]}', "[]", '{"Records": 7}'] * 3
+    for body in poison:
+        notified.send(body)
+    notified.put(commit_key(5))
+    watcher = watcher_of(notified, reports=reports, malformed_receives=None)
+    async with aclosing(watcher.events()) as events:
+        [event] = await next_events(events, 1)
+        assert event.version == 5
+        assert event.on_seen is not None
+        event.on_seen()
+        waiting = asyncio.ensure_future(anext(events))
+        await comes_true(lambda: dead.left() == before + len(poison))
+        waiting.cancel()
+        await asyncio.wait({waiting})
+    assert notified.left() == 0
+    assert reports.rejected == [False] * 2 * len(poison)
 
 
 async def test_a_queue_that_fails_is_told_of_and_heard_again_with_what_came_meanwhile(

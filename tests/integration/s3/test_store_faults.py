@@ -6,7 +6,9 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
+import botocore.auth
 import pytest
 
 from tailerd.errors import (
@@ -218,6 +220,22 @@ async def test_wrong_keys_are_refused_by_name_and_never_shown(s3_versitygw: S3Se
         with pytest.raises(AccessDeniedError, match="does not accept the credentials") as caught:
             await S3Store(S3Settings(default=account)).get(f"{bucket}/a")
         assert "wrong-secret" not in str(caught.value)
+
+
+async def test_a_server_that_checks_times_is_believed_about_the_clock(
+    s3_versitygw: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = s3_versitygw.new_bucket()
+
+    def later(remove_tzinfo: bool = True) -> datetime:
+        time = datetime.now(UTC) + timedelta(hours=3)
+        return time.replace(tzinfo=None) if remove_tzinfo else time
+
+    monkeypatch.setattr(botocore.auth, "get_current_datetime", later)
+    store = S3Store(s3_versitygw.settings())
+    for asked in (store.get(f"{bucket}/a"), store.put(f"{bucket}/a", b"a")):
+        with pytest.raises(ClockSkewError, match="clock and the server's differ"):
+            await asked
 
 
 async def test_without_credentials_the_message_says_where_they_go(
