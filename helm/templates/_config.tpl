@@ -13,7 +13,7 @@
 {{- $demo := dict "path" "/var/lib/tailerd/demo/orders" "create" "demo" "from" "snapshot" "sink" (dict "kind" "console") -}}
 {{- $_ := set $config "tables" (dict "orders" $demo) -}}
 {{- end -}}
-{{- $_ := set $config "state" "/var/lib/tailerd/state" -}}
+{{- $_ := set $config "state" (.Values.state.url | default "/var/lib/tailerd/state") -}}
 {{- $_ := set $config "http" $http -}}
 {{- toYaml $config -}}
 {{- end -}}

@@ -44,7 +44,7 @@ volumes:
     configMap: {name: {{ include "tailerd.fullname" . }}}
   - name: tmp
     emptyDir: {}
-  {{- if .Values.state.ephemeral }}
+  {{- if or .Values.state.ephemeral .Values.state.url }}
   - name: state
     emptyDir: {}
   {{- else if .Values.state.existingClaim }}

@@ -258,7 +258,7 @@ class Journey:
         if isinstance(self._source, HearsEvents) and (look.is_woken or look.version is not None):
             self._source.hear(look.version)
         end = await self._source.latest_offset(offset, self._plan.read_limit)
-        self._hint.end_look(look)
+        self._hint.end_look(look, is_news=end != offset)
         return end
 
     async def _deliver_after(

@@ -26,7 +26,14 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.offset import Phase, Version
 from tailerd.changefeed.saved_offset import OffsetStore
 from tailerd.clock import Clock
-from tailerd.errors import BugError, NotATableError, SinkTooSlowError, TableError, TailerdError
+from tailerd.errors import (
+    BucketMissingError,
+    BugError,
+    NotATableError,
+    SinkTooSlowError,
+    TableError,
+    TailerdError,
+)
 from tailerd.pipeline.backlog_report import ENGINE
 from tailerd.pipeline.gap_crossing import cross_gap
 from tailerd.pipeline.journey import Journey, JourneyPlan
@@ -197,7 +204,10 @@ class Pipeline:
         if self._stopping.is_set() and self._is_crossable(error):
             # Case F
             return True
-        if isinstance(error, NotATableError) and self._plan.on_gap is not OnGap.STOP:
+        if (
+            isinstance(error, NotATableError | BucketMissingError)
+            and self._plan.on_gap is not OnGap.STOP
+        ):
             return self._saved_phase is not None
         if isinstance(error, POISON_ERRORS) and self._plan.on_poison is OnPoison.SKIP_AND_RECORD:
             return self._saved_phase is Phase.FOLLOW

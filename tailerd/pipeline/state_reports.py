@@ -54,6 +54,8 @@ class StateReports:
     def lost(self, error: StateInUseError) -> None:
         """Tell that another daemon took it over."""
         self._telemetry.emit(
-            events.StateForfeited(path=self._path, error_code=error.code, attempt=1, hint=str(error))
+            events.StateForfeited(
+                path=self._path, error_code=error.code, attempt=1, hint=str(error)
+            )
         )
         self._on_lost(error)

@@ -22,6 +22,7 @@ from tailerd.telemetry.storage_events import DiscoveryResumed as DiscoveryResume
 from tailerd.telemetry.storage_events import HistoryUnsaved as HistoryUnsaved
 from tailerd.telemetry.storage_events import NotificationRejected as NotificationRejected
 from tailerd.telemetry.storage_events import NotificationsFailed as NotificationsFailed
+from tailerd.telemetry.storage_events import NotificationsMissed as NotificationsMissed
 from tailerd.telemetry.storage_events import NotificationsResumed as NotificationsResumed
 from tailerd.telemetry.storage_events import StateAwaited as StateAwaited
 from tailerd.telemetry.storage_events import StateForfeited as StateForfeited
@@ -374,6 +375,7 @@ Event = (
     | HistoryUnsaved
     | NotificationsFailed
     | NotificationsResumed
+    | NotificationsMissed
     | NotificationRejected
     | ChecksumDiffered
     | StorageRequested

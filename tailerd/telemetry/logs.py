@@ -90,6 +90,7 @@ LINES: dict[type[events.Event], tuple[Level, str] | None] = {
         "Notifications cannot be had, polling goes on and they are tried again.",
     ),
     events.NotificationsResumed: ("info", "Notifications come again."),
+    events.NotificationsMissed: ("warning", "A bucket does not notify the queue of its commits."),
     events.NotificationRejected: ("warning", "A notification is not understood."),
     events.ChecksumDiffered: ("warning", "A version checksum does not fit the log."),
     events.StorageRequested: None,

@@ -99,6 +99,16 @@ class NotificationsResumed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NotificationsMissed:
+    """Commits came to a bucket, and the queue that is to tell of them has told of none."""
+
+    path: str
+    error_code: str
+    attempt: int
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NotificationRejected:
     """A message of a queue is nothing that S3 sends."""
 

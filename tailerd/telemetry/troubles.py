@@ -12,6 +12,7 @@ from tailerd.telemetry import events
 HANDLED = (
     events.NotificationsFailed,
     events.NotificationsResumed,
+    events.NotificationsMissed,
     events.DiscoveryFailed,
     events.DiscoveryResumed,
     events.StateAwaited,
@@ -20,7 +21,13 @@ HANDLED = (
     events.TroubleEnded,
 )
 
-_Told = events.NotificationsFailed | events.DiscoveryFailed | events.StateAwaited | events.StateForfeited
+_Told = (
+    events.NotificationsFailed
+    | events.NotificationsMissed
+    | events.DiscoveryFailed
+    | events.StateAwaited
+    | events.StateForfeited
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +85,7 @@ class TroubleBoard:
         """Take an event; others than `HANDLED` are passed over."""
         with self._lock:
             match event:
-                case events.NotificationsFailed():
+                case events.NotificationsFailed() | events.NotificationsMissed():
                     self._note("notifications", event)
                 case events.DiscoveryFailed():
                     is_blocking = not event.is_known

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,4 +33,13 @@ class Watcher(Protocol):
 
     def events(self) -> AsyncGenerator[StorageEvent, None]:
         """Yield hints until closed. Several hints may arrive as one, in any order."""
+        ...
+
+
+@runtime_checkable
+class HearsLooks(Protocol):
+    """A watcher that compares what it told with what was there."""
+
+    def looked(self, folder: str, is_untold: bool) -> None:
+        """Hear that a log was looked at, and whether commits were there nobody had told of."""
         ...

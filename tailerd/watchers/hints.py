@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 
-from tailerd.watchers.base import Watcher
+from tailerd.watchers.base import HearsLooks, Watcher
 
 _MOST_UNSEEN = 1000
 """Events a bell keeps for somebody who does not look; the oldest of more count as seen: whoever
@@ -32,8 +33,14 @@ class Look:
 class Hint:
     """One waiter's bell. A ring is kept until somebody waits or looks; rings in a row are one."""
 
-    def __init__(self) -> None:
-        """Begin silent."""
+    def __init__(self, on_looked: Callable[[bool], None] | None = None) -> None:
+        """Begin silent.
+
+        Args:
+            on_looked: Hears of each look whether it found commits that nobody had told of.
+        """
+        self._on_looked = on_looked
+        self._had_news = True
         self._rung = asyncio.Event()
         self._version: int | None = None
         self._unseen: list[Callable[[], None]] = []
@@ -63,11 +70,20 @@ class Hint:
         self._version = None
         return look
 
-    def end_look(self, look: Look) -> None:
-        """Hear that the waiter has looked. A look that failed is not ended but begun again."""
+    def end_look(self, look: Look, *, is_news: bool = False) -> None:
+        """Hear that the waiter has looked. A look that failed is not ended but begun again.
+
+        Args:
+            is_news: Whether it found commits.
+        """
         seen, self._unseen = self._unseen[: look.count], self._unseen[look.count :]
         for call in seen:
             call()
+        # After news there may be more at once, of which word is still on its way.
+        is_untold = is_news and not self._had_news and look.version is None
+        self._had_news = is_news
+        if self._on_looked is not None:
+            self._on_looked(is_untold)
 
     def let_go(self) -> None:
         """Hear that nobody looks any more."""
@@ -80,6 +96,7 @@ class HintBoard:
     def __init__(self) -> None:
         """Begin without bells."""
         self._bells: dict[str, list[Hint]] = {}
+        self._watchers: Sequence[Watcher] = ()
 
     def subscribe(self, folder: str, bell: Hint | None = None) -> Hint:
         """Return a bell for `folder`, which is spelled as the watchers were given it.
@@ -87,7 +104,7 @@ class HintBoard:
         Args:
             bell: One of the caller's; without it, a new one.
         """
-        bell = Hint() if bell is None else bell
+        bell = Hint(partial(self._looked, folder)) if bell is None else bell
         self._bells.setdefault(folder, []).append(bell)
         return bell
 
@@ -101,10 +118,16 @@ class HintBoard:
         bell.let_go()
 
     async def run(self, watchers: Sequence[Watcher]) -> None:
-        """Listen to all watchers until cancelled."""
+        """Listen to all watchers until cancelled; those that want to hear of looks do."""
+        self._watchers = watchers
         async with asyncio.TaskGroup() as group:
             for watcher in watchers:
                 group.create_task(self._listen(watcher))
+
+    def _looked(self, folder: str, is_untold: bool) -> None:
+        for watcher in self._watchers:
+            if isinstance(watcher, HearsLooks):
+                watcher.looked(folder, is_untold)
 
     async def _listen(self, watcher: Watcher) -> None:
         async with aclosing(watcher.events()) as hints:

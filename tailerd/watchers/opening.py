@@ -94,6 +94,7 @@ class _Reports:
     def __init__(self, telemetry: Telemetry, queue: str) -> None:
         self._telemetry = telemetry
         self._queue = queue
+        self._silent: set[str] = set()
 
     def failed(self, code: str, reason: str, attempt: int) -> None:
         self._telemetry.emit(
@@ -112,3 +113,35 @@ class _Reports:
                 path=self._queue, hint=f"Message {message_id} is no notification of S3; {what}."
             )
         )
+
+    def silent(self, folder: str) -> None:
+        place = _bucket(folder)
+        if place in self._silent:
+            return
+        self._silent.add(place)
+        self._telemetry.emit(
+            events.NotificationsMissed(
+                path=place,
+                error_code="notifications_missing",
+                attempt=1,
+                hint=f"Commits came to s3://{folder} and were found by looking; {self._queue} has"
+                " told of none there. Let the bucket send s3:ObjectCreated:* of keys that end with"
+                " .json to it (README shows how), with no filter that leaves this table out, and"
+                " let the queue's policy allow the bucket sqs:SendMessage.",
+            )
+        )
+
+    def spoke(self, folder: str) -> None:
+        self._end(_bucket(folder))
+        self._silent.discard(_bucket(folder))
+
+    def closed(self) -> None:
+        for path in (self._queue, *self._silent):
+            self._end(path)
+
+    def _end(self, path: str) -> None:
+        self._telemetry.emit(events.TroubleEnded(part="notifications", path=path))
+
+
+def _bucket(folder: str) -> str:
+    return f"s3://{folder.partition('/')[0]}"

@@ -15,11 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-import aiohttp
 from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
-from botocore.exceptions import BotoCoreError, ClientError
-from botocore.parsers import ResponseParserError
 
 from tailerd.backoff import Backoff
 from tailerd.clock import Clock
@@ -27,6 +24,8 @@ from tailerd.config.notifications import NotificationsConfig
 from tailerd.storage.s3.settings import S3Account
 from tailerd.watchers.base import StorageEvent
 from tailerd.watchers.s3_events import commit_hints, created_objects
+from tailerd.watchers.silence import Silence
+from tailerd.watchers.sqs_failures import VENDOR_ERRORS, failure_of
 
 BATCH_MESSAGES = 10
 """The most that SQS gives or takes with one request."""
@@ -34,10 +33,6 @@ GATHER_SECONDS = 0.5
 """Deletions are gathered so long: they are requests too."""
 
 _BACKOFF = Backoff(first_seconds=0.5, max_seconds=30.0)
-_VENDOR_ERRORS = (
-    *(ClientError, BotoCoreError, ResponseParserError),
-    *(aiohttp.ClientError, OSError, TimeoutError, ValueError),
-)
 _Message = dict[str, Any]
 
 
@@ -54,6 +49,18 @@ class QueueReports(Protocol):
 
     def not_understood(self, message_id: str, is_deleted: bool) -> None:
         """Hear of a message that is none of the envelopes."""
+        ...
+
+    def silent(self, folder: str) -> None:
+        """Hear that commits come to a folder and the queue has never told of one there."""
+        ...
+
+    def spoke(self, folder: str) -> None:
+        """Hear that it does after all."""
+        ...
+
+    def closed(self) -> None:
+        """Hear that the queue is asked no more."""
         ...
 
 
@@ -92,7 +99,9 @@ class SqsWatcher:
         self._chance = random.Random()
         self._stack = AsyncExitStack()
         self._client: Any = None
+        self._silence = Silence(clock, on_silent=reports.silent, on_spoken=reports.spoke)
         self._failures = 0
+        self._undeleted = 0
         self._is_heard = False
         self._open: dict[str, _Open] = {}
         self._done: dict[str, None] = {}
@@ -101,6 +110,11 @@ class SqsWatcher:
     def covers(self, folder: str) -> bool:
         """Tell whether the folder's commits are told of at present, as far as the queue knows."""
         return self._is_heard and folder in self._folders
+
+    def looked(self, folder: str, is_untold: bool) -> None:
+        """Hear that somebody looked at a folder's log, and found commits nobody had told of."""
+        if self.covers(folder):
+            self._silence.looked(folder, is_untold)
 
     async def events(self) -> AsyncGenerator[StorageEvent, None]:
         """Yield a hint for each commit that a message tells of."""
@@ -124,6 +138,7 @@ class SqsWatcher:
                 task.cancel()
             await asyncio.gather(receiving, deleting, return_exceptions=True)
             self._is_heard = False
+            self._reports.closed()
             await self._disconnect()
 
     def _hints(self, message: _Message) -> Iterator[StorageEvent]:
@@ -141,6 +156,7 @@ class SqsWatcher:
         if not hints:
             self._finish(identity)
         for hint in hints:
+            self._silence.told(hint.folder)
             yield StorageEvent(hint.folder, hint.version, partial(self._seen, identity))
 
     def _not_understood(self, message: _Message, identity: str, receipt: str) -> None:
@@ -172,19 +188,27 @@ class SqsWatcher:
                 WaitTimeSeconds=int(self._config.wait),
                 MessageSystemAttributeNames=["ApproximateReceiveCount"],
             )
-        except _VENDOR_ERRORS as error:
+        except VENDOR_ERRORS as error:
             self._is_heard = False
             self._failures += 1
-            self._reports.failed(_code(error), _reason(error), self._failures)
+            self._tell(error, "sqs:ReceiveMessage", self._failures)
             # Another client looks for credentials anew.
             await self._disconnect()
             await self._clock.sleep(_BACKOFF.wait_seconds(self._failures - 1, self._chance))
             return []
         if self._failures:
             self._failures = 0
-            self._reports.resumed()
+            self._tell_resumed()
         self._is_heard = True
         return list(answer.get("Messages", []))
+
+    def _tell(self, error: Exception, right: str, attempt: int) -> None:
+        failure = failure_of(error, self._config.queue, right)
+        self._reports.failed(failure.code, failure.message, attempt)
+
+    def _tell_resumed(self) -> None:
+        if not self._failures and not self._undeleted:
+            self._reports.resumed()
 
     async def _delete(self) -> None:
         """Wait for messages that are done with and delete some."""
@@ -202,9 +226,17 @@ class SqsWatcher:
         try:
             client = await self._connected()
             await client.delete_message_batch(QueueUrl=self._config.queue, Entries=entries)
-        except _VENDOR_ERRORS:
-            # They come again and are found done; what ails the queue is told where it is asked.
+        except VENDOR_ERRORS as error:
+            # They come again and are found done; what ails the queue is told where it is asked. A
+            # right to delete that is missing is seen here only.
+            right = "sqs:DeleteMessage"
+            if failure_of(error, self._config.queue, right).code == "access_denied":
+                self._undeleted += 1
+                self._tell(error, right, self._undeleted)
             return
+        if self._undeleted:
+            self._undeleted = 0
+            self._tell_resumed()
 
     async def _connected(self) -> Any:
         if self._client is None:
@@ -231,13 +263,3 @@ class SqsWatcher:
     async def _disconnect(self) -> None:
         stack, self._stack, self._client = self._stack, AsyncExitStack(), None
         await stack.aclose()
-
-
-def _code(error: Exception) -> str:
-    if isinstance(error, ClientError):
-        return str(error.response.get("Error", {}).get("Code", "")) or type(error).__name__
-    return type(error).__name__
-
-
-def _reason(error: Exception) -> str:
-    return str(error) or repr(error)

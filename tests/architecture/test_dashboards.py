@@ -64,6 +64,7 @@ def real_samples() -> dict[str, set[str]]:
             topic="x",
             records=1,
         ),
+        events.NotificationsFailed(path="q", error_code="queue_missing", attempt=1, hint="x"),
         *maintenance_events(),
     ):
         metrics.handle(event)

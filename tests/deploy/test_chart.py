@@ -127,7 +127,8 @@ def test_what_the_pod_mounts_is_there_and_state_is_on_it(values: Path) -> None:
     volumes = [volume["name"] for volume in pod["volumes"]] + claims
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert sorted(mounts) == sorted(volumes), "each volume once, each mounted"
-    assert config_of(text)["state"].startswith(mounts["state"] + "/")
+    place = config_of(text)["state"]
+    assert place.startswith((mounts["state"] + "/", "s3://"))
     assert mounts["config"] + "/tailerd.yaml" in container["args"]
 
 
@@ -161,6 +162,20 @@ def test_secrets_are_named_and_never_held() -> None:
     assert password["name"] == "TAILERD__TABLES__ORDERS__SINK__PRODUCER__SASL_PLAIN_PASSWORD"
     assert password["valueFrom"] == {"secretKeyRef": {"name": "kafka", "key": "password"}}
     assert "Secret" not in [manifest["kind"] for manifest in manifests(text)]
+
+
+def test_state_in_a_bucket_needs_no_volume_and_its_keys_come_from_secrets() -> None:
+    text = text_of(ROOT / "tests/deploy/values/bucket.yaml")
+    assert config_of(text)["state"] == "s3://lake/tailerd"
+    assert "volumeClaimTemplates" not in only(text, "StatefulSet")["spec"]
+    pod = pod_of(text)
+    assert not [volume for volume in pod["volumes"] if "persistentVolumeClaim" in volume]
+    [container] = pod["containers"]
+    named = {each["name"]: each["valueFrom"] for each in container["env"] if "valueFrom" in each}
+    assert named["TAILERD__STORAGE__SECRET_ACCESS_KEY"] == {
+        "secretKeyRef": {"name": "lake", "key": "secret"}
+    }
+    assert "access_key_id" not in config_of(text)["storage"]
 
 
 def test_a_changed_configuration_is_a_changed_pod() -> None:
@@ -204,6 +219,11 @@ def test_prometheus_and_grafana_get_what_the_repository_has() -> None:
         ("state.existingClaim=x,state.storageClass=y", "/state/storageClass"),
         ("state.existingClaim=x,state.ephemeral=true", "/state/ephemeral"),
         ("state.size=much", "/state/size"),
+        ("state.url=s3://lake", "/state/url"),
+        ("state.url=/var/state", "/state/url"),
+        ("state.url=s3://lake/x,state.existingClaim=y", "/state/existingClaim"),
+        ("state.url=s3://lake/x,state.ephemeral=true", "/state/ephemeral"),
+        ("state.url=s3://lake/x,config.engine=spark", "/config/engine"),
         ("serviceAccount.create=false,serviceAccount.annotations.a=b", "/annotations"),
         ("networkPolicy.enabled=false,networkPolicy.from[0].a=b", "/networkPolicy/from"),
         ("image.digest=latest", "/image/digest"),

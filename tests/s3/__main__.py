@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import signal
 import sys
 import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import deltalake
 import pyarrow as pa
 
+from tests.kafka.proxy import Proxy
 from tests.s3.servers import ACCESS_KEY, SECRET_KEY, S3Server
 
 BUCKET, QUEUE = "lake", "tailerd"
@@ -26,20 +29,33 @@ def main() -> None:
     parser.add_argument("--every", type=float, default=2.0, help="seconds between commits (2)")
     arguments = parser.parse_args()
     # A shell starts what it puts into the background with Ctrl-C ignored.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: sys.exit(0))
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, lambda *_: sys.exit(0))
     with tempfile.TemporaryDirectory(prefix="tailerd-s3-") as temporary:
-        server = S3Server.moto(Path(temporary), port=arguments.port)
+        server = S3Server.moto(Path(temporary))
         server.start()
         try:
-            _set_up(server)
-            _keep_changing(server, arguments.every)
+            queue = _set_up(server)
+            _append(server, 0)
+            # Who asks at this port finds everything there.
+            with Proxy(arguments.port, server.port):
+                _tell(arguments.port, queue, arguments.every)
+                for number in itertools.count(1):
+                    time.sleep(arguments.every)
+                    _append(server, number)
         finally:
             server.stop()
 
 
-def _set_up(server: S3Server) -> None:
-    """Make bucket and queue, and let the one tell the other of commits."""
+def _tell(port: int, queue: str, every_seconds: float) -> None:
+    endpoint = f"http://127.0.0.1:{port}"
+    print(f"S3 and SQS {endpoint}, key {ACCESS_KEY}, secret {SECRET_KEY}")
+    print(f"Queue {endpoint}{urlsplit(queue).path}")
+    print(f"Table {TABLE}, a row every {every_seconds:g} s", flush=True)
+
+
+def _set_up(server: S3Server) -> str:
+    """Make bucket and queue, let the one tell the other of commits, and return the queue's URL."""
     sqs, s3 = server.client("sqs"), server.admin()
     url = sqs.create_queue(QueueName=QUEUE)["QueueUrl"]
     arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]
@@ -47,8 +63,7 @@ def _set_up(server: S3Server) -> None:
     s3.put_bucket_notification_configuration(
         Bucket=BUCKET, NotificationConfiguration=notification(arn["QueueArn"])
     )
-    print(f"S3 and SQS {server.endpoint}, key {ACCESS_KEY}, secret {SECRET_KEY}")
-    print(f"Queue {url}", flush=True)
+    return str(url)
 
 
 def notification(queue_arn: str) -> dict[str, object]:
@@ -65,22 +80,15 @@ def notification(queue_arn: str) -> dict[str, object]:
     }
 
 
-def _keep_changing(server: S3Server, every_seconds: float) -> None:
+def _append(server: S3Server, number: int) -> None:
     options = {**server.environment(), "AWS_ALLOW_HTTP": "true", "conditional_put": "etag"}
-    number = 0
-    while True:
-        rows = {"order_id": [number], "at": [datetime.now(UTC)]}
-        deltalake.write_deltalake(
-            TABLE,
-            pa.table(rows),
-            mode="append",
-            configuration={"delta.enableChangeDataFeed": "true"},
-            storage_options=options,
-        )
-        if not number:
-            print(f"Table {TABLE}, a row every {every_seconds:g} s", flush=True)
-        number += 1
-        time.sleep(every_seconds)
+    deltalake.write_deltalake(
+        TABLE,
+        pa.table({"order_id": [number], "at": [datetime.now(UTC)]}),
+        mode="append",
+        configuration={"delta.enableChangeDataFeed": "true"},
+        storage_options=options,
+    )
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ class NotifiedBucket:
     """One bucket and its queue on moto.
 
     Attributes:
-        bucket, queue: Name of the bucket, URL of the queue.
+        bucket, queue, arn: Name of the bucket, URL and name of the queue.
     """
 
     def __init__(self, server: S3Server, way: Way = "direct", *, visible_seconds: int = 30) -> None:
@@ -29,7 +29,7 @@ class NotifiedBucket:
             QueueName=name, Attributes={"VisibilityTimeout": str(visible_seconds)}
         )
         self.queue = str(made["QueueUrl"])
-        self._arn = f"arn:aws:sqs:us-east-1:123456789012:{name}"
+        self.arn = f"arn:aws:sqs:us-east-1:123456789012:{name}"
         s3 = server.admin()
         s3.put_bucket_notification_configuration(
             Bucket=self.bucket, NotificationConfiguration=self._configuration(way)
@@ -38,18 +38,18 @@ class NotifiedBucket:
     def _configuration(self, way: Way) -> dict[str, Any]:
         created = {"Events": ["s3:ObjectCreated:*"]}
         if way == "direct":
-            return {"QueueConfigurations": [{"QueueArn": self._arn, **created}]}
+            return {"QueueConfigurations": [{"QueueArn": self.arn, **created}]}
         if way == "event-bridge":
             rules = self.server.client("events")
             rule = f"r-{secrets.token_hex(6)}"
             pattern = {"source": ["aws.s3"], "detail": {"bucket": {"name": [self.bucket]}}}
             rules.put_rule(Name=rule, EventPattern=json.dumps(pattern))
-            rules.put_targets(Rule=rule, Targets=[{"Id": "1", "Arn": self._arn}])
+            rules.put_targets(Rule=rule, Targets=[{"Id": "1", "Arn": self.arn}])
             return {"EventBridgeConfiguration": {}}
         sns = self.server.client("sns")
         topic = sns.create_topic(Name=f"t-{secrets.token_hex(6)}")["TopicArn"]
         raw = {"RawMessageDelivery": "true"} if way == "raw-topic" else {}
-        sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=self._arn, Attributes=raw)
+        sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=self.arn, Attributes=raw)
         return {"TopicConfigurations": [{"TopicArn": topic, **created}]}
 
     def put(self, key: str, body: bytes = b"{}") -> None:

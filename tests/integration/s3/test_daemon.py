@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import random
 import signal
 import subprocess
@@ -11,11 +13,16 @@ from pathlib import Path
 
 import pytest
 
+from tailerd.config import load_config
+from tailerd.daemon import Daemon
+from tailerd.storage.s3.settings import use_settings
+from tailerd.telemetry import events
 from tests.integration.daemon.running import (
     daemon,
     delivered_ids,
     eventually,
     log_of,
+    page,
     run_to_end,
 )
 from tests.integration.s3.living_table import LivingTable, write_config
@@ -106,6 +113,27 @@ def test_killed_again_and_again_it_loses_and_doubles_nothing(
         eventually(lambda: has_all(living, tmp_path))
 
 
+def test_a_message_of_what_a_killed_daemon_had_not_seen_comes_again(
+    living: LivingTable, tmp_path: Path
+) -> None:
+    with FaultProxy(living.notified.server.port) as proxy:
+        config = write_config(tmp_path, living, storage=proxy.endpoint)
+        with daemon(config) as process:
+            eventually(lambda: has_all(living, tmp_path))
+            eventually(lambda: living.notified.left() == 0)
+            proxy.fail_every(1, Fault.INTERNAL)
+            living.append()
+            # It was woken, and cannot look.
+            eventually(lambda: "An attempt failed" in log_of(config))
+            process.kill()
+        assert not has_all(living, tmp_path)
+        assert living.notified.left() > 0
+        proxy.forget()
+        with daemon(config):
+            eventually(lambda: has_all(living, tmp_path))
+            eventually(lambda: living.notified.left() == 0)
+
+
 def test_credentials_that_expire_are_waited_for_and_told_of(
     living: LivingTable, tmp_path: Path
 ) -> None:
@@ -116,10 +144,14 @@ def test_credentials_that_expire_are_waited_for_and_told_of(
             proxy.fail_every(1, Fault.EXPIRED)
             living.append()
             eventually(lambda: "Notifications cannot be had" in log_of(config))
+            [trouble] = json.loads(page(config, "/status"))["troubles"]
+            assert (trouble["part"], trouble["path"]) == ("notifications", living.notified.queue)
+            assert 'job="notifications"} 1.0' in page(config, "/metrics")
             assert not has_all(living, tmp_path)
             proxy.forget()
             eventually(lambda: has_all(living, tmp_path), seconds=60)
             eventually(lambda: "Notifications come again" in log_of(config))
+            assert json.loads(page(config, "/status"))["troubles"] == []
 
 
 def test_a_bucket_that_is_gone_is_an_error_that_names_it(
@@ -138,6 +170,38 @@ def test_a_bucket_that_is_gone_is_an_error_that_names_it(
         assert process.wait(30) == 1
     assert "bucket_missing" in log_of(config)
     assert bucket in log_of(config)
+
+
+async def test_a_bucket_that_does_not_notify_is_told_of_once_with_the_fix(
+    living: LivingTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tailerd.watchers.silence.GRACE_SECONDS", 0.5)
+    living.notified.server.admin().put_bucket_notification_configuration(
+        Bucket=living.notified.bucket, NotificationConfiguration={}
+    )
+    living.notified.sqs.purge_queue(QueueUrl=living.notified.queue)
+    config = write_config(tmp_path, living, start="0", poll_interval="200ms")
+    told: list[events.Event] = []
+    daemon_here = Daemon(load_config(config), handlers=[told.append])
+    running = asyncio.create_task(daemon_here.run())
+    try:
+        for _ in range(30):
+            await asyncio.to_thread(eventually, lambda: has_all(living, tmp_path))
+            await asyncio.sleep(0.7)
+            if any(isinstance(event, events.NotificationsMissed) for event in told):
+                break
+            await asyncio.to_thread(living.append)
+        await asyncio.to_thread(living.append)
+        await asyncio.to_thread(eventually, lambda: has_all(living, tmp_path))
+        daemon_here.stop()
+        await running
+    finally:
+        running.cancel()
+        use_settings(None)
+    [missed] = [event for event in told if isinstance(event, events.NotificationsMissed)]
+    assert missed.path == f"s3://{living.notified.bucket}"
+    assert "s3:ObjectCreated:*" in missed.hint
+    assert living.notified.queue in missed.hint
 
 
 def test_a_lost_notification_costs_time_but_no_commit(living: LivingTable, tmp_path: Path) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
+from urllib.parse import quote_plus
 
 import pytest
 
@@ -27,15 +29,27 @@ class Reports:
 
     def __init__(self) -> None:
         self.failures: list[tuple[str, int]] = []
+        self.reasons: list[str] = []
         self.times_resumed = 0
         self.rejected: list[bool] = []
+        self.silences: list[str] = []
+        self.is_closed = False
 
     def failed(self, code: str, reason: str, attempt: int) -> None:
-        assert reason
+        self.reasons.append(reason)
         self.failures.append((code, attempt))
 
     def resumed(self) -> None:
         self.times_resumed += 1
+
+    def silent(self, folder: str) -> None:
+        self.silences.append(folder)
+
+    def spoke(self, folder: str) -> None:
+        self.silences.remove(folder)
+
+    def closed(self) -> None:
+        self.is_closed = True
 
     def not_understood(self, message_id: str, is_deleted: bool) -> None:
         self.rejected.append(is_deleted)
@@ -43,6 +57,18 @@ class Reports:
 
 def commit_key(version: int, table: str = "lake/orders") -> str:
     return f"{table}/_delta_log/{version:020}.json"
+
+
+def message_of(bucket: str, *keys: str) -> str:
+    """Return what a bucket sends of several objects at once."""
+    records = [
+        {
+            "eventName": "ObjectCreated:Put",
+            "s3": {"bucket": {"name": bucket}, "object": {"key": quote_plus(key)}},
+        }
+        for key in keys
+    ]
+    return json.dumps({"Records": records})
 
 
 def watcher_of(
@@ -170,6 +196,70 @@ async def test_a_message_nobody_understands_is_reported_and_deleted_in_the_end(
     assert reports.rejected[:3] == [False, False, True]
 
 
+async def test_commits_are_told_of_however_they_were_put(s3_moto: S3Server) -> None:
+    notified = NotifiedBucket(s3_moto)
+    s3, bucket = s3_moto.admin(), notified.bucket
+    s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    async with aclosing(watcher_of(notified).events()) as events:
+        notified.put("elsewhere")
+        s3.copy_object(
+            Bucket=bucket, Key=commit_key(1), CopySource={"Bucket": bucket, "Key": "elsewhere"}
+        )
+        about = {"Bucket": bucket, "Key": commit_key(2)}
+        upload = s3.create_multipart_upload(**about)["UploadId"]
+        part = s3.upload_part(**about, UploadId=upload, PartNumber=1, Body=b"{}")
+        parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
+        s3.complete_multipart_upload(**about, UploadId=upload, MultipartUpload=parts)
+        found = await next_events(events, 2)
+    assert {event.version for event in found} == {1, 2}
+
+
+async def test_a_message_of_many_records_is_deleted_when_all_of_them_are_seen(
+    s3_moto: S3Server,
+) -> None:
+    notified = NotifiedBucket(s3_moto)
+    notified.send(message_of(notified.bucket, *(commit_key(n, f"t{n}") for n in range(3)), "other"))
+    async with aclosing(watcher_of(notified, "t0", "t1", "t2").events()) as events:
+        found = await next_events(events, 3)
+        waiting = asyncio.ensure_future(anext(events))
+        for event in found:
+            await asyncio.sleep(0.7)
+            assert notified.left() >= 1
+            assert event.on_seen is not None
+            event.on_seen()
+        await comes_true(lambda: notified.left() == 0)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+
+
+async def test_messages_nobody_understands_hold_up_no_other_and_go_where_the_queue_says(
+    s3_moto: S3Server,
+) -> None:
+    notified = NotifiedBucket(s3_moto, visible_seconds=1)
+    dead = NotifiedBucket(s3_moto)
+    about = {"deadLetterTargetArn": dead.arn, "maxReceiveCount": "2"}
+    notified.sqs.set_queue_attributes(
+        QueueUrl=notified.queue, Attributes={"RedrivePolicy": json.dumps(about)}
+    )
+    before, reports = dead.left(), Reports()
+    poison = ["{", '{"Records": [{}]}', "[]", '{"Records": 7}'] * 3
+    for body in poison:
+        notified.send(body)
+    notified.put(commit_key(5))
+    watcher = watcher_of(notified, reports=reports, malformed_receives=None)
+    async with aclosing(watcher.events()) as events:
+        [event] = await next_events(events, 1)
+        assert event.version == 5
+        assert event.on_seen is not None
+        event.on_seen()
+        waiting = asyncio.ensure_future(anext(events))
+        await comes_true(lambda: dead.left() == before + len(poison))
+        waiting.cancel()
+        await asyncio.wait({waiting})
+    assert notified.left() == 0
+    assert reports.rejected == [False] * 2 * len(poison)
+
+
 async def test_a_queue_that_fails_is_told_of_and_heard_again_with_what_came_meanwhile(
     s3_moto: S3Server,
 ) -> None:
@@ -202,7 +292,7 @@ async def test_a_queue_that_is_not_there_is_asked_for_again_and_again(s3_moto: S
         await comes_true(lambda: len(reports.failures) >= 2)
         waiting.cancel()
         await asyncio.wait({waiting})
-    assert "NonExistentQueue" in reports.failures[0][0]
+    assert reports.failures[0][0] == "queue_missing"
 
 
 async def test_a_long_poll_ends_promptly_when_it_is_cancelled(s3_moto: S3Server) -> None:
@@ -225,3 +315,87 @@ async def test_a_queue_at_rest_is_asked_once_a_wait(s3_moto: S3Server) -> None:
             proxy.forget()
             await asyncio.sleep(5)
         assert proxy.counts().total() <= 3
+
+
+async def test_messages_that_cannot_be_deleted_are_told_of_until_they_can(
+    s3_moto: S3Server,
+) -> None:
+    notified = NotifiedBucket(s3_moto, visible_seconds=1)
+    reports = Reports()
+    with FaultProxy(s3_moto.port) as proxy:
+        watcher = watcher_of(notified, "unknown", endpoint=proxy.endpoint, reports=reports)
+        proxy.choose = lambda seen: (
+            Fault.DENY if "DeleteMessageBatch" in seen.headers.get("x-amz-target", "") else None
+        )
+        async with listening(watcher, HintBoard()):
+            notified.put(commit_key(1))
+            await comes_true(lambda: len(reports.failures) >= 2)
+            assert {code for code, _ in reports.failures} == {"access_denied"}
+            assert reports.times_resumed == 0
+            proxy.forget()
+            await comes_true(lambda: reports.times_resumed == 1 and notified.left() == 0)
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [(Fault.DENY, "access_denied"), (Fault.REFUSE, "queue_unreachable")],
+)
+async def test_what_ails_a_queue_has_a_code_and_a_way_out(
+    s3_moto: S3Server, fault: Fault, code: str
+) -> None:
+    notified = NotifiedBucket(s3_moto)
+    reports = Reports()
+    with FaultProxy(s3_moto.port) as proxy:
+        proxy.fail_every(1, fault)
+        watcher = watcher_of(notified, endpoint=proxy.endpoint, reports=reports)
+        async with listening(watcher, HintBoard()):
+            await comes_true(lambda: bool(reports.failures))
+    assert reports.failures[0] == (code, 1)
+    assert notified.queue in reports.reasons[0]
+    assert reports.is_closed
+
+
+async def test_a_table_that_is_never_told_of_is_noticed_once_and_heard_when_it_is(
+    s3_moto: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tailerd.watchers.silence.GRACE_SECONDS", 0.2)
+    notified = NotifiedBucket(s3_moto)
+    reports, board = Reports(), HintBoard()
+    folders = [f"{notified.bucket}/{table}/_delta_log" for table in ("a", "b")]
+    silent, told = (board.subscribe(folder) for folder in folders)
+    watcher = watcher_of(notified, "a", "b", reports=reports)
+    async with listening(watcher, board):
+        notified.put(commit_key(3, "b"))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await told.wait()
+        for bell in (silent, told):
+            # What was there at the start, then nothing, then a commit nobody told of.
+            for is_news in (True, True, False, True, False):
+                bell.end_look(bell.begin_look(), is_news=is_news)
+        assert reports.silences == []
+        await asyncio.sleep(0.3)
+        for _ in range(3):
+            for bell in (silent, told):
+                bell.end_look(bell.begin_look())
+        assert reports.silences == [folders[0]]
+        notified.put(commit_key(4, "a"))
+        await comes_true(lambda: reports.silences == [])
+
+
+async def test_a_table_is_not_called_silent_for_news_that_are_on_their_way(
+    s3_moto: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tailerd.watchers.silence.GRACE_SECONDS", 0.2)
+    notified = NotifiedBucket(s3_moto)
+    reports, board = Reports(), HintBoard()
+    bell = board.subscribe(f"{notified.bucket}/lake/orders/_delta_log")
+    async with listening(watcher_of(notified, reports=reports), board):
+        await comes_true(lambda: notified.left() == 0)
+        for is_news in (False, True):
+            bell.end_look(bell.begin_look(), is_news=is_news)
+        notified.put(commit_key(1))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await bell.wait()
+        await asyncio.sleep(0.3)
+        bell.end_look(bell.begin_look())
+    assert reports.silences == []

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
+import botocore.auth
 import pytest
 
 from tailerd.errors import (
@@ -19,6 +22,7 @@ from tailerd.errors import (
     StorageError,
 )
 from tailerd.storage.output import open_output
+from tailerd.storage.s3.multipart import PART_BYTES
 from tailerd.storage.s3.settings import S3Settings
 from tailerd.storage.s3.store import S3Store
 from tests.s3.proxy import Fault, FaultProxy, Seen
@@ -218,6 +222,22 @@ async def test_wrong_keys_are_refused_by_name_and_never_shown(s3_versitygw: S3Se
         assert "wrong-secret" not in str(caught.value)
 
 
+async def test_a_server_that_checks_times_is_believed_about_the_clock(
+    s3_versitygw: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = s3_versitygw.new_bucket()
+
+    def later(remove_tzinfo: bool = True) -> datetime:
+        time = datetime.now(UTC) + timedelta(hours=3)
+        return time.replace(tzinfo=None) if remove_tzinfo else time
+
+    monkeypatch.setattr(botocore.auth, "get_current_datetime", later)
+    store = S3Store(s3_versitygw.settings())
+    for asked in (store.get(f"{bucket}/a"), store.put(f"{bucket}/a", b"a")):
+        with pytest.raises(ClockSkewError, match="clock and the server's differ"):
+            await asked
+
+
 async def test_without_credentials_the_message_says_where_they_go(
     s3_moto: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: object
 ) -> None:
@@ -267,6 +287,38 @@ async def test_an_upload_in_parts_gets_over_a_fault_at_its_end(
     await output.finish(if_absent=True)
     assert (await store.head(f"{bucket}/large")).size_bytes == 9_000_000
     assert fault in [seen.fault for seen in proxy.requests]
+
+
+@pytest.mark.parametrize("fault", [Fault.LOSE_ANSWER, Fault.RESET, Fault.EXPIRED, Fault.DENY])
+async def test_an_upload_in_parts_is_whole_or_not_there_whichever_request_fails(
+    store: S3Store, proxy: FaultProxy, bucket: str, s3_moto: S3Server, fault: Fault
+) -> None:
+    body = b"x" * (PART_BYTES + 1)
+    await store.put(f"{bucket}/probed", b"", if_absent=True)
+    for nth in itertools.count(1):
+        path = f"{bucket}/{nth}"
+        proxy.forget()
+        proxy.fail_nth(nth, fault)
+        output = open_output(store, path)
+        try:
+            await asyncio.to_thread(output.write, body)
+            await output.finish(if_absent=True)
+        except AccessDeniedError:
+            assert fault is Fault.DENY
+            await output.discard()
+            proxy.forget()
+            with pytest.raises(FileMissingError):
+                await store.head(path)
+        else:
+            met = [seen.fault for seen in proxy.requests]
+            proxy.forget()
+            assert await store.get(path) == body
+            if fault not in met:
+                break
+    assert nth > 4
+    # One that was begun, and nobody heard of it.
+    assert await store.sweep(bucket, 10**15) == (fault in (Fault.LOSE_ANSWER, Fault.RESET))
+    assert "Uploads" not in s3_moto.admin().list_multipart_uploads(Bucket=bucket)
 
 
 async def test_uploads_of_dead_writers_are_swept(

@@ -8,6 +8,7 @@ import pytest
 
 from tailerd.changefeed.offset import Phase
 from tailerd.errors import (
+    BucketMissingError,
     MissingDataFileError,
     MissingVersionError,
     NotATableError,
@@ -152,11 +153,14 @@ async def test_a_rewritten_log_under_the_same_table_id_is_noticed_by_its_schema(
     assert "another schema" in str(pipeline.error)
 
 
-async def test_a_table_that_disappears_is_waited_for_where_a_gap_may_be_crossed() -> None:
+@pytest.mark.parametrize("error", [NotATableError("dropped"), BucketMissingError("dropped")])
+async def test_a_table_that_disappears_is_waited_for_where_a_gap_may_be_crossed(
+    error: TailerdError,
+) -> None:
     sink = CollectingSink()
     run = Run(table=commit_rows(FakeTable(), (0,)), sink=sink, on_gap=OnGap.SNAPSHOT)
     await run.once()
-    gone = failing("identity", NotATableError("dropped"), 3)
+    gone = failing("identity", error, 3)
     run.table = commit_rows(FakeTable(table_id="table-2"), (7,))
     run.source = FakeSource(run.table, gone)
     assert (await run.once()).error is None

@@ -1,0 +1,101 @@
+"""What SQS and its client call a failure, and what is told of it here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import aiohttp
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
+)
+from botocore.parsers import ResponseParserError
+
+VENDOR_ERRORS = (
+    *(ClientError, BotoCoreError, ResponseParserError),
+    *(aiohttp.ClientError, OSError, TimeoutError, ValueError),
+)
+
+_MISSING = frozenset({"NonExistentQueue", "QueueDoesNotExist", "QueueDeletedRecently"})
+_EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired"})
+_DENIED = frozenset(
+    {
+        *(
+            "AccessDenied",
+            "AccessDeniedException",
+            "UnauthorizedOperation",
+            "SignatureDoesNotMatch",
+        ),
+        *("InvalidAccessKeyId", "InvalidClientTokenId", "UnrecognizedClientException"),
+        *("InvalidSecurity", "MissingAuthenticationToken", "403"),
+    }
+)
+_WITHOUT_CREDENTIALS = (
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    CredentialRetrievalError,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueFailure:
+    """Why a queue cannot be used: a code of ours, bounded, and what to do about it."""
+
+    code: str
+    message: str
+
+
+def failure_of(error: Exception, queue: str, right: str) -> QueueFailure:
+    """Return what is told of an error.
+
+    Args:
+        queue: The queue's URL.
+        right: The right that was used, `sqs:ReceiveMessage` or `sqs:DeleteMessage`.
+    """
+    code = _code(error)
+    if code in _MISSING:
+        return QueueFailure(
+            code="queue_missing",
+            message=f"There is no queue {queue}. Check `notifications.queue`, its account and its"
+            " region.",
+        )
+    if code in _EXPIRED:
+        return QueueFailure(
+            code="credentials_expired",
+            message=f"The credentials for {queue} have expired ({code}). Renew them where they come"
+            " from; they are looked for again with each try.",
+        )
+    if code in _DENIED or isinstance(error, _WITHOUT_CREDENTIALS):
+        return QueueFailure(
+            code="access_denied",
+            message=f"{right} of {queue} is refused: {_said(error)}. Give the user or role that"
+            " right, and check the credentials and the queue's policy.",
+        )
+    return QueueFailure(
+        code="queue_unreachable",
+        message=f"{queue} does not answer as it should: {_said(error)}. Check"
+        " `notifications.endpoint` and the network.",
+    )
+
+
+def _code(error: Exception) -> str:
+    if not isinstance(error, ClientError):
+        return ""
+    code = str(error.response.get("Error", {}).get("Code", ""))
+    # `AWS.SimpleQueueService.NonExistentQueue`, or a name behind a namespace.
+    return code.replace("#", ".").rpartition(".")[2]
+
+
+def _said(error: Exception) -> str:
+    """Return the error in one short line."""
+    if isinstance(error, ClientError):
+        about = error.response.get("Error", {})
+        text = f"{about.get('Code', '')} ({about.get('Message', '')})"
+    else:
+        text = str(error) or type(error).__name__
+    return " ".join(text.split()).rstrip(".")[:300]

@@ -1,0 +1,100 @@
+"""All jobs of maintenance in a bucket while requests fail at random: `--seeds 200` for many."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import deltalake
+import pytest
+
+from tailerd.clock import SystemClock
+from tailerd.delta.log_reader import LogReader
+from tailerd.errors import TailerdError
+from tailerd.maintenance.jobs import TableMaintenance
+from tailerd.maintenance.plan import CleanupPolicy, Policies
+from tailerd.maintenance.policies.checkpoint import CheckpointPolicy
+from tailerd.maintenance.policies.checksum import ChecksumPolicy
+from tailerd.maintenance.policies.log_compaction import LogCompactionPolicy
+from tailerd.storage.lease import Lease
+from tests.integration.s3.test_table_faults import changes
+from tests.s3.proxy import Fault, FaultProxy, Seen
+from tests.s3.servers import S3Server
+from tests.s3.upload import upload
+from tests.tables.builder import TableBuilder
+
+DEFAULT_SEEDS = 4
+FAULTS = [fault for fault in Fault if fault not in (Fault.DELAY, Fault.NO_CONDITIONS)]
+ALL_JOBS = Policies(
+    checkpoint=CheckpointPolicy(every_commits=4, min_interval_seconds=0.0),
+    log_compaction=LogCompactionPolicy(every_commits=2),
+    checksum=ChecksumPolicy(is_enabled=True),
+    cleanup=CleanupPolicy(is_enabled=True),
+)
+COMMITS = 10
+MOST_TURNS = 40
+
+
+class Later(SystemClock):
+    """Two months on: all that is in a bucket has just been put there."""
+
+    def now_ms(self) -> int:
+        return super().now_ms() + 60 * 86_400_000
+
+
+@pytest.fixture
+def long_table(tmp_path: Path) -> TableBuilder:
+    table = TableBuilder(tmp_path / "long")
+    for number in range(COMMITS):
+        table.append([{"id": number, "name": "n"}])
+    table.checkpoint(COMMITS - 5)
+    return table
+
+
+async def do_all_jobs(place: str, done: set[str]) -> None:
+    """Do what is due under a lease, as the keeper does; add the jobs that did something."""
+    work = TableMaintenance(LogReader.at(place), ALL_JOBS, clock=Later())
+    lease = Lease(work.reader.store, work.reader.root, clock=SystemClock(), seconds=3)
+    # One that could not be given back is waited for.
+    async with lease.held(is_patient=True):
+        for _ in range(2):
+            survey = await work.survey()
+            for decision in survey.decisions:
+                if decision.is_due:
+                    result = await work.apply(survey, decision)
+                    if result.outcome in ("written", "deleted"):
+                        done.add(result.job)
+
+
+@pytest.mark.slow
+async def test_all_jobs_get_done_whatever_fails_and_no_row_is_lost(
+    s3_moto: S3Server, proxy: FaultProxy, bucket: str, long_table: TableBuilder, seed: int
+) -> None:
+    upload(s3_moto, long_table.folder, bucket, "orders")
+    place = f"s3://{bucket}/orders"
+    before = await changes(place, "snapshot")
+    chance = random.Random(seed)
+
+    def choose(seen: Seen) -> Fault | None:
+        return chance.choice(FAULTS) if chance.random() < 0.15 else None
+
+    done: set[str] = set()
+    for _ in range(MOST_TURNS):
+        proxy.choose = choose
+        try:
+            await do_all_jobs(place, done)
+        except TailerdError:
+            proxy.forget()
+            # Whatever was half done when it failed: readers see the same table.
+            assert await changes(place, "snapshot") == before
+        else:
+            break
+    proxy.forget()
+    await do_all_jobs(place, done)
+    assert {"checkpoint", "cleanup"} <= done
+    assert await changes(place, "snapshot") == before
+    options = {**s3_moto.environment(), "AWS_ALLOW_HTTP": "true"}
+    theirs = deltalake.DeltaTable(place, storage_options=options)
+    assert theirs.version() == COMMITS - 1
+    assert len(theirs.to_pyarrow_table()) == len(before)
+    assert "Uploads" not in s3_moto.admin().list_multipart_uploads(Bucket=bucket)
