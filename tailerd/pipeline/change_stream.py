@@ -15,7 +15,7 @@ from tailerd.changefeed.change_task import ChangeTask, TaskGroup
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.pipeline.memory_budget import SMALLEST_PIECE, MemoryBudget, Piece, TableMemory
-from tailerd.sources.base import ChangeSource
+from tailerd.sources.base import ChangeSource, ReadsRuns
 
 RUNS_AHEAD = 1 + (os.cpu_count() or 1)
 """Runs of files read at the same time: one a processor, and one that waits for its turn."""
@@ -63,6 +63,7 @@ class ChangeStream:
         self._end = end
         self._limit = limit
         self._executor = executor
+        self._run_bytes = max(RUN_BYTES, source.run_bytes if isinstance(source, ReadsRuns) else 0)
         self._memory = memory or MemoryBudget(UNBOUNDED_BYTES).join()
         self.rows: Counter[str] = Counter()
         self.commits: Counter[str] = Counter()
@@ -104,7 +105,7 @@ class ChangeStream:
         async for group in self._source.plan(self._start, self._end):
             self._count_commit(group)
             for task in group.tasks:
-                if run and (len(run) >= RUN_FILES or size + task.size_bytes > RUN_BYTES):
+                if run and (len(run) >= RUN_FILES or size + task.size_bytes > self._run_bytes):
                     yield run
                     run, size = [], 0
                 run.append(task)
@@ -135,6 +136,9 @@ class ChangeStream:
         return reading
 
     def _read(self, run: list[ChangeTask], limit: BatchLimit) -> Iterator[ChangeBatch]:
+        if isinstance(self._source, ReadsRuns):
+            yield from self._source.read_run(run, limit)
+            return
         for task in run:
             yield from self._source.read(task, limit)
 

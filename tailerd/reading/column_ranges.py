@@ -40,7 +40,9 @@ def column_ranges(about: pq.FileMetaData, group: int, roots: set[str]) -> list[R
     found: list[Range] = []
     for number in range(row_group.num_columns):
         chunk = row_group.column(number)
-        if chunk.path_in_schema.partition(".")[0] in roots or chunk.path_in_schema in roots:
+        # A name may have dots of its own.
+        path = f"{chunk.path_in_schema}."
+        if any(path.startswith(f"{root}.") for root in roots):
             found.append((_begin(chunk), chunk.total_compressed_size + _MORE_BYTES))
     joined: list[Range] = []
     for start, length in sorted(found):

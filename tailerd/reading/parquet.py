@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
 
@@ -19,11 +19,16 @@ from tailerd.reading.row_filter import RowSelection, missing_data_file, select_r
 from tailerd.storage.base import RemoteFile
 from tailerd.storage.locate import open_data_file
 
+OpenFile = Callable[[str], BinaryIO]
+"""Opens a data file by its URL, as `open_data_file` does."""
+
 _Part = tuple[pa.RecordBatch, pa.Array | None]
 """Rows, and the change of each where the file says it."""
 
 
-def read_file(scan: FileScan, limit: BatchLimit) -> Iterator[_Part]:
+def read_file(
+    scan: FileScan, limit: BatchLimit, open_file: OpenFile = open_data_file
+) -> Iterator[_Part]:
     """Read the rows of a scan, in file order.
 
     Yields:
@@ -36,7 +41,7 @@ def read_file(scan: FileScan, limit: BatchLimit) -> Iterator[_Part]:
         UnreadableDataFileError: The file is no Parquet, or its columns do not fit.
     """
     try:
-        source = open_data_file(scan.url)
+        source = open_file(scan.url)
     except FileMissingError as error:
         raise missing_data_file(scan.url) from error
     with source, _named(scan.url):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -52,6 +52,20 @@ class HearsEvents(Protocol):
 
         Whoever says so may be wrong.
         """
+        ...
+
+
+@runtime_checkable
+class ReadsRuns(Protocol):
+    """What a source may offer besides: several files in a row, the next under way meanwhile."""
+
+    @property
+    def run_bytes(self) -> int:
+        """How much of small files is best read in a row; 0 where it makes no difference."""
+        ...
+
+    def read_run(self, tasks: Sequence[ChangeTask], limit: BatchLimit) -> Iterator[ChangeBatch]:
+        """Read the rows of tasks in order, as `read` does each."""
         ...
 
 

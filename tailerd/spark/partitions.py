@@ -12,6 +12,7 @@ from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
 from tailerd.errors import SchemaChangedError
 from tailerd.reading.file_scan import WHOLE_FILE, FileShare
+from tailerd.reading.files_ahead import FilesAhead
 from tailerd.sources.delta.read import read_changes, rows_schema
 from tailerd.spark.arrow_schema import conform
 
@@ -89,16 +90,17 @@ def read_partition(
     """
     # Spark asks to read one empty partition where planning gave none.
     shares = partition.shares if isinstance(partition, ChangePartition) else ()
-    for each in shares:
-        task = each.task
-        columns = _columns(task, target) if may_drop else None
-        for batch in read_changes(task, DEFAULT_BATCH_LIMIT, columns, each.share):
-            if batch.num_rows == 0:
-                continue
-            try:
-                yield conform(batch.to_arrow(), target, may_drop=may_drop)
-            except SchemaChangedError as error:
-                raise _located(error, task) from error
+    with FilesAhead(each.task.url for each in shares) as files:
+        for each in shares:
+            task = each.task
+            columns = _columns(task, target) if may_drop else None
+            for batch in read_changes(task, DEFAULT_BATCH_LIMIT, columns, each.share, files.open):
+                if batch.num_rows == 0:
+                    continue
+                try:
+                    yield conform(batch.to_arrow(), target, may_drop=may_drop)
+                except SchemaChangedError as error:
+                    raise _located(error, task) from error
 
 
 def _columns(task: ChangeTask, target: pa.Schema) -> list[str]:

@@ -83,6 +83,27 @@ class RemoteFile(io.RawIOBase):
         raise NotImplementedError
 
 
+class PendingInput(Protocol):
+    """A file that is being opened."""
+
+    def open(self) -> BinaryIO:
+        """Wait for it, blocking; as `open_input`."""
+        ...
+
+    def cancel(self) -> None:
+        """Give it up; it is not opened afterwards."""
+        ...
+
+
+@runtime_checkable
+class OpensAhead(Protocol):
+    """What a store may offer besides, whose files take their time to open."""
+
+    def begin_input(self, path: str) -> PendingInput:
+        """Begin what `open_input` does, without waiting."""
+        ...
+
+
 class ObjectStore(Protocol):
     """Named immutable blobs, listed in name order. Paths use `/`, whatever the store.
 

@@ -8,7 +8,7 @@ from typing import BinaryIO
 from urllib.parse import quote, unquote
 
 from tailerd.errors import ConfigError
-from tailerd.storage.base import ObjectStore
+from tailerd.storage.base import ObjectStore, OpensAhead, PendingInput
 from tailerd.storage.local import LocalStore
 from tailerd.storage.memory import MemoryStore
 
@@ -86,6 +86,16 @@ def open_data_file(url: str) -> BinaryIO:
     """
     store, path = locate(url)
     return store.open_input(path)
+
+
+def begin_data_file(url: str) -> PendingInput | None:
+    """Begin to open a data file; None where a store's files open at once.
+
+    Raises:
+        ConfigError: The scheme is not served.
+    """
+    store, path = locate(url)
+    return store.begin_input(path) if isinstance(store, OpensAhead) else None
 
 
 def _split_host(rest: str) -> tuple[str, str]:

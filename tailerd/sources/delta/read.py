@@ -23,7 +23,8 @@ from tailerd.delta.protocol.schema import (
 )
 from tailerd.errors import BugError, TableError, UsageError
 from tailerd.reading.file_scan import WHOLE_FILE, FieldScan, FileScan, FileShare
-from tailerd.reading.parquet import read_file
+from tailerd.reading.parquet import OpenFile, read_file
+from tailerd.storage.locate import open_data_file
 
 
 def read_changes(
@@ -31,18 +32,20 @@ def read_changes(
     limit: BatchLimit = DEFAULT_BATCH_LIMIT,
     columns: Sequence[str] | None = None,
     share: FileShare = WHOLE_FILE,
+    open_file: OpenFile = open_data_file,
 ) -> Iterator[ChangeBatch]:
     """Read one task's change rows; blocking, for worker threads and executors.
 
     Args:
         columns: Logical names to read, as far as the task's version has them; None for all.
         share: Which row groups of the file.
+        open_file: Opens it; `FilesAhead` does so for several that are read one after the other.
 
     Raises:
         TableError: A file is missing or damaged.
     """
     scan = file_scan(task, None if columns is None else tuple(columns), share)
-    for rows, changes in read_file(scan, limit):
+    for rows, changes in read_file(scan, limit, open_file):
         change = task.change_type if changes is None else changes
         if change is None:
             raise BugError(f"The task of {task.url} does not say which change it is.")

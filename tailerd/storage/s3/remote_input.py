@@ -7,7 +7,7 @@ import io
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from tailerd.errors import StorageError
 from tailerd.storage.base import RemoteFile
@@ -56,7 +56,7 @@ class RemoteInput(RemoteFile):
         """Open a file: its end is read at once, if `opening` does not do so already."""
         self._store = store
         self._path = path
-        found = (opening or begin_opening(store, path)).result()
+        found = (opening or _begin_opening(store, path)).result()
         self._etag = found.etag
         self._size = found.meta.size_bytes
         self._position = 0
@@ -179,8 +179,25 @@ class RemoteInput(RemoteFile):
             into[:] = found.body
 
 
-def begin_opening(store: S3Store, path: str) -> Future[Fetched]:
-    """Begin to read the end of a file, for `RemoteInput`."""
+class PendingRemoteInput:
+    """A file whose end is on its way."""
+
+    def __init__(self, store: S3Store, path: str) -> None:
+        """Ask for it."""
+        self._store = store
+        self._path = path
+        self._opening = _begin_opening(store, path)
+
+    def open(self) -> BinaryIO:
+        """Wait for it."""
+        return cast(BinaryIO, RemoteInput(self._store, self._path, self._opening))
+
+    def cancel(self) -> None:
+        """Give it up."""
+        self._opening.cancel()
+
+
+def _begin_opening(store: S3Store, path: str) -> Future[Fetched]:
     return io_thread().submit(store.fetch_here(path, -TAIL_BYTES))
 
 

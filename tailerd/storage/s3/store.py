@@ -14,7 +14,7 @@ from tailerd.errors import (
     FileMissingError,
     StorageError,
 )
-from tailerd.storage.base import FileMeta
+from tailerd.storage.base import FileMeta, PendingInput
 from tailerd.storage.deletion import BATCH_FILES
 from tailerd.storage.output import Output
 from tailerd.storage.s3.batch_deletion import delete_batch
@@ -254,6 +254,13 @@ class S3Store:
 
         _require_key(path)
         return cast(BinaryIO, RemoteInput(self, path))
+
+    def begin_input(self, path: str) -> PendingInput:
+        """Begin what `open_input` does: its request is under way at once."""
+        from tailerd.storage.s3.remote_input import PendingRemoteInput
+
+        _require_key(path)
+        return PendingRemoteInput(self, path)
 
     def open_output(self, path: str) -> Output:
         """Begin a file that is written piece by piece, blocking."""

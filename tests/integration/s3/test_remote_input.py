@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tailerd.changefeed.limits import BatchLimit
 from tailerd.errors import StorageError
+from tailerd.pipeline.change_stream import ChangeStream
+from tailerd.sources.delta.source import DeltaChangeSource
 from tailerd.storage.s3.remote_input import AHEAD_BYTES, PART_BYTES, TAIL_BYTES
 from tailerd.storage.s3.store import S3Store
-from tests.s3.proxy import FaultProxy
+from tests.corners.feed import EVERYTHING
+from tests.s3.proxy import Fault, FaultProxy
 from tests.s3.servers import S3Server
+from tests.s3.upload import upload
+from tests.tables.builder import TableBuilder
 
 
 @pytest.mark.parametrize("size", [0, 1, TAIL_BYTES, TAIL_BYTES + 1, 3 * PART_BYTES + 7])
@@ -70,3 +77,27 @@ async def test_a_file_that_is_replaced_while_it_is_read_is_an_error_and_no_mixtu
         source.seek(1_500_000)
         with pytest.raises(StorageError, match="was replaced while it was read"):
             source.read(600_000)
+
+
+async def test_small_files_read_in_a_row_are_one_request_each_and_under_way_together(
+    s3_moto: S3Server, proxy: FaultProxy, tmp_path: Path
+) -> None:
+    table, names = TableBuilder(tmp_path / "t"), set()
+    for number in range(8):
+        names |= {add["add"]["path"] for add in table.append([{"id": number, "name": "x"}]).adds}
+    bucket = s3_moto.new_bucket()
+    upload(s3_moto, tmp_path / "t", bucket, "t")
+    source = await DeltaChangeSource.open(f"s3://{bucket}/t")
+    start = await source.initial_offset("snapshot")
+    end = await source.latest_offset(start, EVERYTHING)
+    proxy.forget()
+    proxy.delay_seconds = 0.5
+    proxy.choose = lambda seen: Fault.DELAY if seen.path.endswith(".parquet") else None
+    began = time.monotonic()
+    stream = ChangeStream(source, start, end, limit=BatchLimit())
+    rows = [row["id"] async for batch in stream.batches() for row in batch.rows.to_pylist()]
+    # One after the other, each answer would cost its delay.
+    assert time.monotonic() - began < proxy.delay_seconds * len(names)
+    assert sorted(rows) == list(range(8))
+    files = [seen.path.rpartition("/")[2] for seen in proxy.requests if seen.fault]
+    assert sorted(files) == sorted(names)
