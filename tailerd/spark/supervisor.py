@@ -22,6 +22,7 @@ from tailerd.errors import EngineError, SchemaChangedError, TailerdError
 from tailerd.spark.engine import SparkEngine
 from tailerd.spark.progress import ENGINE, BatchReport, events_of
 from tailerd.spark.queries import start_query
+from tailerd.spark.query_checkpoint import with_checkpoint
 from tailerd.spark.query_errors import error_of
 from tailerd.spark.schema_boundary import named_version
 from tailerd.telemetry import Telemetry, events
@@ -88,6 +89,7 @@ class SparkPipeline:
         self._schema_version: int | None = None
         self._schemas_tried: set[int] = set()
         self._last_end = ""
+        self._checkpoint = Path(engine.config.state).absolute() / "spark" / name
 
     def stop(self) -> None:
         """Ask `run` to let the running micro-batch finish and return."""
@@ -111,6 +113,7 @@ class SparkPipeline:
                 break
             if isinstance(failure, SchemaChangedError) and self._takes_schema_of(failure):
                 continue
+            failure = with_checkpoint(failure, self._checkpoint)
             if not self._may_retry(failure):
                 self._engine.telemetry.emit(
                     events.PipelineFailed(
@@ -169,12 +172,11 @@ class SparkPipeline:
         spark = await engine.session()
 
         def start() -> StreamingQuery:
-            checkpoint = Path(engine.config.state).absolute() / "spark" / self._name
             query = start_query(
                 spark,
                 self._name,
                 self._table,
-                checkpoint,
+                self._checkpoint,
                 once=engine.once,
                 schema_version=self._schema_version,
             )
