@@ -7,7 +7,7 @@ from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.sources.base import ChangeSource
 from tailerd.sources.delta.source import DeltaChangeSource
-from tailerd.spark.options import ReadOptions
+from tailerd.spark.options import ReadOptions, naming
 
 UNLIMITED = ReadLimit(max_files=2**62, max_bytes=2**62)
 EARLIEST = "1970-01-01T00:00:00Z"
@@ -27,7 +27,9 @@ async def starting_offset(
         TableError, StorageError: As the source raises them.
     """
     if options.start:
-        offset = await source.initial_offset(options.start)
+        is_version = options.start.isdigit() or options.start == "latest"
+        with naming("startingVersion" if is_version else "startingTimestamp", options.start):
+            offset = await source.initial_offset(options.start)
         return (
             await source.offset_at(offset.version, Phase.SNAPSHOT) if options.snapshot else offset
         )
@@ -43,7 +45,8 @@ async def ending_offset(source: DeltaChangeSource, options: ReadOptions) -> Offs
     """
     if not options.end:
         return None
-    version = await source.end_version(options.end)
+    with naming("endingVersion" if options.end.isdigit() else "endingTimestamp", options.end):
+        version = await source.end_version(options.end)
     return Offset(table_id=source.table_id, version=Version(version + 1))
 
 

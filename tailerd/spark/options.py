@@ -6,17 +6,20 @@ shown as they are written here.
 
 from __future__ import annotations
 
+import datetime
 import difflib
 import enum
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import DEFAULT_READ_LIMIT, ReadLimit
 from tailerd.changefeed.offset import Version
-from tailerd.errors import UsageError
+from tailerd.errors import MissingVersionError, UsageError
+from tailerd.sources.delta.start import parse_point
 from tailerd.storage.s3.settings import S3Settings, settings_in_use
 
 READ_OPTIONS = (
@@ -34,6 +37,20 @@ READ_OPTIONS = (
     "pollInterval",
     "allowedPaths",
 )
+DELTA_OPTIONS = {
+    "readChangeFeed": "Leave it out: format tailerd always gives changes.",
+    "readChangeData": "Leave it out: format tailerd always gives changes.",
+    "versionAsOf": "Give snapshot=true and endingVersion to a batch.",
+    "timestampAsOf": "Give snapshot=true and endingTimestamp to a batch.",
+    "ignoreDeletes": "Leave it out: deleted rows come as rows with _change_type delete.",
+    "ignoreChanges": "Leave it out: changed rows come as rows with their _change_type.",
+    "skipChangeCommits": "Leave it out, and filter by _change_type.",
+    "failOnDataLoss": "Leave it out: a version that is missing is always an error.",
+    "schemaTrackingLocation": "Leave it out: an error names the schemaVersion to go on with.",
+    "withEventTimeOrder": "Leave it out: rows come in the order of commits.",
+}
+"""Options of Delta's own sources that have no place here, and what there is instead."""
+
 WRITE_OPTIONS = ("path", "output", "maxBytesPerFile", "checkpointLocation", "queryName")
 
 DEFAULT_POLL_SECONDS = 2.0
@@ -41,6 +58,9 @@ DEFAULT_FILE_BYTES = 128 * 1024 * 1024
 
 _Choice = TypeVar("_Choice", bound=enum.StrEnum)
 _BYTE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_MOST_DIGITS = 18
+"""Longer numbers do not fit the 63 bits that Delta and Spark have for versions and sizes."""
+_MOST_SHOWN = 60
 _BYTES = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 
 
@@ -120,6 +140,12 @@ class ReadOptions:
                 " so the range is empty.",
                 hint="The ending version is inclusive: give the starting version or a later one.",
             )
+        if _is_time(self.start) and _is_time(self.end) and _time(self.end) < _time(self.start):
+            raise UsageError(
+                f"The option endingTimestamp={self.end} comes before startingTimestamp="
+                f"{self.start}, so the range is empty.",
+                hint="The ending time is inclusive: give the starting time or a later one.",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,12 +173,25 @@ class WriteOptions:
         )
 
 
+@contextmanager
+def naming(option: str, text: object) -> Iterator[None]:
+    """Let errors about what a table has say which option asks for it."""
+    try:
+        yield
+    except (MissingVersionError, UsageError) as error:
+        raise type(error)(
+            f"The option {option}={text} cannot be met. {error.message}",
+            hint="Give what the table's log still has, or leave the option out.",
+        ) from error
+
+
 def _known(options: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
     by_lower = {name.lower(): name for name in names}
     given: dict[str, str] = {}
     for key, value in options.items():
         name = by_lower.get(key.lower())
         if name is None:
+            _refuse_deltas(key)
             close = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=0.5)
             near = f"did you mean {by_lower[close[0]]}? " if close else ""
             raise UsageError(
@@ -161,6 +200,12 @@ def _known(options: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
             )
         given[name] = str(value).strip()
     return given
+
+
+def _refuse_deltas(key: str) -> None:
+    for name, instead in DELTA_OPTIONS.items():
+        if key.lower() == name.lower():
+            raise UsageError(f"The option {name} is one of Delta's own source.", hint=instead)
 
 
 def _required_path(given: Mapping[str, str], example: str) -> str:
@@ -178,12 +223,31 @@ def _one_of(given: Mapping[str, str], version: str, timestamp: str) -> str:
             hint="Give one of them.",
         )
     text = given.get(timestamp, "")
-    if timestamp in given and not re.match(r"^\d{4}-\d{2}-\d{2}", text):
+    if timestamp in given:
+        _check_time(timestamp, text)
+    return text
+
+
+def _check_time(name: str, text: str) -> None:
+    try:
+        is_time = isinstance(parse_point(text), datetime.datetime)
+    except UsageError:
+        is_time = False
+    if not is_time or not re.match(r"^\d{4}-\d{2}-\d{2}", text):
         raise UsageError(
-            f"The option {timestamp}={text!r} is no timestamp.",
+            f"The option {name}={_shown(text)} is no timestamp.",
             hint="Write it like 2024-02-29, 2024-02-29 12:34:56 or 2024-02-29T12:34:56.123Z.",
         )
-    return text
+
+
+def _is_time(text: str) -> bool:
+    return bool(text) and text != "latest" and not text.isdigit()
+
+
+def _time(text: str) -> datetime.datetime:
+    time = parse_point(text)
+    assert isinstance(time, datetime.datetime)
+    return time
 
 
 def _version(given: Mapping[str, str], name: str, *, allow_latest: bool) -> str:
@@ -192,9 +256,9 @@ def _version(given: Mapping[str, str], name: str, *, allow_latest: bool) -> str:
     text = given[name]
     if allow_latest and text.lower() == "latest":
         return "latest"
-    if not (text.isascii() and text.isdigit()):
+    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
         allowed = "a version number or `latest`" if allow_latest else "a version number"
-        raise UsageError(f"The option {name}={text!r} is not {allowed}.")
+        raise UsageError(f"The option {name}={_shown(text)} is not {allowed}.")
     return str(int(text))
 
 
@@ -202,6 +266,12 @@ def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
     if "columns" not in given:
         return ()
     names = tuple(name.strip() for name in given["columns"].split(","))
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UsageError(
+            f"The option columns={given['columns']!r} names {twice[0]} twice.",
+            hint="Name each column once.",
+        )
     if not all(names):
         raise UsageError(
             f"The option columns={given['columns']!r} names no column between two commas.",
@@ -234,20 +304,24 @@ def _choice(given: Mapping[str, str], name: str, kind: type[_Choice], default: _
 
 def _read_limit(given: Mapping[str, str]) -> ReadLimit:
     files = given.get("maxFilesPerTrigger", str(DEFAULT_READ_LIMIT.max_files))
-    if not (files.isascii() and files.isdigit() and int(files) > 0):
-        raise UsageError(f"The option maxFilesPerTrigger={files!r} is no number above 0.")
+    if not (files.isascii() and files.isdigit() and len(files) <= _MOST_DIGITS and int(files) > 0):
+        raise UsageError(f"The option maxFilesPerTrigger={_shown(files)} is no number above 0.")
     size = given.get("maxBytesPerTrigger", str(DEFAULT_READ_LIMIT.max_bytes))
     return ReadLimit(max_files=int(files), max_bytes=_byte_count("maxBytesPerTrigger", size))
 
 
 def _byte_count(name: str, text: str) -> int:
-    match = _BYTES.fullmatch(text)
+    match = _BYTES.fullmatch(text) if text.isascii() and len(text) <= _MOST_DIGITS else None
     count = int(match[1]) * _BYTE_UNITS[match[2].lower()] if match else 0
     if count <= 0:
         raise UsageError(
-            f"The option {name}={text!r} is no size.", hint="Write it like 256m or 1g."
+            f"The option {name}={_shown(text)} is no size.", hint="Write it like 256m or 1g."
         )
     return count
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}...")
 
 
 def _seconds(given: Mapping[str, str], name: str, default: float) -> float:

@@ -21,6 +21,7 @@ from tailerd.sinks.file_config import FileSinkConfig
 from tailerd.sinks.stream import StreamSinkConfig
 from tailerd.spark.change_rows import change_batches
 from tailerd.spark.progress import FIRST_VERSION, LAST_VERSION, OBSERVED
+from tailerd.spark.query_checkpoint import check_checkpoint
 from tailerd.spark.query_errors import error_of
 
 
@@ -41,6 +42,7 @@ def start_query(
     Raises:
         TailerdError: What was wrong, as the query's Python process raised it.
     """
+    check_checkpoint(checkpoint)
     try:
         options = read_options(table)
         if schema_version is not None:

@@ -6,8 +6,9 @@ micro-batch reads the same rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -22,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from tailerd.changefeed.limits import ReadLimit as AdmissionLimit
 from tailerd.changefeed.offset import Offset, Version
-from tailerd.errors import UsageError
+from tailerd.errors import MissingVersionError, TableRecreatedError, UsageError
 from tailerd.spark.arrow_schema import declared_schema
 from tailerd.spark.change_range import (
     UNLIMITED,
@@ -47,6 +48,18 @@ from tailerd.spark.spark_offset import (
 )
 from tailerd.spark.table_source import FollowedTable
 from tailerd.storage.s3.settings import use_settings
+
+_T = TypeVar("_T")
+_HINTS = {
+    MissingVersionError: (
+        "Its rows are lost to this query. Start one with a new checkpointLocation, which begins"
+        " with the table's rows, and raise delta.logRetentionDuration."
+    ),
+    TableRecreatedError: (
+        "Give the path of the table the checkpoint was begun with, or start the query with a new"
+        " checkpointLocation."
+    ),
+}
 
 WAIT_SECONDS = 1.0
 """How long an idle `latestOffset` waits for a commit before it answers that nothing is new."""
@@ -169,12 +182,12 @@ class _Follower:
 
     def latest(self, start: Offset, limit: AdmissionLimit) -> Offset:
         wait = 0.0 if self._ends_at_head or self._is_finished(start) else WAIT_SECONDS
-        found = self._loop.call(self._table.latest(start, limit, wait))
+        found = self._call(self._table.latest(start, limit, wait))
         end = clamped(found, start=start, end=self._end)
         if end is self._end:
             # What it was called before the stream came there is not what another process expects.
             end = self._loop.call(self._table.source.offset_at(end.version))
-        self._planned = self._loop.call(self._boundary.reach(self._table.source, start, end))
+        self._planned = self._call(self._boundary.reach(self._table.source, start, end))
         return self._planned
 
     def head(self) -> OffsetFields | None:
@@ -206,8 +219,8 @@ class _Follower:
         if not start.is_before(end):
             return []
         source = self._table.source
-        self._loop.call(self._boundary.require(source, start, end, schema_version))
-        return pack(self._loop.call(tasks_between(source, start, end)))
+        self._call(self._boundary.require(source, start, end, schema_version))
+        return pack(self._call(tasks_between(source, start, end)))
 
     def commit(self, end: Offset) -> None:
         self._loop.call(self._table.source.commit(end))
@@ -215,6 +228,13 @@ class _Follower:
     def close(self) -> None:
         self._loop.call(self._table.aclose())
         self._loop.close()
+
+    def _call(self, work: Coroutine[None, None, _T]) -> _T:
+        """Run work with offsets of the checkpoint; what is wrong with these is mended there."""
+        try:
+            return self._loop.call(work)
+        except (MissingVersionError, TableRecreatedError) as error:
+            raise type(error)(error.message, hint=_HINTS[type(error)]) from error
 
     def _is_finished(self, start: Offset) -> bool:
         return self._end is not None and not start.is_before(self._end)

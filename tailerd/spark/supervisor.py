@@ -24,6 +24,7 @@ from tailerd.spark.engine import SparkEngine
 from tailerd.spark.kept_offsets import check_not_shared
 from tailerd.spark.progress import ENGINE, BatchReport, events_of
 from tailerd.spark.queries import start_query
+from tailerd.spark.query_checkpoint import with_checkpoint
 from tailerd.spark.query_run import QueryRun, first_of
 from tailerd.spark.schema_boundary import named_version
 from tailerd.telemetry import Telemetry, events
@@ -85,6 +86,7 @@ class SparkPipeline:
         self._schema_version: int | None = None
         self._schemas_tried: set[int] = set()
         self._last_end = ""
+        self._checkpoint = Path(engine.config.state).absolute() / "spark" / name
 
     def stop(self) -> None:
         """Ask `run` to let the running micro-batch finish and return."""
@@ -108,6 +110,7 @@ class SparkPipeline:
                 break
             if isinstance(failure, SchemaChangedError) and self._takes_schema_of(failure):
                 continue
+            failure = with_checkpoint(failure, self._checkpoint)
             if not self._may_retry(failure):
                 self._engine.telemetry.emit(
                     events.PipelineFailed(
@@ -145,7 +148,7 @@ class SparkPipeline:
             spark,
             self._name,
             self._table,
-            state / "spark" / self._name,
+            self._checkpoint,
             once=self._engine.once,
             schema_version=self._schema_version,
         )

@@ -16,7 +16,7 @@ from tailerd.errors import ChecksumMismatchError
 from tailerd.sources.base import Backlog
 from tailerd.sources.delta.read import rows_schema
 from tailerd.sources.delta.source import DeltaChangeSource
-from tailerd.spark.options import ReadOptions
+from tailerd.spark.options import ReadOptions, naming
 from tailerd.storage.locate import locate
 from tailerd.watchers.base import Watcher
 from tailerd.watchers.hints import HintBoard
@@ -56,11 +56,13 @@ async def declared_columns(options: ReadOptions) -> tuple[pa.Schema, Version]:
     version = Version((await source.initial_offset("latest")).version - 1)
     wanted = options.schema_version
     if wanted is None and options.end:
-        wanted = Version(min(await source.end_version(options.end), version))
+        with naming("endingVersion" if options.end.isdigit() else "endingTimestamp", options.end):
+            wanted = Version(min(await source.end_version(options.end), version))
     if wanted is None and not options.columns:
         return await source.arrow_schema(), version
     wanted = version if wanted is None else wanted
-    snapshot = await LogReader(*locate(options.path)).open(wanted, with_files=False)
+    with naming("schemaVersion", wanted):
+        snapshot = await LogReader(*locate(options.path)).open(wanted, with_files=False)
     return rows_schema(snapshot.state.schema, options.columns or None), wanted
 
 

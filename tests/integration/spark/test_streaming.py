@@ -237,6 +237,7 @@ def test_a_checkpoint_of_another_table_is_refused(spark: SparkSession, tmp_path:
     other.append([{"id": 1, "name": "x"}])
     error = _failure(Stream(spark, other.folder, tmp_path))
     assert type(error) is TableRecreatedError
+    assert "start the query with a new checkpointLocation" in str(error)
 
 
 def test_an_end_that_a_stream_cannot_know_is_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -106,11 +106,15 @@ def _json_rows(folder: Path) -> list[dict[str, Any]]:
 def test_once_delivers_every_table_to_its_sink_and_a_bad_one_stops_alone(tmp_path: Path) -> None:
     table = _table(tmp_path / "orders")
     source = {"path": str(table.folder), "from": "snapshot"}
+    checkpoint = tmp_path / "state/spark/damaged"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "metadata").touch()
     run = Supervised(
         tmp_path,
         {
             "shown": {**source, "from": "1", "sink": {"kind": "console"}},
             "missing": {**source, "path": str(tmp_path / "no"), "sink": {"kind": "console"}},
+            "damaged": {**source, "sink": {"kind": "console"}},
             "kept": {**source, "sink": {"kind": "file", "path": str(tmp_path / "kept")}},
             "streamed": {
                 **source,
@@ -135,6 +139,8 @@ def test_once_delivers_every_table_to_its_sink_and_a_bad_one_stops_alone(tmp_pat
     assert sorted(row["id"] for row in _json_rows(tmp_path / "kept")) == [0, 1, 10, 11, 20, 21]
     assert pq.read_table(tmp_path / "streamed").num_rows == 6
     assert [e["error_code"] for e in run.of("PipelineFailed", "missing")] == ["not_a_table"]
+    [failed] = run.of("PipelineFailed", "damaged")
+    assert f"`rm -r {checkpoint}`" in failed["hint"]
     for name, rows in (("shown", 4), ("kept", 6), ("streamed", 6)):
         assert run.delivered(name) == rows
         assert run.of("BacklogMeasured", name)[-1]["versions"] == 0

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import string
+
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.errors import UsageError
-from tailerd.spark.options import OutputFormat, ReadOptions, WriteOptions
+from tailerd.spark.options import (
+    READ_OPTIONS,
+    WRITE_OPTIONS,
+    OutputFormat,
+    ReadOptions,
+    WriteOptions,
+)
 
 
 def test_every_option_is_read_whatever_its_case() -> None:
@@ -41,10 +51,28 @@ def test_without_options_the_defaults_are_those_of_delta() -> None:
     ("options", "named", "said"),
     [
         ({"startingverson": "1"}, "startingverson", "did you mean startingVersion?"),
-        ({"readChangeFeed": "true"}, "readChangeFeed", "The options are path"),
+        ({"entirelyElse": "true"}, "entirelyElse", "The options are path"),
+        ({"readchangefeed": "true"}, "readChangeFeed", "Leave it out"),
+        ({"versionAsOf": "3"}, "versionAsOf", "snapshot=true and endingVersion"),
         ({"startingVersion": "1", "startingTimestamp": "2024-01-01"}, "startingTimestamp", "one"),
         ({"endingVersion": "1", "endingTimestamp": "2024-01-01"}, "endingTimestamp", "one of them"),
         ({"startingVersion": "5", "endingVersion": "4"}, "endingVersion=4", "inclusive"),
+        (
+            {"startingTimestamp": "2024-01-02", "endingTimestamp": "2024-01-01T23:59:59Z"},
+            "endingTimestamp=2024-01-01T23:59:59Z",
+            "range is empty",
+        ),
+        ({"endingTimestamp": "2024-02-30"}, "endingTimestamp", "Write it like 2024-02-29"),
+        ({"startingVersion": "9" * 5000}, "startingVersion", "version number or `latest`"),
+        ({"endingVersion": "-3"}, "endingVersion='-3'", "version number"),
+        ({"schemaVersion": "-3"}, "schemaVersion='-3'", "version number"),
+        ({"maxFilesPerTrigger": "-1"}, "maxFilesPerTrigger='-1'", "above 0"),
+        ({"maxFilesPerTrigger": "9" * 5000}, "maxFilesPerTrigger", "above 0"),
+        ({"maxBytesPerTrigger": "9" * 5000}, "maxBytesPerTrigger", "256m"),
+        ({"maxBytesPerTrigger": "-1g"}, "maxBytesPerTrigger='-1g'", "no size"),
+        ({"pollInterval": "-1"}, "pollInterval='-1'", "2s"),
+        ({"columns": "a,,b"}, "columns='a,,b'", "between two commas"),
+        ({"columns": "a, b,a"}, "columns='a, b,a'", "names a twice"),
         ({"startingVersion": "latest", "snapshot": "true"}, "snapshot=true", "contradict"),
         ({"startingVersion": "-1"}, "startingVersion", "version number or `latest`"),
         ({"startingVersion": "²"}, "startingVersion", "version number or `latest`"),
@@ -80,3 +108,31 @@ def test_the_sink_writes_json_lines_unless_told_otherwise() -> None:
     assert WriteOptions.parse({"path": "/out", "output": "Parquet"}).output is OutputFormat.PARQUET
     with pytest.raises(UsageError, match=r"output='csv' is none of jsonl, parquet"):
         WriteOptions.parse({"path": "/out", "output": "csv"})
+
+
+ALPHABET = string.ascii_letters
+
+
+@given(data=st.data(), name=st.sampled_from(sorted({*READ_OPTIONS, *WRITE_OPTIONS})))
+def test_a_misspelt_option_is_answered_with_the_right_name(data: st.DataObject, name: str) -> None:
+    kind, known = (
+        (WriteOptions, WRITE_OPTIONS) if name in WRITE_OPTIONS else (ReadOptions, READ_OPTIONS)
+    )
+    place = data.draw(st.integers(0, len(name) - 2))
+    letter = data.draw(st.sampled_from(ALPHABET))
+    wrong = data.draw(
+        st.sampled_from(
+            [
+                name[:place] + name[place + 1 :],
+                name[:place] + letter + name[place:],
+                name[:place] + letter + name[place + 1 :],
+                name[:place] + name[place + 1] + name[place] + name[place + 2 :],
+                name[:place] + "_" + name[place:],
+                name.upper() + letter,
+            ]
+        )
+    )
+    assume(wrong.lower() not in {each.lower() for each in known})
+    with pytest.raises(UsageError) as raised:
+        kind.parse({"path": "/data/orders", wrong: "1"})
+    assert f"did you mean {name}?" in str(raised.value)

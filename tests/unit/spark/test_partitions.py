@@ -21,6 +21,7 @@ from tailerd.spark.partitions import (
     TaskShare,
     pack,
 )
+from tests.benchmarks.measuring import run_process
 
 _MIB = 1024 * 1024
 _SCHEMA = TableSchema('{"type":"struct","fields":[]}')
@@ -77,9 +78,24 @@ def test_a_large_change_file_is_not_divided_between_the_images_of_an_update() ->
 
 
 def test_a_file_of_middling_size_is_a_partition_of_its_own() -> None:
-    partitions = pack([_task(0, 1000), _task(1, 60 * _MIB), _task(2, 1000)])
+    partitions = pack([_task(0, 16 * _MIB), _task(1, 60 * _MIB), _task(2, 16 * _MIB)])
     assert [1] in _positions(partitions)
     assert list(chain(*_positions(partitions))) == [0, 1, 2]
+
+
+def test_what_is_loaded_is_left_out_of_the_collection_after_each_task() -> None:
+    program = """
+        import gc
+        import pyarrow as pa
+        from tailerd.spark.partitions import read_partition
+        list(read_partition(None, pa.schema([]), may_drop=False))
+        frozen = gc.get_freeze_count()
+        list(read_partition(None, pa.schema([]), may_drop=False))
+        result = [frozen, gc.get_freeze_count()]
+    """
+    first, second = run_process(program).result
+    assert first > 10_000
+    assert second == first
 
 
 def test_a_partition_shares_one_schema_when_pickled() -> None:
