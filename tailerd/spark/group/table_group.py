@@ -23,8 +23,9 @@ from tailerd.errors import TailerdError
 from tailerd.spark.checkpoints import batch_end, logged_batches
 from tailerd.spark.engine import SparkEngine
 from tailerd.spark.group.assignments import CHECKPOINT_FOLDER
+from tailerd.spark.group.deliveries import RecordSink
 from tailerd.spark.group.group_offset import GroupOffset
-from tailerd.spark.group.group_query import start_group_query
+from tailerd.spark.group.group_query import group_sink, start_group_query
 from tailerd.spark.group.holds import Hold, read_holds, unmarked, write_holds
 from tailerd.spark.group.members import GroupTable, Members
 from tailerd.spark.group.report import REPORT_FILE, SourceReport
@@ -83,6 +84,7 @@ class TableGroup:
         self._emptied = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._query: QueryRun | None = None
+        self._sink: RecordSink | None = None
         self._holds: dict[str, Hold] = {}
         self._sinks: Mapping[str, GroupTable] = {}
         self._heard = SourceReport()
@@ -185,16 +187,19 @@ class TableGroup:
             watching.cancel()
             await asyncio.wait([watching])
             self._query = None
+            if self._sink is not None:
+                await asyncio.to_thread(self._sink.close)
             await self._hear()
 
     def _start(self, spark: SparkSession) -> StreamingQuery:
+        def tables() -> Mapping[str, GroupTable]:
+            return self._sinks
+
+        if self._sink is None:
+            telemetry = self._engine.telemetry
+            self._sink = group_sink(self._name, self._folder, tables, telemetry)
         return start_group_query(
-            spark,
-            self._name,
-            self._folder,
-            lambda: self._sinks,
-            telemetry=self._engine.telemetry,
-            once=self._engine.once,
+            spark, self._name, self._folder, self._sink, once=self._engine.once
         )
 
     async def _watch(self) -> None:
