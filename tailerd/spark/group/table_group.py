@@ -26,7 +26,7 @@ from tailerd.spark.group.assignments import CHECKPOINT_FOLDER
 from tailerd.spark.group.deliveries import RecordSink
 from tailerd.spark.group.group_offset import GroupOffset
 from tailerd.spark.group.group_query import group_sink, start_group_query
-from tailerd.spark.group.holds import Hold, read_holds, unmarked, write_holds
+from tailerd.spark.group.holds import Hold, held_back, read_holds, unmarked, write_holds
 from tailerd.spark.group.members import GroupTable, Members
 from tailerd.spark.group.report import REPORT_FILE, SourceReport
 from tailerd.spark.progress import BatchReport
@@ -263,23 +263,15 @@ class TableGroup:
         if found is None or batch is None or found[0] not in batch.begins:
             return False
         name, error = found
-        runner, entry, begin = self._runners.get(name), batch.tables[name], batch.begins[name]
-        before = self._holds.get(name)
-        attempt = 1 + (before.attempt if before is not None and before.begin == begin else 0)
+        runner, before = self._runners.get(name), self._holds.get(name)
+        attempt = 1 + (
+            before.attempt if before is not None and before.begin == batch.begins[name] else 0
+        )
         most = None if runner is None else runner.max_attempts
         may_retry = error.retryable and (most is None or attempt <= most)
         wait = Backoff().wait_seconds(attempt - 1, random.Random()) if may_retry else 0.0
-        self._holds = {
-            other: hold
-            for other, hold in self._holds.items()
-            if other in batch.tables and hold.counts(batch.tables[other])
-        }
-        self._holds[name] = Hold(
-            number=batch.number,
-            generation=entry.generation,
-            begin=begin,
-            attempt=attempt,
-            retry_at=time.time() + wait,
+        self._holds = held_back(
+            self._holds, batch, name, attempt=attempt, retry_at=time.time() + wait
         )
         await asyncio.to_thread(write_holds, self._folder, self._holds)
         if runner is not None and may_retry:
