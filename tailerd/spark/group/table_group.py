@@ -225,6 +225,9 @@ class TableGroup:
         if report == self._heard or report.members < 0:
             return
         self._heard = report
+        if self._query is not None:
+            # A first batch may take minutes.
+            self._query.answered()
         for name, (_, number) in list(self._leaving.items()):
             if report.members >= number:
                 del self._leaving[name]

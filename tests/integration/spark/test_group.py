@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tailerd.assembly import reset_offset, saved_offset
 from tailerd.config import Config
+from tailerd.pipeline.state_place import FolderState
 from tailerd.spark.kept_offsets import spark_offset
 from tailerd.telemetry.events import OffsetSaved, PipelineFailed
 from tests.integration.spark.grouped import (
@@ -163,6 +165,27 @@ def test_a_repeated_batch_replaces_its_own_files_whoever_is_still_there(
         newest.with_suffix(".kept").rename(newest)
         await run_to_heads(spark, config)
         assert {name: lines(tmp_path, name) for name in tables} == before
+
+    asyncio.run(scenario())
+
+
+def test_a_table_of_a_group_is_reset_and_the_others_stay(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    _, tables = _tables(tmp_path, 2, ("0",))
+    config = configured(tmp_path, tables)
+
+    async def scenario() -> None:
+        await run_to_heads(spark, config)
+        offset = await reset_offset(config, "t0", "1", state=FolderState(Path(config.state)))
+        assert offset.version == 1
+        assert await saved_offset(config, "t0") == offset
+        run = await run_to_heads(spark, config)
+        assert [run.delivered(name) for name in tables] == [4, 0]
+        assert versions(lines(tmp_path, "t0")) == [0, 0, 1, 1, 2, 2, 1, 1, 2, 2]
+        now = await saved_offset(config, "t0")
+        assert now is not None
+        assert now.version == 3
 
     asyncio.run(scenario())
 
