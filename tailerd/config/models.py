@@ -245,3 +245,8 @@ def _check_engine(name: str, engine: str, table: TableConfig) -> None:
             f"tables.{name}.sink.kind is {sink.kind!r}, which the {engine} engine cannot write to.",
             hint=f"Set tables.{name}.engine to {' or '.join(sorted(sink.engines))}.",
         )
+    if option := sink.missing_on(engine):
+        raise ConfigError(
+            f"tables.{name}.sink has {option}, which the {engine} engine does not have.",
+            hint=f"Leave it out, or set tables.{name}.engine to arrow.",
+        )

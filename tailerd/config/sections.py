@@ -63,6 +63,10 @@ class SinkConfig(BaseModel):
         """Return how often a row may come, in the words of `delivery`."""
         return "at-least-once"
 
+    def missing_on(self, engine: str) -> str:
+        """Return an option that is set and that an engine does not have; empty when it has all."""
+        return ""
+
 
 class SparkConfig(BaseModel):
     """The Spark session of the tables with `engine: spark`."""

@@ -65,6 +65,10 @@ class QueryRun:
         except TailerdError as error:
             return error
 
+    def answered(self) -> None:
+        """Hear that the query lives, from somebody in the event loop who knows."""
+        self._answered.set()
+
     def reported(self, report: BatchReport) -> None:
         """Pass a report on; called from Spark's callback thread."""
         self._on_report(report)

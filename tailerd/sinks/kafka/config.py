@@ -72,10 +72,9 @@ class ColumnPartition(BaseModel):
 class KafkaSinkConfig(SinkConfig):
     """A Kafka topic, or several."""
 
-    engines: ClassVar[frozenset[str]] = frozenset({"arrow"})
     implementation: ClassVar[str] = "tailerd.sinks.kafka.sink:KafkaSink"
 
-    kind: Literal["kafka"] = Field(description="Kafka topics. Arrow engine.")
+    kind: Literal["kafka"] = Field(description="Kafka topics.")
     bootstrap_servers: list[str] = Field(
         min_length=1,
         description="Brokers to ask first, host:port.",
@@ -295,6 +294,15 @@ class KafkaSinkConfig(SinkConfig):
         if self.transactional_id is None:
             return ""
         return f"transactional_id {self.transactional_id} at {','.join(self.bootstrap_servers)}"
+
+    def missing_on(self, engine: str) -> str:
+        """Return an option that is set and that an engine does not have."""
+        unable = {
+            "transaction_topic": self.transaction_topic is not None,
+            "heartbeat_interval": self.heartbeat_interval is not None,
+            "offsets: kafka": self.offsets == "kafka" and not self.is_exactly_once,
+        }
+        return next((name for name, is_set in unable.items() if is_set and engine == "spark"), "")
 
     @property
     def is_exactly_once(self) -> bool:

@@ -47,6 +47,13 @@ def prepare_to_join(producer: KafkaProducer, *, backoff_seconds: float) -> None:
     keep_requests(producer, backoff_seconds)
 
 
+def lead(producer: KafkaProducer) -> None:
+    """Let the end of the transaction this producer began reach brokers where only others wrote."""
+    manager = producer._transaction_manager
+    with manager._lock:
+        manager._transaction_started = True
+
+
 def join(producer: KafkaProducer, transaction: SharedTransaction) -> None:
     """Write into a transaction from now on. Nothing may be in flight.
 

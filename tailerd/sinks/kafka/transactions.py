@@ -64,11 +64,21 @@ class Transactions:
         transactional_id: str,
         connection: Connection,
         slow_hint: str = _HINT,
+        is_timed: bool = True,
     ) -> None:
+        """Prepare; nothing is claimed.
+
+        Args:
+            producer: Has the id.
+            transactional_id, connection: Its.
+            slow_hint: What helps where a transaction takes too long.
+            is_timed: Whether it ends here before its time is over; else the brokers end it.
+        """
         self._producer = producer
         self._id = transactional_id
         self._connection = connection
         self._slow_hint = slow_hint
+        self._is_timed = is_timed
         limit_ms = connection.number("transaction_timeout_ms", DEFAULT_TRANSACTION_TIMEOUT_MS)
         self._limit_seconds = limit_ms / 1000
         self._began: float | None = None
@@ -123,7 +133,7 @@ class Transactions:
         Raises:
             SinkTooSlowError: There is not; it says what to change.
         """
-        if self._age_seconds() > self._limit_seconds * _USABLE:
+        if self._is_timed and self._age_seconds() > self._limit_seconds * _USABLE:
             raise SinkTooSlowError(
                 f"A delivery takes longer than {self._limit_seconds * _USABLE:.0f} s, so the"
                 " brokers would end its transaction before it is committed.",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
+
+from pyspark.sql import DataFrame
 
 from tailerd.spark.progress import ENGINE
 from tailerd.telemetry.events import DeliveryAcknowledged
@@ -37,3 +40,31 @@ class TableDelivery:
             bytes=self.size_bytes,
             duration_seconds=duration_seconds,
         )
+
+
+class RecordSink(Protocol):
+    """Writes batches of encoded records; blocking, in the daemon's process.
+
+    A batch that is written again, with the same id, replaces what the first try left, or writes
+    nothing where that was complete.
+    """
+
+    def recover(self) -> object:
+        """Settle what a predecessor left; called before each start of the query.
+
+        Raises:
+            TailerdError: No batch could be written.
+        """
+        ...
+
+    def write(self, records: DataFrame, batch_id: int) -> Iterable[TableDelivery]:
+        """Write a batch; when this returns, it is durable.
+
+        Raises:
+            TailerdError: It is not; where one table is at fault, marked with it.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free what it holds; it may be recovered again."""
+        ...

@@ -12,7 +12,7 @@ from tailerd.backoff import Backoff
 from tailerd.changefeed.change_task import ChangeMode, ChangeTask
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset
-from tailerd.errors import ChecksumMismatchError, TailerdError
+from tailerd.errors import BugError, ChecksumMismatchError, TailerdError
 from tailerd.sources.delta.source import DeltaChangeSource
 from tailerd.spark.change_range import clamped, tasks_between
 from tailerd.spark.group.group_offset import Entry
@@ -127,6 +127,10 @@ class FollowedMember:
             step = await self._planned(entry, limit, once=once)
         except TailerdError as error:
             self._failed(error, once=once)
+            return None
+        except Exception as error:  # noqa: BLE001 - told as this table's; the others go on
+            said = BugError(f"The table cannot be planned: {error!r}.", hint="Please report it.")
+            self._failed(said, once=once)
             return None
         self.bell.end_look(seen)
         self.trouble = None

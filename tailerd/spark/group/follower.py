@@ -96,7 +96,7 @@ class GroupFollower:
         return [
             await self._rows(name, end, steps.get(name) if number == end.number else None)
             for name in end.begins
-            if not self._is_held(name, end)
+            if not (self._is_held(name, end) or self._is_past(name, end))
         ]
 
     async def commit(self, end: GroupOffset) -> None:
@@ -178,6 +178,11 @@ class GroupFollower:
     def _is_held(self, name: str, end: GroupOffset) -> bool:
         hold = self._holds.get(name)
         return hold is not None and hold.counts(end.tables[name])
+
+    def _is_past(self, name: str, end: GroupOffset) -> bool:
+        """Tell whether the table has begun another life, before the batch was done."""
+        table = self._tables.get(name)
+        return table is not None and table.member.generation > end.tables[name].generation
 
     async def _rows(self, name: str, end: GroupOffset, step: Step | None) -> TableRows:
         table = self._tables.get(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import monotonic
 
@@ -11,58 +11,80 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tailerd.sinks.file_config import FileSinkConfig
+from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.spark.group.assignments import CHECKPOINT_FOLDER
-from tailerd.spark.group.deliveries import TableDelivery
+from tailerd.spark.group.deliveries import RecordSink
 from tailerd.spark.group.lines_sink import LinesFolder, LinesSink
 from tailerd.spark.group.members import GroupTable
 from tailerd.spark.group.records_source import FOLDER_OPTION, RECORDS_FORMAT, RecordsDataSource
 from tailerd.spark.query_errors import error_of
 from tailerd.telemetry import Telemetry
 
-_WriteBatch = Callable[[DataFrame, int], None]
+Tables = Callable[[], Mapping[str, GroupTable]]
+"""Says which tables a batch may have rows of."""
 
 
 def start_group_query(
-    spark: SparkSession,
-    name: str,
-    folder: Path,
-    tables: Callable[[], Mapping[str, GroupTable]],
-    *,
-    telemetry: Telemetry,
-    once: bool,
+    spark: SparkSession, name: str, folder: Path, sink: RecordSink, *, once: bool
 ) -> StreamingQuery:
     """Start the query of a group; blocking, seconds.
 
     Args:
         name: Of the group.
         folder: Of the group.
-        tables: All tables that a batch may have rows of, asked at every batch.
-        telemetry: Hears of deliveries.
+        sink: Where batches go.
         once: Whether it ends at the tables' present heads.
 
     Raises:
         TailerdError: What was wrong.
     """
+
+    def write(records: DataFrame, batch_id: int) -> None:
+        sink.write(records, batch_id)
+
+    sink.recover()
     spark.dataSource.register(RecordsDataSource)
     try:
         records = spark.readStream.format(RECORDS_FORMAT).option(FOLDER_OPTION, str(folder)).load()
-        writer = records.writeStream.foreachBatch(_to_files(tables, telemetry)).queryName(name)
+        writer = records.writeStream.foreachBatch(write).queryName(name)
         writer = writer.option("checkpointLocation", str(folder / CHECKPOINT_FOLDER))
         return (writer.trigger(availableNow=True) if once else writer).start()
     except PySparkException as error:
         raise error_of(str(error)) from error
 
 
-def _to_files(tables: Callable[[], Mapping[str, GroupTable]], telemetry: Telemetry) -> _WriteBatch:
-    sink = LinesSink(lambda: _folders(tables()))
+def group_sink(name: str, folder: Path, tables: Tables, telemetry: Telemetry) -> RecordSink:
+    """Return the sink of a group, which tells of deliveries; there is at least one table."""
+    kinds = {table.config.sink.kind for table in tables().values()}
+    if kinds == {"file"}:
+        return _Told(LinesSink(lambda: _folders(tables())), "file", telemetry)
+    # Loads the client, which files do without.
+    from tailerd.spark.kafka.group_sink import KafkaGroupSink
 
-    def write(records: DataFrame, batch_id: int) -> None:
+    checkpoint = folder / CHECKPOINT_FOLDER
+    kafka = KafkaGroupSink(lambda: _topics(tables()), checkpoint, name, telemetry)
+    return _Told(kafka, "kafka", telemetry)
+
+
+class _Told:
+    """A sink whose deliveries are told."""
+
+    def __init__(self, sink: RecordSink, kind: str, telemetry: Telemetry) -> None:
+        self._sink = sink
+        self._kind = kind
+        self._telemetry = telemetry
+
+    def recover(self) -> object:
+        return self._sink.recover()
+
+    def write(self, records: DataFrame, batch_id: int) -> tuple[()]:
         started = monotonic()
-        delivered: Iterable[TableDelivery] = sink.write(records, batch_id)
-        for delivery in delivered:
-            telemetry.emit(delivery.event("file", monotonic() - started))
+        for delivery in self._sink.write(records, batch_id):
+            self._telemetry.emit(delivery.event(self._kind, monotonic() - started))
+        return ()
 
-    return write
+    def close(self) -> None:
+        self._sink.close()
 
 
 def _folders(tables: Mapping[str, GroupTable]) -> dict[str, LinesFolder]:
@@ -75,3 +97,11 @@ def _folders(tables: Mapping[str, GroupTable]) -> dict[str, LinesFolder]:
         for name, table in tables.items()
         if isinstance(table.config.sink, FileSinkConfig)
     }
+
+
+def _topics(tables: Mapping[str, GroupTable]) -> dict[str, KafkaSinkConfig]:
+    """Return the sections; tables that were read from a file get the producer of those here."""
+    given = {name: table.kafka for name, table in tables.items() if table.kafka is not None}
+    running = [sink for name, sink in given.items() if not tables[name].is_leaving]
+    producer = running[0].producer if running else {}
+    return {name: sink.model_copy(update={"producer": producer}) for name, sink in given.items()}

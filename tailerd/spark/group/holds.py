@@ -28,7 +28,7 @@ from typing import cast
 from tailerd.changefeed.offset import Offset
 from tailerd.errors import BugError, TailerdError
 from tailerd.spark.group.durable import read_document, write_durably
-from tailerd.spark.group.group_offset import Entry
+from tailerd.spark.group.group_offset import Entry, GroupOffset
 
 HOLDS_FILE = "held.json"
 
@@ -89,6 +89,25 @@ def write_holds(folder: Path, holds: Holds) -> None:
         for name, each in holds.items()
     }
     write_durably(folder / HOLDS_FILE, document)
+
+
+def held_back(
+    holds: Holds, batch: GroupOffset, name: str, *, attempt: int, retry_at: float
+) -> dict[str, Hold]:
+    """Return the notes with which a batch may be repeated without a table that it moves."""
+    counting = {
+        other: hold
+        for other, hold in holds.items()
+        if other in batch.tables and hold.counts(batch.tables[other])
+    }
+    new = Hold(
+        number=batch.number,
+        generation=batch.tables[name].generation,
+        begin=batch.begins[name],
+        attempt=attempt,
+        retry_at=retry_at,
+    )
+    return {**counting, name: new}
 
 
 def stands_at(entry: Entry, hold: Hold | None) -> Offset:

@@ -73,15 +73,19 @@ Folders = Mapping[str, LinesFolder]
 
 
 class LinesSink:
-    """Writes batches, for `foreachBatch`, in the daemon's process; one for each start of a query.
-
-    Blocking.
-    """
+    """Implements `RecordSink`."""
 
     def __init__(self, folders: Callable[[], Folders]) -> None:
         """Ask `folders` at every batch where the lines of each table go."""
         self._folders = folders
         self._may_repeat = True
+
+    def recover(self) -> None:
+        """Expect the next batch to be a repetition."""
+        self._may_repeat = True
+
+    def close(self) -> None:
+        """Do nothing: files are open in tasks only."""
 
     def write(self, records: DataFrame, batch_id: int) -> Iterable[TableDelivery]:
         """Write the lines of a batch and give the files their names; they are durable then.

@@ -23,9 +23,10 @@ from tailerd.errors import TailerdError
 from tailerd.spark.checkpoints import batch_end, logged_batches
 from tailerd.spark.engine import SparkEngine
 from tailerd.spark.group.assignments import CHECKPOINT_FOLDER
+from tailerd.spark.group.deliveries import RecordSink
 from tailerd.spark.group.group_offset import GroupOffset
-from tailerd.spark.group.group_query import start_group_query
-from tailerd.spark.group.holds import Hold, read_holds, unmarked, write_holds
+from tailerd.spark.group.group_query import group_sink, start_group_query
+from tailerd.spark.group.holds import Hold, held_back, read_holds, unmarked, write_holds
 from tailerd.spark.group.members import GroupTable, Members
 from tailerd.spark.group.report import REPORT_FILE, SourceReport
 from tailerd.spark.progress import BatchReport
@@ -83,6 +84,7 @@ class TableGroup:
         self._emptied = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._query: QueryRun | None = None
+        self._sink: RecordSink | None = None
         self._holds: dict[str, Hold] = {}
         self._sinks: Mapping[str, GroupTable] = {}
         self._heard = SourceReport()
@@ -185,16 +187,19 @@ class TableGroup:
             watching.cancel()
             await asyncio.wait([watching])
             self._query = None
+            if self._sink is not None:
+                await asyncio.to_thread(self._sink.close)
             await self._hear()
 
     def _start(self, spark: SparkSession) -> StreamingQuery:
+        def tables() -> Mapping[str, GroupTable]:
+            return self._sinks
+
+        if self._sink is None:
+            telemetry = self._engine.telemetry
+            self._sink = group_sink(self._name, self._folder, tables, telemetry)
         return start_group_query(
-            spark,
-            self._name,
-            self._folder,
-            lambda: self._sinks,
-            telemetry=self._engine.telemetry,
-            once=self._engine.once,
+            spark, self._name, self._folder, self._sink, once=self._engine.once
         )
 
     async def _watch(self) -> None:
@@ -220,6 +225,9 @@ class TableGroup:
         if report == self._heard or report.members < 0:
             return
         self._heard = report
+        if self._query is not None:
+            # A first batch may take minutes.
+            self._query.answered()
         for name, (_, number) in list(self._leaving.items()):
             if report.members >= number:
                 del self._leaving[name]
@@ -258,23 +266,15 @@ class TableGroup:
         if found is None or batch is None or found[0] not in batch.begins:
             return False
         name, error = found
-        runner, entry, begin = self._runners.get(name), batch.tables[name], batch.begins[name]
-        before = self._holds.get(name)
-        attempt = 1 + (before.attempt if before is not None and before.begin == begin else 0)
+        runner, before = self._runners.get(name), self._holds.get(name)
+        attempt = 1 + (
+            before.attempt if before is not None and before.begin == batch.begins[name] else 0
+        )
         most = None if runner is None else runner.max_attempts
         may_retry = error.retryable and (most is None or attempt <= most)
         wait = Backoff().wait_seconds(attempt - 1, random.Random()) if may_retry else 0.0
-        self._holds = {
-            other: hold
-            for other, hold in self._holds.items()
-            if other in batch.tables and hold.counts(batch.tables[other])
-        }
-        self._holds[name] = Hold(
-            number=batch.number,
-            generation=entry.generation,
-            begin=begin,
-            attempt=attempt,
-            retry_at=time.time() + wait,
+        self._holds = held_back(
+            self._holds, batch, name, attempt=attempt, retry_at=time.time() + wait
         )
         await asyncio.to_thread(write_holds, self._folder, self._holds)
         if runner is not None and may_retry:

@@ -35,7 +35,7 @@ from tailerd.sinks.kafka.connection import (
 )
 from tailerd.sinks.kafka.offset_topic import PARTITION, OffsetTopic
 from tailerd.sinks.kafka.outgoing import Outgoing
-from tailerd.sinks.kafka.shared_transaction import SharedTransaction
+from tailerd.sinks.kafka.shared_transaction import SharedTransaction, lead
 from tailerd.sinks.kafka.side_records import SideRecord, outgoing
 from tailerd.sinks.kafka.transactions import Claim, Transactions
 
@@ -125,6 +125,8 @@ class BatchTransaction:
             transactional_id=transactional_id,
             connection=connection,
             slow_hint=_SLOW_HINT,
+            # It begins with the first record, after whatever tasks had to do before.
+            is_timed=False,
         )
         self._sequences: dict[tuple[str, int], int] = {}
 
@@ -152,6 +154,8 @@ class BatchTransaction:
     def begin(self) -> SharedTransaction:
         """Begin; return what tasks need to join."""
         self._transactions.begin()
+        # What tasks wrote must be undone at once if it does not count: readers wait for its end.
+        lead(self._client)
         held = self._transactions.held
         return SharedTransaction(
             transactional_id=self._id,
@@ -211,7 +215,6 @@ class BatchTransaction:
         return held
 
     def _send(self, piece: Outgoing, acknowledgements: Acknowledgements) -> None:
-        self._transactions.check_time()
         try:
             self._client.partitions_for(piece.topic)
             left = self._sender.send(piece, acknowledgements)

@@ -37,6 +37,7 @@ from tailerd.spark.query_errors import error_of
 from tailerd.telemetry import Telemetry, events
 
 _ATTEMPTS = 3
+_SPECULATION = "spark.speculation"
 
 Sinks = Mapping[str, KafkaSinkConfig]
 
@@ -151,6 +152,12 @@ class KafkaGroupSink:
             raise BugError("A micro-batch came for a group without tables.")
         if not config.is_exactly_once:
             return summed(each.tables for each in self._run(records, batch_id, is_whole, None))
+        if records.sparkSession.sparkContext.getConf().get(_SPECULATION, "false") == "true":
+            raise ConfigError(
+                f"{_SPECULATION} is on, and two attempts of a task cannot write into one"
+                " transaction.",
+                hint="Leave it off, or choose delivery: at-least-once.",
+            )
         session = self._session or self._open(config)
         if self._last is not None and batch_id <= self._last.batch_id:
             return {}

@@ -33,17 +33,11 @@ def check_for_spark(config: KafkaSinkConfig, table: str) -> None:
     Raises:
         ConfigError: It cannot.
     """
-    unable = {
-        "transaction_topic": config.transaction_topic is not None,
-        "heartbeat_interval": config.heartbeat_interval is not None,
-        "offsets: kafka": config.offsets == "kafka" and not config.is_exactly_once,
-    }
-    for option, is_asked in unable.items():
-        if is_asked:
-            raise ConfigError(
-                f"The Kafka sink of {table} has {option}, which the Spark engine does not have.",
-                hint=f"Leave {option.partition(':')[0]} out, or set `engine: arrow` for the table.",
-            )
+    if option := config.missing_on("spark"):
+        raise ConfigError(
+            f"The Kafka sink of {table} has {option}, which the Spark engine does not have.",
+            hint=f"Leave {option.partition(':')[0]} out, or set `engine: arrow` for the table.",
+        )
 
 
 def check_group(sinks: Mapping[str, KafkaSinkConfig]) -> None:

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tailerd.assembly import reset_offset, saved_offset
 from tailerd.config import Config
+from tailerd.pipeline.state_place import FolderState
 from tailerd.spark.kept_offsets import spark_offset
 from tailerd.telemetry.events import OffsetSaved, PipelineFailed
 from tests.integration.spark.grouped import (
@@ -23,6 +25,9 @@ from tests.integration.spark.grouped import (
     run_to_heads,
     versions,
 )
+from tests.kafka.broker import Broker
+from tests.kafka.reader import read_topic
+from tests.kafka.topics import Topics
 from tests.tables.builder import TableBuilder
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -164,6 +169,27 @@ def test_a_repeated_batch_replaces_its_own_files_whoever_is_still_there(
     asyncio.run(scenario())
 
 
+def test_a_table_of_a_group_is_reset_and_the_others_stay(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    _, tables = _tables(tmp_path, 2, ("0",))
+    config = configured(tmp_path, tables)
+
+    async def scenario() -> None:
+        await run_to_heads(spark, config)
+        offset = await reset_offset(config, "t0", "1", state=FolderState(Path(config.state)))
+        assert offset.version == 1
+        assert await saved_offset(config, "t0") == offset
+        run = await run_to_heads(spark, config)
+        assert [run.delivered(name) for name in tables] == [4, 0]
+        assert versions(lines(tmp_path, "t0")) == [0, 0, 1, 1, 2, 2, 1, 1, 2, 2]
+        now = await saved_offset(config, "t0")
+        assert now is not None
+        assert now.version == 3
+
+    asyncio.run(scenario())
+
+
 def test_a_query_of_the_tables_own_becomes_part_of_a_group(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -194,3 +220,40 @@ def test_a_query_of_the_tables_own_becomes_part_of_a_group(
     left = sorted(file.name for file in out.iterdir())
     assert left == [*before[:2], "group-000001-0000000000-00000.jsonl"]
     shutil.rmtree(tmp_path / "state")
+
+
+@pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
+def test_tables_into_kafka_share_a_query_and_a_broken_one_is_held_back(
+    spark: SparkSession, kafka_broker: Broker, topics: Topics, tmp_path: Path, delivery: str
+) -> None:
+    built, tables = _tables(tmp_path, 3, ("0",))
+    names = {name: topics.create(partitions=2) for name in tables}
+    for name, table in tables.items():
+        table["sink"] = {
+            "kind": "kafka",
+            "bootstrap_servers": kafka_broker.plain,
+            "topic": names[name],
+            "key": ["id"],
+            "delivery": delivery,
+        }
+    config = configured(tmp_path, tables)
+    lost = max(built[1].folder.glob("*.parquet"), key=lambda path: path.name)
+    kept = lost.with_suffix(".kept")
+    lost.rename(kept)
+
+    async def scenario() -> None:
+        run = await run_to_heads(spark, config)
+        assert [e.error_code for e in run.of(PipelineFailed, "t1")] == ["missing_data_file"]
+        assert [run.delivered(name) for name in ("t0", "t2")] == [6, 6]
+        kept.rename(lost)
+        built[0].append([{"id": 0, "name": "later"}])
+        again = await run_to_heads(spark, config)
+        assert [again.delivered(name) for name in tables] == [1, 6, 0]
+        for name, topic in names.items():
+            found = read_topic(kafka_broker.plain, topic)
+            values = Counter(record.value for record in found)
+            # What a failed try left may come again where that is what was asked for.
+            given = values if delivery == "exactly-once" else Counter(set(values))
+            assert given == await arrow_lines(config.tables[name]), name
+
+    asyncio.run(scenario())

@@ -189,9 +189,13 @@ def test_all_tables_of_a_batch_become_visible_together_or_not_at_all(
     with started(group) as sink:
         with pytest.raises(SinkRefusedError, match=r"^\[table small\] A row of version 1"):
             sink.write(rows.frame(spark, 4), 0)
+        # It is undone at once: readers do not have to wait until its time is over.
+        with started(Group(kafka_broker, tmp_path / "other", fine)) as other:
+            other.write(Rows().add(1, [1000], topic=fine).frame(spark), 0)
+        assert [record.key for record in group.records()] == [b"1000"]
         sink.write(Rows().add(1, range(100), table="fine", topic=fine).frame(spark), 0)
 
-    assert len(group.records()) == 100
+    assert len(group.records()) == 101
     assert len(group.records(isolation="read_uncommitted")) >= 100
 
 

@@ -144,9 +144,14 @@ REFUSED = {
     "no sink": ("tables: {o: {path: x}}", ["tables.o.sink is missing"]),
     "sink without kind": ("tables: {o: {path: x, sink: {}}}", ["tables.o.sink.kind", "console"]),
     "unknown sink": ("tables: {o: {path: x, sink: {kind: fil}}}", ["'fil'", "`file`"]),
-    "kafka on Spark": (
-        "tables: {o: {path: x, sink: {kind: kafka, topic: t, bootstrap_servers: ['b:1']}}}",
-        ["'kafka'", "spark engine cannot", "Set tables.o.engine to arrow."],
+    "heartbeats on Spark": (
+        "tables: {o: {path: x, sink: {kind: kafka, topic: t, bootstrap_servers: ['b:1'],"
+        " heartbeat_interval: 1s}}}",
+        ["heartbeat_interval", "spark engine does not have", "set tables.o.engine to arrow."],
+    ),
+    "stream on Arrow": (
+        "engine: arrow\ntables: {o: {path: x, sink: {kind: stream, format: json}}}",
+        ["'stream'", "arrow engine cannot", "Set tables.o.engine to spark."],
     ),
     "table of a store not served": (
         "tables: {o: {path: 'gs://b/t', sink: {kind: console}}}",

@@ -87,7 +87,8 @@ def test_a_producer_joins_a_transaction_that_another_process_began() -> None:
         "_pending_partitions_in_transaction",
         "_partitions_in_transaction",
     }
-    assert known | {"_current_state", "_last_error"} <= attributes(TransactionManager, "__init__")
+    states = {"_current_state", "_last_error", "_transaction_started"}
+    assert known | states <= attributes(TransactionManager, "__init__")
     client = SimpleNamespace(_transaction_manager=manager)
     manager._partitions_in_transaction.add(TopicPartition("before", 0))
     join(
