@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
@@ -69,16 +69,20 @@ def command(
     """Show where every pipeline of the running daemon stands, or NAME alone.
 
     Read from the daemon's /status: state, version and head, lag, rows a second over the last
-    minute, the last error and when it is tried again.
+    minute, the last error and when it is tried again. What is wrong beside the tables (the queue of
+    notifications, a pattern of tables, the state) is told on standard error.
     """
     client = DaemonClient.of(url, config_path, token_file)
     is_screen = sys.stdout.isatty()
     while True:
-        shown = _tables(client, name)
+        status = client.status()
+        shown = _tables(status, client.url, name)
         if watch and is_screen and not as_json:
             write_bytes(sys.stdout.buffer, _TOP_OF_SCREEN)
         rows = shown if as_json else [row_of(table, time.time()) for table in shown]
         print_records(rows, _columns(is_screen=is_screen), as_json=as_json)
+        for line in trouble_lines(status):
+            click.echo(line, err=True)
         if not watch:
             return
         time.sleep(interval)
@@ -90,12 +94,19 @@ def _columns(*, is_screen: bool) -> tuple[str, ...]:
     return tuple(column for column in _COLUMNS if column not in _LEFT_OUT_WHERE_NARROW)
 
 
-def _tables(client: DaemonClient, name: str | None) -> list[dict[str, object]]:
-    tables = client.status().get("tables")
+def trouble_lines(status: Mapping[str, object]) -> Iterator[str]:
+    """Yield a line for each thing that is wrong beside the tables."""
+    troubles = status.get("troubles")
+    for trouble in troubles if isinstance(troubles, list) else ():
+        error = trouble.get("error") if isinstance(trouble, dict) else None
+        if isinstance(error, dict):
+            yield f"{trouble.get('part')} [{error.get('code')}]: {error.get('message')}"
+
+
+def _tables(status: Mapping[str, object], url: str, name: str | None) -> list[dict[str, object]]:
+    tables = status.get("tables")
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise DaemonRefusedError(
-            f"What answers at {client.url} shows no tables.", hint="Is it a tailerd?"
-        )
+        raise DaemonRefusedError(f"What answers at {url} shows no tables.", hint="Is it a tailerd?")
     if name is None:
         return tables
     found = [table for table in tables if table.get("table") == name]

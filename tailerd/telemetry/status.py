@@ -136,11 +136,15 @@ class StatusBoard:
         return {
             "ready": self.is_ready,
             "maintenance_process": process,
-            "troubles": [each.to_json() for each in self._troubles.troubles],
+            "troubles": self.troubles_json(),
             "tables": [
                 table.to_json(now_ms) | self._figures(table.table, now_ms) for table in self.tables
             ],
         }
+
+    def troubles_json(self) -> list[dict[str, object]]:
+        """Return what is wrong beside the tables."""
+        return [each.to_json() for each in self._troubles.troubles]
 
     def table_json(self, name: str) -> dict[str, object] | None:
         """Return what `/status` shows of one table; None for a name nobody knows."""

@@ -187,7 +187,8 @@ class FaultProxy:
         if fault is Fault.REFUSE:
             return _break(writer)
         if fault in _ERRORS:
-            writer.write(_error(*_ERRORS[fault], has_body=method != "HEAD"))
+            answer = _error(*_ERRORS[fault], method, is_s3=not body.startswith(b"Action="))
+            writer.write(answer)
             await writer.drain()
             return True
         if fault is Fault.NO_CONDITIONS:
@@ -195,7 +196,7 @@ class FaultProxy:
         if fault is Fault.DELAY:
             await asyncio.sleep(self.delay_seconds)
         if fault is Fault.NO_BATCHES and method == "POST":
-            writer.write(_error(501, "NotImplemented", has_body=True))
+            writer.write(_error(501, "NotImplemented", method, is_s3=True))
             return True
         undone = b""
         if fault is Fault.HALF_DELETED and method == "POST":
@@ -316,11 +317,12 @@ def _break(writer: asyncio.StreamWriter) -> bool:
     return False
 
 
-def _error(status: int, code: str, *, has_body: bool) -> bytes:
-    body = (
-        f'<?xml version="1.0" encoding="UTF-8"?><Error><Code>{code}</Code>'
-        f"<Message>The test says {code}.</Message></Error>"
-    ).encode()
+def _error(status: int, code: str, method: str, *, is_s3: bool) -> bytes:
+    """Return an answer; STS puts the same into another element."""
+    said = f"<Error><Code>{code}</Code><Message>The test says {code}.</Message></Error>"
+    whole = said if is_s3 else f"<ErrorResponse>{said}</ErrorResponse>"
+    body = f'<?xml version="1.0" encoding="UTF-8"?>{whole}'.encode()
+    has_body = method != "HEAD"
     length = len(body) if has_body else 0
     head = (
         f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: application/xml\r\n"

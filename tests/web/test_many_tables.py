@@ -137,3 +137,20 @@ def test_a_daemon_that_went_away_is_said_and_what_was_known_stays(open_page: Ope
         expect(page.locator(".row")).to_have_count(1)
     expect(page.locator("#link")).to_have_attribute("data-state", "lost")
     expect(page.locator(".row")).to_have_count(1)
+
+
+def test_what_is_wrong_beside_the_tables_stands_above_them_while_it_lasts(
+    site: Site, open_page: OpenPage
+) -> None:
+    site.add("orders")
+    page = open_page(site.url)
+    troubles = page.locator(".troubles")
+    expect(page.locator(".row")).to_have_count(1)
+    expect(troubles).to_be_hidden()
+    hint = "There is no queue <b>q</b>."
+    site.tell(
+        events.NotificationsFailed(path="q", error_code="queue_missing", attempt=1, hint=hint)
+    )
+    expect(troubles).to_have_text(f"notifications: {hint}", timeout=15_000)
+    site.tell(events.NotificationsResumed(path="q"))
+    expect(troubles).to_be_hidden(timeout=15_000)

@@ -12,11 +12,14 @@ from tailerd.config import Config, DiscoverConfig, Discovery
 from tailerd.config.discovery import with_tables_found
 from tailerd.config.sections import is_in_bucket
 from tailerd.delta.protocol.log_path import LOG_FOLDER
-from tailerd.errors import ConfigError, TailerdError
+from tailerd.errors import ConfigError, StorageError, TailerdError
 from tailerd.storage.base import ListsFolders
 from tailerd.storage.folder_pattern import FolderPattern
 from tailerd.storage.locate import locate
 from tailerd.telemetry import Telemetry, events
+
+LONGEST_LOOK_SECONDS = 60.0
+"""A daemon starts, and takes a changed configuration, after a look."""
 
 _RETRY_SECONDS = 30.0
 _LOOKS_BETWEEN_PROOFS = 10
@@ -141,10 +144,19 @@ class TableSearch:
         if not isinstance(store, ListsFolders):
             raise ConfigError(f"{pattern} is in a store that lists no folders.")
         known = group.folders if group.looks % _LOOKS_BETWEEN_PROOFS else []
-        found = FolderPattern(store, path, self._count).holding(
-            LOG_FOLDER, [folder.partition("://")[2] for folder in known]
-        )
-        return [f"s3://{folder}" for folder in await found]
+        search = FolderPattern(store, path, self._count)
+        try:
+            async with asyncio.timeout(LONGEST_LOOK_SECONDS):
+                found = await search.holding(
+                    LOG_FOLDER, [folder.partition("://")[2] for folder in known]
+                )
+        except TimeoutError as error:
+            raise StorageError(
+                f"Looking for {pattern} took longer than {LONGEST_LOOK_SECONDS:.0f} s, because the"
+                " server hardly answers or very much lies there.",
+                hint="Name more of the path in the pattern, or name the tables.",
+            ) from error
+        return [f"s3://{folder}" for folder in found]
 
     def _count(self) -> None:
         self._telemetry.emit(events.StorageRequested(operation="list"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
+import logging
 import os
 import random
 import ssl
@@ -23,6 +25,7 @@ from tailerd.backoff import Backoff
 from tailerd.errors import StorageError
 from tailerd.storage.s3.failures import (
     VENDOR_ERRORS,
+    are_stale,
     code_of,
     has_expired,
     is_refused_condition,
@@ -36,6 +39,10 @@ from tailerd.storage.s3.settings import S3Account
 from tailerd.storage.s3.signing import Keys
 
 T = TypeVar("T")
+
+# What its loggers warn of comes as an error too, and is told once.
+for _name in ("botocore", "aiobotocore"):
+    logging.getLogger(_name).addHandler(logging.NullHandler())
 
 _BACKOFF = Backoff(first_seconds=0.1, max_seconds=5.0)
 _BUDGET = 500.0
@@ -131,7 +138,9 @@ class Connection:
                     done = await work(client)
             except StorageError:
                 raise
-            except VENDOR_ERRORS as error:
+            except (*VENDOR_ERRORS, RuntimeError) as error:
+                if isinstance(error, RuntimeError) and not are_stale(error):
+                    raise
                 if is_refused_condition(error) and request.is_ours:
                     # Also after the first attempt: below, a connection that breaks is tried again
                     # without a word.
@@ -199,6 +208,12 @@ class Connection:
             vendors.meta.events.register("before-send.s3.GetObject", note_sent)
             self._stack.push_async_callback(quick.close)
             client = _Client(vendors, quick)
+        except json.JSONDecodeError as error:
+            raise StorageError(
+                f"There are no credentials for s3://{request.path}: what the profile's"
+                " credential_process prints is no JSON.",
+                hint="Run it by hand.",
+            ) from error
         except ValueError as error:
             raise StorageError(
                 f"s3://{request.path} cannot be asked for: {error}.",

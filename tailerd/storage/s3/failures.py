@@ -46,6 +46,8 @@ _EXPIRED = frozenset(
 _WRONG_KEYS = frozenset(
     {"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "InvalidClientTokenId"}
 ) | {"XAdminUserNotFound"}
+_GIVE_CREDENTIALS = frozenset({"AssumeRole", "AssumeRoleWithWebIdentity", "GetRoleCredentials"})
+"""Operations of other services that the client asks for credentials."""
 _SKEWED = frozenset({"RequestTimeTooSkewed"})
 BUSY_CODES = frozenset(
     {
@@ -93,7 +95,12 @@ def may_pass(error: Exception) -> bool:
 
 def has_expired(error: Exception) -> bool:
     """Tell whether new credentials would help."""
-    return code_of(error) in _EXPIRED
+    return code_of(error) in _EXPIRED or are_stale(error)
+
+
+def are_stale(error: Exception) -> bool:
+    """Tell whether what gives credentials gave some that have expired."""
+    return isinstance(error, RuntimeError) and "credentials are still expired" in str(error)
 
 
 def is_beyond_the_end(error: Exception) -> bool:
@@ -120,6 +127,8 @@ def map_failure(error: Exception, doing: str, path: str, *, attempts: int = 1) -
     """
     place = f"s3://{path}"
     code, status = code_of(error), status_of(error)
+    if is_about_credentials(error):
+        return _not_given(place, error)
     if code == "NoSuchBucket":
         bucket = path.partition("/")[0]
         return BucketMissingError(
@@ -151,6 +160,30 @@ def map_failure(error: Exception, doing: str, path: str, *, attempts: int = 1) -
         return _without_credentials(place, error)
     tried = f" after {attempts} attempts" if attempts > 1 else ""
     return StorageError(f"{doing} of {place} failed{tried}: {_said(error)}.")
+
+
+def is_about_credentials(error: Exception) -> bool:
+    """Tell whether the bucket was not even asked, for want of credentials."""
+    if isinstance(error, ClientError):
+        return error.operation_name in _GIVE_CREDENTIALS
+    return are_stale(error) or isinstance(
+        error, CredentialRetrievalError | TokenRetrievalError | UnauthorizedSSOTokenError
+    )
+
+
+def _not_given(place: str, error: Exception) -> StorageError:
+    hint = "Renew them where they come from; they are looked for again with each try."
+    if isinstance(error, ClientError):
+        said = f"{error.operation_name} is refused: {_said(error) or status_of(error)}"
+        is_denial = status_of(error) in (401, 403) and code_of(error) not in _EXPIRED
+    else:
+        said, is_denial = str(error).rstrip(".: "), False
+    about = f"There are no credentials for {place}: {said}."
+    if is_denial:
+        return AccessDeniedError(about, hint="Check the role, its trust policy and the token.")
+    if are_stale(error) or code_of(error) in _EXPIRED:
+        return CredentialsExpiredError(about, hint=hint)
+    return StorageError(about, hint=hint)
 
 
 def _denied(doing: str, place: str, code: str, error: Exception) -> AccessDeniedError:

@@ -98,6 +98,7 @@ export class Overview {
     this.states = el("div", { class: "chips", role: "group", "aria-label": "Show one state" });
     this.chips = new Map();
     this.rows = el("div", { class: "rows", role: "rowgroup" });
+    this.troubles = el("ul", { class: "troubles", "aria-label": "Wrong beside the tables", hidden: true });
     this.empty = el("div", { class: "empty", hidden: true });
     this.table = el(
       "div",
@@ -110,6 +111,7 @@ export class Overview {
       { class: "overview", "aria-label": "Overview" },
       el("h1", { class: "unseen" }, "Tables"),
       el("div", { class: "tools" }, el("label", { class: "unseen", for: "filter" }, "Filter by name"), this.filter, this.states),
+      this.troubles,
       this.table,
       this.empty,
     );
@@ -135,8 +137,17 @@ export class Overview {
   }
 
   update(names) {
+    this.drawTroubles();
     this.sort();
     this.draw(names);
+  }
+
+  drawTroubles() {
+    const texts = this.model.troubles.map((trouble) => `${trouble.part}: ${trouble.error.message}`);
+    while (this.troubles.childElementCount > texts.length) this.troubles.lastChild.remove();
+    while (this.troubles.childElementCount < texts.length) this.troubles.append(el("li"));
+    texts.forEach((text, at) => setText(this.troubles.children[at], text));
+    this.troubles.hidden = !texts.length;
   }
 
   sort() {

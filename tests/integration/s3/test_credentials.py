@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tailerd.errors import AccessDeniedError, CredentialsExpiredError, StorageError
+from tailerd.storage.s3.settings import S3Account, S3Settings
+from tailerd.storage.s3.store import S3Store
 from tests.integration.daemon.running import daemon, eventually, log_of, page
 from tests.integration.s3.configured import delivered, write_tables_config
 from tests.integration.s3.living_table import LivingTable
@@ -74,15 +77,15 @@ def shared_file(folder: Path) -> Renew:
     return renew
 
 
-def credential_process(folder: Path) -> Renew:
-    """A program prints keys that it says are good for long."""
+def credential_process(folder: Path, until: str = "2099-01-01T00:00:00Z") -> Renew:
+    """A program prints keys and until when they are good."""
     answer = folder / "answer.json"
     program = f"{sys.executable} -c \"print(open('{answer}').read())\""
     (folder / "config").write_text(f"[profile lake]\ncredential_process = {program}\n")
 
     def renew(key: str) -> None:
         keys = {"AccessKeyId": key, "SecretAccessKey": f"hush-{key}", "SessionToken": f"psst-{key}"}
-        answer.write_text(json.dumps({"Version": 1, "Expiration": "2099-01-01T00:00:00Z", **keys}))
+        answer.write_text(json.dumps({"Version": 1, "Expiration": until, **keys}))
 
     return renew
 
@@ -119,6 +122,80 @@ def test_keys_of_a_profile_are_looked_for_anew_until_somebody_renewed_them(
         assert log_of(config).count("credentials_expired") == told
     assert not re.search("hush|psst", log_of(config))
     assert [*turnstile.used] == ["first", "second", "third"]
+
+
+def test_a_program_that_goes_on_giving_keys_which_have_expired_is_told_of(
+    living: LivingTable, turnstile: Turnstile, tmp_path: Path
+) -> None:
+    credential_process(tmp_path)("first")
+    config = write_tables_config(
+        tmp_path,
+        living.notified.server,
+        {"orders": living.place},
+        endpoint=turnstile.endpoint,
+        keys={"profile": "lake"},
+    )
+    with daemon(config):
+        eventually(lambda: ids(tmp_path) == living.ids)
+        turnstile.is_good = lambda key: key == "second"
+        credential_process(tmp_path, "2001-01-01T00:00:00Z")("first")
+        living.append()
+        eventually(lambda: "credentials_expired" in page(config, "/status"))
+        credential_process(tmp_path)("second")
+        eventually(lambda: ids(tmp_path) == living.ids)
+    # Nothing but our own lines: the vendor's client says all of it again, with a traceback.
+    assert all(json.loads(line) for line in log_of(config).splitlines())
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("/bin/false", "custom-process"),
+        ("/bin/echo no", "prints is no JSON"),
+        ("/not/there", "No such file"),
+    ],
+)
+async def test_a_program_that_gives_no_keys_is_what_the_error_is_about(
+    s3_moto: S3Server, tmp_path: Path, program: str, words: str
+) -> None:
+    (tmp_path / "config").write_text(f"[profile '{words}']\ncredential_process = {program}\n")
+    account = S3Account(endpoint=s3_moto.endpoint, profile=words, attempts=1)
+    with pytest.raises(StorageError, match=words) as caught:
+        await S3Store(S3Settings(default=account)).get("b/a")
+    assert caught.value.retryable
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (Fault.DENY, AccessDeniedError),
+        (Fault.EXPIRED, CredentialsExpiredError),
+        (Fault.REFUSE, StorageError),
+    ],
+    ids=lambda value: getattr(value, "value", ""),
+)
+async def test_a_role_that_is_refused_is_told_apart_from_a_right_that_is_missing(
+    s3_moto: S3Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Fault,
+    kind: type[StorageError],
+) -> None:
+    (tmp_path / "token").write_text("a-token-of-the-cluster")
+    with FaultProxy(s3_moto.port) as sts:
+        monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/lake")
+        monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", sts.endpoint)
+        monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+        sts.choose = lambda seen: fault
+        account = S3Account(endpoint=s3_moto.endpoint, attempts=1, region=f"x-{sts.port}")
+        with pytest.raises(kind) as caught:
+            await S3Store(S3Settings(default=account)).get("b/a")
+    assert type(caught.value) is kind
+    assert "a-token-of-the-cluster" not in str(caught.value)
+    if fault is not Fault.REFUSE:
+        assert "AssumeRoleWithWebIdentity is refused" in str(caught.value)
+        assert "s3:GetObject" not in str(caught.value)
 
 
 def test_a_web_identity_gets_other_keys_when_the_first_expire(

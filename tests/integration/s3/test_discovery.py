@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tailerd.config import Config
-from tailerd.errors import ConfigError
+from tailerd.errors import ConfigError, StorageError
+from tailerd.sources.delta import table_search
 from tailerd.sources.delta.table_search import TableSearch, discover_tables
 from tailerd.storage import folder_pattern
 from tailerd.storage.s3.settings import use_settings
@@ -129,6 +130,20 @@ async def test_a_pattern_without_bounds_is_an_error_that_says_so(
     with pytest.raises(ConfigError, match="more than 20 requests"):
         await TableSearch().look(config_of(f"s3://{bucket}/*"), is_strict=True)
     assert sum(proxy.counts().values()) <= 20
+
+
+async def test_a_look_that_hangs_fails(
+    s3_moto: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_search, "LONGEST_LOOK_SECONDS", 0.2)
+    with FaultProxy(s3_moto.port, delay_seconds=3) as slow:
+        use_settings(s3_moto.settings(slow.endpoint))
+        slow.fail_every(1, Fault.DELAY)
+        try:
+            with pytest.raises(StorageError, match="took longer than"):
+                await TableSearch().look(config_of(f"s3://{bucket}/*"), is_strict=True)
+        finally:
+            use_settings(None)
 
 
 async def test_a_look_that_fails_leaves_what_is_there_and_comes_again_soon(

@@ -96,6 +96,16 @@ def test_status_prints_a_line_for_each_pipeline(capfd: Captured) -> None:
         assert text in lines[1]
 
 
+def test_status_tells_what_is_wrong_beside_the_tables(capfd: Captured) -> None:
+    error = {"code": "queue_missing", "message": "There is no queue q."}
+    troubles = [{"part": "notifications", "path": "q", "error": error}, "?", {"error": None}]
+    with listening(body={**STATUS, "troubles": troubles}) as (url, _):
+        assert run(["status", "--http", url]) == 0
+    out, err = capfd.readouterr()
+    assert err == "notifications [queue_missing]: There is no queue q.\n"
+    assert len(out.splitlines()) == 3
+
+
 def test_on_a_narrow_screen_status_leaves_out_what_never_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
