@@ -40,6 +40,7 @@ from tailerd.sources.delta.source import DeltaChangeSource
 from tailerd.spark.kept_offsets import reset_shared, shares_query, spark_offset
 from tailerd.storage.locate import locate
 from tailerd.storage.metered import MeteredStore, RequestKind
+from tailerd.storage.overheard import hearing, telling
 from tailerd.storage.s3.settings import S3Settings
 from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.base import Watcher
@@ -105,7 +106,7 @@ async def open_source(
         config.path,
         changes=ChangeMode(config.changes),
         allowed_paths=config.allowed_paths,
-        wrap_store=lambda store: MeteredStore(store, count),
+        wrap_store=lambda store: telling(MeteredStore(store, count)),
         on_mismatch=warn,
         spool=spool,
     )
@@ -124,7 +125,8 @@ def open_log(place: str, *, telemetry: Telemetry) -> LogReader:
         telemetry.emit(events.StorageRequested(operation=verb))
 
     store, root = locate(place)
-    return LogReader(MeteredStore(store, count), root, on_mismatch=lambda _: None, with_rows=True)
+    asked = hearing(MeteredStore(store, count), f"{root}/_delta_log")
+    return LogReader(asked, root, on_mismatch=lambda _: None, with_rows=True)
 
 
 def open_state(

@@ -167,7 +167,12 @@ class QuickGets:
         url = urlsplit(sent[-1].url)
         headers = {name.lower(): _text(value) for name, value in sent[-1].headers.items()}
         ending = quoted(key)
-        is_known = url.scheme in ("http", "https") and not url.query and url.hostname
+        is_known = (
+            url.scheme in ("http", "https")
+            and not url.query
+            and url.hostname
+            and "@" not in url.netloc
+        )
         if not is_known or not url.path.endswith(f"/{ending}") or get_environ_proxies(sent[-1].url):
             return
         signer = None

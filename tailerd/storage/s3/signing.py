@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import quote
 
 NO_BODY = hashlib.sha256(b"").hexdigest()
@@ -22,8 +22,8 @@ class Keys:
     """Credentials of one moment."""
 
     access: str
-    secret: str
-    token: str = ""
+    secret: str = field(repr=False)
+    token: str = field(default="", repr=False)
 
 
 def quoted(key: str) -> str:

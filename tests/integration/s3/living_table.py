@@ -52,6 +52,7 @@ def write_config(
     storage: str = "",
     queue: str = "",
     has_queue: bool = True,
+    has_growth: bool = False,
     start: str = "snapshot",
     **options: object,
 ) -> Path:
@@ -65,7 +66,7 @@ def write_config(
     config: dict[str, object] = {
         "engine": "arrow",
         "state": str(folder / "state"),
-        "growth": False,
+        "growth": has_growth,
         "http": {"listen": "127.0.0.1:0"},
         "storage": {
             "endpoint": storage or server.endpoint,

@@ -77,11 +77,12 @@ def test_a_commit_is_delivered_when_the_queue_tells_of_it(
         assert process.wait(20) == 0
 
 
+@pytest.mark.parametrize("has_growth", [False, True])
 def test_a_commit_woken_by_the_queue_takes_three_requests(
-    living: LivingTable, tmp_path: Path
+    living: LivingTable, tmp_path: Path, has_growth: bool
 ) -> None:
     with FaultProxy(living.notified.server.port) as proxy:
-        config = write_config(tmp_path, living, storage=proxy.endpoint)
+        config = write_config(tmp_path, living, storage=proxy.endpoint, has_growth=has_growth)
         with daemon(config):
             eventually(lambda: has_all(living, tmp_path))
             living.append()
@@ -92,7 +93,7 @@ def test_a_commit_woken_by_the_queue_takes_three_requests(
             living.append()
             eventually(lambda: has_all(living, tmp_path))
             time.sleep(1)
-            assert sum(proxy.counts().values()) == 3
+            assert sum(proxy.counts().values()) == 3, proxy.requests
 
 
 def test_killed_again_and_again_it_loses_and_doubles_nothing(

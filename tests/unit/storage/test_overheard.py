@@ -1,0 +1,146 @@
+"""What one reader just fetched is not asked for again by another, and never wrongly known."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from tailerd.errors import FileMissingError
+from tailerd.storage import overheard
+from tailerd.storage.memory import MemoryStore
+from tailerd.storage.metered import MeteredStore
+from tailerd.storage.overheard import hearing, telling
+
+FOLDER = "/t/_delta_log"
+
+
+@pytest.fixture
+def store() -> MeteredStore:
+    return MeteredStore(MemoryStore())
+
+
+async def test_a_file_that_was_told_of_is_not_asked_for_and_only_once(store: MeteredStore) -> None:
+    hears, tells = hearing(store, FOLDER), telling(store)
+    await store.put(f"{FOLDER}/1.json", b"one")
+    told = await tells.fetch(f"{FOLDER}/1.json", 0, 100)
+    store.reset()
+    assert await hears.fetch(f"{FOLDER}/1.json", 0, 100) == told
+    assert store.total == 0
+    assert await hears.fetch(f"{FOLDER}/1.json", 0, 100) == told
+    assert store.total == 1
+
+
+async def test_that_a_file_is_missing_is_told_too_until_it_is_there(store: MeteredStore) -> None:
+    hears, tells = hearing(store, FOLDER), telling(store)
+    for _ in range(2):
+        with pytest.raises(FileMissingError):
+            await tells.fetch(f"{FOLDER}/2.json")
+    store.reset()
+    with pytest.raises(FileMissingError, match=r"2\.json"):
+        await hears.fetch(f"{FOLDER}/2.json")
+    assert store.total == 0
+    with pytest.raises(FileMissingError):
+        await tells.fetch(f"{FOLDER}/2.json")
+    await store.put(f"{FOLDER}/2.json", b"two")
+    await tells.fetch(f"{FOLDER}/2.json")
+    assert (await hears.fetch(f"{FOLDER}/2.json"))[1] == b"two"
+
+
+async def test_ranges_are_cut_from_what_is_known_and_parts_are_not_told(
+    store: MeteredStore,
+) -> None:
+    hears, tells = hearing(store, FOLDER), telling(store)
+    await store.put(f"{FOLDER}/1.json", b"0123456789")
+    for start, length in [(0, 4), (3, None), (3, 4)]:
+        await tells.fetch(f"{FOLDER}/1.json")
+        store.reset()
+        meta, body = await hears.fetch(f"{FOLDER}/1.json", start, length)
+        assert (store.total, meta.size_bytes) == (0, 10)
+        assert body == await store.get(f"{FOLDER}/1.json", start, length)
+    for start, length in [(0, 4), (3, None)]:
+        await tells.fetch(f"{FOLDER}/1.json", start, length)
+        store.reset()
+        assert (await hears.fetch(f"{FOLDER}/1.json"))[1] == b"0123456789"
+        assert store.total == 1
+
+
+async def test_other_folders_and_other_schemes_are_not_overheard(store: MeteredStore) -> None:
+    hears, tells = hearing(store, FOLDER), telling(store)
+    await store.put("/other/_delta_log/1.json", b"other")
+    await tells.fetch("/other/_delta_log/1.json")
+    store.reset()
+    assert (await hears.fetch("/other/_delta_log/1.json"))[1] == b"other"
+    assert store.total == 1
+
+
+async def test_a_whole_listing_tells_what_is_not_there(store: MeteredStore) -> None:
+    hears, tells = hearing(store, FOLDER), telling(store)
+    for number in (1, 2):
+        await store.put(f"{FOLDER}/{number}.json", b"x")
+    assert len([meta async for meta in tells.list_from(FOLDER, "1.json")]) == 1
+    store.reset()
+    with pytest.raises(FileMissingError):
+        await hears.fetch(f"{FOLDER}/3.json")
+    assert store.total == 0
+    assert (await hears.fetch(f"{FOLDER}/2.json"))[1] == b"x"
+    assert (await hears.fetch(f"{FOLDER}/1.json"))[1] == b"x"
+    assert store.total == 2
+    await store.put(f"{FOLDER}/3.json", b"x")
+    await tells.fetch(f"{FOLDER}/3.json")
+    assert (await hears.fetch(f"{FOLDER}/3.json"))[1] == b"x"
+
+
+async def test_a_listing_that_was_broken_off_tells_nothing(store: MeteredStore) -> None:
+    hears, tells = hearing(store, FOLDER), telling(store)
+    for number in (1, 2):
+        await store.put(f"{FOLDER}/{number}.json", b"x")
+    async for _ in tells.list_from(FOLDER):
+        break
+    assert (await hears.fetch(f"{FOLDER}/2.json"))[1] == b"x"
+
+
+async def test_what_was_heard_long_ago_is_asked_for_again(
+    store: MeteredStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hears, tells = hearing(store, FOLDER), telling(store)
+    with pytest.raises(FileMissingError):
+        await tells.fetch(f"{FOLDER}/1.json")
+    await store.put(f"{FOLDER}/1.json", b"one")
+    monkeypatch.setattr(overheard, "KEEP_SECONDS", 0.0)
+    assert (await hears.fetch(f"{FOLDER}/1.json"))[1] == b"one"
+
+
+async def test_memory_is_bounded_the_oldest_go_first(
+    store: MeteredStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overheard, "MOST_BYTES", 100)
+    hears, tells = hearing(store, FOLDER), telling(store)
+    for number in range(4):
+        await store.put(f"{FOLDER}/{number}", bytes(40))
+        await tells.fetch(f"{FOLDER}/{number}")
+    store.reset()
+    for number in (2, 3):
+        await hears.fetch(f"{FOLDER}/{number}")
+    assert store.total == 0
+    for number in (0, 1):
+        await hears.fetch(f"{FOLDER}/{number}")
+    assert store.total == 2
+
+
+async def test_nothing_is_kept_where_nobody_hears(store: MeteredStore) -> None:
+    hears, tells = hearing(store, FOLDER), telling(store)
+    await store.put(f"{FOLDER}/1.json", b"one")
+    del hears
+    gc.collect()
+    await tells.fetch(f"{FOLDER}/1.json")
+    later = hearing(store, FOLDER)
+    store.reset()
+    await later.fetch(f"{FOLDER}/1.json")
+    assert store.total == 1
+
+
+def test_everything_else_is_the_stores_own(store: MeteredStore) -> None:
+    for wrapped in (telling(store), hearing(store, FOLDER)):
+        assert wrapped.scheme == "memory"
+        assert wrapped.get_many == store.get_many
