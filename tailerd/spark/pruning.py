@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from tailerd.changefeed.change_batch import CHANGE_TYPE, COMMIT_VERSION
+from tailerd.changefeed.change_batch import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from tailerd.changefeed.change_task import ChangeTask
 from tailerd.delta.protocol.partition_values import parse_partition_value
 from tailerd.delta.protocol.schema import arrow_field, parse_schema
@@ -31,6 +31,7 @@ from tailerd.delta.protocol.schema import arrow_field, parse_schema
 Value = bool | int | str | Decimal | datetime.date
 _Unknown = type("_Unknown", (), {})
 _UNKNOWN = _Unknown()
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 def may_match(task: ChangeTask, filters: Iterable[Filter]) -> bool:
@@ -72,7 +73,41 @@ def last_version(filters: Iterable[Filter]) -> int | None:
     return min(lasts, default=None)
 
 
+def _in_microseconds(each: Filter) -> Filter | None:
+    """Return a filter on `_commit_timestamp` with numbers for times; None where that is no use."""
+    match each:
+        case In(attribute=attribute, value=choices):
+            numbers = tuple(_microseconds(choice) for choice in choices)
+            return None if _UNKNOWN in numbers else In(attribute, numbers)
+        case (
+            EqualTo(attribute=attribute, value=value)
+            | EqualNullSafe(attribute=attribute, value=value)
+            | GreaterThan(attribute=attribute, value=value)
+            | GreaterThanOrEqual(attribute=attribute, value=value)
+            | LessThan(attribute=attribute, value=value)
+            | LessThanOrEqual(attribute=attribute, value=value)
+        ):
+            number = _microseconds(value)
+            return None if number is _UNKNOWN else type(each)(attribute, number)
+        case _:
+            return each
+
+
+def _microseconds(value: object) -> object:
+    if value is None:
+        return None
+    # Spark compares a time without a zone in the session's zone, which is not known here.
+    if isinstance(value, datetime.datetime) and value.tzinfo is not None:
+        return (value - _EPOCH) // datetime.timedelta(microseconds=1)
+    return _UNKNOWN
+
+
 def _may_pass(task: ChangeTask, each: Filter) -> bool:
+    if getattr(each, "attribute", None) == (COMMIT_TIMESTAMP,):
+        in_numbers = _in_microseconds(each)
+        if in_numbers is None:
+            return True
+        each = in_numbers
     match each:
         case IsNull(attribute=(name,)):
             value = _value(task, name)
@@ -119,6 +154,8 @@ def _value(task: ChangeTask, name: str) -> object:
     """Return the value that all rows of a task have in a column, `_UNKNOWN` if that is not said."""
     if name == COMMIT_VERSION:
         return int(task.version)
+    if name == COMMIT_TIMESTAMP:
+        return task.timestamp_us
     if name == CHANGE_TYPE:
         return _UNKNOWN if task.change_type is None else task.change_type.value
     field = parse_schema(task.schema.text).named(name)

@@ -6,6 +6,7 @@ micro-batch reads the same rows.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -63,6 +64,9 @@ _HINTS = {
 
 WAIT_SECONDS = 1.0
 """How long an idle `latestOffset` waits for a commit before it answers that nothing is new."""
+
+HEAD_SECONDS = 2.0
+"""How old a report of the head may be while the query is behind it anyway."""
 
 
 class TailerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -171,6 +175,7 @@ class _Follower:
         self._initial: Offset | None = None
         self._planned: Offset | None = None
         self._reported: tuple[Offset, OffsetFields] | None = None
+        self._reported_at = float("-inf")
         self._ends_at_head = False
 
     def initial(self) -> Offset:
@@ -194,17 +199,22 @@ class _Follower:
         """Return the head as an offset, and the commit time of what is not even planned yet."""
         if self._planned is None:
             return None
-        # While nothing rings, the log is what it was.
-        if self._table.is_idle and self._reported is not None:
+        if self._reported is not None:
             planned, fields = self._reported
-            if planned == self._planned:
+            # While nothing rings, the log is what it was.
+            if self._table.is_idle and planned == self._planned:
+                return fields
+            # A look is a listing: one for each micro-batch would make catching up with a long log
+            # cost the square of it.
+            is_recent = time.monotonic() - self._reported_at < HEAD_SECONDS
+            if is_recent and self._planned.is_before(offset_of(fields)):
                 return fields
         backlog = self._loop.call(self._table.backlog(self._planned))
         head = Offset(table_id=self._planned.table_id, version=Version(backlog.head_version + 1))
         fields = fields_of(clamped(head, start=self._planned, end=self._end))
         if backlog.oldest_undelivered_timestamp_ms is not None:
             fields[OLDEST_MS] = backlog.oldest_undelivered_timestamp_ms
-        self._reported = self._planned, fields
+        self._reported, self._reported_at = (self._planned, fields), time.monotonic()
         return fields
 
     def end_at_head(self) -> None:

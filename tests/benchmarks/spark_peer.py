@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -51,14 +52,39 @@ def _timed(work: Callable[[], Any]) -> tuple[float, float]:
     return time.perf_counter() - start, cpu_seconds() - start_cpu
 
 
-def heap_bytes(spark: SparkSession) -> int:
-    """Return what Java's heap holds after a collection."""
-    jvm: Any = spark._jvm
-    for _ in range(3):
-        jvm.java.lang.System.gc()
-        time.sleep(0.1)
-    runtime = jvm.java.lang.Runtime.getRuntime()
-    return int(runtime.totalMemory() - runtime.freeMemory())
+class HeapWatch:
+    """Collects in Java over and over while it is open, to see how much is live at most.
+
+    Attributes:
+        growth_bytes: The most that was live, above what was live before.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._jvm: Any = spark._jvm
+        self._is_closed = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._before = self._live_bytes()
+        self.growth_bytes = 0
+
+    def __enter__(self) -> HeapWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_closed.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._is_closed.is_set():
+            start = time.perf_counter()
+            self.growth_bytes = max(self.growth_bytes, self._live_bytes() - self._before)
+            # A third of the time at most, so that the work gets on.
+            self._is_closed.wait(max(0.3, 2 * (time.perf_counter() - start)))
+
+    def _live_bytes(self) -> int:
+        self._jvm.java.lang.System.gc()
+        runtime = self._jvm.java.lang.Runtime.getRuntime()
+        return int(runtime.totalMemory() - runtime.freeMemory())
 
 
 def source_peak_bytes() -> int:

@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.benchmarks.spark_peer import heap_bytes, in_turns, source_peak_bytes, start_session
+from tests.benchmarks.spark_peer import HeapWatch, in_turns, source_peak_bytes, start_session
 from tests.tables.builder import CDF, TableBuilder
 
 SOURCES = {"ours": ("tailerd", {}), "peer": ("delta", {"readChangeFeed": "true"})}
@@ -69,37 +69,53 @@ def plan_snapshot(table: str, max_files: str) -> dict[str, float]:
 
     Returns:
         Of each side: seconds of planning; `_first`, seconds from `load` to the end of the
-        micro-batch; `_bytes` of driver memory: for the peer what Java's heap holds more after a
-        collection while the query is there, for ours that and the peak of the source's process.
+        micro-batch; `_bytes`, what the driver needs at most: live objects in Java, and for ours
+        the peak of the source's process besides, Python and its libraries included.
     """
     spark = start_session()
-    jvm: Any = spark._jvm
 
     def run(side: str) -> dict[str, float]:
-        jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
-        before = heap_bytes(spark)
         start = time.perf_counter()
-        reader = spark.readStream.format(SOURCES[side][0]).option("maxFilesPerTrigger", max_files)
-        with tempfile.TemporaryDirectory() as checkpoint:
-            query = _start(reader.load(table), checkpoint, "noop", processingTime="1 hour")
-            [progress] = _progress(query, 1)
-            seconds = time.perf_counter() - start
-            memory = heap_bytes(spark) - before
-            memory += source_peak_bytes() if side == "ours" else 0
-            query.stop()
-        planning = sum(progress.durationMs.get(name, 0) for name in PLANNING) / 1000
-        return {side: planning, f"{side}_first": seconds, f"{side}_bytes": memory}
+        progress = _first_batch(spark, side, table, max_files)
+        seconds = time.perf_counter() - start
+        return {side: _planning(progress), f"{side}_first": seconds}
 
     runs = [{**run("ours"), **run("peer")} for _ in range(4)][1:]
-    return {name: statistics.median(run[name] for run in runs) for name in runs[0]}
+    found = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
+    for side in SOURCES:
+        # Apart from the timed runs, because collecting all the time takes its time.
+        with HeapWatch(spark) as heap:
+            peak = _first_batch(spark, side, table, max_files, is_peak_wanted=True)
+        found[f"{side}_bytes"] = heap.growth_bytes + (peak if side == "ours" else 0)
+    return found
+
+
+def _first_batch(
+    spark: SparkSession, side: str, table: str, max_files: str, *, is_peak_wanted: bool = False
+) -> Any:
+    """Return the report of the first micro-batch, or the peak of our source's process."""
+    jvm: Any = spark._jvm
+    jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    reader = spark.readStream.format(SOURCES[side][0]).option("maxFilesPerTrigger", max_files)
+    with tempfile.TemporaryDirectory() as checkpoint:
+        query = _start(reader.load(table), checkpoint, "noop", processingTime="1 hour")
+        [progress] = _progress(query, 1)
+        peak = source_peak_bytes() if is_peak_wanted and side == "ours" else 0
+        query.stop()
+    return peak if is_peak_wanted else progress
 
 
 def plan_commits(table: str, first: str, commits: str) -> dict[str, float]:
-    """Plan one micro-batch after another, each of one commit, all of them there already."""
+    """Plan one micro-batch after another, each of one commit, all of them there already.
+
+    Returns:
+        Of each side seconds in the source, that is of `latestOffset` and `getBatch`; with `_all`,
+        and Spark's planning of the query, which calls our `partitions`.
+    """
     spark = start_session()
-    seconds: dict[str, list[float]] = {"ours": [], "peer": []}
+    found: dict[str, list[float]] = {}
     for warm_up in (True, False, False):
-        for side, found in seconds.items():
+        for side in SOURCES:
             # The tables of this size have no change feed, and appends need none.
             reader = spark.readStream.format(SOURCES[side][0]).option("maxFilesPerTrigger", 1)
             with tempfile.TemporaryDirectory() as checkpoint:
@@ -107,12 +123,15 @@ def plan_commits(table: str, first: str, commits: str) -> dict[str, float]:
                 query = _start(frame, checkpoint, "noop", processingTime="0 seconds")
                 progress = _progress(query, int(commits))
                 query.stop()
-            if not warm_up:
-                found += [
-                    sum(each.durationMs.get(name, 0) for name in PLANNING) / 1000
-                    for each in progress[1:]
-                ]
-    return {side: statistics.median(found) for side, found in seconds.items()}
+            for each in () if warm_up else progress[1:]:
+                found.setdefault(side, []).append(_planning(each, PLANNING[:2]))
+                found.setdefault(f"{side}_all", []).append(_planning(each))
+    return {name: statistics.median(seconds) for name, seconds in found.items()}
+
+
+def _planning(progress: Any, names: tuple[str, ...] = PLANNING) -> float:
+    milliseconds: float = sum(progress.durationMs.get(name, 0) for name in names)
+    return milliseconds / 1000
 
 
 def latency() -> dict[str, float]:

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from tailerd.changefeed.limits import ReadLimit
 from tailerd.delta.log_reader import LogReader
 from tailerd.delta.snapshot_cache import SnapshotCache
+from tailerd.sources.delta.source import DeltaChangeSource
+from tailerd.storage.base import ObjectStore
 from tailerd.storage.local import LocalStore
 from tailerd.storage.metered import MeteredStore
-from tests.benchmarks.big_tables import wide_table, write_large_commit
+from tests.benchmarks.big_tables import WIDE_FIELDS, wide_table, write_large_commit
 from tests.benchmarks.measuring import RESET_PEAK, mebibytes, run_process
 from tests.tables.builder import TableBuilder
 
@@ -100,10 +103,68 @@ async def test_an_idle_poll_takes_one_request(tmp_path: Path) -> None:
     assert used(store) == {"get": 1}
 
 
+async def test_a_catch_up_in_steps_gets_each_commit_once(tmp_path: Path) -> None:
+    table_of(tmp_path, 30)
+    stores: list[MeteredStore] = []
+
+    def metering(store: ObjectStore) -> MeteredStore:
+        stores.append(MeteredStore(store))
+        return stores[-1]
+
+    source = await DeltaChangeSource.open(str(tmp_path), wrap_store=metering)
+    [store] = stores
+    start, steps, tasks = await source.initial_offset("0"), 0, 0
+    store.reset()
+    while (end := await source.latest_offset(start, ReadLimit(max_files=10))) != start:
+        assert [step.version async for step in source.schema_steps(start, end)] == [start.version]
+        async for group in source.plan(start, end):
+            tasks += len(group.tasks)
+        await source.commit(end)
+        start, steps = end, steps + 1
+    assert (steps, tasks) == (3, 30)
+    # All of them were read to learn the first one's place; what follows is the head's absence.
+    assert used(store) == {"get": 2}
+
+
+READ_IN_SPARK = """
+    import re, sys
+    from tailerd.spark.datasource import TailerdDataSource
+
+    def read(**options):
+        source = TailerdDataSource({"path": sys.argv[1], "startingversion": "0", **options})
+        reader = source.reader(source.schema())
+        partitions = reader.partitions()
+        before = bytes_read()
+        rows = sum(batch.num_rows for part in partitions for batch in reader.read(part))
+        return rows, bytes_read() - before
+
+    def bytes_read():
+        return int(re.search(r"rchar: (\\d+)", open("/proc/self/io").read())[1])
+
+    read()  # Warm: libraries are loaded.
+    result = [read(), read(columns="id,amount")]
+"""
+
+
+def test_a_spark_task_reads_only_the_columns_that_were_named(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path, fields=list(WIDE_FIELDS))
+    text = "customer-{0:040}-{0:x}"
+    table.append(
+        {"id": n, "amount": n / 7, "customer": text.format(n), "product": text.format(-n)}
+        for n in range(20_000)
+    )
+    (rows, all_bytes), (same_rows, bytes_of_two) = run_process(READ_IN_SPARK, tmp_path).result
+    assert rows == same_rows == 20_000
+    size = sum(path.stat().st_size for path in tmp_path.glob("*.parquet"))
+    assert size * 0.9 < all_bytes < size * 1.2
+    assert bytes_of_two < all_bytes / 2
+
+
 IN_BOUNDED_MEMORY = f"""
     import asyncio, sys
     from tailerd.changefeed.limits import ReadLimit
-    from tailerd.delta.log_reader import LogReader
+    from tailerd.changefeed.limits import ReadLimit
+from tailerd.delta.log_reader import LogReader
     from tailerd.sources.delta.source import DeltaChangeSource
 
     def resident():

@@ -1,7 +1,8 @@
 """`format("tailerd")` against Delta Spark's own source, in one session with local[2], warm.
 
-Rows go to noop. Planning is what Spark's progress reports of `latestOffset`, `getBatch` and
-`queryPlanning` say together; both sides are asked for the same micro-batches.
+Rows go to noop. Planning is what Spark's progress reports say of `latestOffset`, `getBatch` and
+`queryPlanning`; both sides are asked for the same micro-batches. Of one commit the last of them is
+nearly all Catalyst's, the same for both, and shown apart.
 """
 
 from __future__ import annotations
@@ -97,7 +98,16 @@ def test_planning_a_micro_batch_of_one_commit_on_a_million_files(
         table.commit(*table.data_files([row]))
     run = measured("plan_commits", table.folder, str(first), str(COMMITS_WAITING))
     work = "Spark plans one commit, 1M files"
-    report([at_most(work, run["ours"], run["peer"], 0.2, milliseconds)])
+    ours, peer = run["ours_all"], run["peer_all"]
+    both = Row(
+        "  the same, with Spark's own planning of the query",
+        milliseconds(ours),
+        milliseconds(peer),
+        ours / peer,
+        "",
+        True,
+    )
+    report([at_most(work, run["ours"], run["peer"], 0.2, milliseconds), both])
 
 
 def test_a_commit_into_the_sink(report: Report) -> None:

@@ -134,7 +134,12 @@ def test_a_filter_keeps_files_closed_of_which_no_row_can_pass(
         (tmp_path / commit.adds[0]["add"]["path"]).unlink()
     tailerd.spark.register(spark, push_filters=True)
     try:
-        for where in ("_commit_version >= 2", "day > DATE'2024-01-02' and _change_type = 'insert'"):
+        second_ms = round(table.commit_path(1).stat().st_mtime * 1000)
+        for where in (
+            "_commit_version >= 2",
+            "day > DATE'2024-01-02' and _change_type = 'insert'",
+            f"_commit_timestamp > TIMESTAMP_MILLIS({second_ms})",
+        ):
             found = _changes(_read(spark, table).where(where))
             assert found == [(2, "insert", 2), (3, "insert", 3)]
         assert _changes(_read(spark, table).where("day = DATE'2024-01-04'")) == [(3, "insert", 3)]

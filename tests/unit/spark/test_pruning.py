@@ -91,6 +91,9 @@ def _tasks(table: TableBuilder, *filters: Filter, **options: str) -> list[Change
         (LessThan(("_commit_version",), 3), [1, 2]),
         (LessThanOrEqual(("_commit_version",), -1), []),
         (In(("_commit_version",), (2, 4)), [2, 4]),
+        (LessThan(("_commit_timestamp",), dt.datetime(1999, 1, 1, tzinfo=dt.UTC)), []),
+        (LessThan(("_commit_timestamp",), dt.datetime(1999, 1, 1)), [1, 2, 3, 4, 5]),
+        (IsNotNull(("_commit_timestamp",)), [1, 2, 3, 4, 5]),
     ],
     ids=str,
 )

@@ -114,6 +114,28 @@ def test_an_idle_report_costs_no_look_at_the_log(
         (table.folder / "elsewhere").rename(log)
 
 
+def test_while_a_stream_is_behind_the_head_is_not_looked_for_in_each_micro_batch(
+    table: TableBuilder, reader: TailerdStreamReader
+) -> None:
+    end = reader.latestOffset(reader.initialOffset(), ReadMaxFiles(1))
+    report = reader.reportLatestOffset()
+    assert report is not None
+    assert (end["version"], report["version"]) == (1, 4)
+    end = reader.latestOffset(end, ReadMaxFiles(1))
+    log = table.folder / "_delta_log"
+    log.rename(table.folder / "elsewhere")
+    try:
+        assert reader.reportLatestOffset() == report
+    finally:
+        (table.folder / "elsewhere").rename(log)
+    table.append([{"id": 5, "name": "x"}])
+    while (found := reader.latestOffset(end, ReadMaxFiles(9))) != end:
+        end = found
+    report = reader.reportLatestOffset()
+    assert report is not None
+    assert (end["version"], report["version"]) == (5, 5)
+
+
 def test_a_commit_with_deletion_vectors_is_never_split(tmp_path: Path) -> None:
     table = TableBuilder(tmp_path, reader_features=["deletionVectors"])
     files = [table.data_file([{"id": n, "name": "x"}, {"id": -n, "name": "y"}]) for n in range(5)]
