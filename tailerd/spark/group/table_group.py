@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tailerd.backoff import Backoff
-from tailerd.errors import TailerdError
+from tailerd.errors import BugError, TailerdError
 from tailerd.spark.checkpoints import batch_end, logged_batches
 from tailerd.spark.engine import SparkEngine
 from tailerd.spark.group.assignments import CHECKPOINT_FOLDER
@@ -157,6 +157,11 @@ class TableGroup:
             self._end(None)
         except TailerdError as error:
             self._end(error)
+        except Exception as error:  # noqa: BLE001 - its tables must not wait for ever
+            said = BugError(
+                f"The group {self._name} ended with {error!r}.", hint="Please report it."
+            )
+            self._end(said)
 
     def _load(self) -> None:
         members = Members.read(self._folder)
@@ -181,8 +186,14 @@ class TableGroup:
         if not self._runners:
             return None
         watching = asyncio.ensure_future(self._watch())
+        watching.add_done_callback(lambda _: query.stop.set())
         try:
-            return await query.run()
+            failure = await query.run()
+            if watching.done():
+                await watching
+            return failure
+        except TailerdError as error:
+            return error
         finally:
             watching.cancel()
             await asyncio.wait([watching])
@@ -216,8 +227,8 @@ class TableGroup:
         staying = [runner.table for runner in self._runners.values()]
         leaving = [table for table, _ in self._leaving.values()]
         members = Members(number=self._number, tables=(*staying, *leaving))
-        # Whoever is in a batch that runs, or is repeated, needs its sink until that is done.
-        self._sinks = {**self._sinks, **{table.name: table for table in members.tables}}
+        # Whoever is in a batch that runs, or is repeated, is among them until that is done.
+        self._sinks = {table.name: table for table in members.tables}
         await asyncio.to_thread(members.write, self._folder)
 
     async def _hear(self) -> None:
@@ -267,6 +278,9 @@ class TableGroup:
             return False
         name, error = found
         runner, before = self._runners.get(name), self._holds.get(name)
+        if before is not None and before.counts(batch.tables[name]):
+            # It is in this batch no more: something else of it fails.
+            return False
         attempt = 1 + (
             before.attempt if before is not None and before.begin == batch.begins[name] else 0
         )
