@@ -51,16 +51,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in its own.
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        for server in ("spark", "kafka"):
-            # With `-n 2 --dist loadgroup` each such server is started by one worker only.
-            if item.get_closest_marker(server):
-                item.add_marker(pytest.mark.xdist_group(server))
+        if group := _group_of(item):
+            item.add_marker(pytest.mark.xdist_group(group))
     if config.getoption("--benchmark"):
         return
     reason = pytest.mark.skip(reason="a benchmark: run it with --benchmark")
     for item in items:
         if item.get_closest_marker("benchmark"):
             item.add_marker(reason)
+
+
+def _group_of(item: pytest.Item) -> str:
+    """Return the group of tests that share a server: one worker starts it and runs them all."""
+    fixtures = getattr(item, "fixturenames", ())
+    if "delta_spark" in fixtures:
+        return "delta-spark"
+    if item.get_closest_marker("spark"):
+        # Those without the session of this process have Java processes of their own.
+        name = "spark" if "spark" in fixtures else "spark-processes"
+        return f"{name}-kafka" if item.get_closest_marker("kafka") else name
+    return "kafka" if item.get_closest_marker("kafka") else ""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
