@@ -15,9 +15,13 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
+from tailerd.storage.s3.failures import are_stale
+
 VENDOR_ERRORS = (
     *(ClientError, BotoCoreError, ResponseParserError),
     *(aiohttp.ClientError, OSError, TimeoutError, ValueError),
+    # What gives credentials gave some that have expired.
+    RuntimeError,
 )
 
 _MISSING = frozenset({"NonExistentQueue", "QueueDoesNotExist", "QueueDeletedRecently"})
@@ -64,11 +68,11 @@ def failure_of(error: Exception, queue: str, right: str) -> QueueFailure:
             message=f"There is no queue {queue}. Check `notifications.queue`, its account and its"
             " region.",
         )
-    if code in _EXPIRED:
+    if code in _EXPIRED or are_stale(error):
         return QueueFailure(
             code="credentials_expired",
-            message=f"The credentials for {queue} have expired ({code}). Renew them where they come"
-            " from; they are looked for again with each try.",
+            message=f"The credentials for {queue} have expired ({code or _said(error)}). Renew them"
+            " where they come from; they are looked for again with each try.",
         )
     if code in _DENIED or isinstance(error, _WITHOUT_CREDENTIALS):
         return QueueFailure(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -75,18 +76,34 @@ def delivered(folder: Path, name: str) -> list[dict[str, Any]]:
 
 
 def all_that_is_shown(config: Path, process: subprocess.Popen[str]) -> str:
-    """Return what a daemon with a listener shows: log, pages, and the words of all processes."""
+    """Return what a daemon with a listener shows or keeps: its log, its pages, the words of all its
+    processes, its state."""
     tables = [each["table"] for each in json.loads(page(config, "/status"))["tables"]]
     names = ["/", "/status", "/metrics", *(f"/tables/{table}" for table in tables)]
     with urllib.request.urlopen(address(config) + "/events", timeout=10) as stream:
         events = stream.read1().decode()
-    words = [Path(f"/proc/{pid}/cmdline").read_text() for pid in _with_descendants(process.pid)]
-    return "\n".join([log_of(config), events, *(page(config, name) for name in names), *words])
+    words = [_words(pid) for pid in _with_descendants(process.pid)]
+    kept = [
+        path.read_bytes().decode("latin-1")
+        for path in (config.parent / "state").rglob("*")
+        if path.is_file()
+    ]
+    shown = [log_of(config), events, *(page(config, name) for name in names)]
+    return "\n".join([*shown, *words, *kept])
 
 
 def _with_descendants(pid: int) -> list[int]:
     children: list[int] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            children += _with_descendants(int(child))
+        # Threads and processes end while they are looked at.
+        with suppress(FileNotFoundError, ProcessLookupError):
+            for child in (task / "children").read_text().split():
+                children += _with_descendants(int(child))
     return [pid, *children]
+
+
+def _words(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""

@@ -134,6 +134,11 @@ def test_a_program_that_goes_on_giving_keys_which_have_expired_is_told_of(
         {"orders": living.place},
         endpoint=turnstile.endpoint,
         keys={"profile": "lake"},
+        notifications={
+            "queue": living.notified.queue,
+            "endpoint": turnstile.endpoint,
+            "wait": "1s",
+        },
     )
     with daemon(config):
         eventually(lambda: ids(tmp_path) == living.ids)
@@ -141,8 +146,10 @@ def test_a_program_that_goes_on_giving_keys_which_have_expired_is_told_of(
         credential_process(tmp_path, "2001-01-01T00:00:00Z")("first")
         living.append()
         eventually(lambda: "credentials_expired" in page(config, "/status"))
+        eventually(lambda: "The credentials for http" in log_of(config))
         credential_process(tmp_path)("second")
         eventually(lambda: ids(tmp_path) == living.ids)
+        eventually(lambda: "Notifications come again" in log_of(config))
     # Nothing but our own lines: the vendor's client says all of it again, with a traceback.
     assert all(json.loads(line) for line in log_of(config).splitlines())
 
