@@ -184,7 +184,7 @@ def test_a_thousand_tables_at_rest(s3_moto: S3Server, tmp_path: Path, report: Re
         with daemon(config):
             eventually(lambda: is_ready(config), seconds=300)
             # Until the floor has passed over all tables once, some are looked at that just were.
-            eventually(lambda: notified.left() == 0, seconds=120)
+            eventually(lambda: notified.left() == 0, seconds=300)
             time.sleep(5)
             proxy.forget()
             time.sleep(IDLE_SECONDS)
