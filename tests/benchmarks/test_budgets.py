@@ -163,8 +163,7 @@ def test_a_spark_task_reads_only_the_columns_that_were_named(tmp_path: Path) -> 
 IN_BOUNDED_MEMORY = f"""
     import asyncio, sys
     from tailerd.changefeed.limits import ReadLimit
-    from tailerd.changefeed.limits import ReadLimit
-from tailerd.delta.log_reader import LogReader
+    from tailerd.delta.log_reader import LogReader
     from tailerd.sources.delta.source import DeltaChangeSource
 
     def resident():
