@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from typing import Any
 
 import numpy as np
@@ -51,7 +53,21 @@ def rows(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 
 def batch_of(made: list[dict[str, Any]]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist(made, schema=ENCODED_ARROW)
+    """Return the records as tasks get them: headers are texts."""
+    texts = [
+        None
+        if row["headers"] is None
+        else json.dumps(
+            [
+                {"key": each["key"], "value": base64.b64encode(each["value"]).decode()}
+                for each in row["headers"]
+            ]
+        )
+        for row in made
+    ]
+    records = pa.RecordBatch.from_pylist(made, schema=ENCODED_ARROW)
+    place = ENCODED_ARROW.get_field_index("headers")
+    return records.set_column(place, "headers", pa.array(texts, pa.string()))
 
 
 def sent(made: list[dict[str, Any]], count: int = 4, config: KafkaSinkConfig = CONFIG) -> list[Any]:

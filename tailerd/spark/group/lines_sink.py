@@ -27,7 +27,7 @@ from pyspark.sql import DataFrame, Row
 from tailerd.changefeed.change_batch import CHANGE_TYPE, COMMIT_VERSION
 from tailerd.errors import SinkError
 from tailerd.spark.arrow_functions import map_batches
-from tailerd.spark.encoded_records import TABLE, VALUE
+from tailerd.spark.encoded_records import HEADERS, TABLE, VALUE
 from tailerd.spark.group.deliveries import TableDelivery
 from tailerd.spark.group.durable import sync_folder
 from tailerd.spark.group.holds import marked
@@ -94,7 +94,9 @@ class LinesSink:
             SinkError: A folder cannot be written.
         """
         folders = dict(self._folders())
-        answers = map_batches(records, _task(folders), _ANSWER).collect()
+        # Lists make Spark slow here: after every row it goes through all of them.
+        lines = records.drop(HEADERS)
+        answers = map_batches(lines, _task(folders), _ANSWER).collect()
         answers.sort(key=lambda answer: answer.partition)
         names: dict[str, list[str]] = {}
         for answer in answers:

@@ -1,7 +1,12 @@
-"""From batches of encoded records to what producers send. Pure but for a counter."""
+"""From batches of encoded records to what producers send. Pure but for a counter.
+
+Headers come as JSON texts here (`group_sink`), all others as the encoded records have them.
+"""
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -171,8 +176,13 @@ def _runs(records: pa.RecordBatch, versions: npt.NDArray[np.int64]) -> Iterator[
 def _headers(headers: pa.Array) -> tuple[Header, ...]:
     """Return the headers that all records have."""
     first = headers[0].as_py()
-    if headers.null_count == len(headers):
+    if first is None:
         return ()
     if not headers.slice(1).equals(headers.slice(0, len(headers) - 1)):
         raise BugError("Records of one commit have different headers.")
-    return tuple(Header(name=each["key"], value=each["value"]) for each in first)
+    return tuple(Header(name=each["key"], value=_bytes(each)) for each in json.loads(first))
+
+
+def _bytes(header: Mapping[str, str]) -> bytes | None:
+    # Spark leaves out what is null.
+    return base64.b64decode(header["value"]) if "value" in header else None

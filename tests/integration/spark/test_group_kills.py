@@ -1,0 +1,141 @@
+"""A daemon whose tables share a query, killed in its parts under load: each row is in one file.
+
+In turn the source's Python process, the daemon, Spark's Java. `--kills 30` kills thirty times; two
+without it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.integration.daemon.running import daemon, log_of
+from tests.spark_session import require_java
+from tests.tables.builder import TableBuilder
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+TABLES = 4
+DEFAULT_KILLS = 2
+SOURCE, JAVA = "python_streaming_source_runner", "org.apache.spark.deploy.SparkSubmit"
+
+
+class Load:
+    """Tables that are written to, a row a commit, while the block runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.tables = [TableBuilder(folder / f"table-{n}", start_ms=None) for n in range(TABLES)]
+        self.counts = [0] * TABLES
+        self._is_over = threading.Event()
+        self._writer = threading.Thread(target=self._write)
+        for number in range(TABLES):
+            self._append(number)
+
+    def _append(self, number: int) -> None:
+        self.tables[number].append([{"id": self.counts[number]}])
+        self.counts[number] += 1
+
+    def _write(self) -> None:
+        while not self._is_over.wait(0.1):
+            self._append(random.randrange(TABLES))
+
+    def end(self) -> None:
+        """Write no more."""
+        self._is_over.set()
+        self._writer.join()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        self._writer.start()
+        try:
+            yield
+        finally:
+            self.end()
+
+
+def _delivered(folder: Path, number: int) -> list[int]:
+    files = sorted((folder / f"out-{number}").glob("*.jsonl"))
+    return [json.loads(line)["id"] for file in files for line in file.open()]
+
+
+def _total(folder: Path) -> int:
+    return sum(len(_delivered(folder, number)) for number in range(TABLES))
+
+
+def _until_more(folder: Path, rows: int, patience: float = 240.0) -> None:
+    """Wait until there are more rows, as long as now and then there is a new one."""
+    known, deadline = -1, 0.0
+    while (found := _total(folder)) <= rows:
+        if found > known:
+            known, deadline = found, time.monotonic() + patience
+        assert time.monotonic() < deadline, f"{found} rows, then none"
+        time.sleep(0.3)
+
+
+def _processes() -> str:
+    columns = ["-o", "pid=", "-o", "ppid=", "-o", "args="]
+    return subprocess.run(
+        ["ps", "-e", "-ww", *columns], capture_output=True, text=True, check=True
+    ).stdout
+
+
+def _below(pid: int, what: str) -> int | None:
+    """Return a process of a daemon, by a word of its command."""
+    lines = [line.split(None, 2) for line in _processes().splitlines()]
+    parents = {int(line[0]): int(line[1]) for line in lines}
+    for child, _, command in (line for line in lines if len(line) == 3):
+        at = int(child)
+        while at in parents and at != pid:
+            at = parents[at]
+        if at == pid and what in command and not command.startswith("bash"):
+            return int(child)
+    return None
+
+
+def test_whatever_is_killed_each_row_is_in_one_file(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    require_java()
+    load = Load(tmp_path)
+    config = tmp_path / "tailerd.yaml"
+    tables = {
+        f"t{n}": {
+            "path": str(table.folder),
+            "from": "0",
+            "max_files_per_batch": 50,
+            "sink": {"kind": "file", "path": str(tmp_path / f"out-{n}")},
+        }
+        for n, table in enumerate(load.tables)
+    }
+    settings = {"state": str(tmp_path / "state"), "http": {"listen": "127.0.0.1:0"}}
+    spark = {"master": "local[2]"}
+    config.write_text(yaml.safe_dump({**settings, "spark": spark, "tables": tables}))
+    with ExitStack() as stack, load.running():
+        running = stack.enter_context(daemon(config))
+        for number in range(request.config.getoption("--kills") or DEFAULT_KILLS):
+            _until_more(tmp_path, _total(tmp_path))
+            time.sleep(random.uniform(0.0, 1.0))
+            kind = (SOURCE, "", JAVA)[number % 3]
+            victim = _below(running.pid, kind) if kind else running.pid
+            assert victim is not None, _processes()
+            os.kill(victim, signal.SIGKILL)
+            if not kind:
+                running.wait(10)
+                running = stack.enter_context(daemon(config))
+        load.end()
+        _until_more(tmp_path, sum(load.counts) - 1)
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(60) == 0, log_of(config)
+    for number, count in enumerate(load.counts):
+        assert _delivered(tmp_path, number) == list(range(count)), number
