@@ -12,8 +12,6 @@ import random
 from pathlib import Path
 from unittest.mock import patch
 
-import pytest
-
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.config import TableConfig
 from tailerd.config.sections import read_sink
