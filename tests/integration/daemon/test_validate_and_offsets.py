@@ -187,7 +187,7 @@ def test_the_offset_of_a_spark_table_is_not_reset_behind_sparks_back(
     table: TableBuilder, tmp_path: Path, capsys: Captured
 ) -> None:
     sink = {"kind": "file", "path": str(tmp_path / "out"), "format": "parquet"}
-    orders = {"path": str(tmp_path / "t"), "engine": "spark", "sink": sink}
+    orders: dict[str, object] = {"path": str(tmp_path / "t"), "engine": "spark", "sink": sink}
     config = write_config(tmp_path, orders=orders)
     assert tailerd("offsets", "reset", "orders", "--to", "latest", "--config", config) == 2
     assert "state/spark/orders" in capsys.readouterr().err
