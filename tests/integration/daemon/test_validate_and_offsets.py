@@ -186,11 +186,21 @@ def test_what_cannot_be_shown_or_reset_says_why(
 def test_the_offset_of_a_spark_table_is_not_reset_behind_sparks_back(
     table: TableBuilder, tmp_path: Path, capsys: Captured
 ) -> None:
-    config = write_config(
-        tmp_path, orders={**file_table(tmp_path / "t", tmp_path / "out"), "engine": "spark"}
-    )
+    sink = {"kind": "file", "path": str(tmp_path / "out"), "format": "parquet"}
+    orders: dict[str, object] = {"path": str(tmp_path / "t"), "engine": "spark", "sink": sink}
+    config = write_config(tmp_path, orders=orders)
     assert tailerd("offsets", "reset", "orders", "--to", "latest", "--config", config) == 2
     assert "state/spark/orders" in capsys.readouterr().err
+
+
+def test_a_spark_table_that_shares_a_query_is_reset(
+    table: TableBuilder, tmp_path: Path, capsys: Captured
+) -> None:
+    orders = {**file_table(tmp_path / "t", tmp_path / "out"), "engine": "spark"}
+    config = write_config(tmp_path, orders=orders)
+    assert tailerd("offsets", "reset", "orders", "--to", "1", "--config", config) == 0
+    assert tailerd("offsets", "--config", config) == 0
+    assert capsys.readouterr().out.endswith("orders (spark): next is version 1, task 0\n")
 
 
 def test_a_demo_table_is_made_once_and_delivered(tmp_path: Path, capsys: Captured) -> None:
