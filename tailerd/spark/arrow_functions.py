@@ -1,7 +1,7 @@
-"""Functions over Arrow columns in Spark's plans, without pandas.
+"""Functions over Arrow batches in Spark's plans, without pandas.
 
-PySpark's `mapInArrow` and `arrow_udf` ask for pandas and then make no use of it. What they make is
-made here; PySpark is pinned, and a test guards what this takes from it.
+PySpark's `mapInArrow` asks for pandas and then makes no use of it. What it makes is made here;
+PySpark is pinned, and a test guards what this takes from it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
@@ -31,11 +31,3 @@ def map_batches(
     )
     column = made(*(frame[name] for name in frame.columns))
     return DataFrame(frame._jdf.mapInArrow(column._jc, False, None), frame.sparkSession)
-
-
-def column_of(function: Callable[..., pa.Array], schema: str, *columns: Column) -> Column:
-    """Return the column that a function makes of batches of columns, as `arrow_udf`."""
-    made = UserDefinedFunction(
-        function, returnType=schema, evalType=PythonEvalType.SQL_SCALAR_ARROW_UDF
-    )
-    return made(*columns)

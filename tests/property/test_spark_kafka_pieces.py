@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import json
+from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,9 @@ from tailerd.errors import BugError, ConfigError, SinkRefusedError
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.routing import TopicShape
 from tailerd.spark.encoded_records import ENCODED_ARROW
-from tailerd.spark.kafka.record_pieces import Partitioner, by_table_and_topic, outgoing_pieces
+from tailerd.spark.kafka.record_pieces import Partitioner, outgoing_pieces
 from tailerd.spark.kafka.tally import Tally, summed
+from tailerd.spark.packed_records import RecordPiece, packed, piece_of, unpacked
 
 CONFIG = KafkaSinkConfig(kind="kafka", bootstrap_servers=["127.0.0.1:9092"], topic="t", key=["id"])
 NOW_MS = 2_000_000
@@ -52,22 +54,10 @@ def rows(draw: st.DrawFn) -> list[dict[str, Any]]:
     ]
 
 
-def batch_of(made: list[dict[str, Any]]) -> pa.RecordBatch:
-    """Return the records as tasks get them: headers are texts."""
-    texts = [
-        None
-        if row["headers"] is None
-        else json.dumps(
-            [
-                {"key": each["key"], "value": base64.b64encode(each["value"]).decode()}
-                for each in row["headers"]
-            ]
-        )
-        for row in made
-    ]
-    records = pa.RecordBatch.from_pylist(made, schema=ENCODED_ARROW)
-    place = ENCODED_ARROW.get_field_index("headers")
-    return records.set_column(place, "headers", pa.array(texts, pa.string()))
+def pieces_of(made: list[dict[str, Any]]) -> Iterator[RecordPiece]:
+    """Return the records as tasks get them: those of a table, topic and commit together."""
+    for _, own in groupby(made, key=itemgetter("table", "topic", "_commit_version")):
+        yield piece_of(pa.RecordBatch.from_pylist(list(own), schema=ENCODED_ARROW))
 
 
 def sent(made: list[dict[str, Any]], count: int = 4, config: KafkaSinkConfig = CONFIG) -> list[Any]:
@@ -75,11 +65,12 @@ def sent(made: list[dict[str, Any]], count: int = 4, config: KafkaSinkConfig = C
     shape = TopicShape(partitions=count, max_bytes=1 << 20, retention_ms=5_000_000)
     partitioner = Partitioner(batch_id=3)
     found = []
-    for table, topic, records in by_table_and_topic(batch_of(made)):
+    for each in unpacked(packed(pieces_of(made))):
+        table, topic = each.table, each.topic
         for piece in outgoing_pieces(
             table,
             topic,
-            records,
+            each.records,
             config=config,
             partitioner=partitioner,
             shape_of=lambda _: shape,
@@ -174,8 +165,8 @@ def test_different_headers_within_a_commit_are_a_bug() -> None:
 def test_tallies_of_parts_add_up_to_that_of_the_whole(made: list[dict[str, Any]]) -> None:
     def tallies(some: list[dict[str, Any]]) -> dict[str, Tally]:
         found: dict[str, Tally] = {}
-        for table, _, records in by_table_and_topic(batch_of(some)):
-            found.setdefault(table, Tally()).count(records)
+        for piece in pieces_of(some):
+            found.setdefault(piece.table, Tally()).count(piece.records)
         return found
 
     whole = tallies(made)

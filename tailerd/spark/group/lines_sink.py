@@ -14,7 +14,6 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
@@ -27,10 +26,11 @@ from pyspark.sql import DataFrame, Row
 from tailerd.changefeed.change_batch import CHANGE_TYPE, COMMIT_VERSION
 from tailerd.errors import SinkError
 from tailerd.spark.arrow_functions import map_batches
-from tailerd.spark.encoded_records import HEADERS, TABLE, VALUE
+from tailerd.spark.encoded_records import VALUE
 from tailerd.spark.group.deliveries import TableDelivery
 from tailerd.spark.group.durable import sync_folder
 from tailerd.spark.group.holds import marked
+from tailerd.spark.packed_records import unpacked
 
 _TEMPORARY = ".tailerd-group-{}.tmp"
 _ANSWER = (
@@ -94,9 +94,7 @@ class LinesSink:
             SinkError: A folder cannot be written.
         """
         folders = dict(self._folders())
-        # Lists make Spark slow here: after every row it goes through all of them.
-        lines = records.drop(HEADERS)
-        answers = map_batches(lines, _task(folders), _ANSWER).collect()
+        answers = map_batches(records, _task(folders), _ANSWER).collect()
         answers.sort(key=lambda answer: answer.partition)
         names: dict[str, list[str]] = {}
         for answer in answers:
@@ -158,15 +156,15 @@ def _task(folders: Folders) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.
         partition = context.partitionId() if context is not None else 0
         written: dict[str, _TableFiles] = {}
         try:
-            for batch in batches:
-                for name, records in _by_table(batch):
-                    if name not in written:
-                        written[name] = _TableFiles(folders[name])
-                    try:
-                        written[name].write(records)
-                    except OSError as error:
-                        path = Path(folders[name].path)
-                        raise marked(_unwritable(path, error), name) from error
+            for piece in unpacked(batches):
+                name = piece.table
+                if name not in written:
+                    written[name] = _TableFiles(folders[name])
+                try:
+                    written[name].write(piece.records)
+                except OSError as error:
+                    path = Path(folders[name].path)
+                    raise marked(_unwritable(path, error), name) from error
             for files in written.values():
                 files.close()
         except BaseException:
@@ -177,17 +175,6 @@ def _task(folders: Folders) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.
         yield pa.RecordBatch.from_pylist(answers, schema=_ANSWER_ARROW)
 
     return write
-
-
-def _by_table(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Cut a batch where the table changes."""
-    if batch.num_rows == 0:
-        return
-    names = pc.dictionary_encode(batch.column(TABLE))
-    codes = names.indices.to_numpy(zero_copy_only=False)
-    cuts = (np.flatnonzero(np.diff(codes)) + 1).tolist()
-    for start, stop in pairwise([0, *cuts, batch.num_rows]):
-        yield names.dictionary[int(codes[start])].as_py(), batch.slice(start, stop - start)
 
 
 class _TableFiles:

@@ -1,4 +1,4 @@
-"""Format `tailerd_records`: a group's tables as one stream of encoded records.
+"""Format `tailerd_records`: a group's tables as one stream of encoded records, packed.
 
 The daemon's own: its one option is the group's folder, with `members.json` in it.
 """
@@ -17,10 +17,10 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from tailerd.spark.encoded_records import ENCODED_SCHEMA
 from tailerd.spark.group.follower import GroupFollower
 from tailerd.spark.group.group_offset import GroupFields, GroupOffset
 from tailerd.spark.group.record_partitions import pack_tables, read_records
+from tailerd.spark.packed_records import PACKED_SCHEMA, packed, piece_of
 from tailerd.spark.source_loop import SourceLoop, end_quietly
 from tailerd.storage.s3.settings import settings_in_use, use_settings
 
@@ -37,8 +37,8 @@ class RecordsDataSource(DataSource):
         return RECORDS_FORMAT
 
     def schema(self) -> StructType:
-        """Return the schema of encoded records."""
-        return ENCODED_SCHEMA
+        """Return the schema of packed records."""
+        return PACKED_SCHEMA
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the reader."""
@@ -86,9 +86,9 @@ class RecordsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return pack_tables(driver.loop.call(rows))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the partition's records; on an executor."""
+        """Yield the partition's records, packed; on an executor."""
         use_settings(self._storage)
-        return read_records(partition)
+        return packed(piece_of(records) for records in read_records(partition))
 
     def commit(self, end: Mapping[str, object]) -> None:
         """Hear that everything before `end` is delivered."""

@@ -10,7 +10,6 @@ from pathlib import Path
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as sql
 
 from tailerd.errors import BugError, ConfigError, SinkRefusedError, TailerdError
 from tailerd.sinks.kafka.config import KafkaSinkConfig
@@ -22,7 +21,6 @@ from tailerd.sinks.kafka.side_records import TOO_LARGE
 from tailerd.sinks.kafka.topics import NewTopic, Topics
 from tailerd.sinks.kafka.transactions import Claim
 from tailerd.spark.arrow_functions import map_batches
-from tailerd.spark.encoded_records import HEADERS
 from tailerd.spark.group.deliveries import TableDelivery
 from tailerd.spark.kafka.batch_transaction import BatchTransaction, DeliveredBatch
 from tailerd.spark.kafka.checkpoint_identity import checkpoint_identity
@@ -112,7 +110,7 @@ class KafkaGroupSink:
         """Deliver a micro-batch.
 
         Args:
-            records: Encoded records (`encoded_records.ENCODED_SCHEMA`).
+            records: Encoded records, packed (`packed_records.PACKED_SCHEMA`).
             batch_id: Spark's number of it.
             is_whole: Whether each table's records are in one partition of the DataFrame, in order;
                 then they are not sorted. None: they are if there is only one.
@@ -193,7 +191,7 @@ class KafkaGroupSink:
             transaction=transaction,
         )
         try:
-            frame = self._in_place(self._flat(records), batch_id, is_whole, transaction)
+            frame = self._in_place(records, batch_id, is_whole, transaction)
             rows = map_batches(frame, task.run, REPORT_SCHEMA).collect()
         except (PySparkException, Py4JJavaError) as error:
             reason = error_of(str(error))
@@ -204,16 +202,6 @@ class KafkaGroupSink:
         if transaction is not None:
             _check_writers(reports)
         return reports
-
-    def _flat(self, records: DataFrame) -> DataFrame:
-        """Return the records with headers as JSON texts, null where no table has any.
-
-        Spark looks at the size of its Arrow batch after every row, and for lists goes through all
-        rows each time.
-        """
-        has_headers = any(config.headers for config in self._sinks.values())
-        text = sql.to_json(HEADERS) if has_headers else sql.lit(None).cast("string")
-        return records.withColumn(HEADERS, text)
 
     def _in_place(
         self,

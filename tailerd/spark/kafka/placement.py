@@ -6,30 +6,28 @@ partition, and would take the first ones of a second writer for repetitions of t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as sql
 
 from tailerd.changefeed.change_batch import COMMIT_VERSION
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import Connection
 from tailerd.sinks.kafka.topics import TopicFacts, Topics
-from tailerd.spark.arrow_functions import column_of
-from tailerd.spark.encoded_records import KEY, ORDER, PARTITION, TABLE, TOPIC
+from tailerd.spark.arrow_functions import map_batches
+from tailerd.spark.encoded_records import ENCODED_ARROW, KEY, ORDER, PARTITION, TABLE, TOPIC
 from tailerd.spark.kafka.blame import blaming
-from tailerd.spark.kafka.record_pieces import Partitioner, by_table_and_topic
+from tailerd.spark.kafka.record_pieces import Partitioner
 from tailerd.spark.kafka.topic_shapes import TopicShapes
-
-_ROW = "row"
+from tailerd.spark.packed_records import PACKED_DDL, RecordPiece, packed, unpacked
 
 
 @dataclass(slots=True, kw_only=True)
 class Placement:
-    """Gives encoded records the partition they go to. Picklable.
+    """Cuts packed records by the partitions they go to. Picklable.
 
     The same records in the same batches get the same partitions: Spark may ask again.
 
@@ -44,29 +42,30 @@ class Placement:
     batch_id: int
     _shapes: TopicShapes | None = field(default=None, init=False)
 
-    def of(self, tables: pa.Array, topics: pa.Array, named: pa.Array, keys: pa.Array) -> pa.Array:
-        """Return the partition of each record.
+    def split(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Cut the pieces of a task, so that the records of each go to one partition.
 
         Raises:
-            ConfigError: One is named that the topic does not have.
+            ConfigError: A partition is named that the topic does not have.
             SinkError: Brokers were asked about a topic, and it cannot be written.
         """
-        shapes = self._opened()
         partitioner = Partitioner(batch_id=self.batch_id)
-        partitions = np.zeros(len(topics), dtype=np.int32)
-        columns = {
-            TABLE: tables,
-            TOPIC: topics,
-            PARTITION: named,
-            KEY: keys,
-            _ROW: pa.array(np.arange(len(topics))),
-        }
-        for table, topic, part in by_table_and_topic(pa.record_batch(columns)):
-            with blaming(table):
-                count = shapes.shape_of(table, topic).partitions
-                chosen = partitioner.partitions(topic, part[PARTITION], part[KEY], count)
-            partitions[np.asarray(part[_ROW])] = chosen
-        return pa.array(partitions)
+        return packed(
+            part for piece in unpacked(batches) for part in self._parts(piece, partitioner)
+        )
+
+    def _parts(self, piece: RecordPiece, partitioner: Partitioner) -> Iterator[RecordPiece]:
+        records = piece.records
+        with blaming(piece.table):
+            count = self._opened().shape_of(piece.table, piece.topic).partitions
+            chosen = partitioner.partitions(piece.topic, records[PARTITION], records[KEY], count)
+        for partition in np.unique(chosen).tolist():
+            own = records.take(pa.array(np.flatnonzero(chosen == partition)))
+            # Named from here on: without a key, another task would choose another one.
+            named = pa.repeat(pa.scalar(partition, pa.int32()), own.num_rows)
+            place = ENCODED_ARROW.get_field_index(PARTITION)
+            own = own.set_column(place, ENCODED_ARROW.field(place), named)
+            yield replace(piece, records=own, partition=partition)
 
     def _opened(self) -> TopicShapes:
         if self._shapes is None:
@@ -77,10 +76,9 @@ class Placement:
 
 
 def placed(records: DataFrame, placement: Placement, tasks: int) -> DataFrame:
-    """Return encoded records with each Kafka partition in one of `tasks`, each table in order."""
-    columns = (sql.col(name) for name in (TABLE, TOPIC, PARTITION, KEY))
+    """Return packed records with each Kafka partition in one of `tasks`, each table in order."""
     return (
-        records.withColumn(PARTITION, column_of(placement.of, "int", *columns))
+        map_batches(records, placement.split, PACKED_DDL)
         .repartition(tasks, TOPIC, PARTITION)
         .sortWithinPartitions(TABLE, COMMIT_VERSION, ORDER)
     )

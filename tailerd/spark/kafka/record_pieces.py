@@ -1,12 +1,7 @@
-"""From batches of encoded records to what producers send. Pure but for a counter.
-
-Headers come as JSON texts here (`group_sink`), all others as the encoded records have them.
-"""
+"""From batches of encoded records to what producers send. Pure but for a counter."""
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -24,7 +19,7 @@ from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.merging import Versioned
 from tailerd.sinks.kafka.outgoing import Outgoing
 from tailerd.sinks.kafka.routing import TopicShape, no_partition, too_old
-from tailerd.spark.encoded_records import HEADERS, KEY, PARTITION, TABLE, TOPIC, VALUE
+from tailerd.spark.encoded_records import HEADERS, KEY, PARTITION, VALUE
 
 BATCH_HEADER = "tailerd.batch"
 """Of each record delivered at least once: group and number of its micro-batch."""
@@ -77,26 +72,6 @@ class Partitioner:
         return np.asarray(pc.coalesce(named, pa.array(chosen.partitions, pa.int32())))
 
 
-def by_table_and_topic(records: pa.RecordBatch) -> Iterator[tuple[str, str, pa.RecordBatch]]:
-    """Yield the records of each table and topic, in their order."""
-    if not records.num_rows:
-        return
-    tables, topics = (records[name].dictionary_encode() for name in (TABLE, TOPIC))
-    if len(tables.dictionary) == len(topics.dictionary) == 1:
-        yield tables.dictionary[0].as_py(), topics.dictionary[0].as_py(), records
-        return
-    width = len(topics.dictionary)
-    codes = np.asarray(tables.indices, np.int64) * width + np.asarray(topics.indices)
-    for code in np.unique(codes):
-        rows = pa.array(np.flatnonzero(codes == code))
-        table, topic = divmod(int(code), width)
-        yield (
-            tables.dictionary[table].as_py(),
-            topics.dictionary[topic].as_py(),
-            records.take(rows),
-        )
-
-
 def outgoing_pieces(
     table: str,
     topic: str,
@@ -111,7 +86,7 @@ def outgoing_pieces(
     """Yield the records of one table and topic as producers take them, in their order.
 
     Args:
-        table, topic, records: As `by_table_and_topic` gives them.
+        table, topic, records: Encoded records, and what they all have.
         config: The table's sink.
         partitioner: Of this task.
         shape_of: Says what is known of a topic; may raise.
@@ -180,9 +155,4 @@ def _headers(headers: pa.Array) -> tuple[Header, ...]:
         return ()
     if not headers.slice(1).equals(headers.slice(0, len(headers) - 1)):
         raise BugError("Records of one commit have different headers.")
-    return tuple(Header(name=each["key"], value=_bytes(each)) for each in json.loads(first))
-
-
-def _bytes(header: Mapping[str, str]) -> bytes | None:
-    # Spark leaves out what is null.
-    return base64.b64decode(header["value"]) if "value" in header else None
+    return tuple(Header(name=each["key"], value=each["value"]) for each in first)

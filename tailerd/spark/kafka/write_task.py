@@ -32,12 +32,12 @@ from tailerd.spark.kafka.blame import blaming
 from tailerd.spark.kafka.record_pieces import (
     BATCH_HEADER,
     Partitioner,
-    by_table_and_topic,
     outgoing_pieces,
 )
 from tailerd.spark.kafka.tally import Tally
 from tailerd.spark.kafka.task_producer import TaskProducer, give_back, take_producer
 from tailerd.spark.kafka.topic_shapes import TopicShapes
+from tailerd.spark.packed_records import unpacked
 
 REPORT_SCHEMA = "report binary"
 _MAX_LETTER_BYTES = 32 * 1024**2
@@ -80,7 +80,7 @@ class WriteTask:
     transaction: SharedTransaction | None
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write a task's encoded records; yield its `TaskReport`, pickled, in one row.
+        """Write a task's packed records; yield its `TaskReport`, pickled, in one row.
 
         Raises:
             TailerdError: Nothing of a transaction counts; else the task's records may be there.
@@ -137,11 +137,10 @@ class _Writing:
         headers: dict[str, bytes] = {}
         if task.transaction is None:
             headers[BATCH_HEADER] = f"{task.group}/{task.batch_id}".encode()
-        for batch in batches:
-            for table, topic, records in by_table_and_topic(batch):
-                self._change_to(table)
-                with blaming(table):
-                    self._take(topic, records, partitioner, headers)
+        for piece in unpacked(batches):
+            self._change_to(piece.table)
+            with blaming(piece.table):
+                self._take(piece.topic, piece.records, partitioner, headers)
         self._change_to("")
         self._acknowledgements.wait()
         return TaskReport(

@@ -10,7 +10,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from tailerd.sinks.kafka.config import KafkaSinkConfig
+from tailerd.spark.arrow_schema import declared_schema
 from tailerd.spark.encoded_records import ENCODED_ARROW
+from tailerd.spark.packed_records import PACKED_SCHEMA, packed, piece_of
 
 DAY_2026_US = 1_795_000_000_000_000
 """A commit time that topics keep."""
@@ -58,7 +60,12 @@ class Rows:
         return self
 
     def frame(self, spark: SparkSession, partitions: int = 1) -> DataFrame:
-        """Return them; with several partitions, dealt to them in turns as split files are."""
+        """Return them packed, each by itself; with several partitions, dealt to them in turns."""
         table = pa.Table.from_pylist(self.rows, schema=ENCODED_ARROW)
-        frame = spark.createDataFrame(table)
+        singles = (table.slice(row, 1).to_batches()[0] for row in range(table.num_rows))
+        rows = packed(piece_of(single) for single in singles)
+        # Without a schema Spark takes numbers without a value for text.
+        frame = spark.createDataFrame(
+            pa.Table.from_batches(rows, declared_schema(PACKED_SCHEMA)), PACKED_SCHEMA
+        )
         return frame.repartition(partitions) if partitions > 1 else frame.coalesce(1)
