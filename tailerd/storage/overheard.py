@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, cast
 from weakref import WeakValueDictionary
 
@@ -39,12 +39,22 @@ class Overheard:
 
     def note(self, path: str, found: _Found | None) -> None:
         """Remember a whole file; None where there was none."""
+        if found is not None:
+            self.note_presence(path)
         self.take(path)
         self._found[path] = (time.monotonic(), found)
         self._bytes += _size(found)
         while self._bytes > MOST_BYTES or len(self._found) > MOST_FILES:
             _, (_, oldest) = self._found.popitem(last=False)
             self._bytes -= _size(oldest)
+
+    def note_presence(self, path: str) -> None:
+        """Forget that there was no such file: it was just read."""
+        known = self._found.get(path)
+        if known is not None and known[1] is None:
+            del self._found[path]
+        if self._is_unlisted(path.rpartition("/")[2]):
+            self._listed = None
 
     def take(self, path: str) -> tuple[_Found | None] | None:
         """Return what was noted of a path, once; None where nothing is known of it any more."""
@@ -81,6 +91,22 @@ class _Wrapped:
 
 
 class _Telling(_Wrapped):
+    async def get(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        body = await self._inner.get(path, start, length)
+        self._note_presence(path)
+        return body
+
+    async def get_many(self, paths: Sequence[str]) -> list[bytes]:
+        bodies = await self._inner.get_many(paths)
+        for path in paths:
+            self._note_presence(path)
+        return bodies
+
+    def _note_presence(self, path: str) -> None:
+        heard = _folders.get((self._inner.scheme, path.rpartition("/")[0]))
+        if heard is not None:
+            heard.note_presence(path)
+
     async def fetch(self, path: str, start: int = 0, length: int | None = None) -> _Found:
         heard = _folders.get((self._inner.scheme, path.rpartition("/")[0]))
         try:

@@ -25,7 +25,7 @@ def commits(draw: st.DrawFn) -> list[pa.RecordBatch]:
     """Return the records of some commits, few of them large."""
     made = []
     for version in range(draw(st.integers(0, 3))):
-        sizes = draw(st.lists(st.sampled_from([0, 1, 30, 400_000]), min_size=1, max_size=6))
+        sizes = draw(st.lists(st.sampled_from([0, 1, 30, 50_000]), min_size=1, max_size=6))
         made.append([row(version, number, size) for number, size in enumerate(sizes)])
     return [pa.RecordBatch.from_pylist(rows, schema=ENCODED_ARROW) for rows in made]
 

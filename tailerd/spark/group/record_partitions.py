@@ -21,6 +21,9 @@ from tailerd.spark.encoded_records import RecordEncoder
 from tailerd.spark.group.holds import marked
 from tailerd.spark.partitions import OPEN_COST_BYTES, TARGET_BYTES, TaskShare, pack
 
+TABLE_BYTES = 512 * 1024 * 1024
+"""A table's rows of a batch with a larger cost are divided. What is not, need not be brought into
+order between tasks, which takes as much as reading and writing."""
 SHARE_ORDERS = 1 << 32
 """Records one share may have: the order of a record is its share's times this, and its own."""
 
@@ -67,7 +70,7 @@ def pack_tables(tables: Sequence[TableRows]) -> list[RecordPartition]:
     shared: list[TablePart] = []
     shared_cost = 0
     for table in tables:
-        runs = [partition.shares for partition in pack(table.tasks)]
+        runs = [partition.shares for partition in pack(table.tasks, TABLE_BYTES)]
         bare = TableRows(
             name=table.name, table_id=table.table_id, kafka=table.kafka, error=table.error
         )

@@ -1,6 +1,6 @@
 """`kill -9` of the daemon and of Spark's Python workers while tables go into Kafka exactly once.
 
-`--kills 30` kills thirty times; three without it.
+`--kills 30` kills thirty times; two without it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.kafka.topics import Topics
 from tests.spark_session import require_java
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-DEFAULT_KILLS = 3
+DEFAULT_KILLS = 2
 _SECONDS = 240.0
 
 

@@ -91,6 +91,29 @@ async def test_a_whole_listing_tells_what_is_not_there(store: MeteredStore) -> N
     assert (await hears.fetch(f"{FOLDER}/3.json"))[1] == b"x"
 
 
+@pytest.mark.parametrize("way", ["get", "get_many", "fetch"])
+@pytest.mark.parametrize("before", ["asked", "listed"])
+async def test_what_was_read_meanwhile_is_no_longer_missing(
+    store: MeteredStore, way: str, before: str
+) -> None:
+    listener, teller = hearing(store, "/log"), telling(store)
+    if before == "listed":
+        assert [meta async for meta in teller.list_from("/log", "")] == []
+    else:
+        with pytest.raises(FileMissingError):
+            await teller.fetch("/log/1.json")
+    await store.put("/log/1.json", b"one")
+    if way == "get":
+        await teller.get("/log/1.json", 0, 2)
+    elif way == "get_many":
+        await teller.get_many(["/log/1.json"])
+    else:
+        await teller.fetch("/log/1.json")
+        # What it told is taken once, and then asked for.
+        await listener.fetch("/log/1.json")
+    assert (await listener.fetch("/log/1.json"))[1] == b"one"
+
+
 async def test_a_listing_that_was_broken_off_tells_nothing(store: MeteredStore) -> None:
     hears, tells = hearing(store, FOLDER), telling(store)
     for number in (1, 2):
@@ -143,4 +166,4 @@ async def test_nothing_is_kept_where_nobody_hears(store: MeteredStore) -> None:
 def test_everything_else_is_the_stores_own(store: MeteredStore) -> None:
     for wrapped in (telling(store), hearing(store, FOLDER)):
         assert wrapped.scheme == "memory"
-        assert wrapped.get_many == store.get_many
+        assert wrapped.delete == store.delete
