@@ -155,7 +155,8 @@ class QuickGets:
         )
 
     def _forget(self, bucket: str) -> None:
-        del self._ways[bucket]
+        # Several may be on the way at once.
+        self._ways.pop(bucket, None)
 
     async def learn(self, bucket: str, key: str, sent: list[SentRequest]) -> None:
         """Learn the way to a bucket from what the client sent, with success, for one of its keys.
