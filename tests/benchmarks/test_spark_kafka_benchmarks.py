@@ -91,9 +91,10 @@ def test_change_rows_from_executors(
     tmp_path: Path, kafka_broker: Broker, topics: Topics, report: Report, delivery: str
 ) -> None:
     require_java()
-    table = update_feed(200, 5000)
+    # Five micro-batches of a million rows: with small ones Spark's own cost of each would count.
+    table = update_feed(1000, 5000)
     bench = Bench(tmp_path, kafka_broker, topics, delivery)
-    runs = [(bench.run("spark", table, 40), bench.run("arrow", table, 40)) for _ in range(TIMES)]
+    runs = [(bench.run("spark", table, 200), bench.run("arrow", table, 200)) for _ in range(TIMES)]
     spark, arrow = (middle([each[side] for each in runs]) for side in (0, 1))
     ratio = speed(spark) / speed(arrow)
     report(
