@@ -17,6 +17,7 @@ import botocore.session
 from botocore.config import Config
 
 from tailerd.storage.s3.settings import S3Account, S3Settings
+from tests.kafka.certificates import Certificates
 from tests.kafka.ports import free_port
 from tests.kafka.process import ServerProcess
 
@@ -55,10 +56,13 @@ def versitygw_program() -> Path:
 class S3Server:
     """One server on a loopback port, with a bucket for each test."""
 
-    def __init__(self, name: str, command: list[str], port: int, folder: Path) -> None:
-        """Prepare; `start` starts it."""
+    def __init__(
+        self, name: str, command: list[str], port: int, folder: Path, authority: Path | None = None
+    ) -> None:
+        """Prepare; `start` starts it. With an `authority` it speaks TLS only."""
         self.name = name
         self.port = port
+        self._authority = authority
         self._command = command
         self._folder = folder
         self._process: ServerProcess | None = None
@@ -72,24 +76,33 @@ class S3Server:
         return cls("moto", words, port, folder)
 
     @classmethod
-    def versitygw(cls, folder: Path) -> S3Server:
+    def versitygw(cls, folder: Path, certificates: Certificates | None = None) -> S3Server:
         """Return a server that keeps files in a folder, and checks everything.
+
+        Args:
+            certificates: Whose authority clients must trust, as it speaks TLS then.
 
         Raises:
             S3ServerUnavailableError: Its program is not here.
         """
         port = free_port()
         data = folder / "data"
+        tls: list[str] = []
+        authority = None
+        if certificates is not None:
+            authority = certificates.authority
+            # Key and certificate are in one file.
+            tls = ["--cert", str(certificates.server), "--key", str(certificates.server)]
         words = [
             *(str(versitygw_program()), "--port", f"127.0.0.1:{port}", "--quiet", "--keep-alive"),
-            *("--access", ACCESS_KEY, "--secret", SECRET_KEY, "posix", str(data)),
+            *("--access", ACCESS_KEY, "--secret", SECRET_KEY, *tls, "posix", str(data)),
         ]
-        return cls("versitygw", words, port, folder)
+        return cls("versitygw", words, port, folder, authority)
 
     @property
     def endpoint(self) -> str:
         """Its URL."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if self._authority else 'http'}://127.0.0.1:{self.port}"
 
     def environment(self, endpoint: str = "") -> dict[str, str]:
         """Return what commands need to know, as the SDKs read it."""
@@ -155,6 +168,7 @@ class S3Server:
             endpoint_url=self.endpoint,
             aws_access_key_id=ACCESS_KEY,
             aws_secret_access_key=SECRET_KEY,
+            verify=None if self._authority is None else str(self._authority),
             config=Config(s3={"addressing_style": "path"}, max_pool_connections=50),
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping
 
 import aiohttp
@@ -158,6 +159,16 @@ def map_failure(error: Exception, doing: str, path: str, *, attempts: int = 1) -
         return _denied(doing, place, code, error)
     if isinstance(error, NoCredentialsError | PartialCredentialsError | ProfileNotFound):
         return _without_credentials(place, error)
+    return _failed(doing, place, error, attempts)
+
+
+def _failed(doing: str, place: str, error: Exception, attempts: int) -> StorageError:
+    if isinstance(error, SSLError | ssl.SSLError):
+        return StorageError(
+            f"{doing} of {place} failed, as no encrypted connection came about: {_said(error)}.",
+            hint="Name the file of the server's authority in AWS_CA_BUNDLE, or as ca_bundle in the"
+            " profile, and check the endpoint's name and port.",
+        )
     tried = f" after {attempts} attempts" if attempts > 1 else ""
     return StorageError(f"{doing} of {place} failed{tried}: {_said(error)}.")
 
