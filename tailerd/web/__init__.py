@@ -1,1 +1,41 @@
-"""The HTTP listener: what an operator, a probe and Prometheus ask the daemon."""
+"""The HTTP listener: what an operator, a probe and Prometheus ask the daemon.
+
+The page at `/` shows all tables, what needs somebody first, what is wrong beside them, and of
+each table its commits, growth, file sizes, schema, maintenance, sink and errors, live, with
+buttons for pause, resume, maintenance and reset. It says what `/status` says. It asks no other
+server for anything; where a token is needed it asks for it and forgets it with the window. The
+past it draws is kept in 32 MiB at most (less for each table where there are many) and in
+`<state>/history`; commits count from when the daemon first looked. `web: {rows: 20, mask:
+[email]}` adds the newest change rows of tables on the Arrow engine, without the columns named;
+without it none are kept.
+
+Who may change something. On a loopback listener everybody who reaches it and sends `X-Tailerd` or
+a JSON body (a page in a browser cannot). With `http.token` (or `TAILERD__HTTP__TOKEN`) only who
+sends it as a bearer token. A listener on another address without a token shows everything and
+changes nothing: it answers 403 and says why.
+
+Who may look. Everybody who reaches the listener; with `http.read: token` who has the token.
+`/healthz` and `/readyz` answer everybody and then name no table; Prometheus sends the token by
+`authorization: {credentials_file: ...}`.
+
+HTTPS is `http.tls: {cert, key}`; renewed files are taken within half a minute. With `client_ca` a
+client certificate counts like the token. The commands take their authorities from
+`SSL_CERT_FILE`, and show the token, not a certificate.
+
+What else is refused. Names in `Host` other than its address and `http.hosts`; more than 50
+requests a second from one address (after 400 at once), or ten wrong tokens; bodies beyond 16 KiB;
+connections that say no whole request within ten seconds, and of more than 512 the quietest. Every
+answer forbids scripts from elsewhere, frames and caching.
+
+Growth (`growth: false` switches it off) opens each table's files once, beside the deliveries, and
+then costs what each commit is long: files, bytes, rows, file sizes, deletion vectors, deleted
+rows, commits and bytes since the last checkpoint, growth in the last 24 hours as far as watched.
+Rows are left out where statistics do not tell them: a `remove` without statistics makes them
+unknown until the daemon starts again. The same reading gives the lag in files and bytes; without
+it that is told only where it is 0. While a pipeline is paused its log is not looked at: head and
+lag are `-`, unless it was behind.
+
+Retention headroom is the time until the next undelivered version, or a file it needs, may be
+cleaned up: the smaller of `delta.logRetentionDuration` and `delta.deletedFileRetentionDuration`,
+from the version's time on.
+"""
