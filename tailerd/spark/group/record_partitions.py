@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from tailerd.changefeed.change_task import ChangeTask
@@ -17,7 +16,7 @@ from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
 from tailerd.errors import TailerdError
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sources.delta.read import read_changes
-from tailerd.spark.encoded_records import RecordEncoder
+from tailerd.spark.encoded_records import RecordEncoder, RecordPiece
 from tailerd.spark.group.holds import marked
 from tailerd.spark.partitions import OPEN_COST_BYTES, TARGET_BYTES, TaskShare, pack
 
@@ -93,7 +92,7 @@ def pack_tables(tables: Sequence[TableRows]) -> list[RecordPartition]:
     return partitions
 
 
-def read_records(partition: InputPartition) -> Iterator[pa.RecordBatch]:
+def read_records(partition: InputPartition) -> Iterator[RecordPiece]:
     """Yield the partition's records; runs on an executor.
 
     Raises:
@@ -109,7 +108,7 @@ def read_records(partition: InputPartition) -> Iterator[pa.RecordBatch]:
             raise marked(error, part.rows.name) from error
 
 
-def _part(part: TablePart) -> Iterator[pa.RecordBatch]:
+def _part(part: TablePart) -> Iterator[RecordPiece]:
     table = part.rows
     if table.error is not None:
         raise table.error
@@ -117,7 +116,6 @@ def _part(part: TablePart) -> Iterator[pa.RecordBatch]:
     for number, each in enumerate(part.shares, start=part.first):
         order = number * SHARE_ORDERS
         for batch in read_changes(each.task, DEFAULT_BATCH_LIMIT, None, each.share):
-            for records in encoder.encoded(batch, order):
-                order += records.num_rows
-                if records.num_rows:
-                    yield records
+            for piece in encoder.encoded(batch, order):
+                order += piece.records.num_rows
+                yield piece

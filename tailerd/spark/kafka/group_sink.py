@@ -22,11 +22,11 @@ from tailerd.sinks.kafka.topics import NewTopic, Topics
 from tailerd.sinks.kafka.transactions import Claim
 from tailerd.spark.arrow_functions import map_batches
 from tailerd.spark.group.deliveries import TableDelivery
+from tailerd.spark.group.tally import Tally, summed
 from tailerd.spark.kafka.batch_transaction import BatchTransaction, DeliveredBatch
 from tailerd.spark.kafka.checkpoint_identity import checkpoint_identity
 from tailerd.spark.kafka.grouping import check_group, has_shared_topics
 from tailerd.spark.kafka.placement import Placement, placed
-from tailerd.spark.kafka.tally import Tally, summed
 from tailerd.spark.kafka.write_task import (
     REPORT_SCHEMA,
     TaskReport,

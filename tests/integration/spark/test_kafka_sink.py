@@ -124,7 +124,7 @@ def test_records_keep_headers_tombstones_times_and_named_partitions(
     topic = topics.create(partitions=3)
     rows = Rows()
     for version in (1, 2):
-        headers = [{"key": "v", "value": b"%d" % version}]
+        headers = [("v", b"%d" % version)]
         rows.add(version, [7], topic=topic, kind="delete", partition=2, headers=headers)
         rows.add(version, [7], topic=topic, kind="delete", partition=2, headers=headers, value=None)
     # What each record has is in the records; the section only says that there is something.
