@@ -38,6 +38,7 @@ from tailerd.spark.kafka.record_pieces import (
 from tailerd.spark.kafka.task_producer import TaskProducer, give_back, take_producer
 from tailerd.spark.kafka.topic_shapes import TopicShapes
 from tailerd.spark.packed_records import unpacked
+from tailerd.spark.partitions import spare_collections
 
 REPORT_SCHEMA = "report binary"
 _MAX_LETTER_BYTES = 32 * 1024**2
@@ -85,6 +86,7 @@ class WriteTask:
         Raises:
             TailerdError: Nothing of a transaction counts; else the task's records may be there.
         """
+        spare_collections()
         context = TaskContext.get()
         if self.transaction is not None and context is not None and context.attemptNumber():
             raise EngineError(
