@@ -18,10 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tailerd.changefeed.change_batch import (
-    CHANGE_TYPE,
-    ChangeBatch,
-)
+from tailerd.changefeed.change_batch import CHANGE_TYPE, ChangeBatch
 from tailerd.encoding.formats import record_format
 from tailerd.encoding.json import JsonEncoder
 from tailerd.encoding.record_layout import Header
@@ -51,7 +48,8 @@ class RecordPiece:
         table: The configured name of the table.
         topic: Where they go; empty where there are no topics.
         version, timestamp_us: Of the commit.
-        order: Number of the first record among the table's in the commit; the others count on.
+        order: Number of the first record among the table's in the commit; the others count on. In
+            a part of a piece that of the piece: all of it is before the pieces behind.
         headers: Of each of them.
         records: With the schema `ENCODED_ARROW`.
         partition: The one they all go to; None where nobody, or a column, has chosen.
