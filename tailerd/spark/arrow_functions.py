@@ -10,22 +10,31 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
+
+BATCH_BYTES = 512 * 1024
+"""About so much a function is given at once. Spark would gather all rows of a task, where they are
+few and large, before the function sees the first of them."""
 
 
 def map_batches(
     frame: DataFrame,
     function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
-    schema: str,
+    schema: str | StructType,
 ) -> DataFrame:
     """Return what a function makes of the batches of each partition, as `mapInArrow`.
+
+    Batches are small (`BATCH_BYTES`), also for what else is done in this session from then on.
 
     Args:
         frame: Any.
         function: Called once per task, on an executor.
         schema: Of what it yields, as Spark writes it.
     """
+    # The session of a micro-batch is its query's own.
+    frame.sparkSession.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(BATCH_BYTES))
     made = UserDefinedFunction(
         function, returnType=schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF
     )

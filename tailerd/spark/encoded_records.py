@@ -1,15 +1,7 @@
-"""Encoded records: the one schema in which rows of many tables go through one Spark query.
+"""Encoded records: what rows of many tables are on their way through one Spark query.
 
-| column | meaning |
-|---|---|
-| `table` | the configured name of the table |
-| `topic` | where the record goes; empty where there are no topics |
-| `partition` | the partition that configuration or a column names; null: the key chooses |
-| `key` | null: a record without a key |
-| `value` | null: a tombstone, which follows the record of its row and is no row of its own |
-| `headers` | of the record; null: none |
-| `_change_type`, `_commit_version`, `_commit_timestamp` | of the row |
-| `_order` | order of a table's records within one commit; across commits, the version is it |
+A piece has records of one table, one topic and one commit, in order, none of another piece between
+them; what they have in common is said once.
 
 Bytes do not depend on when or how often they are made: a repeated micro-batch gives the same ones.
 What a row gives is the Arrow engine's record for it, but for the processing time that the Debezium
@@ -19,69 +11,58 @@ envelope tells (`ts_ms`), which is the commit's here. Pure.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
-from tailerd.changefeed.change_batch import (
-    CHANGE_TYPE,
-    COMMIT_TIMESTAMP,
-    COMMIT_VERSION,
-    ChangeBatch,
-)
+from tailerd.changefeed.change_batch import CHANGE_TYPE, ChangeBatch
 from tailerd.encoding.formats import record_format
 from tailerd.encoding.json import JsonEncoder
 from tailerd.encoding.record_layout import Header
 from tailerd.encoding.records import FormatOptions, Records
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.routing import Router
-from tailerd.spark.arrow_schema import declared_schema
 
-TABLE, TOPIC, PARTITION = "table", "topic", "partition"
-KEY, VALUE, HEADERS, ORDER = "key", "value", "headers", "_order"
+PARTITION, KEY, VALUE = "partition", "key", "value"
 
-ENCODED_SCHEMA: Final = StructType(
+ENCODED_ARROW: Final = pa.schema(
     [
-        StructField(TABLE, StringType(), False),
-        StructField(TOPIC, StringType(), False),
-        StructField(PARTITION, IntegerType(), True),
-        StructField(KEY, BinaryType(), True),
-        StructField(VALUE, BinaryType(), True),
-        StructField(
-            HEADERS,
-            ArrayType(
-                StructType(
-                    [
-                        StructField("key", StringType(), False),
-                        StructField("value", BinaryType(), True),
-                    ]
-                ),
-                False,
-            ),
-            True,
-        ),
-        StructField(CHANGE_TYPE, StringType(), False),
-        StructField(COMMIT_VERSION, LongType(), False),
-        StructField(COMMIT_TIMESTAMP, TimestampType(), False),
-        StructField(ORDER, LongType(), False),
+        pa.field(PARTITION, pa.int32()),
+        pa.field(KEY, pa.binary()),
+        pa.field(VALUE, pa.binary()),
+        pa.field(CHANGE_TYPE, pa.string(), nullable=False),
     ]
 )
-"""What the source of many tables gives, as Spark has it."""
+"""Of each record: the partition that a column names, null where none does; key, null without one;
+value, null for a tombstone, which follows the record of its row and is no row of its own."""
 
-ENCODED_ARROW: Final[pa.Schema] = declared_schema(ENCODED_SCHEMA)
-"""The same as Arrow has it; batches have it exactly."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordPiece:
+    """Encoded records of one table, topic and commit; at least one.
+
+    Attributes:
+        table: The configured name of the table.
+        topic: Where they go; empty where there are no topics.
+        version, timestamp_us: Of the commit.
+        order: Number of the first record among the table's in the commit; the others count on. In
+            a part of a piece that of the piece: all of it is before the pieces behind.
+        headers: Of each of them.
+        records: With the schema `ENCODED_ARROW`.
+        partition: The one they all go to; None where nobody, or a column, has chosen.
+    """
+
+    table: str
+    topic: str
+    version: int
+    timestamp_us: int
+    order: int
+    headers: tuple[Header, ...]
+    records: pa.RecordBatch
+    partition: int | None = None
 
 
 class RecordEncoder:
@@ -113,12 +94,12 @@ class RecordEncoder:
                 ),
             )
 
-    def encoded(self, batch: ChangeBatch, first_order: int = 0) -> Iterator[pa.RecordBatch]:
+    def encoded(self, batch: ChangeBatch, first_order: int = 0) -> Iterator[RecordPiece]:
         """Yield the records of a batch, those of one topic after those of another.
 
         Args:
             batch: Rows of one commit.
-            first_order: `_order` of the first record; the others count on from it.
+            first_order: `order` of the first record; the others count on from it.
 
         Raises:
             ConfigError, SinkRefusedError: A column that chooses key, topic or partition is missing,
@@ -127,60 +108,45 @@ class RecordEncoder:
         """
         if self._router is None:
             lines = Records(keys=None, values=self._lines.encode(batch))
-            yield self._rows(batch, lines, topic="", partition=None, headers=(), order=first_order)
+            if len(lines):
+                yield self._piece(batch, lines, "", None, headers=(), order=first_order)
             return
         records = self._format.records(batch)
         headers = self._router.headers_of(batch)
         for topic, part in self._router.by_topic(batch, records):
-            yield self._rows(
-                batch,
-                part,
-                topic=topic,
-                partition=self._router.named_partitions(batch, part),
-                headers=headers,
-                order=first_order,
-            )
+            partition = self._router.named_partitions(batch, part)
+            if len(part):
+                yield self._piece(batch, part, topic, partition, headers, order=first_order)
             first_order += len(part)
 
-    def _rows(
+    def _piece(
         self,
         batch: ChangeBatch,
         records: Records,
-        *,
         topic: str,
         partition: int | npt.NDArray[np.integer] | None,
         headers: tuple[Header, ...],
+        *,
         order: int,
-    ) -> pa.RecordBatch:
+    ) -> RecordPiece:
         count = len(records)
-        timestamp = pa.scalar(batch.timestamp_us, pa.timestamp("us", tz="UTC"))
+        is_one = partition is None or isinstance(partition, int)
         columns = {
-            TABLE: pa.repeat(self._table, count),
-            TOPIC: pa.repeat(topic, count),
-            PARTITION: _numbers(partition, count),
+            PARTITION: pa.nulls(count, pa.int32()) if is_one else pa.array(partition, pa.int32()),
             KEY: pa.nulls(count, pa.binary()) if records.keys is None else records.keys,
             VALUE: records.values,
-            HEADERS: _headers(headers, count),
             CHANGE_TYPE: records.of_rows(batch.change_types()),
-            COMMIT_VERSION: pa.repeat(pa.scalar(int(batch.version), pa.int64()), count),
-            COMMIT_TIMESTAMP: pa.repeat(timestamp, count),
-            ORDER: pa.array(np.arange(order, order + count, dtype=np.int64)),
         }
-        arrays = [columns[field.name].cast(field.type) for field in ENCODED_ARROW]
-        return pa.RecordBatch.from_arrays(arrays, schema=ENCODED_ARROW)
-
-
-def _numbers(partition: int | npt.NDArray[np.integer] | None, count: int) -> pa.Array:
-    if partition is None:
-        return pa.nulls(count, pa.int32())
-    if isinstance(partition, int):
-        return pa.repeat(pa.scalar(partition, pa.int32()), count)
-    return pa.array(partition, pa.int32())
-
-
-def _headers(headers: tuple[Header, ...], count: int) -> pa.Array:
-    kind = ENCODED_ARROW.field(HEADERS).type
-    if not headers:
-        return pa.nulls(count, kind)
-    one = pa.array([[{"key": each.name, "value": each.value} for each in headers]], kind)
-    return one.take(pa.array(np.zeros(count, dtype=np.int64)))
+        return RecordPiece(
+            table=self._table,
+            topic=topic,
+            version=batch.version,
+            timestamp_us=batch.timestamp_us,
+            order=order,
+            headers=headers,
+            records=pa.RecordBatch.from_arrays(
+                [columns[field.name].cast(field.type) for field in ENCODED_ARROW],
+                schema=ENCODED_ARROW,
+            ),
+            partition=partition if isinstance(partition, int) else None,
+        )

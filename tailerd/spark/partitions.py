@@ -90,7 +90,7 @@ def read_partition(
         SchemaChangedError: Rows do not fit the declared schema without losing something.
         TableError, StorageError: As `read_changes` raises them.
     """
-    _spare_collections()
+    spare_collections()
     # Spark asks to read one empty partition where planning gave none.
     shares = partition.shares if isinstance(partition, ChangePartition) else ()
     with FilesAhead(each.task.url for each in shares) as files:
@@ -107,7 +107,7 @@ def read_partition(
 
 
 @functools.cache
-def _spare_collections() -> None:
+def spare_collections() -> None:
     """Keep what is loaded out of garbage collections, once a process.
 
     Spark's Python workers collect after every task, and walking the modules takes 25 ms each time.

@@ -17,6 +17,7 @@ from tailerd.sinks.kafka.routing import Router, TopicShape
 from tailerd.spark.encoded_records import ENCODED_ARROW, RecordEncoder
 from tests.property.test_records import Made, batches
 from tests.unit.encoding.batches import change_batch
+from tests.unit.spark.record_rows import rows_of
 
 BASE: dict[str, Any] = {"kind": "kafka", "bootstrap_servers": "127.0.0.1:9092"}
 SHAPE = TopicShape(partitions=1, max_bytes=1 << 20)
@@ -24,8 +25,9 @@ SHAPE = TopicShape(partitions=1, max_bytes=1 << 20)
 
 def encoded(config: KafkaSinkConfig | None, batch: ChangeBatch) -> list[dict[str, Any]]:
     parts = list(RecordEncoder("orders", "id-1", config).encoded(batch, first_order=5))
-    assert all(part.schema.equals(ENCODED_ARROW, check_metadata=True) for part in parts)
-    rows = [row for part in parts for row in part.to_pylist()]
+    assert all(part.records.schema.equals(ENCODED_ARROW, check_metadata=True) for part in parts)
+    assert all(part.records.num_rows for part in parts)
+    rows = [row for part in parts for row in rows_of(part)]
     assert [row["_order"] for row in rows] == list(range(5, 5 + len(rows)))
     assert all(row["_commit_version"] == batch.version for row in rows)
     return rows
@@ -63,7 +65,7 @@ def test_a_batch_gives_the_records_that_the_arrow_engine_sends(
         )
     ]
     assert [(row["topic"], row["key"], row["value"]) for row in rows] == wanted
-    headers = [{"key": h.name, "value": h.value} for each in sent for h in each.headers][:1]
+    headers = [(h.name, h.value) for each in sent for h in each.headers][:1]
     assert all(row["headers"] == headers and row["partition"] is None for row in rows)
     places = range(len(rows)) if records.rows is None else records.rows
     assert [row["_change_type"] for row in rows] == [changes[place] for place in places]

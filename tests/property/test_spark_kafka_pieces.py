@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -14,13 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailerd.encoding.partitioning import assign_partitions
-from tailerd.errors import BugError, ConfigError, SinkRefusedError
+from tailerd.errors import ConfigError, SinkRefusedError
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.routing import TopicShape
-from tailerd.spark.encoded_records import ENCODED_ARROW
-from tailerd.spark.kafka.record_pieces import Partitioner, outgoing_pieces
-from tailerd.spark.kafka.tally import Tally, summed
-from tailerd.spark.packed_records import RecordPiece, packed, piece_of, unpacked
+from tailerd.spark.encoded_records import RecordPiece
+from tailerd.spark.group.tally import Tally, summed
+from tailerd.spark.kafka.record_pieces import Partitioner, outgoing_piece
+from tailerd.spark.packed_records import packed, unpacked
+from tests.unit.spark.record_rows import piece_of
 
 CONFIG = KafkaSinkConfig(kind="kafka", bootstrap_servers=["127.0.0.1:9092"], topic="t", key=["id"])
 NOW_MS = 2_000_000
@@ -44,7 +46,7 @@ def rows(draw: st.DrawFn) -> list[dict[str, Any]]:
             "partition": draw(st.sampled_from([None, None, 2])),
             "key": key,
             "value": draw(st.sampled_from([b"%d" % number, None])),
-            "headers": [{"key": "v", "value": b"%d" % version}] if has_headers else None,
+            "headers": [("v", b"%d" % version)] if has_headers else [],
             "_change_type": draw(st.sampled_from(["insert", "delete"])),
             "_commit_version": version,
             "_commit_timestamp": 1_000_000_000 + version * 1000,
@@ -57,7 +59,7 @@ def rows(draw: st.DrawFn) -> list[dict[str, Any]]:
 def pieces_of(made: list[dict[str, Any]]) -> Iterator[RecordPiece]:
     """Return the records as tasks get them: those of a table, topic and commit together."""
     for _, own in groupby(made, key=itemgetter("table", "topic", "_commit_version")):
-        yield piece_of(pa.RecordBatch.from_pylist(list(own), schema=ENCODED_ARROW))
+        yield piece_of(list(own))
 
 
 def sent(made: list[dict[str, Any]], count: int = 4, config: KafkaSinkConfig = CONFIG) -> list[Any]:
@@ -67,30 +69,28 @@ def sent(made: list[dict[str, Any]], count: int = 4, config: KafkaSinkConfig = C
     found = []
     for each in unpacked(packed(pieces_of(made))):
         table, topic = each.table, each.topic
-        for piece in outgoing_pieces(
-            table,
-            topic,
-            each.records,
+        piece = outgoing_piece(
+            each,
             config=config,
             partitioner=partitioner,
-            shape_of=lambda _: shape,
+            shape=shape,
             more_headers={"tailerd.batch": b"g/3"},
             now_ms=NOW_MS,
-        ):
-            out = piece.outgoing
-            number = len(out.records)
-            keys = [None] * number if out.records.keys is None else out.records.keys.to_pylist()
-            headers = tuple((each.name, each.value) for each in out.headers)
-            times = np.broadcast_to(out.timestamps_ms, number).tolist()
-            columns = (
-                np.broadcast_to(out.partitions, number).tolist(),
-                keys,
-                out.records.values.to_pylist(),
-                [headers] * number,
-                times,
-                np.broadcast_to(piece.versions, number).tolist(),
-            )
-            found += [(table, topic, *record) for record in zip(*columns, strict=True)]
+        )
+        out = piece.outgoing
+        number = len(out.records)
+        keys = [None] * number if out.records.keys is None else out.records.keys.to_pylist()
+        headers = tuple((each.name, each.value) for each in out.headers)
+        times = np.broadcast_to(out.timestamps_ms, number).tolist()
+        columns = (
+            np.broadcast_to(out.partitions, number).tolist(),
+            keys,
+            out.records.values.to_pylist(),
+            [headers] * number,
+            times,
+            np.broadcast_to(piece.versions, number).tolist(),
+        )
+        found += [(table, topic, *record) for record in zip(*columns, strict=True)]
     return found
 
 
@@ -109,7 +109,7 @@ def test_every_record_goes_out_once_and_in_order_within_its_table_and_topic(
                 (
                     row["key"],
                     row["value"],
-                    tuple((each["key"], each["value"]) for each in row["headers"] or ()),
+                    tuple(row["headers"]),
                     row["_commit_timestamp"] // 1000,
                     row["_commit_version"],
                 )
@@ -141,7 +141,7 @@ def test_records_without_keys_go_on_where_the_micro_batch_before_began() -> None
 def row(**fields: Any) -> dict[str, Any]:
     base = {"table": "a", "topic": "x", "partition": None, "key": b"1", "value": b"v"}
     times = {"_commit_version": 1, "_commit_timestamp": 1_000_000_000, "_order": 0}
-    return {**base, "headers": None, "_change_type": "insert", **times, **fields}
+    return {**base, "headers": [], "_change_type": "insert", **times, **fields}
 
 
 def test_what_a_topic_cannot_take_is_refused() -> None:
@@ -155,10 +155,11 @@ def test_what_a_topic_cannot_take_is_refused() -> None:
     assert record[6] == NOW_MS
 
 
-def test_different_headers_within_a_commit_are_a_bug() -> None:
-    headers = [[{"key": "v", "value": b"1"}], [{"key": "v", "value": b"2"}]]
-    with pytest.raises(BugError):
-        sent([row(headers=each) for each in headers])
+def test_a_piece_whose_partition_is_chosen_goes_there_if_the_topic_has_it() -> None:
+    piece = replace(piece_of([row(), row()]), partition=3)
+    assert Partitioner(batch_id=0).of_piece(piece, 4) == 3
+    with pytest.raises(ConfigError, match="partition is 3, and the topic x has the partitions 0"):
+        Partitioner(batch_id=0).of_piece(piece, 3)
 
 
 @given(rows())
@@ -166,7 +167,7 @@ def test_tallies_of_parts_add_up_to_that_of_the_whole(made: list[dict[str, Any]]
     def tallies(some: list[dict[str, Any]]) -> dict[str, Tally]:
         found: dict[str, Tally] = {}
         for piece in pieces_of(some):
-            found.setdefault(piece.table, Tally()).count(piece.records)
+            found.setdefault(piece.table, Tally()).count(piece)
         return found
 
     whole = tallies(made)

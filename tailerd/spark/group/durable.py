@@ -16,20 +16,29 @@ def write_durably(path: Path, document: Mapping[str, object]) -> None:
     Raises:
         StorageError: The folder cannot be written.
     """
-    draft = path.with_name(f".{path.name}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with draft.open("w", encoding="utf-8") as file:
-            json.dump(document, file)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-        sync_folder(path.parent)
+        replace_durably(path, json.dumps(document))
     except OSError as error:
         raise StorageError(
             f"{path} cannot be written: {error.strerror or error}.",
             hint="Look at the permissions of the state folder and at the free space.",
         ) from error
+
+
+def replace_durably(path: Path, text: str) -> None:
+    """Replace a file in a folder that is there, as `write_durably`.
+
+    Raises:
+        OSError: The folder cannot be written.
+    """
+    draft = path.with_name(f".{path.name}.tmp")
+    with draft.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:

@@ -10,8 +10,8 @@ table that was in it: then the folders of all tables are looked through.
 from __future__ import annotations
 
 import os
+import pickle
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,33 +21,28 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame
 
-from tailerd.changefeed.change_batch import CHANGE_TYPE, COMMIT_VERSION
 from tailerd.errors import SinkError
 from tailerd.spark.arrow_functions import map_batches
-from tailerd.spark.encoded_records import VALUE
+from tailerd.spark.encoded_records import VALUE, RecordPiece
 from tailerd.spark.group.deliveries import TableDelivery
 from tailerd.spark.group.durable import sync_folder
 from tailerd.spark.group.holds import marked
+from tailerd.spark.group.tally import Tally, summed
 from tailerd.spark.packed_records import unpacked
 
 _TEMPORARY = ".tailerd-group-{}.tmp"
-_ANSWER = (
-    "partition int, table string, files array<string>, rows map<string, bigint>,"
-    " first_version bigint, last_version bigint, size_bytes bigint"
-)
-_ANSWER_ARROW = pa.schema(
-    {
-        "partition": pa.int32(),
-        "table": pa.string(),
-        "files": pa.list_(pa.string()),
-        "rows": pa.map_(pa.string(), pa.int64()),
-        "first_version": pa.int64(),
-        "last_version": pa.int64(),
-        "size_bytes": pa.int64(),
-    }
-)
+_ANSWER = "answer binary"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    """What a task did: of each table its temporary files, in order, and what is in them."""
+
+    partition: int
+    files: Mapping[str, list[str]]
+    tables: Mapping[str, Tally]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,40 +89,19 @@ class LinesSink:
             SinkError: A folder cannot be written.
         """
         folders = dict(self._folders())
-        answers = map_batches(records, _task(folders), _ANSWER).collect()
+        rows = map_batches(records, _task(folders), _ANSWER).collect()
+        answers: list[_Answer] = [pickle.loads(row["answer"]) for row in rows]
         answers.sort(key=lambda answer: answer.partition)
         names: dict[str, list[str]] = {}
         for answer in answers:
-            names.setdefault(answer.table, []).extend(answer.files)
+            for name, files in answer.files.items():
+                names.setdefault(name, []).extend(files)
         for name, folder in folders.items():
             if name in names or self._may_repeat:
                 _publish(name, folder, names.get(name, []), batch_id)
         self._may_repeat = False
-        return _deliveries(answers)
-
-
-def _deliveries(answers: Iterable[Row]) -> list[TableDelivery]:
-    found: dict[str, TableDelivery] = {}
-    for answer in answers:
-        new = TableDelivery(
-            table=answer.table,
-            rows=answer.rows,
-            first_version=answer.first_version,
-            last_version=answer.last_version,
-            size_bytes=answer.size_bytes,
-        )
-        found[new.table] = new if new.table not in found else _sum(found[new.table], new)
-    return list(found.values())
-
-
-def _sum(one: TableDelivery, other: TableDelivery) -> TableDelivery:
-    return TableDelivery(
-        table=one.table,
-        rows=Counter(one.rows) + Counter(other.rows),
-        first_version=min(one.first_version, other.first_version),
-        last_version=max(one.last_version, other.last_version),
-        size_bytes=one.size_bytes + other.size_bytes,
-    )
+        tallies = summed(answer.tables for answer in answers)
+        return [tally.delivery(name) for name, tally in tallies.items()]
 
 
 def _publish(table: str, folder: LinesFolder, names: Iterable[str], batch_id: int) -> None:
@@ -161,7 +135,7 @@ def _task(folders: Folders) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.
                 if name not in written:
                     written[name] = _TableFiles(folders[name])
                 try:
-                    written[name].write(piece.records)
+                    written[name].write(piece)
                 except OSError as error:
                     path = Path(folders[name].path)
                     raise marked(_unwritable(path, error), name) from error
@@ -171,34 +145,43 @@ def _task(folders: Folders) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.
             for files in written.values():
                 files.remove()
             raise
-        answers = [{"partition": partition, "table": n, **f.answer()} for n, f in written.items()]
-        yield pa.RecordBatch.from_pylist(answers, schema=_ANSWER_ARROW)
+        answer = _Answer(
+            partition=partition,
+            files={name: files.names for name, files in written.items()},
+            tables={name: files.tally for name, files in written.items()},
+        )
+        yield pa.record_batch({"answer": pa.array([pickle.dumps(answer)], pa.binary())})
 
     return write
 
 
 class _TableFiles:
-    """The temporary files of one table in one task."""
+    """The temporary files of one table in one task.
+
+    Attributes:
+        names: Of the files, in order.
+        tally: What is in them.
+    """
 
     def __init__(self, folder: LinesFolder) -> None:
         self._folder = Path(folder.path)
         self._max_bytes = folder.max_bytes_per_file
         self._file: BinaryIO | None = None
         self._written = 0
-        self._names: list[str] = []
-        self._rows: Counter[str] = Counter()
-        self._versions: list[int] = []
-        self._size = 0
+        self.names: list[str] = []
+        self.tally = Tally()
 
-    def write(self, records: pa.RecordBatch) -> None:
+    def write(self, piece: RecordPiece) -> None:
         if self._file is None:
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._names.append(_TEMPORARY.format(uuid.uuid4().hex))
-            self._file = (self._folder / self._names[-1]).open("wb")
+            self.names.append(_TEMPORARY.format(uuid.uuid4().hex))
+            self._file = (self._folder / self.names[-1]).open("wb")
             self._written = 0
-        lines = pc.binary_join_element_wise(records.column(VALUE), b"", b"\n")
+        lines = pc.binary_join_element_wise(piece.records[VALUE], b"", b"\n")
         self._written += self._file.write(_joined(lines))
-        self._count(records, lines)
+        self.tally.count(piece)
+        # The ends of the lines.
+        self.tally.size_bytes += len(lines)
         if self._written >= self._max_bytes:
             self.close()
 
@@ -214,24 +197,8 @@ class _TableFiles:
         file, self._file = self._file, None
         if file is not None:
             file.close()
-        for name in self._names:
+        for name in self.names:
             (self._folder / name).unlink(missing_ok=True)
-
-    def answer(self) -> dict[str, object]:
-        return {
-            "files": self._names,
-            "rows": list(self._rows.items()),
-            "first_version": min(self._versions),
-            "last_version": max(self._versions),
-            "size_bytes": self._size,
-        }
-
-    def _count(self, records: pa.RecordBatch, lines: pa.Array) -> None:
-        for pair in pc.value_counts(records.column(CHANGE_TYPE)).to_pylist():
-            self._rows[pair["values"]] += pair["counts"]
-        bounds = pc.min_max(records.column(COMMIT_VERSION)).as_py()
-        self._versions += [bounds["min"], bounds["max"]]
-        self._size += pc.sum(pc.binary_length(lines)).as_py()
 
 
 def _joined(lines: pa.Array) -> memoryview:

@@ -9,17 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
 from tailerd.errors import TailerdError
+from tailerd.reading.files_ahead import FilesAhead
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sources.delta.read import read_changes
-from tailerd.spark.encoded_records import RecordEncoder
+from tailerd.spark.encoded_records import RecordEncoder, RecordPiece
 from tailerd.spark.group.holds import marked
-from tailerd.spark.partitions import OPEN_COST_BYTES, TARGET_BYTES, TaskShare, pack
+from tailerd.spark.partitions import (
+    OPEN_COST_BYTES,
+    TARGET_BYTES,
+    TaskShare,
+    pack,
+    spare_collections,
+)
 
 TABLE_BYTES = 512 * 1024 * 1024
 """A table's rows of a batch with a larger cost are divided. What is not, need not be brought into
@@ -93,7 +99,7 @@ def pack_tables(tables: Sequence[TableRows]) -> list[RecordPartition]:
     return partitions
 
 
-def read_records(partition: InputPartition) -> Iterator[pa.RecordBatch]:
+def read_records(partition: InputPartition) -> Iterator[RecordPiece]:
     """Yield the partition's records; runs on an executor.
 
     Raises:
@@ -102,22 +108,23 @@ def read_records(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     # Spark asks to read one empty partition where planning gave none.
     if not isinstance(partition, RecordPartition):
         return
+    spare_collections()
     for part in partition.parts:
         try:
-            yield from _part(part)
+            with FilesAhead(each.task.url for each in part.shares) as files:
+                yield from _part(part, files)
         except Exception as error:
             raise marked(error, part.rows.name) from error
 
 
-def _part(part: TablePart) -> Iterator[pa.RecordBatch]:
+def _part(part: TablePart, files: FilesAhead) -> Iterator[RecordPiece]:
     table = part.rows
     if table.error is not None:
         raise table.error
     encoder = RecordEncoder(table.name, table.table_id, table.kafka)
     for number, each in enumerate(part.shares, start=part.first):
         order = number * SHARE_ORDERS
-        for batch in read_changes(each.task, DEFAULT_BATCH_LIMIT, None, each.share):
-            for records in encoder.encoded(batch, order):
-                order += records.num_rows
-                if records.num_rows:
-                    yield records
+        for batch in read_changes(each.task, DEFAULT_BATCH_LIMIT, None, each.share, files.open):
+            for piece in encoder.encoded(batch, order):
+                order += piece.records.num_rows
+                yield piece

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from tailerd.spark.group.follower import GroupFollower
 from tailerd.spark.group.group_offset import GroupFields, GroupOffset
 from tailerd.spark.group.record_partitions import pack_tables, read_records
-from tailerd.spark.packed_records import PACKED_SCHEMA, packed, piece_of
+from tailerd.spark.packed_records import PACKED_SCHEMA, packed
 from tailerd.spark.source_loop import SourceLoop, end_quietly
 from tailerd.storage.s3.settings import settings_in_use, use_settings
 
@@ -88,7 +88,7 @@ class RecordsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the partition's records, packed; on an executor."""
         use_settings(self._storage)
-        return packed(piece_of(records) for records in read_records(partition))
+        return packed(read_records(partition))
 
     def commit(self, end: Mapping[str, object]) -> None:
         """Hear that everything before `end` is delivered."""

@@ -22,6 +22,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from kafka import KafkaProducer
 from kafka.errors import KafkaError, ProducerFencedError
 
 from tailerd.encoding.compression import Compression
@@ -120,14 +121,7 @@ class BatchTransaction:
         self._client = connection.producer(transactional_id)
         # Records of the driver's own are few: the client need not be told to build batches.
         self._sender = BatchProducer(self._client, compression=Compression(connection.compression))
-        self._transactions = Transactions(
-            self._client,
-            transactional_id=transactional_id,
-            connection=connection,
-            slow_hint=_SLOW_HINT,
-            # It begins with the first record, after whatever tasks had to do before.
-            is_timed=False,
-        )
+        self._transactions = self._transactions_of(self._client)
         self._sequences: dict[tuple[str, int], int] = {}
 
     def claim(self, before: Claim | None) -> DeliveredBatch | None:
@@ -206,13 +200,49 @@ class BatchTransaction:
             return self._explained(ProducerFencedError())
         return error
 
-    def close(self, *, is_clean: bool) -> Claim:
-        """End the producer; not clean: abort what is open. Return how the id was held."""
-        held = self._transactions.held
-        if not is_clean:
-            self._transactions.abort()
+    def close(self, *, is_clean: bool) -> Claim | None:
+        """End the producer; not clean: undo what is open, as far as the brokers can be reached.
+
+        Returns:
+            How this process holds the id now; None where that is not known.
+        """
+        held, is_open = self._transactions.held, self._transactions.is_open
         close_producer(self._client, seconds=_CLOSE_SECONDS, is_clean=is_clean)
-        return held
+        return held if is_clean or not is_open else self._undo(held)
+
+    def _undo(self, held: Claim) -> Claim | None:
+        """Claim the id again, which undoes what is open and shuts out who may write into it.
+
+        Tasks end later than their job fails. An end of the transaction alone would let one that
+        joins it behind that open another, with the same epoch, which nobody would end in time.
+        """
+        try:
+            client = self._connection.producer(self._id)
+        except TailerdError:
+            # The next claim, or the brokers when the time is over, does it.
+            return held
+        try:
+            transactions = self._transactions_of(client)
+            transactions.claim(held)
+            return transactions.held
+        except SinkFencedError:
+            # Another process has the id, and has undone it. Who claims next with `held` hears that.
+            return held
+        except TailerdError:
+            # It may have succeeded, and then the epoch is another one.
+            return None
+        finally:
+            close_producer(client, seconds=_CLOSE_SECONDS, is_clean=False)
+
+    def _transactions_of(self, client: KafkaProducer) -> Transactions:
+        return Transactions(
+            client,
+            transactional_id=self._id,
+            connection=self._connection,
+            slow_hint=_SLOW_HINT,
+            # It begins with the first record, after whatever tasks had to do before.
+            is_timed=False,
+        )
 
     def _send(self, piece: Outgoing, acknowledgements: Acknowledgements) -> None:
         try:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import uuid
 from pathlib import Path
 
 from tailerd.errors import OffsetError, StorageError
+from tailerd.spark.group.durable import replace_durably
 
 _NAME = "tailerd-kafka.json"
 """In the checkpoint's folder, so that it goes with it. Spark takes no notice of it."""
@@ -24,7 +24,7 @@ def checkpoint_identity(checkpoint: Path) -> str:
     try:
         if not file.exists():
             checkpoint.mkdir(parents=True, exist_ok=True)
-            _create(file, json.dumps({"checkpoint": uuid.uuid4().hex}))
+            replace_durably(file, json.dumps({"checkpoint": uuid.uuid4().hex}))
         return str(json.loads(file.read_text(encoding="utf-8"))["checkpoint"])
     except OSError as error:
         raise StorageError(
@@ -35,17 +35,3 @@ def checkpoint_identity(checkpoint: Path) -> str:
             f"{file} is damaged: {error!r}.",
             hint=f"Remove the checkpoint {checkpoint}; delivery then starts anew.",
         ) from error
-
-
-def _create(file: Path, text: str) -> None:
-    temporary = file.with_suffix(".tmp")
-    with temporary.open("w", encoding="utf-8") as out:
-        out.write(text)
-        out.flush()
-        os.fsync(out.fileno())
-    temporary.replace(file)
-    folder = os.open(file.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -22,11 +22,11 @@ from tailerd.sinks.kafka.topics import NewTopic, Topics
 from tailerd.sinks.kafka.transactions import Claim
 from tailerd.spark.arrow_functions import map_batches
 from tailerd.spark.group.deliveries import TableDelivery
+from tailerd.spark.group.tally import Tally, summed
 from tailerd.spark.kafka.batch_transaction import BatchTransaction, DeliveredBatch
 from tailerd.spark.kafka.checkpoint_identity import checkpoint_identity
-from tailerd.spark.kafka.grouping import check_group, has_shared_topics
+from tailerd.spark.kafka.grouping import check_group
 from tailerd.spark.kafka.placement import Placement, placed
-from tailerd.spark.kafka.tally import Tally, summed
 from tailerd.spark.kafka.write_task import (
     REPORT_SCHEMA,
     TaskReport,
@@ -104,16 +104,12 @@ class KafkaGroupSink:
             self._open(config)
         return None if self._last is None else self._last.batch_id
 
-    def write(
-        self, records: DataFrame, batch_id: int, *, is_whole: bool | None = None
-    ) -> list[TableDelivery]:
+    def write(self, records: DataFrame, batch_id: int) -> list[TableDelivery]:
         """Deliver a micro-batch.
 
         Args:
             records: Encoded records, packed (`packed_records.PACKED_SCHEMA`).
             batch_id: Spark's number of it.
-            is_whole: Whether each table's records are in one partition of the DataFrame, in order;
-                then they are not sorted. None: they are if there is only one.
 
         Returns:
             What was delivered of each table; nothing where all of it was delivered before.
@@ -124,7 +120,7 @@ class KafkaGroupSink:
         """
         for attempt in range(_ATTEMPTS):
             try:
-                tallies = self._delivered(records, batch_id, is_whole)
+                tallies = self._delivered(records, batch_id)
             except TailerdError as error:
                 self._drop()
                 if is_task_retry(error) and attempt + 1 < _ATTEMPTS:
@@ -144,14 +140,12 @@ class KafkaGroupSink:
         if session is not None:
             self._claim = session.close(is_clean=True)
 
-    def _delivered(
-        self, records: DataFrame, batch_id: int, is_whole: bool | None
-    ) -> dict[str, Tally]:
+    def _delivered(self, records: DataFrame, batch_id: int) -> dict[str, Tally]:
         config = self._look_at_sinks()
         if config is None:
             raise BugError("A micro-batch came for a group without tables.")
         if not config.is_exactly_once:
-            return summed(each.tables for each in self._run(records, batch_id, is_whole, None))
+            return summed(each.tables for each in self._run(records, batch_id, None))
         if records.sparkSession.sparkContext.getConf().get(_SPECULATION, "false") == "true":
             raise ConfigError(
                 f"{_SPECULATION} is on, and two attempts of a task cannot write into one"
@@ -161,7 +155,7 @@ class KafkaGroupSink:
         session = self._session or self._open(config)
         if self._last is not None and batch_id <= self._last.batch_id:
             return {}
-        reports = self._run(records, batch_id, is_whole, session)
+        reports = self._run(records, batch_id, session)
         delivered = DeliveredBatch(checkpoint=self._identity, batch_id=batch_id)
         # Also without rows: the time of the transaction runs.
         session.commit(
@@ -173,11 +167,7 @@ class KafkaGroupSink:
         return summed(report.tables for report in reports)
 
     def _run(
-        self,
-        records: DataFrame,
-        batch_id: int,
-        is_whole: bool | None,
-        session: BatchTransaction | None,
+        self, records: DataFrame, batch_id: int, session: BatchTransaction | None
     ) -> list[TaskReport]:
         """Let executors write; return what their tasks report."""
         assert self._brokers is not None
@@ -191,7 +181,7 @@ class KafkaGroupSink:
             transaction=transaction,
         )
         try:
-            frame = self._in_place(records, batch_id, is_whole, transaction)
+            frame = self._in_place(records, batch_id, transaction)
             rows = map_batches(frame, task.run, REPORT_SCHEMA).collect()
         except (PySparkException, Py4JJavaError) as error:
             reason = error_of(str(error))
@@ -204,21 +194,16 @@ class KafkaGroupSink:
         return reports
 
     def _in_place(
-        self,
-        records: DataFrame,
-        batch_id: int,
-        is_whole: bool | None,
-        transaction: SharedTransaction | None,
+        self, records: DataFrame, batch_id: int, transaction: SharedTransaction | None
     ) -> DataFrame:
         """Return the records in tasks as they may be written."""
         assert self._brokers is not None
         tasks = records.sparkSession.sparkContext.defaultParallelism
         if transaction is None and not any(config.key for config in self._sinks.values()):
             return records.coalesce(tasks)
-        if is_whole is None and records.rdd.getNumPartitions() <= 1:
+        # The one partition of a micro-batch that is not large has everything in order.
+        if records.rdd.getNumPartitions() <= 1:
             return records
-        if is_whole and (transaction is None or not has_shared_topics(self._sinks)):
-            return records.coalesce(tasks)
         placement = Placement(
             sinks=self._sinks, facts=self._brokers.topics.known, batch_id=batch_id
         )

@@ -72,12 +72,3 @@ def _check_topics(config: KafkaSinkConfig, table: str, reserved: Sequence[str]) 
                 " dead letters.",
                 hint="Name another topic for one of them.",
             )
-
-
-def has_shared_topics(sinks: Mapping[str, KafkaSinkConfig]) -> bool:
-    """Tell whether rows of two tables may go to one topic."""
-    templates = {table: TopicTemplate.parse(config.topic) for table, config in sinks.items()}
-    if any(template.column is not None for template in templates.values()):
-        return True
-    topics = {template.topic(table) for table, template in templates.items()}
-    return len(topics) < len(templates)

@@ -18,11 +18,11 @@ from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import Connection
 from tailerd.sinks.kafka.topics import TopicFacts, Topics
 from tailerd.spark.arrow_functions import map_batches
-from tailerd.spark.encoded_records import ENCODED_ARROW, KEY, ORDER, PARTITION, TABLE, TOPIC
+from tailerd.spark.encoded_records import PARTITION, RecordPiece
 from tailerd.spark.kafka.blame import blaming
 from tailerd.spark.kafka.record_pieces import Partitioner
 from tailerd.spark.kafka.topic_shapes import TopicShapes
-from tailerd.spark.packed_records import PACKED_DDL, RecordPiece, packed, unpacked
+from tailerd.spark.packed_records import ORDER, PACKED_SCHEMA, TABLE, TOPIC, packed, unpacked
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,13 +58,10 @@ class Placement:
         records = piece.records
         with blaming(piece.table):
             count = self._opened().shape_of(piece.table, piece.topic).partitions
-            chosen = partitioner.partitions(piece.topic, records[PARTITION], records[KEY], count)
+            chosen = np.broadcast_to(partitioner.of_piece(piece, count), records.num_rows)
         for partition in np.unique(chosen).tolist():
             own = records.take(pa.array(np.flatnonzero(chosen == partition)))
             # Named from here on: without a key, another task would choose another one.
-            named = pa.repeat(pa.scalar(partition, pa.int32()), own.num_rows)
-            place = ENCODED_ARROW.get_field_index(PARTITION)
-            own = own.set_column(place, ENCODED_ARROW.field(place), named)
             yield replace(piece, records=own, partition=partition)
 
     def _opened(self) -> TopicShapes:
@@ -78,7 +75,7 @@ class Placement:
 def placed(records: DataFrame, placement: Placement, tasks: int) -> DataFrame:
     """Return packed records with each Kafka partition in one of `tasks`, each table in order."""
     return (
-        map_batches(records, placement.split, PACKED_DDL)
+        map_batches(records, placement.split, PACKED_SCHEMA)
         .repartition(tasks, TOPIC, PARTITION)
         .sortWithinPartitions(TABLE, COMMIT_VERSION, ORDER)
     )

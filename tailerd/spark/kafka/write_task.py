@@ -6,7 +6,6 @@ import pickle
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import pyarrow as pa
 from kafka.errors import KafkaError
@@ -28,16 +27,18 @@ from tailerd.sinks.kafka.outgoing import Outgoing
 from tailerd.sinks.kafka.oversize import dead_letters_of
 from tailerd.sinks.kafka.shared_transaction import SharedTransaction, join, written
 from tailerd.sinks.kafka.topics import TopicFacts
+from tailerd.spark.encoded_records import RecordPiece
+from tailerd.spark.group.tally import Tally
 from tailerd.spark.kafka.blame import blaming
 from tailerd.spark.kafka.record_pieces import (
     BATCH_HEADER,
     Partitioner,
-    outgoing_pieces,
+    outgoing_piece,
 )
-from tailerd.spark.kafka.tally import Tally
 from tailerd.spark.kafka.task_producer import TaskProducer, give_back, take_producer
 from tailerd.spark.kafka.topic_shapes import TopicShapes
 from tailerd.spark.packed_records import unpacked
+from tailerd.spark.partitions import spare_collections
 
 REPORT_SCHEMA = "report binary"
 _MAX_LETTER_BYTES = 32 * 1024**2
@@ -85,6 +86,7 @@ class WriteTask:
         Raises:
             TailerdError: Nothing of a transaction counts; else the task's records may be there.
         """
+        spare_collections()
         context = TaskContext.get()
         if self.transaction is not None and context is not None and context.attemptNumber():
             raise EngineError(
@@ -140,7 +142,7 @@ class _Writing:
         for piece in unpacked(batches):
             self._change_to(piece.table)
             with blaming(piece.table):
-                self._take(piece.topic, piece.records, partitioner, headers)
+                self._take(piece, partitioner, headers)
         self._change_to("")
         self._acknowledgements.wait()
         return TaskReport(
@@ -151,25 +153,19 @@ class _Writing:
         )
 
     def _take(
-        self,
-        topic: str,
-        records: pa.RecordBatch,
-        partitioner: Partitioner,
-        headers: Mapping[str, bytes],
+        self, piece: RecordPiece, partitioner: Partitioner, headers: Mapping[str, bytes]
     ) -> None:
-        for piece in outgoing_pieces(
-            self._table,
-            topic,
-            records,
+        outgoing = outgoing_piece(
+            piece,
             config=self._task.sinks[self._table],
             partitioner=partitioner,
-            shape_of=partial(self._shapes.shape_of, self._table),
+            shape=self._shapes.shape_of(self._table, piece.topic),
             more_headers=headers,
             now_ms=time.time_ns() // 1_000_000,
-        ):
-            for ready in self._merger.add(piece):
-                self._send(ready)
-        self._tables.setdefault(self._table, Tally()).count(records)
+        )
+        for ready in self._merger.add(outgoing):
+            self._send(ready)
+        self._tables.setdefault(self._table, Tally()).count(piece)
 
     def _change_to(self, table: str) -> None:
         """Send what is held back of the table before: pieces of two tables are not joined."""

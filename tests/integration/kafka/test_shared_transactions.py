@@ -9,7 +9,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from kafka.errors import KafkaError
 
+from tailerd.errors import SinkFencedError
+from tailerd.sinks.kafka.config import KafkaSinkConfig
+from tailerd.sinks.kafka.connection import Connection
+from tailerd.spark.kafka.batch_transaction import BatchTransaction, DeliveredBatch
 from tests.integration.kafka import transaction_program
 from tests.kafka.broker import Broker
 from tests.kafka.reader import read_topic
@@ -70,3 +75,84 @@ def test_a_commit_that_nobody_heard_the_answer_of_is_found_out_by_the_next_drive
 
     assert (died, then) in {("died", "written"), ("died", "repeated")}
     assert Counter(record.key for record in read_topic(kafka_broker.plain, topic)) == keys_of(0)
+
+
+class Driver:
+    """What the drivers of one transactional id do, in this process."""
+
+    def __init__(self, broker: Broker, topics: Topics) -> None:
+        self.topic = topics.create(partitions=transaction_program.WRITERS)
+        self._offsets = topics.create(config=COMPACTED)
+        self._broker = broker
+        self.config = KafkaSinkConfig(
+            kind="kafka",
+            bootstrap_servers=[broker.plain],
+            topic=self.topic,
+            delivery="exactly-once",
+        )
+
+    def session(self) -> BatchTransaction:
+        return BatchTransaction(
+            Connection(self.config),
+            f"late-{self.topic}",
+            key="spark/late",
+            topic=self._offsets,
+            max_bytes=1 << 20,
+        )
+
+    def found(self) -> Counter[bytes | None]:
+        return Counter(record.key for record in read_topic(self._broker.plain, self.topic))
+
+
+@pytest.mark.parametrize("has_written", [False, True])
+def test_a_task_that_outlives_its_batch_is_shut_out_and_nobody_waits_for_it(
+    kafka_broker: Broker, topics: Topics, has_written: bool
+) -> None:
+    driver = Driver(kafka_broker, topics)
+    failed = driver.session()
+    failed.claim(None)
+    shared = failed.begin()
+    in_time = transaction_program.joined(driver.config, shared)
+    transaction_program.write(in_time, driver.topic, 0, 0)
+    late = transaction_program.joined(driver.config, shared)
+    if has_written:
+        transaction_program.write(late, driver.topic, 0, 1)
+    held = failed.close(is_clean=False)
+
+    with pytest.raises(KafkaError):
+        transaction_program.write(late, driver.topic, 0, 1)
+    # Another producer's records behind those: committed readers stop where something is open.
+    other = transaction_program.alone(driver.config)
+    for writer in range(transaction_program.WRITERS):
+        transaction_program.write(other, driver.topic, 7, writer)
+    assert driver.found() == keys_of(7)
+
+    again = driver.session()
+    again.claim(held)
+    reports = [
+        transaction_program.report(driver.config, again.begin(), 0, writer)
+        for writer in range(transaction_program.WRITERS)
+    ]
+    again.commit(DeliveredBatch(checkpoint="one", batch_id=0), reports, [])
+    again.close(is_clean=True)
+    assert driver.found() == keys_of(7) + keys_of(0)
+    for each in (in_time, late, other):
+        each.close()
+
+
+def test_a_failed_batch_does_not_shut_out_whoever_took_over(
+    kafka_broker: Broker, topics: Topics
+) -> None:
+    driver = Driver(kafka_broker, topics)
+    older, newer = driver.session(), driver.session()
+    older.claim(None)
+    older.begin()
+    newer.claim(None)
+    shared = newer.begin()
+    held = older.close(is_clean=False)
+
+    reports = [transaction_program.report(driver.config, shared, 0, 0)]
+    newer.commit(DeliveredBatch(checkpoint="one", batch_id=0), reports, [])
+    newer.close(is_clean=True)
+    with pytest.raises(SinkFencedError):
+        driver.session().claim(held)

@@ -21,7 +21,7 @@ from tailerd.sinks.kafka.outgoing import Outgoing
 from tailerd.sinks.kafka.shared_transaction import SharedTransaction, join, written
 from tailerd.sinks.kafka.transactions import Transactions
 from tailerd.spark.kafka.batch_transaction import BatchTransaction, DeliveredBatch
-from tailerd.spark.kafka.task_producer import take_producer
+from tailerd.spark.kafka.task_producer import TaskProducer, take_producer
 
 WRITERS = 2
 RECORDS = 50
@@ -31,18 +31,14 @@ def _raise(error: Exception) -> Exception:
     return error
 
 
-def _write(
-    config: KafkaSinkConfig, shared: SharedTransaction, batch: int, writer: int
-) -> dict[tuple[str, int], int]:
-    """Write records of one partition, as a task does."""
-    opened = take_producer(config, shared.transactional_id)
-    join(opened.client, shared)
+def write(opened: TaskProducer, topic: str, batch: int, writer: int) -> None:
+    """Write records of one partition and wait for them, as a task does."""
     keys = [b"%d-%d-%d" % (batch, writer, number) for number in range(RECORDS)]
     acknowledgements = Acknowledgements(max_bytes=1 << 20, timeout_seconds=20, explain=_raise)
-    opened.client.partitions_for(config.topic)
+    opened.client.partitions_for(topic)
     opened.sender.send(
         Outgoing(
-            topic=config.topic,
+            topic=topic,
             records=Records(keys=pa.array(keys), values=pa.array(keys)),
             partitions=np.full(RECORDS, writer),
             timestamps_ms=time.time_ns() // 1_000_000,
@@ -51,6 +47,26 @@ def _write(
         acknowledgements,
     )
     acknowledgements.wait()
+
+
+def joined(config: KafkaSinkConfig, shared: SharedTransaction) -> TaskProducer:
+    """Return a task's producer in the transaction."""
+    opened = take_producer(config, shared.transactional_id)
+    join(opened.client, shared)
+    return opened
+
+
+def alone(config: KafkaSinkConfig) -> TaskProducer:
+    """Return a producer that is in no transaction."""
+    return take_producer(config, None)
+
+
+def report(
+    config: KafkaSinkConfig, shared: SharedTransaction, batch: int, writer: int
+) -> dict[tuple[str, int], int]:
+    """Do what a task does; return what it tells of the transaction."""
+    opened = joined(config, shared)
+    write(opened, config.topic, batch, writer)
     return written(opened.client)
 
 
@@ -76,7 +92,7 @@ def main(bootstrap: str, topic: str, offsets: str, batch: int, die_at: str) -> N
         print("repeated")
         return
     shared = session.begin()
-    reports = [_write(config, shared, batch, writer) for writer in range(WRITERS)]
+    reports = [report(config, shared, batch, writer) for writer in range(WRITERS)]
     if die_at == "produced":
         os._exit(9)
     if die_at == "recorded":

@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.spark.arrow_schema import declared_schema
-from tailerd.spark.encoded_records import ENCODED_ARROW
-from tailerd.spark.packed_records import PACKED_SCHEMA, packed, piece_of
+from tailerd.spark.packed_records import PACKED_SCHEMA, packed
+from tests.unit.spark.record_rows import piece_of
 
 DAY_2026_US = 1_795_000_000_000_000
 """A commit time that topics keep."""
@@ -39,7 +39,7 @@ class Rows:
         kind: str = "insert",
         value: str | None = "v{version}-{key}",
         partition: int | None = None,
-        headers: list[dict[str, Any]] | None = None,
+        headers: Iterable[tuple[str, bytes]] = (),
     ) -> Rows:
         for key in keys:
             text = None if value is None else value.format(version=version, key=key)
@@ -61,9 +61,7 @@ class Rows:
 
     def frame(self, spark: SparkSession, partitions: int = 1) -> DataFrame:
         """Return them packed, each by itself; with several partitions, dealt to them in turns."""
-        table = pa.Table.from_pylist(self.rows, schema=ENCODED_ARROW)
-        singles = (table.slice(row, 1).to_batches()[0] for row in range(table.num_rows))
-        rows = packed(piece_of(single) for single in singles)
+        rows = packed(piece_of([row]) for row in self.rows)
         # Without a schema Spark takes numbers without a value for text.
         frame = spark.createDataFrame(
             pa.Table.from_batches(rows, declared_schema(PACKED_SCHEMA)), PACKED_SCHEMA

@@ -114,10 +114,9 @@ class Model:
                 name = part.rows.name
                 if name in self.broken:
                     raise marked(MissingDataFileError("It is gone."), name)
-            for records in read_records(partition):
-                rows = zip(records["table"].to_pylist(), records[VALUE].to_pylist(), strict=True)
-                for name, value in rows:
-                    given.setdefault(name, []).append(value.decode())
+            for piece in read_records(partition):
+                values = piece.records[VALUE].to_pylist()
+                given.setdefault(piece.table, []).extend(value.decode() for value in values)
         if self.random.random() < 0.5:
             # Spark asks again for the rows of a batch that it has.
             assert pack_tables(await follower.rows(start, end)) is not None

@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailerd.changefeed.change_batch import CHANGE_TYPE, COMMIT_VERSION
-from tailerd.spark.encoded_records import KEY, VALUE
+from tailerd.changefeed.change_batch import CHANGE_TYPE
+from tailerd.spark.encoded_records import KEY, VALUE, RecordPiece
 from tailerd.spark.group.deliveries import TableDelivery
 
 
@@ -30,13 +29,13 @@ class Tally:
     size_bytes: int = 0
     dead_letters: Counter[str] = field(default_factory=Counter)
 
-    def count(self, records: pa.RecordBatch) -> None:
-        """Count encoded records of this table; at least one."""
+    def count(self, piece: RecordPiece) -> None:
+        """Count encoded records of this table."""
+        records = piece.records
         is_row = pc.is_valid(records[VALUE])
         for each in pc.value_counts(records[CHANGE_TYPE].filter(is_row)).to_pylist():
             self.rows[each["values"]] += each["counts"]
-        ends = pc.min_max(records[COMMIT_VERSION]).as_py()
-        self._reach((ends["min"], ends["max"]))
+        self._reach((piece.version, piece.version))
         for column in (KEY, VALUE):
             self.size_bytes += pc.sum(pc.binary_length(records[column])).as_py() or 0
 
