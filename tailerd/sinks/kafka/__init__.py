@@ -1,1 +1,36 @@
-"""Kafka: changes as records, at least once or exactly once, through kafka-python's sender."""
+"""Kafka: changes as records, at least once or exactly once, through kafka-python's sender.
+
+Exactly once. Rows and offset go into one Kafka transaction, the offset into the compacted topic
+`__tailerd_offsets`. Readers with `isolation.level=read_committed` see each change once, whatever
+is killed and whenever. A fixed `transactional_id` per pipeline: the last process to claim it
+wins, the other stops with `sink_fenced`. A delivery that does not fit into
+`transaction_timeout_ms` (60 s) is undone and comes again in halves.
+
+At least once. The offset is saved after every record is acknowledged by all in-sync replicas;
+after a crash the last delivery may come again, in order; none is lost. Nothing keeps two daemons
+from both delivering.
+
+Order. All changes of one key are in one partition, in the order of the commits. Both images of an
+update are one `u` record, or directly follow each other. Of one commit, files' deletes come
+before their inserts, so that what a key has last is what the table has. Where a change file
+itself holds an insert and a delete of one key, and is larger than a batch, they come in the
+file's order. Without a `key` records are spread in runs, and order holds within a partition only.
+
+Times. Records carry the commit's time. A topic that would delete rows of such an old commit right
+away is refused, with the way out: another `retention.ms`, or `timestamp: delivery`.
+
+What cannot be promised. Retention or compaction of the topic removes records; partitions added
+later move keys, as with every producer; `on_gap` other than `stop` leaves out what it says; a
+topic with one in-sync copy may lose what its broker acknowledged.
+
+When brokers fail. A broker that restarts, a leader that moves, cut connections and missing
+replicas end in recovery; it is tried for `delivery_timeout_ms` (60 s) before `/status` tells.
+Wrong passwords, certificates, rights, oversize rows and deleted topics stop that pipeline with
+one error, and the offset does not move. Dead letters have the reason in their headers and are
+counted in `tailerd_dead_letter_records_total`.
+
+Rights needed. Write and Describe on the topics, Read on the offsets topic, Write and Describe on
+the transactional id.
+
+On Spark executors write: `tailerd.spark.kafka`.
+"""

@@ -8,4 +8,21 @@ whose sinks take finished records share them. What is done to one table does not
 - A table whose rows cannot be read when Spark has logged the batch already is held back
   (`holds`): the batch is repeated without it, and where it really stands is durable.
 - Tables join and leave between two batches, without a new query (`members`).
+
+What users see of it:
+
+- Schema changes need no restart: each row is encoded under its own commit's schema.
+- Limits are shared fairly: a batch admits 1000 files or 256 MiB of all tables, each at most an
+  equal share of what is left.
+- Tables come, go, pause, resume and are reset (also over HTTP) between two batches.
+- A table whose rows cannot be read, or whose folder cannot be written, makes the batch fail once;
+  it is held back, and the query repeats the batch without it, within seconds. It is tried again
+  from where it really stands: by itself after what may pass, else after `resume` or a restart.
+  Nothing of the failed try stays in files and transactions; into Kafka at least once, what it sent
+  comes again.
+- Files are named `group-<life>-<batch>-<n>.jsonl` and sort in the order of delivery; a repeated
+  batch replaces its own. A life ends where a reset or another group begins. What files had before a
+  reset stays in them.
+- The checkpoint of a query of the table's own is carried over when it becomes part of a group, and
+  kept beside as `<table>.before-its-group`; the way back is refused with an error that says so.
 """

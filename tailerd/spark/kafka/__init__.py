@@ -1,1 +1,22 @@
-"""Encoded records into Kafka: executors write, the driver ends the transaction."""
+"""Encoded records into Kafka: executors write, the driver ends the transaction.
+
+Executors write as idempotent producers that stay open between micro-batches. Each partition of a
+topic has one writer at a time: large micro-batches are divided by it, so that the order of a key
+holds.
+
+Exactly once. All tasks write into one transaction, which the driver ends together with a record
+of the micro-batch in `offsets_topic`. A whole micro-batch, with all its tables, becomes visible
+once or is undone and written again, whichever process died when; a task that Spark tries again
+undoes it too, and `spark.speculation` is refused. The id is `transactional_id`, or
+`tailerd-spark-<query>`; the last process to claim it wins. The transaction lasts from the first
+record to the last: a micro-batch that does not fit into `transaction_timeout_ms` is written again
+as it is, so raise that, or lower `max_files_per_batch`. Dead letters go through the driver, up to
+32 MiB of a task.
+
+At least once. The header `tailerd.batch` has the query and the number of the micro-batch; after a
+crash the last numbers may come again.
+
+A checkpoint that is removed begins anew; one put back from a copy is wrong: what was delivered
+since is not delivered again under the same numbers. Not here: `transaction_topic`,
+`heartbeat_interval` and `offsets: kafka` are the Arrow engine's.
+"""
