@@ -124,6 +124,8 @@ class FollowedMember:
         self.bell.is_rung = False
         seen = self.bell.begin_look()
         try:
+            if seen.is_woken or seen.version is not None:
+                (await self.source()).hear(seen.version)
             step = await self._planned(entry, limit, once=once)
         except TailerdError as error:
             self._failed(error, once=once)
