@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from tailerd.watchers.hints import Hint, HintBoard
-from tailerd.watchers.relayed import hint_name, leave_hint
+from tailerd.watchers.relayed import hint_name, leave_hint, take_untold
 
 LOOK_SECONDS = 0.25
 """How often it is looked whether hints were seen, while there are any."""
@@ -39,6 +39,14 @@ class _Table:
     folder: str
     bell: Hint
     unseen: dict[int, _Passed] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Looked:
+    """What is heard of a look: which hints it saw, and whether there was more than these said."""
+
+    numbers: tuple[int, ...]
+    is_untold: bool
 
 
 class _RelayBell(Hint):
@@ -129,9 +137,15 @@ class HintRelay:
             excess, self._excess = self._excess, []
             hints = {name: dict(table.unseen) for name, table in self._tables.items()}
             await asyncio.to_thread(_remove, self.root, gone, excess)
-            for name, number in await asyncio.to_thread(_exchange, self.root, hints):
-                if name in self._tables and number in self._tables[name].unseen:
-                    _let_go(self._tables[name].unseen.pop(number))
+            for name, looked in (await asyncio.to_thread(_exchange, self.root, hints)).items():
+                if name in self._tables:
+                    self._looked(self._tables[name], looked)
+
+    def _looked(self, table: _Table, looked: _Looked) -> None:
+        self._board.looked(table.folder, looked.is_untold)
+        for number in looked.numbers:
+            if number in table.unseen:
+                _let_go(table.unseen.pop(number))
 
 
 def _let_go(hint: _Passed) -> None:
@@ -147,9 +161,9 @@ def _remove(root: Path, gone: Iterable[str], excess: Iterable[tuple[str, int]]) 
             (root / name / hint_name(number)).unlink()
 
 
-def _exchange(root: Path, hints: Mapping[str, Mapping[int, _Passed]]) -> list[tuple[str, int]]:
-    """Leave the hints that are not left yet; return (table, number) of those that were seen."""
-    seen: list[tuple[str, int]] = []
+def _exchange(root: Path, hints: Mapping[str, Mapping[int, _Passed]]) -> dict[str, _Looked]:
+    """Leave the hints that are not left yet; return, by table, what was seen of the others."""
+    found: dict[str, _Looked] = {}
     for name, unseen in hints.items():
         folder = root / name
         # A disk that is full, for instance: these hints are left at the next try.
@@ -157,9 +171,10 @@ def _exchange(root: Path, hints: Mapping[str, Mapping[int, _Passed]]) -> list[tu
             folder.mkdir(parents=True, exist_ok=True)
             left = [number for number, hint in unseen.items() if hint.is_left]
             there = {path.name for path in folder.iterdir()} if left else set()
-            seen += [(name, number) for number in left if hint_name(number) not in there]
+            if seen := tuple(number for number in left if hint_name(number) not in there):
+                found[name] = _Looked(numbers=seen, is_untold=take_untold(folder))
             for number, hint in unseen.items():
                 if not hint.is_left:
                     leave_hint(folder, number, hint.version)
                     hint.is_left = True
-    return seen
+    return found

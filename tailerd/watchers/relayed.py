@@ -15,6 +15,8 @@ from pathlib import Path
 from tailerd.watchers.base import StorageEvent
 from tailerd.watchers.local import watch_folders
 
+_UNTOLD = "untold"
+
 
 def hint_name(number: int) -> str:
     """Return the name of a hint's file: watchers of file events know it, as that of a commit."""
@@ -34,6 +36,15 @@ def leave_hint(folder: Path, number: int, version: int | None) -> None:
     draft = folder / f"{number}.tmp"
     draft.write_text("" if version is None else str(version))
     draft.replace(folder / hint_name(number))
+
+
+def take_untold(folder: Path) -> bool:
+    """Tell, once, whether a look found commits that nobody had left a hint of; blocking."""
+    try:
+        (folder / _UNTOLD).unlink()
+    except OSError:
+        return False
+    return True
 
 
 def hints_in(folder: Path) -> dict[str, int | None]:
@@ -71,6 +82,14 @@ class RelayedWatcher:
         """Tell whether somebody leaves hints of this folder, and all are noticed at present."""
         hints = [place for place, log in self._folders.items() if log == folder]
         return all(self._files.covers(place) for place in hints)
+
+    def looked(self, folder: str, is_untold: bool) -> None:
+        """Hear that a log was looked at, and pass on that commits were there unheard of."""
+        for place, log in self._folders.items():
+            if is_untold and log == folder:
+                # Whoever leaves no hints there wants to know nothing.
+                with suppress(OSError):
+                    (Path(place) / _UNTOLD).touch()
 
     async def events(self) -> AsyncGenerator[StorageEvent, None]:
         """Yield the hints that are there, then those that come."""

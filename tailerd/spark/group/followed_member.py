@@ -134,7 +134,7 @@ class FollowedMember:
             said = BugError(f"The table cannot be planned: {error!r}.", hint="Please report it.")
             self._failed(said, once=once)
             return None
-        self.bell.end_look(seen)
+        self.bell.end_look(seen, is_news=step is not None and step.begin != step.end)
         self.trouble = None
         self._attempt = 0
         self._is_more = step is not None

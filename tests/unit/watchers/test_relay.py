@@ -22,10 +22,19 @@ PATIENCE_SECONDS = 5.0
 
 
 class Teller:
-    """A watcher that says what it is told to."""
+    """A watcher that says what it is told to, and hears of looks.
+
+    Attributes:
+        untold: Of each look it heard of, whether it found what nobody had told of.
+    """
 
     def __init__(self) -> None:
         self._said: asyncio.Queue[StorageEvent] = asyncio.Queue()
+        self.untold: list[bool] = []
+
+    def looked(self, folder: str, is_untold: bool) -> None:
+        assert folder == LOG
+        self.untold.append(is_untold)
 
     def say(self, event: StorageEvent) -> None:
         self._said.put_nowait(event)
@@ -85,6 +94,23 @@ async def test_a_hint_counts_as_seen_when_the_other_process_has_looked() -> None
         bell.end_look(look)
         await comes_true(lambda: seen == [7])
         assert hints_in(relay.root / "orders") == {}
+
+
+async def test_commits_that_were_found_without_a_hint_of_them_are_told_back() -> None:
+    watcher = Teller()
+    async with relaying(watcher) as relay, follower(relay.root / "orders") as bell:
+        await comes_true((relay.root / "orders").exists)
+        bell.end_look(bell.begin_look())
+        for version, is_news in ((None, True), (None, False), (8, True)):
+            heard = len(watcher.untold)
+            watcher.say(StorageEvent(LOG, version, None if version is None else lambda: None))
+            while len(watcher.untold) == heard:
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    await bell.wait()
+                look = bell.begin_look()
+                bell.end_look(look, is_news=is_news and look.count > 0)
+                await asyncio.sleep(2 * relay_module.LOOK_SECONDS)
+        assert watcher.untold == [True, False, False]
 
 
 async def test_what_a_process_that_died_was_told_is_told_to_the_next() -> None:
