@@ -18,7 +18,6 @@ from tailerd.config import Config, SinkConfig, TableConfig
 from tailerd.config.sections import is_in_bucket
 from tailerd.config.values import check_start
 from tailerd.delta.log_reader import LogReader
-from tailerd.delta.protocol.log_path import LOG_FOLDER
 from tailerd.encoding.json import JsonEncoder
 from tailerd.errors import BugError, ChecksumMismatchError, UsageError
 from tailerd.maintenance.settings import policies_of
@@ -41,11 +40,10 @@ from tailerd.spark.kept_offsets import reset_shared, shares_query, spark_offset
 from tailerd.storage.locate import locate
 from tailerd.storage.metered import MeteredStore, RequestKind
 from tailerd.storage.overheard import hearing, telling
-from tailerd.storage.s3.settings import S3Settings
 from tailerd.telemetry import Telemetry, events
-from tailerd.watchers.base import Watcher
+from tailerd.watchers.configured import log_folder, relayed_folders
 from tailerd.watchers.hints import Hint, HintBoard
-from tailerd.watchers.opening import WatchedFolder, open_watchers
+from tailerd.watchers.relay import HintRelay
 
 if TYPE_CHECKING:
     from tailerd.spark.engine import SparkEngine
@@ -176,12 +174,6 @@ async def saved_offset(config: Config, name: str) -> Offset | None:
     return None if saved is None else saved.offset
 
 
-def log_folder(config: TableConfig) -> str:
-    """Return the folder whose files are the table's commits."""
-    _, path = locate(config.path)
-    return f"{path}/{LOG_FOLDER}"
-
-
 def kept_tables(config: Config) -> dict[str, KeptTable]:
     """Return the tables whose logs are maintained."""
     return {
@@ -203,30 +195,6 @@ def kept_tables(config: Config) -> dict[str, KeptTable]:
 def delivered_folders(config: Config) -> dict[str, str]:
     """Return the log folder of every table that a pipeline delivers."""
     return {name: log_folder(table) for name, table in config.tables.items() if table.has_sink}
-
-
-def watched_folders(config: Config) -> list[WatchedFolder]:
-    """Return the log folders that have to be watched; Spark watches its own."""
-    return [
-        WatchedFolder(
-            folder=log_folder(table),
-            is_in_bucket=is_in_bucket(table.path),
-            poll_interval=table.poll_interval,
-        )
-        for name, table in config.tables.items()
-        if table.maintenance is not None or (table.has_sink and config.engine_of(name) == "arrow")
-    ]
-
-
-def watchers_of(config: Config, *, telemetry: Telemetry, clock: Clock) -> list[Watcher]:
-    """Return what tells of commits in those folders."""
-    return open_watchers(
-        watched_folders(config),
-        config.notifications,
-        account=S3Settings.of_config(config.storage).default,
-        telemetry=telemetry,
-        clock=clock,
-    )
 
 
 def lacks_demo_table(config: TableConfig) -> bool:
@@ -274,9 +242,11 @@ class Assembly:
         self._bells: dict[str, tuple[str, Hint]] = {}
         self._spark: SparkEngine | None = None
         self._groups: Groups | None = None
+        self._relay = HintRelay(self.hints)
 
     def members(self, config: Config) -> dict[str, Member]:
         """Return how every table of a configuration is run that has a sink."""
+        self._relay.set_tables(relayed_folders(config))
         return {
             name: self._member(config, name)
             for name, table in config.tables.items()
@@ -289,6 +259,7 @@ class Assembly:
             await self._groups.close()
         if self._spark is not None:
             await self._spark.close()
+        await self._relay.aclose()
 
     def _member(self, config: Config, name: str) -> Member:
         table, engine = config.tables[name], config.engine_of(name)
@@ -332,7 +303,9 @@ class Assembly:
         from tailerd.spark.supervisor import SparkPipeline
 
         if self._spark is None:
-            self._spark = SparkEngine(self._config, self._telemetry, once=self._is_once)
+            self._spark = SparkEngine(
+                self._config, self._telemetry, once=self._is_once, hints=self._relay.root
+            )
             self._groups = Groups(self._spark, self._config.spark.tables_per_query)
         if self._groups is not None and shares_query(self._config, table):
             return GroupedPipeline(self._groups, name, table)

@@ -25,8 +25,6 @@ from tailerd.assembly import (
     kept_tables,
     open_log,
     open_state,
-    watched_folders,
-    watchers_of,
 )
 from tailerd.clock import SystemClock
 from tailerd.config import Config
@@ -42,6 +40,7 @@ from tailerd.storage.s3.settings import S3Settings, use_settings
 from tailerd.telemetry import Handler, Telemetry, events
 from tailerd.telemetry.metrics import Metrics
 from tailerd.telemetry.status import StatusBoard
+from tailerd.watchers.configured import watched_folders, watchers_of
 from tailerd.web.control import ControlRoutes
 from tailerd.web.dashboard import Dashboard
 from tailerd.web.listener import Listener

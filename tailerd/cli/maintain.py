@@ -217,8 +217,9 @@ async def maintenance_of(config: Config, name: str) -> TableMaintenance:
 
 async def needs_of_pipelines(config: Config, name: str) -> Needs:
     """Return what pipelines of this log want of it, as far as they have saved where they stand."""
-    from tailerd.assembly import log_folder, saved_offset
+    from tailerd.assembly import saved_offset
     from tailerd.maintenance.needs import Needs
+    from tailerd.watchers.configured import log_folder
 
     folder = log_folder(config.tables[name])
     versions = []

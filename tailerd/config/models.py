@@ -14,11 +14,10 @@ from tailerd.config.sections import (
     Engine,
     SparkConfig,
     TableConfig,
+    bucket_of,
     is_in_bucket,
     is_table_name,
     read_sink,
-    refuse_credentials,
-    refuse_other_stores,
 )
 from tailerd.config.storage import StorageConfig
 from tailerd.config.values import Seconds, SizeBytes
@@ -109,12 +108,7 @@ class Config(BaseSettings):
     @field_validator("state")
     @classmethod
     def _is_served(cls, path: str) -> str:
-        refuse_credentials(path)
-        if not is_in_bucket(path):
-            return refuse_other_stores(path)
-        bucket, _, prefix = path.partition("://")[2].partition("/")
-        if not bucket or not prefix.strip("/"):
-            raise ValueError("it needs a bucket and a prefix of its own: s3://bucket/prefix")
+        bucket_of(path, "a prefix of its own: s3://bucket/prefix")
         return path
 
     @field_validator("tables", mode="before")

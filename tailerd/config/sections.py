@@ -282,13 +282,7 @@ class DiscoverConfig(BaseModel):
     @field_validator("path")
     @classmethod
     def _is_served(cls, path: str) -> str:
-        refuse_credentials(path)
-        if not is_in_bucket(path):
-            return refuse_other_stores(path)
-        bucket, _, prefix = path.partition("://")[2].partition("/")
-        if not bucket or not prefix.strip("/"):
-            raise ValueError("it needs a bucket and a pattern of folders in it: s3://bucket/lake/*")
-        if _WILDCARD.search(bucket):
+        if _WILDCARD.search(bucket_of(path, "a pattern of folders in it: s3://bucket/lake/*")):
             raise ValueError("a bucket's name is no pattern: write one section for each bucket")
         return path
 
@@ -340,6 +334,25 @@ def is_in_bucket(path: str) -> bool:
     """Tell whether a place is in a bucket of S3."""
     scheme, separator, _ = path.partition("://")
     return bool(separator) and scheme.lower() in ("s3", "s3a", "s3n")
+
+
+def bucket_of(path: str, wanted: str) -> str:
+    """Return the bucket of a place; empty for a folder.
+
+    Args:
+        wanted: What must follow the bucket, for the error.
+
+    Raises:
+        ValueError: Nothing does, or the place is not served.
+    """
+    refuse_credentials(path)
+    if not is_in_bucket(path):
+        refuse_other_stores(path)
+        return ""
+    bucket, _, prefix = path.partition("://")[2].partition("/")
+    if not bucket or not prefix.strip("/"):
+        raise ValueError(f"it needs a bucket and {wanted}")
+    return bucket
 
 
 def refuse_other_stores(path: str) -> str:

@@ -19,7 +19,13 @@ import pyarrow.compute as pc
 from tailerd.delta.commit_lines import CommitLines
 from tailerd.delta.log_folder import LogFolder
 from tailerd.delta.parquet_rows import CheckpointFile
-from tailerd.delta.protocol.checkpoint import PROBES, logical_keys, plain_row, vectors_of
+from tailerd.delta.protocol.checkpoint import (
+    KEY_COLUMNS,
+    PROBES,
+    logical_keys,
+    plain_row,
+    vectors_of,
+)
 from tailerd.delta.protocol.checkpoint_columns import CheckpointColumns
 from tailerd.delta.protocol.checkpoint_form import CheckpointForm, ExtraColumns
 from tailerd.delta.protocol.checkpoint_rows import (
@@ -38,6 +44,7 @@ from tailerd.delta.protocol.parquet_footer import Chunk
 from tailerd.delta.protocol.snapshot import Snapshot
 from tailerd.delta.protocol.tombstones import Tombstones
 from tailerd.delta.row_groups import GroupCopier, encoded, footer_of, read_footer
+from tailerd.delta.row_identity import check_entries, entries_at
 from tailerd.errors import CorruptLogError
 
 ROWS_AT_ONCE = 32_768
@@ -81,7 +88,8 @@ class CheckpointSource:
             for its range.
         removed_after_ms: Removes of files deleted at or before this time expired.
 
-    Errors: `CorruptLogError` and `FileMissingError` where the log is damaged or changes meanwhile.
+    Errors: `CorruptLogError` and `FileMissingError` where the log is damaged or changes meanwhile,
+        `LogCleanedUpError` where others replaced the checkpoint below.
     """
 
     def __init__(
@@ -208,7 +216,8 @@ class CheckpointSource:
                     until = offset + batch.num_rows
                     start, stop = np.searchsorted(places, [offset, until])
                     if start < stop:
-                        column = _chosen(batch.column("add"), places[start:stop] - offset)
+                        column = entries_at(batch.column("add"), places[start:stop] - offset)
+                        check_entries(column, keys[start:stop], file.name, self._log.url)
                         yield FileActions(conformed_adds(column, self.form), keys[start:stop])
                     offset = until
 
@@ -235,6 +244,8 @@ class CheckpointSource:
             found = None
             if stop - start == group.rows and group.rows >= COPIED_ROWS:
                 found = copier.columns_of(group)
+            if found is not None:
+                self._check_group(file, rows, number, keys[start:stop])
             if found is not None or start == stop:
                 if run.groups:
                     yield run
@@ -246,6 +257,11 @@ class CheckpointSource:
             offset = until
         if run.groups:
             yield run
+
+    def _check_group(self, file: LogFile, rows: CheckpointFile, group: int, keys: KeyArray) -> None:
+        for batch in rows.rows_of_groups([group], KEY_COLUMNS, ROWS_AT_ONCE):
+            check_entries(batch.column("add"), keys[: batch.num_rows], file.name, self._log.url)
+            keys = keys[batch.num_rows :]
 
     def _manifest_adds(self, file: LogFile, body: bytes) -> Iterator[FileActions]:
         keys, origins = self._live
@@ -381,11 +397,3 @@ def expired_removes(
 def remove_keys(removes: pa.StructArray, root_url: str) -> KeyArray:
     """Return the keys of `remove` actions; shape (n,)."""
     return logical_keys(pc.struct_field(removes, "path"), vectors_of(removes), root_url)
-
-
-def _chosen(column: pa.StructArray, places: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.Array:
-    """Return entries at ascending places; without copying where they follow each other."""
-    first, count = int(places[0]), len(places)
-    if int(places[-1]) - first == count - 1:
-        return column.slice(first, count)
-    return column.take(pa.array(places))

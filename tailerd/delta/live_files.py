@@ -14,6 +14,7 @@ from tailerd.delta.parquet_rows import FEWER_ROWS, CheckpointFile
 from tailerd.delta.protocol.checkpoint import (
     COUNT_COLUMNS,
     FILE_COLUMNS,
+    KEY_COLUMNS,
     STATS_COLUMNS,
     live_files,
     live_rows,
@@ -24,6 +25,7 @@ from tailerd.delta.protocol.file_key import KeyArray
 from tailerd.delta.protocol.live_file import LiveFile, files_added
 from tailerd.delta.protocol.log_path import LogFile
 from tailerd.delta.protocol.snapshot import Snapshot
+from tailerd.delta.row_identity import check_entries, entries_at
 from tailerd.errors import CorruptLogError, FileMissingError, LogCleanedUpError
 
 
@@ -105,7 +107,8 @@ def _count_checkpoint_rows(
             _rows_of, _checkpoint_batches(reader, file, first_row, origins, True)
         )
     else:
-        entries = _checkpoint_entries(reader, file, first_row, origins, COUNT_COLUMNS)
+        columns = (*KEY_COLUMNS, *COUNT_COLUMNS)
+        entries = _checkpoint_entries(reader, file, first_row, origins, columns)
         counts = (live_rows(add) for add, _ in entries)
     for count in counts:
         if count is None:
@@ -142,7 +145,11 @@ def _checkpoint_entries(
     origins: FileOrigins,
     columns: tuple[str, ...],
 ) -> Iterator[tuple[pa.StructArray, KeyArray]]:
-    """Yield the chosen `add` entries of a Parquet checkpoint file, with their keys."""
+    """Yield the chosen `add` entries of a Parquet checkpoint file, with their keys.
+
+    Args:
+        columns: Of the entries, with those that make keys.
+    """
     rows = CheckpointFile(reader.store.open_input(reader.path_of(file)), file.name)
     try:
         for batch in rows.rows(columns, FEWER_ROWS):
@@ -151,7 +158,12 @@ def _checkpoint_entries(
             )
             if start < end:
                 places = origins.checkpoint_rows[start:end].astype(np.int64) - first_row
-                yield batch.column("add").take(pa.array(places)), origins.checkpoint_keys[start:end]
+                add, keys = (
+                    entries_at(batch.column("add"), places),
+                    origins.checkpoint_keys[start:end],
+                )
+                check_entries(add, keys, file.name, reader.url)
+                yield add, keys
             first_row += batch.num_rows
     finally:
         rows.close()

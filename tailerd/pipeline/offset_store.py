@@ -9,6 +9,7 @@ from pathlib import Path
 from tailerd.changefeed.saved_offset import SavedOffset
 from tailerd.errors import AccessDeniedError, StorageError
 from tailerd.sinks.threads import in_thread
+from tailerd.storage.posix_files import sync_folder
 
 
 class MemoryOffsetStore:
@@ -74,7 +75,7 @@ class FileOffsetStore:
                 os.fsync(file.fileno())
             _keep_previous(path)
             temporary.replace(path)
-            _sync_folder(self._folder)
+            sync_folder(self._folder)
         except OSError as error:
             raise _refused(f"The offset of {pipeline} cannot be saved in {path}", error) from error
 
@@ -98,11 +99,3 @@ def _keep_previous(path: Path) -> None:
         temporary = path.with_name(f".{path.name}.previous.tmp")
         temporary.write_bytes(path.read_bytes())
         temporary.replace(path.with_name(f"{path.name}.previous"))
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 from typing import Protocol
 
 from tailerd.errors import AccessDeniedError, StorageError
 from tailerd.storage.base import ObjectStore
+from tailerd.storage.posix_files import sync_folder
 
 
 class Pauses(Protocol):
@@ -85,7 +85,7 @@ class PauseStore:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             (self._folder / pipeline).touch()
-            self._sync()
+            sync_folder(self._folder)
         except OSError as error:
             raise _refused(self._folder, error) from error
 
@@ -98,16 +98,9 @@ class PauseStore:
         try:
             (self._folder / pipeline).unlink(missing_ok=True)
             if self._folder.exists():
-                self._sync()
+                sync_folder(self._folder)
         except OSError as error:
             raise _refused(self._folder, error) from error
-
-    def _sync(self) -> None:
-        descriptor = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _refused(folder: Path, error: OSError) -> StorageError:

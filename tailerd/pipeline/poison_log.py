@@ -12,6 +12,7 @@ from tailerd.changefeed.offset import Offset
 from tailerd.errors import AccessDeniedError, StorageError, TailerdError
 from tailerd.sinks.threads import in_thread
 from tailerd.storage.base import ObjectStore
+from tailerd.storage.posix_files import sync_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,11 +100,7 @@ class FilePoisonLog:
                     file.write(torn + line + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
-            descriptor = os.open(self._folder, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            sync_folder(self._folder)
         except OSError as error:
             kind = AccessDeniedError if isinstance(error, PermissionError) else StorageError
             raise kind(

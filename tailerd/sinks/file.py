@@ -37,12 +37,12 @@ from tailerd.sinks.file_parts import (
     Part,
     close_durably,
     publish,
-    sync_folder,
     temporary,
 )
 from tailerd.sinks.file_read_back import read_lines
 from tailerd.sinks.resources import EncodeBatch, SinkResources
 from tailerd.sinks.threads import in_thread
+from tailerd.storage.posix_files import sync_folder
 
 _NAME = re.compile(r"(\d{20})-([01])-(\d{20})-(\d{5,})\.(jsonl|parquet|gap\.json)")
 _MARKER = ".tailerd.json"

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tailerd.changefeed.gap import Gap
-from tailerd.sinks.file_parts import close_durably, publish, sync_folder, temporary
+from tailerd.sinks.file_parts import close_durably, publish, temporary
+from tailerd.storage.posix_files import sync_folder
 
 
 def write_gap_record(path: Path, gap: Gap) -> None:

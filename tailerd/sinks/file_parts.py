@@ -121,15 +121,6 @@ def close_durably(file: BinaryIO) -> None:
     file.close()
 
 
-def sync_folder(folder: Path) -> None:
-    """Make names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _forget(file: BinaryIO, path: Path) -> None:
     # A full disk refuses the last flush; the file is removed anyway.
     with contextlib.suppress(OSError):

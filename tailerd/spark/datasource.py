@@ -12,6 +12,7 @@ Options of a read, batch or stream; ranges are inclusive:
 - `columns`: names of the table's columns to read, `a,b`; Spark does not tell a Python source which
   ones a query needs
 - `pollInterval`, `allowedPaths`: as `poll_interval` and `allowed_paths` in a configuration file
+- `hintsFolder`: where `tailerd run` leaves hints of commits in buckets, for its own queries
 
 Without a start a stream begins with the snapshot of the newest version, as Delta's own source
 does, and a batch begins at the earliest commit in the log. A batch with `snapshot` and no start is

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import TypeVar
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
@@ -27,13 +28,17 @@ class SparkEngine:
     """The session and what all its queries share.
 
     Attributes:
+        hints: Where hints of tables in buckets are left, in a folder for each table's name.
         listener: Tells queries' supervisors what Spark reports.
         starting: Held while a query starts: every Python source is a process of its own on the
             driver, and many at once time out.
     """
 
-    def __init__(self, config: Config, telemetry: Telemetry, *, once: bool) -> None:
+    def __init__(
+        self, config: Config, telemetry: Telemetry, *, once: bool, hints: Path | None = None
+    ) -> None:
         self.config = config
+        self.hints = hints
         self.telemetry = telemetry
         self.once = once
         self.listener = QueryListener()

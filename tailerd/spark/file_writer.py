@@ -25,6 +25,7 @@ from tailerd.errors import ConfigError, SinkError
 from tailerd.spark.change_rows import change_batches
 from tailerd.spark.options import OutputFormat, WriteOptions
 from tailerd.storage.locate import locate
+from tailerd.storage.posix_files import sync_folder
 
 _TEMPORARY = ".tailerd-{}.tmp"
 
@@ -105,7 +106,7 @@ class TailerdFileWriter(DataSourceStreamArrowWriter):
         for left in (*self._folder.glob(f"{prefix}*"), *self._folder.glob(_TEMPORARY.format("*"))):
             if left.name not in published:
                 left.unlink(missing_ok=True)
-        _sync_folder(self._folder)
+        sync_folder(self._folder)
 
     def _remove(self, names: Sequence[str]) -> None:
         for name in names:
@@ -167,14 +168,6 @@ def _close_durably(file: BinaryIO) -> None:
         os.fsync(file.fileno())
     finally:
         file.close()
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _names(messages: Sequence[WriterCommitMessage | None]) -> list[str]:

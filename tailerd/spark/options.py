@@ -35,6 +35,7 @@ READ_OPTIONS = (
     "schemaVersion",
     "columns",
     "pollInterval",
+    "hintsFolder",
     "allowedPaths",
 )
 DELTA_OPTIONS = {
@@ -53,7 +54,6 @@ DELTA_OPTIONS = {
 
 WRITE_OPTIONS = ("path", "output", "maxBytesPerFile", "checkpointLocation", "queryName")
 
-DEFAULT_POLL_SECONDS = 2.0
 DEFAULT_FILE_BYTES = 128 * 1024 * 1024
 
 _Choice = TypeVar("_Choice", bound=enum.StrEnum)
@@ -85,7 +85,9 @@ class ReadOptions:
         columns: The table's columns to read; empty for all.
         snapshot: Whether the rows of the starting version come first; None when not said.
         limit: How much one micro-batch may admit; batch reads have no limit.
-        poll_seconds: Longest time between two looks at the log while nothing is seen to change.
+        poll_seconds: Longest time between two looks at the log while nothing is seen to change;
+            None as the place needs it.
+        hints_folder: Where the daemon leaves hints of commits in a bucket; empty: it leaves none.
         allowed_paths: Folders outside the table's own that its log may name files in.
         storage: How buckets are reached; executors know only what comes with a task.
     """
@@ -98,7 +100,8 @@ class ReadOptions:
     schema_version: Version | None = None
     columns: tuple[str, ...] = ()
     limit: ReadLimit = DEFAULT_READ_LIMIT
-    poll_seconds: float = DEFAULT_POLL_SECONDS
+    poll_seconds: float | None = None
+    hints_folder: str = ""
     allowed_paths: tuple[str, ...] = ()
     storage: S3Settings = field(default_factory=settings_in_use)
 
@@ -121,7 +124,8 @@ class ReadOptions:
             schema_version=_schema_version(given),
             columns=_columns(given),
             limit=_read_limit(given),
-            poll_seconds=_seconds(given, "pollInterval", DEFAULT_POLL_SECONDS),
+            poll_seconds=_seconds(given, "pollInterval"),
+            hints_folder=given.get("hintsFolder", ""),
             allowed_paths=tuple(p for p in given.get("allowedPaths", "").split(",") if p),
         )
         parsed._refuse_contradictions()
@@ -324,8 +328,10 @@ def _shown(text: str) -> str:
     return repr(text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}...")
 
 
-def _seconds(given: Mapping[str, str], name: str, default: float) -> float:
-    text = given.get(name, str(default)).removesuffix("s").strip()
+def _seconds(given: Mapping[str, str], name: str) -> float | None:
+    if name not in given:
+        return None
+    text = given[name].removesuffix("s").strip()
     try:
         seconds = float(text)
     except ValueError:

@@ -14,6 +14,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from tailerd.changefeed.change_batch import CHANGE_TYPE, COMMIT_VERSION
 from tailerd.changefeed.change_task import ChangeType
 from tailerd.config import SinkConfig, TableConfig
+from tailerd.config.sections import is_in_bucket
 from tailerd.encoding.json import JsonEncoder
 from tailerd.errors import ConfigError, SinkError
 from tailerd.sinks.console import ConsoleSinkConfig
@@ -33,10 +34,12 @@ def start_query(
     *,
     once: bool,
     schema_version: int | None = None,
+    hints: Path | None = None,
 ) -> StreamingQuery:
     """Start the query of a table; blocking, seconds.
 
     Args:
+        hints: Where hints of tables in buckets are left, in a folder for each table's name.
         schema_version: The version whose schema it has; None for the newest.
 
     Raises:
@@ -45,6 +48,8 @@ def start_query(
     check_checkpoint(checkpoint)
     try:
         options = read_options(table)
+        if hints is not None and is_in_bucket(table.path):
+            options["hintsFolder"] = str(hints / name)
         if schema_version is not None:
             options["schemaVersion"] = str(schema_version)
         changes = spark.readStream.format("tailerd").options(**options).load()

@@ -151,6 +151,7 @@ class SparkPipeline:
             self._checkpoint,
             once=self._engine.once,
             schema_version=self._schema_version,
+            hints=self._engine.hints,
         )
 
     def _may_retry(self, failure: TailerdError) -> bool:

@@ -18,10 +18,12 @@ from tailerd.sources.delta.read import rows_schema
 from tailerd.sources.delta.source import DeltaChangeSource
 from tailerd.spark.options import ReadOptions, naming
 from tailerd.storage.locate import locate
+from tailerd.telemetry import Telemetry
 from tailerd.watchers.base import Watcher
 from tailerd.watchers.hints import HintBoard
 from tailerd.watchers.local import watch_folders
-from tailerd.watchers.poll import PollWatcher
+from tailerd.watchers.opening import WatchedFolder, open_watchers
+from tailerd.watchers.poll import CLOSE_SECONDS, PollWatcher
 
 
 async def open_source(options: ReadOptions) -> DeltaChangeSource:
@@ -77,16 +79,11 @@ class FollowedTable:
 
     def __init__(self, source: DeltaChangeSource, options: ReadOptions) -> None:
         self.source = source
-        store, path = locate(options.path)
-        folder = f"{path}/{LOG_FOLDER}"
-        watchers: list[Watcher] = [
-            PollWatcher([folder], interval_seconds=options.poll_seconds, clock=SystemClock())
-        ]
-        if store.scheme == "file":
-            watchers.append(watch_folders([folder]))
+        folder = f"{locate(options.path)[1]}/{LOG_FOLDER}"
         board = HintBoard()
         self._bell = board.subscribe(folder)
-        self._listening = asyncio.get_running_loop().create_task(board.run(watchers))
+        running = board.run(_watchers(folder, options))
+        self._listening = asyncio.get_running_loop().create_task(running)
         self.is_idle = False
 
     @classmethod
@@ -105,7 +102,7 @@ class FollowedTable:
         neither CPU nor requests. Without waiting it is looked at in any case.
         """
         if not (self.is_idle and wait_seconds > 0):
-            found = await self.source.latest_offset(start, limit)
+            found = await self._look(start, limit)
             if found != start or wait_seconds <= 0:
                 return found
         try:
@@ -114,8 +111,16 @@ class FollowedTable:
         except TimeoutError:
             self.is_idle = True
             return start
-        found = await self.source.latest_offset(start, limit)
+        found = await self._look(start, limit)
         self.is_idle = found == start
+        return found
+
+    async def _look(self, start: Offset, limit: ReadLimit) -> Offset:
+        look = self._bell.begin_look()
+        if look.is_woken or look.version is not None:
+            self.source.hear(look.version)
+        found = await self.source.latest_offset(start, limit)
+        self._bell.end_look(look, is_news=found != start)
         return found
 
     async def backlog(self, start: Offset) -> Backlog:
@@ -126,3 +131,21 @@ class FollowedTable:
         """Stop listening."""
         self._listening.cancel()
         await asyncio.gather(self._listening, return_exceptions=True)
+
+
+def _watchers(folder: str, options: ReadOptions) -> list[Watcher]:
+    is_local = locate(options.path)[0].scheme == "file"
+    if options.hints_folder and not is_local:
+        watched = WatchedFolder(
+            folder=folder,
+            is_in_bucket=True,
+            poll_interval=options.poll_seconds,
+            hints=options.hints_folder,
+        )
+        account = options.storage.default
+        return open_watchers(
+            [watched], None, account=account, telemetry=Telemetry(), clock=SystemClock()
+        )
+    interval = options.poll_seconds or CLOSE_SECONDS
+    poller = PollWatcher([folder], interval_seconds=interval, clock=SystemClock())
+    return [poller, watch_folders([folder])] if is_local else [poller]

@@ -241,7 +241,7 @@ def let_appear(temporary: Path, path: str, if_absent: bool) -> None:
         os.link(temporary, target)
     else:
         temporary.replace(target)
-    _sync_folder(target.parent)
+    sync_folder(target.parent)
 
 
 def write_all(descriptor: int, data: bytes | memoryview) -> None:
@@ -268,7 +268,7 @@ def sweep(folder: str, before_ms: int) -> int:
     return found
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make a rename or link in `folder` survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -31,15 +31,15 @@ class Look:
 
 
 class Hint:
-    """One waiter's bell. A ring is kept until somebody waits or looks; rings in a row are one."""
+    """One waiter's bell. A ring is kept until somebody waits or looks; rings in a row are one.
 
-    def __init__(self, on_looked: Callable[[bool], None] | None = None) -> None:
-        """Begin silent.
+    Attributes:
+        on_looked: Hears of each look whether it found commits that nobody had told of.
+    """
 
-        Args:
-            on_looked: Hears of each look whether it found commits that nobody had told of.
-        """
-        self._on_looked = on_looked
+    def __init__(self) -> None:
+        """Begin silent."""
+        self.on_looked: Callable[[bool], None] | None = None
         self._had_news = True
         self._rung = asyncio.Event()
         self._version: int | None = None
@@ -76,14 +76,14 @@ class Hint:
         Args:
             is_news: Whether it found commits.
         """
-        seen, self._unseen = self._unseen[: look.count], self._unseen[look.count :]
-        for call in seen:
-            call()
         # After news there may be more at once, of which word is still on its way.
         is_untold = is_news and not self._had_news and look.version is None
         self._had_news = is_news
-        if self._on_looked is not None:
-            self._on_looked(is_untold)
+        if self.on_looked is not None:
+            self.on_looked(is_untold)
+        seen, self._unseen = self._unseen[: look.count], self._unseen[look.count :]
+        for call in seen:
+            call()
 
     def let_go(self) -> None:
         """Hear that nobody looks any more."""
@@ -104,7 +104,8 @@ class HintBoard:
         Args:
             bell: One of the caller's; without it, a new one.
         """
-        bell = Hint(partial(self._looked, folder)) if bell is None else bell
+        bell = Hint() if bell is None else bell
+        bell.on_looked = partial(self.looked, folder)
         self._bells.setdefault(folder, []).append(bell)
         return bell
 
@@ -124,7 +125,8 @@ class HintBoard:
             for watcher in watchers:
                 group.create_task(self._listen(watcher))
 
-    def _looked(self, folder: str, is_untold: bool) -> None:
+    def looked(self, folder: str, is_untold: bool) -> None:
+        """Let watchers that want to know hear of a look: did it find what nobody had told of."""
         for watcher in self._watchers:
             if isinstance(watcher, HearsLooks):
                 watcher.looked(folder, is_untold)

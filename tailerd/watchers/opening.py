@@ -12,9 +12,13 @@ from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.base import Watcher
 from tailerd.watchers.local import watch_folders
 from tailerd.watchers.poll import FloorWatcher, Pace, PollWatcher
+from tailerd.watchers.relayed import RelayedWatcher
 
 NOTIFIED_PACE = Pace(close_seconds=30.0, wide_seconds=900.0)
 """Tables in buckets whose commits a queue tells of: every look is a request that is paid for."""
+
+RELAYED_PACE = Pace(wide_seconds=3600.0)
+"""Tables in buckets of which another process passes on all hints, those of its own pace too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +29,15 @@ class WatchedFolder:
         folder: As stores spell it.
         is_in_bucket: Whether it is in a bucket; otherwise on this machine.
         poll_interval: Longest time between two hints, where somebody chose it.
+        is_polled: Whether there is a hint now and then in any case; else somebody else sees to it.
+        hints: Where another process of this machine may leave hints of a folder in a bucket.
     """
 
     folder: str
     is_in_bucket: bool
     poll_interval: float | None = None
+    is_polled: bool = True
+    hints: str = ""
 
 
 def open_watchers(
@@ -52,11 +60,15 @@ def open_watchers(
 
     folders = list(watched)
     local = [each for each in folders if not each.is_in_bucket]
-    remote = [each for each in folders if each.is_in_bucket]
+    relayed = [each for each in folders if each.is_in_bucket and each.hints]
+    remote = [each for each in folders if each.is_in_bucket and not each.hints]
     watchers: list[Watcher] = []
     if local:
         files = watch_folders([each.folder for each in local], on_unavailable=report)
         watchers += [files, *_floor(local, files.covers, clock, Pace())]
+    if relayed:
+        told = RelayedWatcher({each.hints: each.folder for each in relayed}, on_unavailable=report)
+        watchers += [told, *_floor(relayed, told.covers, clock, RELAYED_PACE)]
     if remote and notifications is None:
         watchers += _floor(remote, lambda _: False, clock, Pace())
     elif remote and notifications is not None:
@@ -79,7 +91,8 @@ def _floor(
 ) -> list[Watcher]:
     by_interval: dict[float | None, list[str]] = {}
     for each in watched:
-        by_interval.setdefault(each.poll_interval, []).append(each.folder)
+        if each.is_polled:
+            by_interval.setdefault(each.poll_interval, []).append(each.folder)
     return [
         FloorWatcher(group, is_covered=is_covered, clock=clock, pace=pace)
         if interval is None

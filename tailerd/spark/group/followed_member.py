@@ -124,6 +124,8 @@ class FollowedMember:
         self.bell.is_rung = False
         seen = self.bell.begin_look()
         try:
+            if seen.is_woken or seen.version is not None:
+                (await self.source()).hear(seen.version)
             step = await self._planned(entry, limit, once=once)
         except TailerdError as error:
             self._failed(error, once=once)
@@ -132,7 +134,7 @@ class FollowedMember:
             said = BugError(f"The table cannot be planned: {error!r}.", hint="Please report it.")
             self._failed(said, once=once)
             return None
-        self.bell.end_look(seen)
+        self.bell.end_look(seen, is_news=step is not None and step.begin != step.end)
         self.trouble = None
         self._attempt = 0
         self._is_more = step is not None

@@ -46,9 +46,14 @@ _LOOKS_AT_ONCE = 8
 class GroupFollower:
     """The tables of one group. Use it from one event loop."""
 
-    def __init__(self, folder: Path) -> None:
-        """Take the group's folder; nothing is read yet."""
+    def __init__(self, folder: Path, hints: Path | None = None) -> None:
+        """Take the group's folder; nothing is read yet.
+
+        Args:
+            hints: Where the daemon leaves hints of tables in buckets.
+        """
         self._folder = folder
+        self._hints = hints
         self._holds = read_holds(folder)
         self._rung = asyncio.Event()
         self._board = HintBoard()
@@ -240,6 +245,7 @@ class GroupFollower:
                     folder=folder,
                     is_in_bucket=is_in_bucket(config.path),
                     poll_interval=config.poll_interval,
+                    hints="" if self._hints is None else str(self._hints / table.member.name),
                 )
             )
         watchers = open_watchers(

@@ -16,7 +16,12 @@ from tailerd.spark.group.assignments import CHECKPOINT_FOLDER
 from tailerd.spark.group.deliveries import RecordSink
 from tailerd.spark.group.lines_sink import LinesFolder, LinesSink
 from tailerd.spark.group.members import GroupTable
-from tailerd.spark.group.records_source import FOLDER_OPTION, RECORDS_FORMAT, RecordsDataSource
+from tailerd.spark.group.records_source import (
+    FOLDER_OPTION,
+    HINTS_OPTION,
+    RECORDS_FORMAT,
+    RecordsDataSource,
+)
 from tailerd.spark.query_errors import error_of
 from tailerd.telemetry import Telemetry
 
@@ -25,7 +30,13 @@ Tables = Callable[[], Mapping[str, GroupTable]]
 
 
 def start_group_query(
-    spark: SparkSession, name: str, folder: Path, sink: RecordSink, *, once: bool
+    spark: SparkSession,
+    name: str,
+    folder: Path,
+    sink: RecordSink,
+    *,
+    once: bool,
+    hints: Path | None = None,
 ) -> StreamingQuery:
     """Start the query of a group; blocking, seconds.
 
@@ -34,6 +45,7 @@ def start_group_query(
         folder: Of the group.
         sink: Where batches go.
         once: Whether it ends at the tables' present heads.
+        hints: Where hints of tables in buckets are left, in a folder for each table's name.
 
     Raises:
         TailerdError: What was wrong.
@@ -45,7 +57,10 @@ def start_group_query(
     sink.recover()
     spark.dataSource.register(RecordsDataSource)
     try:
-        records = spark.readStream.format(RECORDS_FORMAT).option(FOLDER_OPTION, str(folder)).load()
+        options = {FOLDER_OPTION: str(folder)}
+        if hints is not None:
+            options[HINTS_OPTION] = str(hints)
+        records = spark.readStream.format(RECORDS_FORMAT).options(**options).load()
         writer = records.writeStream.foreachBatch(write).queryName(name)
         writer = writer.option("checkpointLocation", str(folder / CHECKPOINT_FOLDER))
         return (writer.trigger(availableNow=True) if once else writer).start()

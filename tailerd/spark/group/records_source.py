@@ -1,6 +1,7 @@
 """Format `tailerd_records`: a group's tables as one stream of encoded records, packed.
 
-The daemon's own: its one option is the group's folder, with `members.json` in it.
+The daemon's own: its options are the group's folder, with `members.json` in it, and the folder in
+which the daemon leaves hints of tables in buckets.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from tailerd.storage.s3.settings import settings_in_use, use_settings
 
 RECORDS_FORMAT = "tailerd_records"
 FOLDER_OPTION = "folder"
+HINTS_OPTION = "hints"
 
 
 class RecordsDataSource(DataSource):
@@ -42,14 +44,17 @@ class RecordsDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the reader."""
-        return RecordsReader(Path(self.options[FOLDER_OPTION]))
+        hints = self.options.get(HINTS_OPTION)
+        folder = Path(self.options[FOLDER_OPTION])
+        return RecordsReader(folder, None if hints is None else Path(hints))
 
 
 class RecordsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Lives on the driver; executors get a pickled copy."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, hints: Path | None) -> None:
         self._folder = folder
+        self._hints = hints
         self._storage = settings_in_use()
         self._driver: _Driver | None = None
 
@@ -104,21 +109,21 @@ class RecordsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _on_driver(self) -> _Driver:
         if self._driver is None:
-            self._driver = _Driver(self._folder)
+            self._driver = _Driver(self._folder, self._hints)
         return self._driver
 
 
 class _Driver:
     """The driver's side: tables that stay open between batches."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, hints: Path | None) -> None:
         self.loop = SourceLoop()
-        self.follower = self.loop.call(_open(folder))
+        self.follower = self.loop.call(_open(folder, hints))
 
     def close(self) -> None:
         self.loop.call(self.follower.aclose())
         self.loop.close()
 
 
-async def _open(folder: Path) -> GroupFollower:
-    return GroupFollower(folder)
+async def _open(folder: Path, hints: Path | None) -> GroupFollower:
+    return GroupFollower(folder, hints)

@@ -210,7 +210,12 @@ class TableGroup:
             telemetry = self._engine.telemetry
             self._sink = group_sink(self._name, self._folder, tables, telemetry)
         return start_group_query(
-            spark, self._name, self._folder, self._sink, once=self._engine.once
+            spark,
+            self._name,
+            self._folder,
+            self._sink,
+            once=self._engine.once,
+            hints=self._engine.hints,
         )
 
     async def _watch(self) -> None:

@@ -20,10 +20,11 @@ class LivingTable:
         ids: Of all rows, in order.
     """
 
-    def __init__(self, folder: Path, notified: NotifiedBucket) -> None:
+    def __init__(self, folder: Path, notified: NotifiedBucket, prefix: str = PREFIX) -> None:
         self.builder = TableBuilder(folder)
         self.notified = notified
-        self.place = f"s3://{notified.bucket}/{PREFIX}"
+        self.prefix = prefix
+        self.place = f"s3://{notified.bucket}/{prefix}"
         self.ids: list[int] = []
         self._known: set[Path] = set()
         self.append()
@@ -40,7 +41,7 @@ class LivingTable:
         folder = self.builder.folder
         found = {path for path in folder.rglob("*") if path.is_file()} - self._known
         for path in sorted(found, key=lambda path: ("_delta_log" in path.parts, path)):
-            key = f"{PREFIX}/{path.relative_to(folder).as_posix()}"
+            key = f"{self.prefix}/{path.relative_to(folder).as_posix()}"
             self.notified.put(key, path.read_bytes())
         self._known |= found
 

@@ -10,6 +10,7 @@ import pyspark
 
 from tests.kafka.ports import free_port
 from tests.kafka.process import ServerProcess
+from tests.process_tree import pids_below
 
 SPARK = Path(pyspark.__file__).parent
 LOOPBACK = "127.0.0.1"
@@ -69,20 +70,4 @@ class Cluster:
     def executors(self) -> list[int]:
         """The processes of executors."""
         workers = self._processes[1:]
-        return [pid for worker in workers for pid in below(worker.pid, "java")]
-
-
-def below(pid: int, name: str) -> list[int]:
-    """Processes below `pid`, at any depth, whose program's name begins with `name`."""
-    found: list[int] = []
-    for status in Path("/proc").glob("[0-9]*/status"):
-        try:
-            fields = dict(line.split(":\t", 1) for line in status.read_text().splitlines())
-        except (OSError, ValueError):
-            continue
-        if int(fields.get("PPid", "0")) == pid:
-            child = int(fields["Pid"])
-            alive = not fields["State"].startswith("Z")
-            found += [child] if fields["Name"].startswith(name) and alive else []
-            found += below(child, name)
-    return found
+        return [pid for worker in workers for pid in pids_below(worker.pid, "java")]

@@ -10,7 +10,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ import pytest
 import yaml
 
 from tests.integration.daemon.running import daemon, log_of
+from tests.process_tree import processes_below
 from tests.spark_session import require_java
 from tests.tables.builder import TableBuilder
 
@@ -83,24 +83,10 @@ def _until_more(folder: Path, rows: int, patience: float = 240.0) -> None:
         time.sleep(0.3)
 
 
-def _processes() -> str:
-    columns = ["-o", "pid=", "-o", "ppid=", "-o", "args="]
-    return subprocess.run(
-        ["ps", "-e", "-ww", *columns], capture_output=True, text=True, check=True
-    ).stdout
-
-
 def _below(pid: int, what: str) -> int | None:
     """Return a process of a daemon, by a word of its command."""
-    lines = [line.split(None, 2) for line in _processes().splitlines()]
-    parents = {int(line[0]): int(line[1]) for line in lines}
-    for child, _, command in (line for line in lines if len(line) == 3):
-        at = int(child)
-        while at in parents and at != pid:
-            at = parents[at]
-        if at == pid and what in command and not command.startswith("bash"):
-            return int(child)
-    return None
+    found = [each for each in processes_below(pid) if what in each.command and each.name != "bash"]
+    return found[0].pid if found else None
 
 
 def test_whatever_is_killed_each_row_is_in_one_file(
@@ -128,7 +114,7 @@ def test_whatever_is_killed_each_row_is_in_one_file(
             time.sleep(random.uniform(0.0, 1.0))
             kind = (SOURCE, "", JAVA)[number % 3]
             victim = _below(running.pid, kind) if kind else running.pid
-            assert victim is not None, _processes()
+            assert victim is not None, processes_below(running.pid)
             os.kill(victim, signal.SIGKILL)
             if not kind:
                 running.wait(10)

@@ -18,6 +18,7 @@ from tests.integration.daemon.running import eventually
 from tests.integration.kafka.following import Follower, Table, Writer, topic_for
 from tests.kafka.broker import Broker
 from tests.kafka.topics import Topics
+from tests.process_tree import processes_below
 from tests.spark_session import require_java
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -27,28 +28,9 @@ _SECONDS = 240.0
 
 def python_workers(daemon: int) -> list[int]:
     """Return the Python processes of a daemon's Spark that have no children of their own."""
-    parents: dict[int, int] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        parents[int(folder.name)] = int(fields[1])
-    found = []
-    for process in parents.keys() - parents.values():
-        above = process
-        while above in parents and above != daemon:
-            above = parents[above]
-        if above == daemon and process != daemon and is_of_pyspark(process):
-            found.append(process)
-    return found
-
-
-def is_of_pyspark(process: int) -> bool:
-    try:
-        return b"pyspark" in Path(f"/proc/{process}/cmdline").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    found = processes_below(daemon)
+    parents = {process.parent for process in found}
+    return [each.pid for each in found if each.pid not in parents and "pyspark" in each.command]
 
 
 def kill_a_worker(daemon: subprocess.Popen[str], chance: random.Random) -> None:

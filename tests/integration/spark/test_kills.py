@@ -21,8 +21,9 @@ from typing import Any
 import pytest
 
 from tests.integration.faults.test_kills import BusyTable
-from tests.integration.spark.cluster import Cluster, below
+from tests.integration.spark.cluster import Cluster
 from tests.integration.spark.test_supervisor import Supervised
+from tests.process_tree import pids_below
 from tests.tables.builder import TableBuilder
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -67,13 +68,15 @@ class Killed:
         match kind:
             case "worker":
                 executors = self._cluster.executors()
-                return [pid for executor in executors for pid in below(executor, "python")]
+                return [pid for executor in executors for pid in pids_below(executor, "python")]
             case "executor":
                 return self._cluster.executors()
             case "java":
-                return below(driver, "java")
+                return pids_below(driver, "java")
             case "source":
-                return [pid for java in below(driver, "java") for pid in below(java, "python")]
+                return [
+                    pid for java in pids_below(driver, "java") for pid in pids_below(java, "python")
+                ]
             case _:
                 return [driver]
 

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from tests.process_tree import pids_below
 from tests.spark_session import require_java
 from tests.tables.builder import TableBuilder
 from tests.tables.delta_schema import field
@@ -260,11 +261,11 @@ def test_a_java_process_that_is_killed_is_replaced_and_the_queries_go_on(tmp_pat
         tmp_path, {"orders": {**source, "sink": sink}, "again": {**source, "sink": other}}
     )
     run.until(lambda: run.delivered("orders") == run.delivered("again") == 6)
-    (java,) = _children(run.process.pid, "java")
+    (java,) = pids_below(run.process.pid, "java")
     os.kill(java, signal.SIGKILL)
     table.append([{"id": 30, "name": "while it was down"}])
     run.until(lambda: run.delivered("orders") == run.delivered("again") == 7, 120)
-    (second,) = _children(run.process.pid, "java")
+    (second,) = pids_below(run.process.pid, "java")
     assert second != java
     run.process.send_signal(signal.SIGTERM)
     assert run.ended() == 0, run.said()
@@ -276,19 +277,3 @@ def test_a_java_process_that_is_killed_is_replaced_and_the_queries_go_on(tmp_pat
     assert {e["error_code"] for e in retries} == {"engine"}
     assert any("ended by signal 9" in e["hint"] for e in retries), run.said()
     assert not run.of("PipelineFailed", "orders")
-
-
-def _children(pid: int, name: str) -> list[int]:
-    """Processes below `pid` whose program is `name`."""
-    found: list[int] = []
-    for status in Path("/proc").glob("[0-9]*/status"):
-        try:
-            fields = dict(line.split(":\t", 1) for line in status.read_text().splitlines())
-        except (OSError, ValueError):
-            continue
-        if int(fields.get("PPid", "0")) == pid:
-            below = int(fields["Pid"])
-            alive = not fields["State"].startswith("Z")
-            found += [below] if fields["Name"] == name and alive else []
-            found += _children(below, name)
-    return found

@@ -1,0 +1,124 @@
+"""Maintenance of all kinds in a bucket, beside deltalake, which writes and checkpoints there.
+
+Five seconds each in every run; `--race-seconds 60` for longer. Times of objects are the server's:
+what has expired is made so by a clock two months ahead, and by the versions that are still needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from tailerd.clock import SystemClock
+from tailerd.delta.log_reader import LogReader
+from tailerd.storage.s3.store import S3Store
+from tests.maintenance.racing import KEPT_VERSIONS, TWO_MONTHS, Maintenance, race
+from tests.s3.servers import S3Server
+
+pytestmark = pytest.mark.slow
+
+DEFAULT_SECONDS = 5
+PREFIX = "lake/orders"
+HOOKS = deltalake.PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+"""Two that clean up are one too many: deltalake's own ends in an error where ours was faster."""
+
+
+class LaterClock(SystemClock):
+    """Two months ahead."""
+
+    def now_ms(self) -> int:
+        return super().now_ms() + int(TWO_MONTHS * 1000)
+
+
+class BucketLog:
+    """The log of a table in a bucket."""
+
+    def __init__(self, server: S3Server) -> None:
+        self.clock = LaterClock()
+        self.bucket = server.new_bucket()
+        self._server = server
+
+    def reader(self) -> LogReader:
+        return LogReader(S3Store(self._server.settings()), f"{self.bucket}/{PREFIX}")
+
+    def keep_commits(self, aside: Path) -> None:
+        s3 = self._server.admin()
+        pages = s3.get_paginator("list_objects_v2")
+        for page in pages.paginate(Bucket=self.bucket, Prefix=f"{PREFIX}/_delta_log/0"):
+            for found in page.get("Contents", ()):
+                copy = aside / Path(found["Key"]).name
+                if copy.suffix == ".json" and copy.stem.isdigit() and not copy.exists():
+                    body = s3.get_object(Bucket=self.bucket, Key=found["Key"])["Body"].read()
+                    copy.write_bytes(body)
+
+    def date_back(self, before: int) -> None:
+        """Do nothing: the clock sees to it."""
+
+
+class Writer:
+    """Appends a row, deletes the oldest, writes a checkpoint: one thing at each call.
+
+    Attributes:
+        versions: The rows of each version.
+    """
+
+    def __init__(self, server: S3Server, bucket: str) -> None:
+        self._place = f"s3://{bucket}/{PREFIX}"
+        self._options = {
+            **server.environment(),
+            "AWS_ALLOW_HTTP": "true",
+            "conditional_put": "etag",
+        }
+        self._ids: set[int] = set()
+        self.versions: dict[int, list[int]] = {}
+        self._append(0)
+
+    def write(self, number: int) -> None:
+        if number % 5 == 0:
+            gone = min(self._ids)
+            self._table().delete(f"id = {gone}", post_commithook_properties=HOOKS)
+            self._ids.discard(gone)
+        else:
+            self._append(number)
+        fresh = self._table()
+        self.versions[fresh.version()] = sorted(self._ids)
+        if number % 9 == 0:
+            fresh.create_checkpoint()
+        if number % 4 == 0:
+            assert self.rows() == sorted(self._ids)
+
+    def rows(self, version: int | None = None) -> list[int]:
+        query = deltalake.QueryBuilder().register("t", self._table(version))
+        found: list[int] = pa.table(query.execute("SELECT id FROM t")).column("id").to_pylist()
+        return sorted(found)
+
+    def _append(self, number: int) -> None:
+        deltalake.write_deltalake(
+            self._place,
+            pa.table({"id": pa.array([number], pa.int64())}),
+            mode="append",
+            post_commithook_properties=HOOKS,
+            storage_options=self._options,
+        )
+        self._ids.add(number)
+
+    def _table(self, version: int | None = None) -> deltalake.DeltaTable:
+        return deltalake.DeltaTable(self._place, version=version, storage_options=self._options)
+
+
+def test_deltalake_writes_deletes_and_checkpoints_in_a_bucket_beside_all_jobs(
+    server: S3Server, tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    log = BucketLog(server)
+    writer = Writer(server, log.bucket)
+    maintenance = Maintenance(log, tmp_path / "aside")
+    asked = pytestconfig.getoption("--race-seconds")
+    race(maintenance, float(DEFAULT_SECONDS if asked is None else asked), writer.write)
+    assert maintenance.head == max(writer.versions)
+    for version in range(maintenance.head - KEPT_VERSIONS, maintenance.head + 1):
+        assert writer.rows(version) == writer.versions[version]
+    asyncio.run(maintenance.assert_whole())

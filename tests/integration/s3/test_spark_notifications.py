@@ -1,0 +1,108 @@
+"""Tables in buckets on Spark: looked at when a queue tells of a commit, and not before."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from tests.integration.daemon.running import daemon, delivered_ids, eventually, log_of
+from tests.integration.s3.configured import write_tables_config
+from tests.integration.s3.living_table import LivingTable
+from tests.s3.notified import NotifiedBucket
+from tests.s3.proxy import FaultProxy
+from tests.s3.servers import S3Server
+
+COMMITS = 3
+SECONDS_TO_DELIVER = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """A table and what reads its sink."""
+
+    table: LivingTable
+    delivered: Callable[[], list[int]]
+
+    def catches_up(self, seconds: float = SECONDS_TO_DELIVER) -> None:
+        eventually(lambda: sorted(self.delivered()) == self.table.ids, seconds)
+
+    def seconds_to_deliver(self) -> float:
+        self.table.append()
+        began = time.monotonic()
+        self.catches_up()
+        return time.monotonic() - began
+
+
+def parquet_ids(out: Path) -> list[int]:
+    files = sorted(out.glob("*.parquet"))
+    return [row for file in files for row in pq.read_table(file)["id"].to_pylist()]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_tables_on_spark_are_woken_by_the_queue_whether_they_share_a_query_or_not(
+    s3_moto: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    notified = NotifiedBucket(s3_moto)
+    out = tmp_path / "out"
+    shared = LivingTable(tmp_path / "shared", notified, "lake/shared")
+    own = LivingTable(tmp_path / "own", notified, "lake/own")
+    follows = {
+        "shared": Followed(table=shared, delivered=lambda: delivered_ids(out / "shared")),
+        "own": Followed(table=own, delivered=lambda: parquet_ids(out / "own")),
+    }
+    with FaultProxy(s3_moto.port) as proxy:
+        config = _config(tmp_path, follows, proxy.endpoint)
+        with daemon(config) as process:
+            for followed in follows.values():
+                followed.catches_up(120)
+            eventually(lambda: notified.left() == 0)
+            time.sleep(1)
+            proxy.forget()
+            time.sleep(3)
+            assert proxy.requests == []
+            for name, followed in follows.items():
+                waits = [followed.seconds_to_deliver() for _ in range(COMMITS)]
+                with capsys.disabled():
+                    print(f"\n{name}: delivered after {statistics.median(waits):.2f} s, woken")
+            eventually(lambda: notified.left() == 0)
+            _kill_source(tmp_path / "state")
+            follows["shared"].seconds_to_deliver()
+            eventually(lambda: notified.left() == 0)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+    assert '"level":"error"' not in log_of(config).replace(" ", "")
+
+
+def _config(folder: Path, follows: dict[str, Followed], endpoint: str) -> Path:
+    """Write a configuration: one table has an interval of an hour, the other leaves it open."""
+    [notified] = {followed.table.notified for followed in follows.values()}
+    server = notified.server
+    queue = {"queue": notified.queue, "endpoint": server.endpoint, "wait": "2s"}
+    places = {name: followed.table.place for name, followed in follows.items()}
+    path = write_tables_config(
+        folder, server, places, endpoint=endpoint, engine="spark", notifications=queue
+    )
+    config = yaml.safe_load(path.read_text())
+    del config["tables"]["shared"]["poll_interval"]
+    config["tables"]["own"]["poll_interval"] = "1h"
+    # Which has a schema of its own, and so a query.
+    config["tables"]["own"]["sink"]["format"] = "parquet"
+    path.write_text(yaml.safe_dump(config, sort_keys=False))
+    return path
+
+
+def _kill_source(state: Path) -> None:
+    """Kill the process on the driver that follows the group's tables."""
+    [report] = state.glob("spark/groups/*/report.json")
+    os.kill(json.loads(report.read_text())["pid"], signal.SIGKILL)
