@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tailerd.errors import OffsetError, StorageError
+from tailerd.storage.posix_files import sync_folder
 
 
 def write_durably(path: Path, document: Mapping[str, object]) -> None:
@@ -39,15 +40,6 @@ def replace_durably(path: Path, text: str) -> None:
         os.fsync(file.fileno())
     draft.replace(path)
     sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def read_document(path: Path) -> dict[str, object]:

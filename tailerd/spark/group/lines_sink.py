@@ -27,10 +27,10 @@ from tailerd.errors import SinkError
 from tailerd.spark.arrow_functions import map_batches
 from tailerd.spark.encoded_records import VALUE, RecordPiece
 from tailerd.spark.group.deliveries import TableDelivery
-from tailerd.spark.group.durable import sync_folder
 from tailerd.spark.group.holds import marked
 from tailerd.spark.group.tally import Tally, summed
 from tailerd.spark.packed_records import unpacked
+from tailerd.storage.posix_files import sync_folder
 
 _TEMPORARY = ".tailerd-group-{}.tmp"
 _ANSWER = "answer binary"
