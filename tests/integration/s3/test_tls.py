@@ -37,6 +37,15 @@ def tls_server(
 
 
 @pytest.fixture
+def trusted_server(
+    tls_server: S3Server, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> S3Server:
+    """The server, whose authority the environment names."""
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(certificates.authority))
+    return tls_server
+
+
+@pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The bytes of each answer that came past the client."""
     lengths: list[int] = []
@@ -52,29 +61,21 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 async def test_whom_the_environment_trusts_is_trusted_past_the_client_too(
-    tls_server: S3Server,
-    certificates: Certificates,
-    monkeypatch: pytest.MonkeyPatch,
-    quick: list[int],
+    trusted_server: S3Server, quick: list[int]
 ) -> None:
-    monkeypatch.setenv("AWS_CA_BUNDLE", str(certificates.authority))
-    bucket = tls_server.new_bucket()
+    bucket = trusted_server.new_bucket()
     # An account of its own: connections of another have their trust already.
-    store = S3Store(S3Settings(default=replace(tls_server.account(), attempts=6)))
+    store = S3Store(S3Settings(default=replace(trusted_server.account(), attempts=6)))
     await store.put(f"{bucket}/a", b"abc")
     assert [await store.get(f"{bucket}/a") for _ in range(3)] == [b"abc"] * 3
     assert quick == [3, 3]
 
 
 async def test_a_large_file_comes_in_parts_over_encrypted_connections(
-    tls_server: S3Server,
-    certificates: Certificates,
-    monkeypatch: pytest.MonkeyPatch,
-    quick: list[int],
+    trusted_server: S3Server, quick: list[int]
 ) -> None:
-    monkeypatch.setenv("AWS_CA_BUNDLE", str(certificates.authority))
-    bucket = tls_server.new_bucket()
-    store = S3Store(S3Settings(default=replace(tls_server.account(), attempts=7)))
+    bucket = trusted_server.new_bucket()
+    store = S3Store(S3Settings(default=replace(trusted_server.account(), attempts=7)))
     content = os.urandom(2 * PART_BYTES + TAIL_BYTES + 5)
     await store.put(f"{bucket}/large", content)
     await store.get(f"{bucket}/large", 0, 1)
@@ -90,17 +91,11 @@ async def test_an_authority_that_nobody_trusts_is_refused_and_named(tls_server: 
         await store.get(f"{tls_server.new_bucket()}/a")
 
 
-def test_a_command_reads_a_table_over_https(
-    tls_server: S3Server,
-    certificates: Certificates,
-    table: TableBuilder,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("AWS_CA_BUNDLE", str(certificates.authority))
-    bucket = tls_server.new_bucket()
-    upload(tls_server, table.log.parent, bucket, "orders")
+def test_a_command_reads_a_table_over_https(trusted_server: S3Server, table: TableBuilder) -> None:
+    bucket = trusted_server.new_bucket()
+    upload(trusted_server, table.log.parent, bucket, "orders")
     place = f"s3://{bucket}/orders"
-    said = tailerd(tls_server, "tail", place, "--from", "2", "--once", "--format", "jsonl")
+    said = tailerd(trusted_server, "tail", place, "--from", "2", "--once", "--format", "jsonl")
     assert said.stderr == ""
     assert len(said.stdout.splitlines()) == 6
 
