@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tailerd.clock import Clock
-from tailerd.config.notifications import NotificationsConfig
 from tailerd.storage.s3.settings import S3Account
 from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.base import Watcher
 from tailerd.watchers.local import watch_folders
 from tailerd.watchers.poll import FloorWatcher, Pace, PollWatcher
 from tailerd.watchers.relayed import RelayedWatcher
+
+if TYPE_CHECKING:
+    # Sources of Spark watch too, in processes that have no use for all of the configuration.
+    from tailerd.config.notifications import NotificationsConfig
 
 NOTIFIED_PACE = Pace(close_seconds=30.0, wide_seconds=900.0)
 """Tables in buckets whose commits a queue tells of: every look is a request that is paid for."""
