@@ -87,8 +87,13 @@ class HeapWatch:
         return int(runtime.totalMemory() - runtime.freeMemory())
 
 
-def source_peak_bytes() -> int:
-    """Return the peak of the largest process that serves a streaming source of ours."""
+def source_peak_bytes() -> tuple[int, int]:
+    """Return the peak of the largest process that serves a streaming source of ours.
+
+    Returns:
+        Its own memory, all that Python holds; and with the code of its libraries, which are files
+        mapped into it. `HeapWatch` counts no code of the peer's either.
+    """
     return max(_peak(pid) for pid in _family(os.getpid()) if _is_source(pid))
 
 
@@ -120,6 +125,9 @@ def _is_source(pid: int) -> bool:
     return b"python_streaming_source_runner" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-def _peak(pid: int) -> int:
+def _peak(pid: int) -> tuple[int, int]:
     status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+    whole, code = (
+        int(status.partition(f"{name}:")[2].split()[0]) * 1024 for name in ("VmHWM", "RssFile")
+    )
+    return whole - code, whole

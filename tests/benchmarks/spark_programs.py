@@ -69,8 +69,9 @@ def plan_snapshot(table: str, max_files: str) -> dict[str, float]:
 
     Returns:
         Of each side: seconds of planning; `_first`, seconds from `load` to the end of the
-        micro-batch; `_bytes`, what the driver needs at most: live objects in Java, and for ours
-        the peak of the source's process besides, Python and its libraries included.
+        micro-batch; `_bytes`, what the driver needs at most, code apart: live objects in Java, and
+        for ours the peak of the source's process besides, Python's own objects included;
+        `ours_with_code`, the same with the libraries mapped into that process.
     """
     spark = start_session()
 
@@ -85,22 +86,23 @@ def plan_snapshot(table: str, max_files: str) -> dict[str, float]:
     for side in SOURCES:
         # Apart from the timed runs, because collecting all the time takes its time.
         with HeapWatch(spark) as heap:
-            peak = _first_batch(spark, side, table, max_files, is_peak_wanted=True)
-        found[f"{side}_bytes"] = heap.growth_bytes + (peak if side == "ours" else 0)
+            own, with_code = _first_batch(spark, side, table, max_files, is_peak_wanted=True)
+        found[f"{side}_bytes"] = heap.growth_bytes + own
+        found[f"{side}_with_code"] = heap.growth_bytes + with_code
     return found
 
 
 def _first_batch(
     spark: SparkSession, side: str, table: str, max_files: str, *, is_peak_wanted: bool = False
 ) -> Any:
-    """Return the report of the first micro-batch, or the peak of our source's process."""
+    """Return the report of the first micro-batch, or `source_peak_bytes`, of the peer's none."""
     jvm: Any = spark._jvm
     jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
     reader = spark.readStream.format(SOURCES[side][0]).option("maxFilesPerTrigger", max_files)
     with tempfile.TemporaryDirectory() as checkpoint:
         query = _start(reader.load(table), checkpoint, "noop", processingTime="1 hour")
         [progress] = _progress(query, 1)
-        peak = source_peak_bytes() if is_peak_wanted and side == "ours" else 0
+        peak = source_peak_bytes() if is_peak_wanted and side == "ours" else (0, 0)
         query.stop()
     return peak if is_peak_wanted else progress
 
