@@ -87,6 +87,15 @@ class StorageConfig(BucketConfig):
     max_connections: int = Field(
         default=64, ge=1, le=4096, description="Requests at the same time.", examples=[64]
     )
+    hedge_after: Seconds | None = Field(
+        default=None,
+        ge=0.001,
+        le=300,
+        description="A GET without a byte of an answer for so long is asked a second time beside,"
+        " one in twenty at most, and the first answer counts; by default none is. About what one"
+        " in a hundred takes is a good value.",
+        examples=["300ms"],
+    )
     buckets: dict[str, BucketConfig] = Field(
         default_factory=dict,
         description="Buckets that are elsewhere, or somebody else's: each has fields of this"

@@ -22,12 +22,14 @@ are in no log, page, error or state; a place with credentials in it (`s3://key:s
 refused.
 
 When requests fail. What may pass is tried again with growing pauses, a body that breaks off too,
-within a budget for a server that fails all the time. Expired credentials are looked for anew,
-with each try: whoever renews them, a file, a program, a role, need not tell the daemon; meanwhile
-`/status` says so. A bucket that is gone stops its pipelines; started again when it is back, they
-go on where they were. A conditional put whose answer was lost finds out whether it had won. Large
-checkpoints are uploaded in parts and appear whole or not at all. A cleanup deletes a thousand
-expired files with one request, the oldest first, and asks again for what of it failed.
+within a budget for a server that fails all the time. With `storage.hedge_after` a GET of which not
+a byte came for so long is asked a second time beside, one in twenty at most. Expired credentials
+are looked for anew, with each try: whoever renews them, a file, a program, a role, need not tell
+the daemon; meanwhile `/status` says so. A bucket that is gone stops its pipelines; started again
+when it is back, they go on where they were. A conditional put whose answer was lost finds out
+whether it had won. Large checkpoints are uploaded in parts and appear whole or not at all. A
+cleanup deletes a thousand expired files with one request, the oldest first, and asks again for what
+of it failed.
 
 Conditional writes. Maintenance and leases need `If-None-Match`. A server that ignores it is
 noticed before the first such write, and maintenance says so; tables are followed all the same.

@@ -35,6 +35,7 @@ from tailerd.storage.s3.failures import (
 )
 from tailerd.storage.s3.io_thread import IoThread
 from tailerd.storage.s3.quick_gets import QuickGets, note_sent
+from tailerd.storage.s3.retry_budget import RetryBudget
 from tailerd.storage.s3.settings import S3Account
 from tailerd.storage.s3.signing import Keys
 
@@ -45,9 +46,8 @@ for _name in ("botocore", "aiobotocore"):
     logging.getLogger(_name).addHandler(logging.NullHandler())
 
 _BACKOFF = Backoff(first_seconds=0.1, max_seconds=5.0)
-_BUDGET = 500.0
+_RETRIES = 500.0
 _RETRY_COST = 5.0
-_SUCCESS_GAIN = 1.0
 _REFRESH_SECONDS = 1.0
 _CLOSE_SECONDS = 1.0
 
@@ -63,30 +63,6 @@ class S3Client(Protocol):
     def __getattr__(self, name: str) -> Callable[..., Awaitable[dict[str, object]]]:
         """Return an operation."""
         ...
-
-
-class RetryBudget:
-    """How many retries a server still gets: a broken one must not be asked six times as much.
-
-    Each retry costs five, each success gives one back; used up, failures are final at once.
-    """
-
-    def __init__(self, size: float = _BUDGET) -> None:
-        """Begin with a full budget."""
-        self._size = self._left = size
-
-    def take(self) -> bool:
-        """Take one retry; tell whether there was one."""
-        if self._left < _RETRY_COST:
-            # Grows back a little, so that a server that is well again is noticed.
-            self._left = min(self._size, self._left + _SUCCESS_GAIN)
-            return False
-        self._left -= _RETRY_COST
-        return True
-
-    def give(self) -> None:
-        """Hear of a success."""
-        self._left = min(self._size, self._left + _SUCCESS_GAIN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +87,7 @@ class Connection:
     def __init__(self, account: S3Account, thread: IoThread) -> None:
         """Connect with the first request."""
         self._account = account
-        self._budget = RetryBudget()
+        self._budget = RetryBudget(_RETRIES, cost=_RETRY_COST)
         self._chance = random.Random()
         self._client: S3Client | None = None
         self._stack = AsyncExitStack()

@@ -205,6 +205,7 @@ class QuickGets:
                 Host(name=name, port=port, tls=self._trust() if is_tls else None),
                 connect_seconds=self._account.connect_timeout_seconds,
                 read_seconds=self._account.read_timeout_seconds,
+                hedge_seconds=self._account.hedge_seconds,
             )
         return found
 

@@ -32,6 +32,8 @@ class S3Account:
             AWS's own form elsewhere.
         is_anonymous: Requests are not signed.
         attempts: Of each request, with the first.
+        hedge_seconds: How long a GET has until its first byte before it is asked again beside;
+            None for ever.
     """
 
     endpoint: str = ""
@@ -46,6 +48,7 @@ class S3Account:
     read_timeout_seconds: float = 20.0
     attempts: int = 6
     max_connections: int = 64
+    hedge_seconds: float | None = None
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str] | None = None) -> S3Account:
@@ -78,6 +81,7 @@ class S3Settings:
             read_timeout_seconds=config.read_timeout,
             attempts=config.attempts,
             max_connections=config.max_connections,
+            hedge_seconds=config.hedge_after,
         )
         buckets = ((name, _account(default, own)) for name, own in config.buckets.items())
         return cls(default=default, buckets=tuple(buckets))

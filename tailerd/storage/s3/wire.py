@@ -14,6 +14,8 @@ from typing import cast
 
 import pyarrow as pa
 
+from tailerd.storage.s3.hedging import Hedge, Progress
+
 _HEAD_BYTES = 16 * 1024
 _IDLE_SECONDS = 10.0
 """What was not used for so long is not used again: somebody between may have forgotten it."""
@@ -70,13 +72,23 @@ class Host:
 class Wire:
     """Connections to one host, kept for the next request; used on one loop."""
 
-    def __init__(self, host: Host, *, connect_seconds: float, read_seconds: float) -> None:
+    def __init__(
+        self,
+        host: Host,
+        *,
+        connect_seconds: float,
+        read_seconds: float,
+        hedge_seconds: float | None = None,
+    ) -> None:
         """Connect with the first request.
 
         Args:
             read_seconds: The longest time without a byte.
+            hedge_seconds: How long to wait for the first byte before a second request; None for
+                none.
         """
         self._host = host
+        self._hedge = None if hedge_seconds is None else Hedge(hedge_seconds)
         self._connect_seconds = connect_seconds
         self._read_seconds = read_seconds
         self._idle: list[_Connection] = []
@@ -92,15 +104,26 @@ class Wire:
             NotUnderstoodError: The answer is of another kind.
             OSError, TimeoutError: The connection failed.
         """
+        if self._hedge is None:
+            return await self._once(head, into, None)
+        return await self._hedge.ask(
+            lambda progress: self._once(head, into, progress),
+            # Two may not receive into the same memory.
+            lambda: self._once(head, None, None),
+        )
+
+    async def _once(
+        self, head: bytes, into: memoryview | None, progress: Progress | None
+    ) -> Answer:
         kept = self._take()
         if kept is not None:
             try:
-                return await self._ask(kept, head, into)
+                return await self._ask(kept, head, into, progress)
             except ConnectionEndedError as error:
                 # Ended while it was idle, which is nobody's failure.
                 if not error.is_unanswered:
                     raise
-        return await self._ask(await self._connect(), head, into)
+        return await self._ask(await self._connect(), head, into, progress)
 
     def close(self) -> None:
         """Close what is idle, and what is busy once it no longer is."""
@@ -124,7 +147,14 @@ class Wire:
             _, made = await loop.create_connection(_Connection, host.name, host.port, ssl=host.tls)
         return made
 
-    async def _ask(self, connection: _Connection, head: bytes, into: memoryview | None) -> Answer:
+    async def _ask(
+        self,
+        connection: _Connection,
+        head: bytes,
+        into: memoryview | None,
+        progress: Progress | None,
+    ) -> Answer:
+        connection.progress = progress
         try:
             answer = await connection.ask(head, self._read_seconds, into)
         except BaseException:
@@ -142,6 +172,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def __init__(self) -> None:
         self.used_at = 0.0
+        self.progress: Progress | None = None
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._waiting: asyncio.Future[Answer] | None = None
@@ -202,6 +233,8 @@ class _Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._heard_at = self._loop.time()
+        if self.progress is not None:
+            self.progress.has_begun = True
         self._filled += nbytes
         if self._waiting is None:
             # Nothing was asked for.

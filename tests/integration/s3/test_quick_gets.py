@@ -5,6 +5,7 @@ Requests of the client are told by its header `amz-sdk-invocation-id`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -137,3 +138,17 @@ async def test_a_range_goes_where_it_is_wanted(s3_versitygw: S3Server) -> None:
     assert found.body is place
     assert bytes(place) == b"2345"
     assert found.meta.size_bytes == 10
+
+
+async def test_a_late_answer_is_overtaken_by_a_second_request(server: S3Server) -> None:
+    with FaultProxy(server.port, delay_seconds=10) as proxy:
+        account = replace(server.account(proxy.endpoint), hedge_seconds=0.2)
+        store, bucket = S3Store(S3Settings(default=account)), server.new_bucket()
+        await store.put(f"{bucket}/a", b"abc")
+        await store.get(f"{bucket}/a")
+        proxy.forget()
+        proxy.fail_nth(1, Fault.DELAY, kind="get")
+        began = time.monotonic()
+        assert await store.get(f"{bucket}/a") == b"abc"
+        assert time.monotonic() - began < 5
+        assert proxy.counts()["get"] == 2

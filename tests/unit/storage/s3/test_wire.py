@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from tailerd.storage.s3.hedging import Hedge
 from tailerd.storage.s3.wire import ConnectionEndedError, Host, NotUnderstoodError, Wire
 
 ASKED = b"GET /a HTTP/1.1\r\nhost: h\r\n\r\n"
@@ -45,12 +46,20 @@ class Server:
 
 @asynccontextmanager
 async def serving(
-    *answers: list[bytes] | None, stays: bool = True, seconds: float = 5.0
+    *answers: list[bytes] | None,
+    stays: bool = True,
+    seconds: float = 5.0,
+    hedge: float | None = None,
 ) -> AsyncIterator[tuple[Wire, Server]]:
     server = Server(list(answers), stays=stays)
     listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
-    wire = Wire(Host(name="127.0.0.1", port=port), connect_seconds=5, read_seconds=seconds)
+    wire = Wire(
+        Host(name="127.0.0.1", port=port),
+        connect_seconds=5,
+        read_seconds=seconds,
+        hedge_seconds=hedge,
+    )
     try:
         yield wire, server
     finally:
@@ -162,3 +171,64 @@ async def test_a_request_given_up_closes_its_connection() -> None:
                 await wire.get(ASKED)
         assert (await wire.get(ASKED)).status == 200
     assert server.connections == 2
+
+
+SILENT: list[bytes] = []
+
+
+async def test_a_silent_request_is_asked_again_beside_and_the_other_answer_counts() -> None:
+    into = memoryview(bytearray(5))
+    async with serving(SILENT, [OK], hedge=0.05) as (wire, server):
+        answer = await wire.get(ASKED, into)
+    assert bytes(answer.body) == b"hello"
+    # What was given up could still have written into it.
+    assert answer.body is not into
+    assert server.connections == 2
+
+
+async def test_one_that_has_begun_to_answer_is_waited_for() -> None:
+    slow = [OK[at : at + 10] for at in range(0, len(OK), 10)]
+    async with serving(slow, hedge=0.003) as (wire, server):
+        assert bytes((await wire.get(ASKED)).body) == b"hello"
+    assert server.connections == 1
+
+
+async def test_where_the_second_fails_the_first_is_still_waited_for() -> None:
+    async def late() -> str:
+        await asyncio.sleep(0.1)
+        return "late"
+
+    async def broken() -> str:
+        raise OSError("broken")
+
+    hedge = Hedge(0.01)
+    assert await hedge.ask(lambda _: late(), broken) == "late"
+    with pytest.raises(OSError, match="broken"):
+        await hedge.ask(lambda _: broken(), late)
+
+
+async def test_a_server_that_is_always_slow_is_asked_twice_one_time_in_twenty() -> None:
+    seconds: list[None] = []
+
+    async def slow() -> str:
+        await asyncio.sleep(0.003)
+        return "slow"
+
+    async def again() -> str:
+        seconds.append(None)
+        return await slow()
+
+    hedge = Hedge(0.001)
+    for _ in range(400):
+        assert await hedge.ask(lambda _: slow(), again) == "slow"
+    # Five that were saved up, and one for every twenty answers.
+    assert 15 <= len(seconds) <= 25
+
+
+async def test_giving_up_ends_both_requests() -> None:
+    async with serving(SILENT, SILENT, [OK], hedge=0.02) as (wire, server):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await wire.get(ASKED)
+        assert (await wire.get(ASKED)).status == 200
+    assert server.connections == 3

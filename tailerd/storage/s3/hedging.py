@@ -1,0 +1,71 @@
+"""A second request beside one that is slow: nearly all of them are quick, and a few never are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tailerd.storage.s3.retry_budget import RetryBudget
+
+T = TypeVar("T")
+
+_BURST = 200.0
+_COST = 40.0
+"""One request in twenty, in the long run: where all are slow, asking twice makes it worse. One
+that may not be asked again gives back two, for its refusal and its success."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """Whether any byte of an answer has come."""
+
+    has_begun: bool = False
+
+
+class Hedge:
+    """Asks again where not a byte came in time; the answer that is whole first counts.
+
+    Args:
+        after_seconds: How long the first request has.
+    """
+
+    def __init__(self, after_seconds: float) -> None:
+        self._after_seconds = after_seconds
+        self._budget = RetryBudget(_BURST, cost=_COST)
+
+    async def ask(
+        self,
+        first: Callable[[Progress], Coroutine[None, None, T]],
+        second: Callable[[], Coroutine[None, None, T]],
+    ) -> T:
+        """Return the answer of one of two requests; the other is given up.
+
+        Raises:
+            Exception: Of the first, where there was no second one or that failed too.
+        """
+        progress = Progress()
+        asked = [asyncio.create_task(first(progress))]
+        try:
+            await asyncio.wait(asked, timeout=self._after_seconds)
+            if not asked[0].done() and not progress.has_begun and self._budget.take():
+                asked.append(asyncio.create_task(second()))
+            found = await _first_answer(asked)
+        finally:
+            for each in asked:
+                each.cancel()
+            # An error of the one that is given up is nobody's.
+            await asyncio.gather(*asked, return_exceptions=True)
+        self._budget.give()
+        return found
+
+
+async def _first_answer(asked: list[asyncio.Task[T]]) -> T:
+    pending = set(asked)
+    while pending:
+        done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        for each in done:
+            if each.exception() is None:
+                return each.result()
+    return asked[0].result()
