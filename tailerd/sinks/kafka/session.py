@@ -73,6 +73,7 @@ class Session:
         self._topics = topics
         self._router = Router(config, table)
         self._format: RecordFormat | None = None
+        self._table_id = ""
         self._markers: CommitMarkers | None = None
         self._delivery: Acknowledgements | None = None
         self._merger = Merger()
@@ -111,7 +112,16 @@ class Session:
                 self._client.partitions_for(topic)
         if self._config.keeps_offsets:
             check_offset_topic(found[self._config.offsets_topic])
+        self._describe(table_id)
         config = self._config
+        if config.transaction_topic is not None:
+            topic = config.topic_of(config.transaction_topic, self._table)
+            self._markers = CommitMarkers(topic, self._table)
+
+    def _describe(self, table_id: str) -> None:
+        """Make records that say which table they are of."""
+        config = self._config
+        self._table_id = table_id
         self._format = record_format(
             config.format,
             FormatOptions(
@@ -124,9 +134,6 @@ class Session:
                 schemas=config.schemas,
             ),
         )
-        if config.transaction_topic is not None:
-            topic = config.topic_of(config.transaction_topic, self._table)
-            self._markers = CommitMarkers(topic, self._table)
 
     def begin(self) -> Acknowledgements:
         """Begin a delivery; return what another thread may abandon it with."""
@@ -148,6 +155,9 @@ class Session:
         """
         if self._format is None:
             raise BugError("The Kafka sink was written to before it was resumed.")
+        if start.table_id != self._table_id:
+            # REPLACE gave the table another one. The same as after a start anew at this offset.
+            self._describe(start.table_id)
         now_us = time.time_ns() // 1000
         records = self._format.records(batch, now_us=now_us)
         if self._markers is not None:

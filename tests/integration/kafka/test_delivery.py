@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -147,6 +148,18 @@ async def test_records_have_key_headers_and_the_time_of_the_commit(
     assert record.timestamp_ms == 1_700_000_000_123
     assert record.headers == (("origin", b"lake"), ("version", f"{place.topic}/0".encode()))
     assert json.loads(record.value or b"")["_commit_version"] == 0
+
+
+async def test_records_say_the_id_that_the_table_had_where_their_delivery_begins(
+    place: Place,
+) -> None:
+    place.create()
+    replaced = replace(offset(1), table_id="table-2")
+    async with place.open(format="debezium", key=["id"]) as sink:
+        await sink.write(delivery(offset(0), replaced, ids_of(0, 1)))
+        await sink.write(delivery(replaced, replace(replaced, version=Version(2)), ids_of(1, 2)))
+    sources = [json.loads(record.value or b"")["source"] for record in place.read()]
+    assert [source["table_id"] for source in sources] == ["table-1", "table-2"]
 
 
 @WAYS
