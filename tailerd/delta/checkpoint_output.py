@@ -122,7 +122,7 @@ class CheckpointOutput:
         if blank is None:
             blank = self._blanks[count] = encoded(self._columns.blank_batch(count))
         self._written.take(found.keys, self.first_row + self._rows_written)
-        self._file.copy(found.source, found.columns, blank, count)
+        self._file.copy(found.source, found.columns, blank, count, found.pages)
         self._rows_written += count
 
     async def finish(self) -> None:

@@ -8,7 +8,15 @@ learn which removes and which unknown fields there are, once to give the actions
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -17,15 +25,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailerd.delta.commit_lines import CommitLines
+from tailerd.delta.group_checks import GroupChecks
 from tailerd.delta.log_folder import LogFolder
 from tailerd.delta.parquet_rows import CheckpointFile
-from tailerd.delta.protocol.checkpoint import (
-    KEY_COLUMNS,
-    PROBES,
-    logical_keys,
-    plain_row,
-    vectors_of,
-)
+from tailerd.delta.protocol.checkpoint import PROBES, plain_row
 from tailerd.delta.protocol.checkpoint_columns import CheckpointColumns
 from tailerd.delta.protocol.checkpoint_form import CheckpointForm, ExtraColumns
 from tailerd.delta.protocol.checkpoint_rows import (
@@ -45,6 +48,7 @@ from tailerd.delta.protocol.snapshot import Snapshot
 from tailerd.delta.protocol.tombstones import Tombstones
 from tailerd.delta.row_groups import GroupCopier, encoded, footer_of, read_footer
 from tailerd.delta.row_identity import check_entries, entries_at
+from tailerd.delta.stored_removes import expired_removes, remove_keys
 from tailerd.errors import CorruptLogError
 
 ROWS_AT_ONCE = 32_768
@@ -70,11 +74,13 @@ class CopiedGroup:
     Attributes:
         source: The open file it is in; good until the next item is asked for.
         columns: Its columns by path.
+        pages: Of those columns that were read already, as they were read.
         keys: As in `FileActions`, in the order of the rows.
     """
 
     source: BinaryIO
     columns: Mapping[str, Chunk]
+    pages: Mapping[str, bytes]
     keys: KeyArray
 
 
@@ -181,8 +187,12 @@ class CheckpointSource:
 
     async def stored_adds(
         self, files: Iterable[tuple[LogFile, int]]
-    ) -> AsyncIterator[FileActions | CopiedGroup]:
-        """Give the live files among the rows of some files of the checkpoint below."""
+    ) -> AsyncGenerator[FileActions | CopiedGroup]:
+        """Give the live files among the rows of some files of the checkpoint below.
+
+        Row groups are checked while they are copied: an error may come after the last of them, so
+        that nothing may be published before the end. To be closed by whoever ends early.
+        """
         keys, origins = self._live
         for file, first_row in files:
             if file.is_json:
@@ -192,12 +202,17 @@ class CheckpointSource:
                 continue
             batches = self._parquet_adds(file, first_row, keys, origins)
             while (found_or_none := await asyncio.to_thread(next, batches, None)) is not None:
-                yield found_or_none
+                try:
+                    yield found_or_none
+                except GeneratorExit:
+                    batches.close()
+                    raise
 
     def _parquet_adds(
         self, file: LogFile, first_row: int, keys: KeyArray, origins: Origins
-    ) -> Iterator[FileActions | CopiedGroup]:
-        with self.opened(file) as rows:
+    ) -> Generator[FileActions | CopiedGroup]:
+        add_type = self.form.add_type
+        with self.opened(file) as rows, GroupChecks(file.name, self._log.url, add_type) as checks:
             chosen = (origins >= first_row) & (origins < first_row + rows.num_rows)
             # Put where they are in the file, they need not be sorted.
             by_place = np.empty(rows.num_rows, np.uint64)
@@ -207,7 +222,7 @@ class CheckpointSource:
             is_live[found] = True
             places = np.flatnonzero(is_live)
             keys = by_place[places]
-            for run in self._runs(file, rows, places, keys):
+            for run in self._runs(rows, places, keys, checks):
                 if isinstance(run, CopiedGroup):
                     yield run
                     continue
@@ -220,17 +235,18 @@ class CheckpointSource:
                         check_entries(column, keys[start:stop], file.name, self._log.url)
                         yield FileActions(conformed_adds(column, self.form), keys[start:stop])
                     offset = until
+            checks.finish()
 
     def _runs(
         self,
-        file: LogFile,
         rows: CheckpointFile,
         places: np.ndarray[tuple[int], np.dtype[np.int64]],
         keys: KeyArray,
+        checks: GroupChecks,
     ) -> Iterator[_Run | CopiedGroup]:
         """Yield row groups to copy, and those between them to decode; none without a live file."""
         try:
-            footer = read_footer(rows.source, file.name)
+            footer = read_footer(rows.source, rows.name)
         except CorruptLogError:
             # Arrow may know kinds of footers that this package does not.
             yield _Run(list(range(rows.num_groups)), 0)
@@ -244,24 +260,19 @@ class CheckpointSource:
             found = None
             if stop - start == group.rows and group.rows >= COPIED_ROWS:
                 found = copier.columns_of(group)
-            if found is not None:
-                self._check_group(file, rows, number, keys[start:stop])
             if found is not None or start == stop:
                 if run.groups:
                     yield run
                 if found is not None:
-                    yield CopiedGroup(rows.source, found, keys[start:stop])
+                    wanted = keys[start:stop]
+                    pages = checks.begin(rows.source, found, wanted)
+                    yield CopiedGroup(rows.source, found, pages, wanted)
                 run = _Run([], until)
             else:
                 run.groups.append(number)
             offset = until
         if run.groups:
             yield run
-
-    def _check_group(self, file: LogFile, rows: CheckpointFile, group: int, keys: KeyArray) -> None:
-        for batch in rows.rows_of_groups([group], KEY_COLUMNS, ROWS_AT_ONCE):
-            check_entries(batch.column("add"), keys[: batch.num_rows], file.name, self._log.url)
-            keys = keys[batch.num_rows :]
 
     def _manifest_adds(self, file: LogFile, body: bytes) -> Iterator[FileActions]:
         keys, origins = self._live
@@ -379,21 +390,3 @@ class _Run:
 
 COPIED_ROWS = ROWS_AT_ONCE // 4
 """Smaller row groups are decoded, so that they grow together."""
-
-
-def expired_removes(
-    removes: pa.StructArray, removed_after_ms: int
-) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Tell which removes expired; one that does not say when it happened has."""
-    if removes.type.get_field_index("deletionTimestamp") < 0:
-        return np.ones(len(removes), np.bool_)
-    times = pc.fill_null(pc.struct_field(removes, "deletionTimestamp"), 0)
-    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = (
-        times.to_numpy(zero_copy_only=False) <= removed_after_ms
-    )
-    return found
-
-
-def remove_keys(removes: pa.StructArray, root_url: str) -> KeyArray:
-    """Return the keys of `remove` actions; shape (n,)."""
-    return logical_keys(pc.struct_field(removes, "path"), vectors_of(removes), root_url)

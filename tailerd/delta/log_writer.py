@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Literal
 
@@ -149,8 +150,9 @@ class LogWriter:
                 await output.write_removes(removes)
             async for removes in source.new_removes():
                 await output.write_removes(removes)
-            async for adds in source.stored_adds(snapshot.checkpoint_files):
-                await output.write_adds(adds)
+            async with aclosing(source.stored_adds(snapshot.checkpoint_files)) as stored:
+                async for adds in stored:
+                    await output.write_adds(adds)
             async for new in source.new_adds():
                 await output.write_adds(new)
             check_complete(snapshot, output.adds)

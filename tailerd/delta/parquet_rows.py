@@ -104,6 +104,17 @@ class CheckpointFile:
         """
         return self._read(columns, None, batch_rows)
 
+    def rows_here(self, columns: Iterable[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
+        """Yield what `rows` does, decoded by the thread that asks for it.
+
+        Raises:
+            CorruptLogError: The file is damaged.
+        """
+        with self._mapped():
+            yield from self._file.iter_batches(
+                batch_rows, columns=self._present(columns), use_threads=False
+            )
+
     def rows_with(
         self, columns: Iterable[str], probes: Iterable[str], batch_rows: int = BATCH_ROWS
     ) -> Iterator[pa.RecordBatch]:
@@ -152,18 +163,21 @@ class CheckpointFile:
     def _read(
         self, columns: Iterable[str], groups: list[int] | None, batch_rows: int
     ) -> Iterator[pa.RecordBatch]:
-        wanted = tuple(columns)
-        present = [
-            leaf
-            for leaf in self._leaves
-            if any(leaf == column or leaf.startswith(f"{column}.") for column in wanted)
-        ]
+        present = self._present(columns)
         with self._mapped():
             yield from _one_ahead(
                 self._file.iter_batches(
                     batch_rows, row_groups=groups, columns=present, use_threads=False
                 )
             )
+
+    def _present(self, columns: Iterable[str]) -> list[str]:
+        wanted = tuple(columns)
+        return [
+            leaf
+            for leaf in self._leaves
+            if any(leaf == column or leaf.startswith(f"{column}.") for column in wanted)
+        ]
 
     def close(self) -> None:
         """Close the file."""

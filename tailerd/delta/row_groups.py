@@ -49,6 +49,19 @@ def read_footer(source: BinaryIO, name: str) -> Footer:
     return Footer.of(source.read(size))
 
 
+def pages_of(source: BinaryIO, chunk: Chunk) -> bytes:
+    """Read a column of a row group as it is; blocking.
+
+    Raises:
+        CorruptLogError: The file ends before.
+    """
+    source.seek(chunk.start)
+    pages = source.read(chunk.size_bytes)
+    if len(pages) < chunk.size_bytes:
+        raise CorruptLogError("A checkpoint file ends in the middle of a column.")
+    return pages
+
+
 def encoded(batch: pa.RecordBatch) -> bytes:
     """Return a Parquet file of one row group."""
     names = batch.schema.names
@@ -109,26 +122,30 @@ class RowGroupFile:
                 group.rows,
             )  # fmt: skip
 
-    def copy(self, source: BinaryIO, chunks: Mapping[str, Chunk], blank: bytes, rows: int) -> None:
+    def copy(
+        self,
+        source: BinaryIO,
+        chunks: Mapping[str, Chunk],
+        blank: bytes,
+        rows: int,
+        pages: Mapping[str, bytes] | None = None,
+    ) -> None:
         """Copy a row group of another file.
 
         Args:
             chunks: Its columns by path.
             blank: A file of as many rows and of this file's schema; it gives the other columns.
+            pages: Of columns that were read already, by path.
         """
         footer = footer_of(blank)
         self._like = self._like or footer
-        parts = []
+        parts, known = [], pages or {}
         for path, empty in zip(footer.leaves, footer.groups[0].chunks, strict=True):
             chunk = chunks.get(path)
             if chunk is None:
                 parts.append((empty, blank[empty.start : empty.start + empty.size_bytes]))
                 continue
-            source.seek(chunk.start)
-            pages = source.read(chunk.size_bytes)
-            if len(pages) < chunk.size_bytes:
-                raise CorruptLogError("A checkpoint file ends in the middle of a column.")
-            parts.append((chunk, pages))
+            parts.append((chunk, known[path] if path in known else pages_of(source, chunk)))
         self._put(parts, rows)
 
     def _put(self, parts: list[tuple[Chunk, bytes]], rows: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import aclosing
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,6 @@ from tailerd.delta.checkpoint_source import (
     CheckpointSource,
     CopiedGroup,
     FileActions,
-    remove_keys,
 )
 from tailerd.delta.log_folder import LogFolder
 from tailerd.delta.protocol.checkpoint_columns import CheckpointColumns
@@ -28,6 +28,7 @@ from tailerd.delta.protocol.log_path import (
 from tailerd.delta.protocol.other_actions import StateAction
 from tailerd.delta.protocol.sidecar_plan import SIDECAR_FILES, SidecarPlan, StoredPart
 from tailerd.delta.protocol.snapshot import Snapshot
+from tailerd.delta.stored_removes import remove_keys
 from tailerd.delta.v2_manifest import (
     Manifest,
     ManifestContents,
@@ -77,6 +78,7 @@ class SidecarWriter:
 
         Raises:
             CorruptLogError, FileMissingError: The checkpoint below is damaged.
+            LogCleanedUpError: Others replaced it.
             StorageError: A sidecar cannot be written.
         """
         source = self._source
@@ -90,12 +92,20 @@ class SidecarWriter:
             await self._write_removes(source.stored_removes(rewritten))
             await self._write_removes(source.new_removes())
             await self._close()
-            await self._write_adds(source.stored_adds(rewritten))
+            async with aclosing(source.stored_adds(rewritten)) as stored:
+                await self._write_adds(stored)
             await self._write_adds(source.new_adds())
             await self._close()
-        finally:
-            if self._open is not None:
-                await self._open.__aexit__()
+        except BaseException:
+            await self._withdraw()
+            raise
+
+    async def _withdraw(self) -> None:
+        """Delete what was written: nobody was told of it."""
+        if self._open is not None:
+            await self._open.__aexit__()
+        for file in self.new_files:
+            await self._log.store.delete(self._log.path_of(file))
 
     def _stored_parts(self) -> list[StoredPart]:
         rows = self._source.live_rows

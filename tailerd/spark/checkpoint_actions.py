@@ -15,7 +15,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailerd.delta.checkpoint_source import remove_keys
 from tailerd.delta.commit_lines import CommitLines
 from tailerd.delta.log_folder import LogFolder
 from tailerd.delta.parquet_rows import CheckpointFile
@@ -29,6 +28,7 @@ from tailerd.delta.protocol.checkpoint_rows import (
 from tailerd.delta.protocol.file_key import KeyArray
 from tailerd.delta.protocol.full_actions import FileRow, FullLine
 from tailerd.delta.protocol.log_path import LogFile
+from tailerd.delta.stored_removes import remove_keys
 from tailerd.spark.checkpoint_splits import LogSplit
 
 BATCH_ROWS = 32_768

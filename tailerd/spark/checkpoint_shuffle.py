@@ -12,13 +12,14 @@ import numpy as np
 import pyarrow as pa
 
 from tailerd.delta.checkpoint_output import CheckpointOutput, WrittenRows
-from tailerd.delta.checkpoint_source import FileActions, expired_removes
+from tailerd.delta.checkpoint_source import FileActions
 from tailerd.delta.log_folder import LogFolder
 from tailerd.delta.protocol.checkpoint_columns import CheckpointColumns
 from tailerd.delta.protocol.checkpoint_form import CheckpointForm
 from tailerd.delta.protocol.file_key import KeyArray
 from tailerd.delta.protocol.log_path import SIDECAR_FOLDER, LogFile, LogFileKind
 from tailerd.delta.protocol.sidecar_plan import SIDECAR_FILES
+from tailerd.delta.stored_removes import expired_removes
 from tailerd.spark.checkpoint_actions import BATCH_ROWS, OrderedActions, actions_of, schema_of
 from tailerd.spark.checkpoint_splits import LogSplit
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from tailerd.delta.checkpoint_source import expired_removes, remove_keys
 from tailerd.delta.log_folder import LogFolder
 from tailerd.delta.parquet_rows import CheckpointFile
 from tailerd.delta.protocol.checkpoint import KEY_COLUMNS, PROBES, plain_row
@@ -18,6 +17,7 @@ from tailerd.delta.protocol.full_actions import OTHER_KINDS
 from tailerd.delta.protocol.log_path import LogFile, LogFileKind
 from tailerd.delta.protocol.other_actions import StateAction
 from tailerd.delta.protocol.sidecar_plan import StoredPart
+from tailerd.delta.stored_removes import expired_removes, remove_keys
 from tailerd.spark.checkpoint_actions import lines_of, opened, present
 from tailerd.spark.checkpoint_splits import LogSplit
 

@@ -10,18 +10,23 @@ import pytest
 
 from tailerd.clock import SystemClock
 from tailerd.delta.log_reader import LogReader
-from tailerd.errors import TailerdError
+from tailerd.delta.log_writer import LogWriter
+from tailerd.errors import LogCleanedUpError, TailerdError
 from tailerd.maintenance.jobs import TableMaintenance
 from tailerd.maintenance.plan import CleanupPolicy, Policies
 from tailerd.maintenance.policies.checkpoint import CheckpointPolicy
 from tailerd.maintenance.policies.checksum import ChecksumPolicy
 from tailerd.maintenance.policies.log_compaction import LogCompactionPolicy
 from tailerd.storage.lease import Lease
+from tailerd.storage.s3.store import S3Store
 from tests.integration.s3.test_table_faults import changes
+from tests.maintenance.test_group_checks import GROUP, V2, backwards, grouped, regroup
+from tests.maintenance.written import checkpoint_of
 from tests.s3.proxy import Fault, FaultProxy, Seen
 from tests.s3.servers import S3Server
 from tests.s3.upload import upload
 from tests.tables.builder import TableBuilder
+from tests.unit.delta.log_bodies import add
 
 DEFAULT_SEEDS = 4
 FAULTS = [fault for fault in Fault if fault not in (Fault.DELAY, Fault.NO_CONDITIONS)]
@@ -98,3 +103,33 @@ async def test_all_jobs_get_done_whatever_fails_and_no_row_is_lost(
     assert theirs.version() == COMMITS - 1
     assert len(theirs.to_pyarrow_table()) == len(before)
     assert "Uploads" not in s3_moto.admin().list_multipart_uploads(Bucket=bucket)
+
+
+@pytest.mark.parametrize("is_v2", [False, True], ids=["one file", "sidecars"])
+async def test_a_replaced_checkpoint_below_leaves_no_object_and_no_upload(
+    s3_moto: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_v2: bool
+) -> None:
+    monkeypatch.setattr("tailerd.delta.checkpoint_source.COPIED_ROWS", 1)
+    monkeypatch.setattr("tailerd.delta.sidecar_writer.SIDECAR_FILES", GROUP)
+    table, _ = await grouped(tmp_path)
+    table.commit(table.protocol(minReaderVersion=3, **V2) if is_v2 else add("b"))
+    bucket, admin = s3_moto.new_bucket(), s3_moto.admin()
+    upload(s3_moto, table.folder, bucket, "orders")
+    reader = LogReader(S3Store(s3_moto.settings()), f"{bucket}/orders")
+    snapshot = await reader.open()
+    path = checkpoint_of(table.log, 0)
+    regroup(path, backwards)
+    key = f"orders/_delta_log/{path.name}"
+    admin.put_object(Bucket=bucket, Key=key, Body=path.read_bytes())
+    before = admin.list_objects_v2(Bucket=bucket)["KeyCount"]
+    with monkeypatch.context() as small:
+        if not is_v2:
+            # Parts are sent before the last row group is known to be another. Only an upload that
+            # is never completed may have such small ones.
+            small.setattr("tailerd.storage.s3.multipart.PART_BYTES", 500)
+        with pytest.raises(LogCleanedUpError, match=r"was replaced by another writer's"):
+            await LogWriter(reader).write_checkpoint(snapshot)
+    assert admin.list_objects_v2(Bucket=bucket)["KeyCount"] == before
+    assert "Uploads" not in admin.list_multipart_uploads(Bucket=bucket)
+    result = await LogWriter(reader).write_checkpoint(await reader.open())
+    assert result.outcome == "written"

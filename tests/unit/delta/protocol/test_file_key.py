@@ -7,7 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailerd.delta.protocol.checkpoint import logical_keys, vectors_of
+from tailerd.delta.protocol.checkpoint import (
+    NAMES_AT_ONCE,
+    FileVector,
+    logical_keys,
+    vectors_of,
+)
 from tailerd.delta.protocol.file_key import file_key, hash_names, normal_path
 
 ROOT = "/lake/my table"
@@ -92,3 +97,16 @@ def test_checkpoints_give_the_keys_that_commits_give(
 def test_decoding_undoes_encoding(path: str) -> None:
     assert normal_path(quote(path)) == path.encode()
     assert hash_names([path.encode()]).tolist() == [file_key(quote(path), None)]
+
+
+def test_keys_of_many_entries_are_those_of_each() -> None:
+    count = 3 * NAMES_AT_ONCE + 5
+    paths = [f"p={n % 7}/x%20{n}" if n % 5 == 0 else f"p/{n}" for n in range(count)]
+    places = [0, 5, NAMES_AT_ONCE - 1, NAMES_AT_ONCE, 2 * NAMES_AT_ONCE + 1, count - 1]
+    vectors = [FileVector(place, f"u{place}", 1) for place in places]
+    ids = {vector.row: vector.unique_id for vector in vectors}
+    for several in (paths, [f"p/{n}" for n in range(count)]):
+        found = logical_keys(pa.array(several), vectors, ROOT)
+        wanted = [file_key(path, ids.get(n), ROOT) for n, path in enumerate(several)]
+        assert found.tolist() == wanted
+    assert logical_keys(pa.array([], pa.string()), (), ROOT).tolist() == []
