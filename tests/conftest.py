@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import tarfile
 from collections.abc import Iterator
@@ -28,6 +29,11 @@ if str(ROOT) not in sys.path:
 
 hypothesis.settings.register_profile("tailerd", deadline=None, print_blob=True, database=None)
 hypothesis.settings.load_profile("tailerd")
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # What a shell starts in the background ignores ^C, and so would the commands that tests end.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -15,10 +15,12 @@ from confluent_kafka.admin import (
     ConfigEntry,
     ConfigResource,
     ResourceType,
+    TopicMetadata,
 )
 from confluent_kafka.cimpl import NewTopic
 
 ANSWER_SECONDS = 20
+_ATTEMPTS = 4
 _NOT_YET = {
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
@@ -103,13 +105,24 @@ class Topics:
 
     def leaders(self, name: str) -> dict[int, int]:
         """Return partition → node id of its leader; -1 while there is none."""
-        found = self._admin.list_topics(name, timeout=ANSWER_SECONDS).topics[name]
-        return {number: each.leader for number, each in found.partitions.items()}
+        return {number: each.leader for number, each in self._about(name).partitions.items()}
 
     def in_sync(self, name: str) -> dict[int, set[int]]:
         """Return partition → node ids of its in-sync replicas."""
-        found = self._admin.list_topics(name, timeout=ANSWER_SECONDS).topics[name]
-        return {number: set(each.isrs) for number, each in found.partitions.items()}
+        return {number: set(each.isrs) for number, each in self._about(name).partitions.items()}
+
+    def _about(self, name: str) -> TopicMetadata:
+        """Ask for a topic; again where the broker that was asked ended meanwhile."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                return self._admin.list_topics(name, timeout=ANSWER_SECONDS / _ATTEMPTS).topics[
+                    name
+                ]
+            except KafkaException as error:
+                is_late = error.args[0].code() == KafkaError._TIMED_OUT
+                if not is_late or attempt + 1 == _ATTEMPTS:
+                    raise
+        raise AssertionError(name)
 
     def end_offsets(self, name: str) -> dict[int, int]:
         """Return partition → offset behind the last record, markers of transactions included."""
