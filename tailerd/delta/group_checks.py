@@ -14,13 +14,12 @@ from typing import BinaryIO, cast
 import pyarrow as pa
 
 from tailerd.delta.parquet_rows import CheckpointFile
+from tailerd.delta.protocol.checkpoint import IDENTITY_COLUMNS
 from tailerd.delta.protocol.file_key import KeyArray
 from tailerd.delta.protocol.parquet_footer import Chunk
 from tailerd.delta.row_groups import RowGroupFile, encoded, pages_of
 from tailerd.delta.row_identity import check_entries
 
-IDENTITY = {"path": (), "deletionVector": ("storageType", "pathOrInlineDv", "offset")}
-"""What makes keys: members of `add`, and those of theirs that count."""
 ROWS_AT_ONCE = 8192
 """More are no faster, and the allocator keeps what they took for the thread."""
 
@@ -68,7 +67,9 @@ class GroupChecks:
         """
         self.finish()
         blank = self._blank(len(keys))
-        pages = {path: pages_of(source, columns[path]) for path in self._paths(columns)}
+        pages = {
+            path: pages_of(source, columns[path]) for path in IDENTITY_COLUMNS if path in columns
+        }
         self._pending = self._pool.submit(self._check, columns, pages, blank, keys)
         return pages
 
@@ -82,11 +83,6 @@ class GroupChecks:
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
-
-    def _paths(self, columns: Mapping[str, Chunk]) -> list[str]:
-        wanted = [f"add.{name}" for name, inner in IDENTITY.items() if not inner]
-        wanted += [f"add.{name}.{leaf}" for name, inner in IDENTITY.items() for leaf in inner]
-        return [path for path in wanted if path in columns]
 
     def _blank(self, rows: int) -> bytes:
         """Return a file of empty columns, for those that the row group does not have."""
@@ -119,12 +115,14 @@ class GroupChecks:
 
 
 def _identity_of(add_type: pa.StructType) -> pa.StructType:
+    """Return the part of the type that `IDENTITY_COLUMNS` are of."""
     members = []
-    for name, inner in IDENTITY.items():
-        if (place := add_type.get_field_index(name)) < 0:
-            continue
-        item = add_type.field(place)
-        if inner:
-            item = item.with_type(pa.struct([leaf for leaf in item.type if leaf.name in inner]))
-        members.append(item)
+    for item in add_type:
+        if f"add.{item.name}" in IDENTITY_COLUMNS:
+            members.append(item)
+        elif pa.types.is_struct(item.type):
+            leaves = [
+                leaf for leaf in item.type if f"add.{item.name}.{leaf.name}" in IDENTITY_COLUMNS
+            ]
+            members += [item.with_type(pa.struct(leaves))] if leaves else []
     return pa.struct(members)

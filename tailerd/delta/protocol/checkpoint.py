@@ -30,15 +30,16 @@ from tailerd.delta.protocol.file_tally import cardinality
 from tailerd.delta.protocol.live_file import LiveFile
 from tailerd.errors import CorruptLogError
 
-KEY_COLUMNS = (
+IDENTITY_COLUMNS = (
     "add.path",
-    "add.size",
     "add.deletionVector.storageType",
     "add.deletionVector.pathOrInlineDv",
     "add.deletionVector.offset",
-    "add.deletionVector.cardinality",
 )
-"""Leaf columns that identify live files; statistics, most of a checkpoint's bytes, stay unread."""
+"""Leaf columns that make the keys of live files."""
+
+KEY_COLUMNS = (*IDENTITY_COLUMNS, "add.size", "add.deletionVector.cardinality")
+"""Those, and what a snapshot counts; statistics, most of a checkpoint's bytes, stay unread."""
 
 FILE_COLUMNS = (
     *KEY_COLUMNS,
