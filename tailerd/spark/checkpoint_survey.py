@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tailerd.delta.log_folder import LogFolder
 from tailerd.delta.parquet_rows import CheckpointFile
-from tailerd.delta.protocol.checkpoint import KEY_COLUMNS, PROBES, plain_row
+from tailerd.delta.protocol.checkpoint import IDENTITY_COLUMNS, PROBES, plain_row
 from tailerd.delta.protocol.checkpoint_form import ExtraColumns, merged_type
 from tailerd.delta.protocol.file_key import KeyArray
 from tailerd.delta.protocol.full_actions import OTHER_KINDS
@@ -148,7 +148,7 @@ def _keyed(rows: CheckpointFile, kind: str) -> Iterator[pa.StructArray]:
     """Yield what identifies the actions of a kind, and when removes happened."""
     if rows.column_type(kind) is None:
         return
-    leaves = [leaf.replace("add.", f"{kind}.", 1) for leaf in KEY_COLUMNS]
+    leaves = [leaf.replace("add.", f"{kind}.", 1) for leaf in IDENTITY_COLUMNS]
     for batch in rows.rows((*leaves, f"{kind}.deletionTimestamp"), _BATCH_ROWS):
         column, _ = present(batch.column(kind), np.empty(batch.num_rows, np.int64))
         if len(column):
