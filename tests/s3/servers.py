@@ -93,9 +93,11 @@ class S3Server:
             authority = certificates.authority
             # Key and certificate are in one file.
             tls = ["--cert", str(certificates.server), "--key", str(certificates.server)]
+        # Its other way to replace a file links the new one under a name that listings show.
         words = [
             *(str(versitygw_program()), "--port", f"127.0.0.1:{port}", "--quiet", "--keep-alive"),
-            *("--access", ACCESS_KEY, "--secret", SECRET_KEY, *tls, "posix", str(data)),
+            *("--access", ACCESS_KEY, "--secret", SECRET_KEY, *tls, "posix", "--disableotmp"),
+            str(data),
         ]
         return cls("versitygw", words, port, folder, authority)
 
