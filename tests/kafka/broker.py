@@ -8,7 +8,9 @@ where a test puts what cuts or slows their connections.
 from __future__ import annotations
 
 import base64
+import os
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -230,6 +232,8 @@ class Broker:
             f"-Xmx{self._heap_mb}m",
             "-XX:+UseSerialGC",
             "-Xshare:auto",
+            # As Kafka's own scripts read it.
+            *shlex.split(os.environ.get("KAFKA_OPTS", "")),
             f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}",
             *["-cp", class_path(), main, *arguments],
         ]

@@ -32,6 +32,9 @@ CONF = {
     "spark.ui.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
+    # Compiling its queries would take a fifth of its time, for tables of a few rows.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.databricks.delta.checksum.mismatch.fatal": "true",
     "spark.databricks.delta.snapshotLogging.async": "false",
