@@ -36,6 +36,7 @@ from tailerd.delta.protocol.other_actions import StateAction
 from tailerd.delta.protocol.snapshot import Snapshot, TableState
 from tailerd.delta.protocol.version_checksum_body import checksum_body
 from tailerd.delta.protocol.writer_features import check_maintainable, supports_v2_checkpoints
+from tailerd.delta.publication import publish, withdraw
 from tailerd.delta.sidecar_writer import SidecarWriter
 from tailerd.delta.v2_manifest import ManifestKind
 from tailerd.errors import (
@@ -48,8 +49,6 @@ from tailerd.errors import (
 from tailerd.storage.volatile import put_volatile
 
 Outcome = Literal["written", "already_there"]
-
-WITHDRAW_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +120,8 @@ class LogWriter:
         Raises:
             UnsupportedFeatureError: The table asks of its writers what this release cannot do.
             MissingVersionError, FileMissingError: Commits of the snapshot are gone from the log.
-            CorruptLogError: The log is damaged, or changed meanwhile.
+            CorruptLogError: The log is damaged.
+            LogChangedError: It changed meanwhile, or another table took its place.
             StorageError: A file cannot be written; nothing a reader would see is left.
         """
         basis = await basis_of(self.reader, snapshot, self._clock.now_ms())
@@ -130,21 +130,21 @@ class LogWriter:
         source = CheckpointSource(self.reader, snapshot, basis.commits, basis.removed_after_ms)
         await source.prepare()
         others = tuple(source.others.of_checkpoint(basis.transactions_after_ms))
+        assert basis.published is not None
         if supports_v2_checkpoints(snapshot.state):
-            return await self._write_v2(source, others, manifest)
-        return await self._write_v1(source, others)
+            return await self._write_v2(source, others, basis.published, manifest)
+        return await self._write_v1(source, others, basis.published)
 
     # ------------------------------------------------------------------ V1
 
     async def _write_v1(
-        self, source: CheckpointSource, others: Sequence[StateAction]
+        self, source: CheckpointSource, others: Sequence[StateAction], published: LogFile
     ) -> CheckpointResult:
         snapshot, written = source.snapshot, WrittenRows()
         file = _log_file(checkpoint_name(snapshot.version))
+        path = self.reader.path_of(file)
         columns = CheckpointColumns(source.form, others)
-        async with CheckpointOutput(
-            self.reader.store, self.reader.path_of(file), columns, written
-        ) as output:
+        async with CheckpointOutput(self.reader.store, path, columns, written) as output:
             await output.write_others()
             async for removes in source.stored_removes(snapshot.checkpoint_files):
                 await output.write_removes(removes)
@@ -157,7 +157,7 @@ class LogWriter:
                 await output.write_adds(new)
             check_complete(snapshot, output.adds)
             try:
-                await output.finish()
+                await publish(self.reader, path, published, output.finish)
             except FileExistsAlreadyError:
                 return self._lost_to((file,), snapshot.version)
             rows, size_bytes = output.rows, output.size_bytes
@@ -180,13 +180,17 @@ class LogWriter:
     # ------------------------------------------------------------------ V2
 
     async def _write_v2(
-        self, source: CheckpointSource, others: Sequence[StateAction], kind: ManifestKind
+        self,
+        source: CheckpointSource,
+        others: Sequence[StateAction],
+        published: LogFile,
+        kind: ManifestKind,
     ) -> CheckpointResult:
         snapshot = source.snapshot
         sidecars = SidecarWriter(source, self.reader, self._clock, self._new_uuid)
         await sidecars.write()
         check_complete(snapshot, sidecars.adds)
-        manifest = await sidecars.write_manifest(others, kind)
+        manifest = await sidecars.write_manifest(others, published, kind)
         is_hinted = await self.write_hint(
             snapshot.version,
             manifest.actions + sidecars.adds + sidecars.removes,
@@ -253,19 +257,15 @@ class LogWriter:
                 is_compaction_of, found, commits, self.reader.url
             )
         except BaseException:
-            await self._withdraw(path)
+            await withdraw(self.reader, path)
             raise
         if not is_right:
-            await self._withdraw(path)
+            await withdraw(self.reader, path)
             raise CorruptLogError(
                 f"{name} was read again and is not what its commits add up to, and was withdrawn.",
                 hint="The storage may be failing, or a commit is illegal: inspect the range.",
             )
         return FileResult(name=name, outcome="written", size_bytes=len(body))
-
-    async def _withdraw(self, path: str) -> None:
-        async with asyncio.timeout(WITHDRAW_SECONDS):
-            await self.reader.store.delete(path)
 
     async def write_checksum(
         self, snapshot: Snapshot, info: CommitInfo | None = None

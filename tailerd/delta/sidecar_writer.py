@@ -189,15 +189,18 @@ class SidecarWriter:
         self.adds += output.adds
         self.removes += output.removes
 
-    async def write_manifest(self, others: Iterable[StateAction], kind: ManifestKind) -> Manifest:
+    async def write_manifest(
+        self, others: Iterable[StateAction], published: LogFile, kind: ManifestKind
+    ) -> Manifest:
         """Write the manifest.
 
         Raises:
-            CorruptLogError: A reused sidecar was deleted meanwhile; the manifest is withdrawn.
+            LogChangedError: As `v2_manifest.write_manifest`.
             StorageError: It cannot be written.
         """
         contents = ManifestContents(
             version=self._source.snapshot.version,
+            published=published,
             others=others,
             reused=[part.file for part in self.plan.reused],
             new=self.new_files,

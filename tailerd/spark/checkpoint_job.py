@@ -91,7 +91,8 @@ class DistributedCheckpoints:
         Raises:
             UnsupportedFeatureError: The table has no V2 checkpoints, or must be left alone.
             MissingVersionError, FileMissingError: Commits of the snapshot are gone from the log.
-            CorruptLogError: The log is damaged, or changed meanwhile.
+            CorruptLogError: The log is damaged.
+            LogChangedError: It changed meanwhile, or another table took its place.
             StorageError: A file cannot be written; nothing a reader would see is left.
             EngineError: Spark failed.
         """
@@ -222,9 +223,11 @@ class DistributedCheckpoints:
         self, plan: _Plan, written: Sequence[WrittenSidecar], kind: ManifestKind
     ) -> CheckpointResult:
         assert plan.form is not None
+        assert plan.basis.published is not None
         version, reused = plan.snapshot.version, [part.file for part in plan.reused]
         contents = ManifestContents(
             version=version,
+            published=plan.basis.published,
             others=plan.others.of_checkpoint(plan.basis.transactions_after_ms),
             reused=reused,
             new=[each.file for each in written],

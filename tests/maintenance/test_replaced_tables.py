@@ -1,0 +1,104 @@
+"""A table is dropped and another made in its place while its log is being worked on."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from tailerd.delta.log_reader import LogReader
+from tailerd.delta.log_writer import LogWriter
+from tailerd.errors import LogChangedError
+from tailerd.storage.base import FileMeta
+from tailerd.storage.local import LocalStore
+from tests.doubles.faulty_store import FaultyStore
+from tests.tables.builder import TableBuilder
+from tests.unit.delta.histories import assert_is
+from tests.unit.delta.log_bodies import add
+
+OLD_VERSIONS = 12
+Manifest = Literal["json", "parquet"]
+
+
+def old_table(folder: Path, policy: str) -> TableBuilder:
+    table = TableBuilder(
+        folder,
+        properties={"delta.checkpointPolicy": policy},
+        reader_features=["v2Checkpoint"] if policy == "v2" else [],
+    )
+    table.create()
+    for number in range(OLD_VERSIONS):
+        table.commit(add(f"old{number}"))
+    return table
+
+
+def make_anew(folder: Path, versions: int) -> TableBuilder:
+    shutil.rmtree(folder)
+    table = TableBuilder(folder)
+    table.create()
+    for number in range(versions):
+        table.commit(add(f"another{number}"))
+    return table
+
+
+class Replacing(LocalStore):
+    """Another table takes the place of this one right before a commit is looked at again."""
+
+    def __init__(self, folder: Path, commit: str, *, look: int, versions: int) -> None:
+        super().__init__()
+        self._folder, self._commit, self._look, self._versions = folder, commit, look, versions
+        self.new: TableBuilder | None = None
+
+    async def head(self, path: str) -> FileMeta:
+        if path.endswith(self._commit):
+            self._look -= 1
+            if self._look == 0:
+                self.new = make_anew(self._folder, self._versions)
+        return await super().head(path)
+
+
+@pytest.mark.parametrize("versions", [3, 20], ids=["shorter", "longer"])
+@pytest.mark.parametrize("look", [1, 2], ids=["before", "after"])
+@pytest.mark.parametrize(
+    ("policy", "manifest"), [("classic", "json"), ("v2", "json"), ("v2", "parquet")]
+)
+async def test_no_checkpoint_of_the_old_table_stays_in_the_new_one(
+    tmp_path: Path, policy: str, manifest: Manifest, look: int, versions: int
+) -> None:
+    table = old_table(tmp_path / "t", policy)
+    commit = table.commit_path(table.version).name
+    store = Replacing(table.folder, commit, look=look, versions=versions)
+    reader = LogReader(store, str(table.folder))
+    snapshot = await reader.open()
+    with pytest.raises(LogChangedError, match="another took its place"):
+        await LogWriter(reader).write_checkpoint(snapshot, manifest=manifest)
+    assert store.new is not None
+    assert not [*store.new.log.glob("*checkpoint*")]
+    assert_is(await reader.open(), store.new.state())
+
+
+@pytest.mark.parametrize("policy", ["classic", "v2"])
+async def test_a_checkpoint_asks_twice_whether_the_table_is_the_same(
+    tmp_path: Path, policy: str
+) -> None:
+    table = old_table(tmp_path, policy)
+    store = FaultyStore(LocalStore())
+    reader = LogReader(store, str(tmp_path))
+    await LogWriter(reader).write_checkpoint(await reader.open())
+    assert store.count("head") == 2
+    assert [path for kind, path in store.log if kind == "put"][-1].endswith("_last_checkpoint")
+    assert (await reader.open()).checkpoint_version == table.version
+
+
+async def test_a_version_that_only_a_compaction_tells_of_is_compared_too(tmp_path: Path) -> None:
+    table = old_table(tmp_path, "classic")
+    state = table.state()
+    table.compact(0, table.version)
+    for version in range(table.version + 1):
+        table.commit_path(version).unlink()
+    reader = LogReader(LocalStore(), str(tmp_path))
+    result = await LogWriter(reader).write_checkpoint(await reader.open())
+    assert result.outcome == "written"
+    assert_is(await reader.open(), state)
