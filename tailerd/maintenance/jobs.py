@@ -222,24 +222,30 @@ class TableMaintenance:
         if needs.obstacle or (wanted is not None and wanted < oldest):
             # Pinned, or an offset moved back, since the plan was made.
             text = needs.obstacle or f"Version {wanted} is wanted by {needs.by} meanwhile."
-            return JobResult(
-                job="cleanup",
-                outcome="nothing_to_say",
-                version=oldest,
-                files=0,
-                size_bytes=0,
-                summary=f"Nothing was deleted. {text}",
-            )
+            return _nothing_deleted(oldest, text)
         result = await self._cleanup.apply(plan)
+        if not result.files and not result.leftovers:
+            return _nothing_deleted(oldest, result.reason)
         return JobResult(
             job="cleanup",
             outcome="deleted",
-            version=result.oldest_version or 0,
+            version=oldest,
             files=len(result.files) + result.leftovers,
             size_bytes=result.size_bytes,
             summary=f"Deleted {len(result.files)} files of {spell_bytes(result.size_bytes)}; the"
             f" oldest version is now {result.oldest_version}.",
         )
+
+
+def _nothing_deleted(oldest: int, why: str) -> JobResult:
+    return JobResult(
+        job="cleanup",
+        outcome="nothing_to_say",
+        version=oldest,
+        files=0,
+        size_bytes=0,
+        summary=f"Nothing was deleted. {why}",
+    )
 
 
 def _of_file(job: JobKind, name: str, outcome: str, size_bytes: int) -> JobResult:

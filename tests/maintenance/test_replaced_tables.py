@@ -8,16 +8,21 @@ from typing import Literal
 
 import pytest
 
+from tailerd.delta.log_cleanup import LogCleanup
 from tailerd.delta.log_reader import LogReader
 from tailerd.delta.log_writer import LogWriter
 from tailerd.errors import LogChangedError
+from tailerd.maintenance.jobs import TableMaintenance
+from tailerd.maintenance.plan import CleanupPolicy, Policies
 from tailerd.storage.base import FileMeta
 from tailerd.storage.local import LocalStore
 from tests.doubles.faulty_store import FaultyStore
-from tests.tables.builder import TableBuilder
+from tests.doubles.sim_clock import SimClock
+from tests.tables.builder import START_MS, TableBuilder
 from tests.unit.delta.histories import assert_is
 from tests.unit.delta.log_bodies import add
 
+DAY = 86_400_000
 OLD_VERSIONS = 12
 Manifest = Literal["json", "parquet"]
 
@@ -102,3 +107,39 @@ async def test_a_version_that_only_a_compaction_tells_of_is_compared_too(tmp_pat
     result = await LogWriter(reader).write_checkpoint(await reader.open())
     assert result.outcome == "written"
     assert_is(await reader.open(), state)
+
+
+@pytest.mark.parametrize("has_checkpoint", [False, True], ids=["bare", "checkpointed"])
+async def test_a_cleanup_deletes_nothing_of_the_new_table(
+    tmp_path: Path, has_checkpoint: bool
+) -> None:
+    table = old_table(tmp_path / "t", "classic")
+    table.checkpoint()
+    reader = LogReader(LocalStore(), str(table.folder))
+    clock = SimClock(START_MS + 90 * DAY)
+    work = TableMaintenance(reader, Policies(cleanup=CleanupPolicy(is_enabled=True)), clock=clock)
+    survey = await work.survey()
+    [due] = [each for each in survey.decisions if each.job == "cleanup"]
+    assert due.is_due
+    new = make_anew(table.folder, OLD_VERSIONS + 2)
+    if has_checkpoint:
+        new.checkpoint(table.version)
+    before = {path.name for path in new.log.iterdir()}
+    result = await work.apply(survey, due)
+    assert (result.outcome, result.files) == ("nothing_to_say", 0)
+    assert "The log changed since it was looked at." in result.summary
+    assert {path.name for path in new.log.iterdir()} == before
+    assert_is(await reader.open(), new.state())
+
+
+async def test_a_cleanup_goes_on_where_another_was_faster(tmp_path: Path) -> None:
+    table = old_table(tmp_path, "classic")
+    table.checkpoint()
+    reader = LogReader(LocalStore(), str(tmp_path))
+    snapshot, _ = await reader.open_listed()
+    job = LogCleanup(reader, clock=SimClock(START_MS + 90 * DAY))
+    plan = await job.plan(snapshot.state)
+    table.commit_path(0).unlink()
+    result = await job.apply(plan)
+    assert len(result.files) == len(plan.files) - 1
+    assert result.oldest_version == table.version
