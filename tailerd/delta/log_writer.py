@@ -32,7 +32,7 @@ from tailerd.delta.protocol.log_path import (
     compaction_name,
     parse_log_path,
 )
-from tailerd.delta.protocol.other_actions import StateAction
+from tailerd.delta.protocol.other_actions import StateAction, applications_of
 from tailerd.delta.protocol.snapshot import Snapshot, TableState
 from tailerd.delta.protocol.version_checksum_body import checksum_body
 from tailerd.delta.protocol.writer_features import check_maintainable, supports_v2_checkpoints
@@ -44,6 +44,7 @@ from tailerd.errors import (
     CorruptLogError,
     FileExistsAlreadyError,
     FileMissingError,
+    LogChangedError,
     MissingVersionError,
 )
 from tailerd.storage.volatile import put_volatile
@@ -168,7 +169,9 @@ class LogWriter:
             files=(file.name,),
             size_bytes=size_bytes,
             add_files=output.adds,
-            rebased=snapshot.rebased(((file, 0),), written.keys(), written.rows()),
+            rebased=snapshot.rebased(
+                ((file, 0),), written.keys(), written.rows(), applications_of(others)
+            ),
             is_hinted=is_hinted,
         )
 
@@ -204,7 +207,9 @@ class LogWriter:
             size_bytes=manifest.size_bytes + sum(file.size_bytes for file in sidecars.new_files),
             reused_files=tuple(part.file.name for part in sidecars.plan.reused),
             add_files=sidecars.adds,
-            rebased=sidecars.rebased(_log_file(manifest.name, manifest.size_bytes)),
+            rebased=sidecars.rebased(
+                _log_file(manifest.name, manifest.size_bytes), applications_of(others)
+            ),
             is_hinted=is_hinted,
         )
 
@@ -329,10 +334,10 @@ def check_complete(snapshot: Snapshot, adds: int) -> None:
     """Compare the files found again with the index.
 
     Raises:
-        CorruptLogError: They are more or fewer.
+        LogChangedError: They are more or fewer.
     """
     if adds != snapshot.num_files:
-        raise CorruptLogError(
+        raise LogChangedError(
             f"Version {snapshot.version} has {snapshot.num_files} files, and {adds} were found"
             " again for its checkpoint: the log changed while it was read, or a commit adds one"
             " file twice.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import aclosing
 
 import numpy as np
@@ -209,7 +209,7 @@ class SidecarWriter:
             self._log, contents, self._new_uuid, kind=kind, form=self._source.form
         )
 
-    def rebased(self, manifest: LogFile) -> Snapshot | None:
+    def rebased(self, manifest: LogFile, applications: Collection[str]) -> Snapshot | None:
         """Return the snapshot based on this checkpoint.
 
         None where too many numbers of rows are those of sidecars that are gone: a snapshot that is
@@ -220,4 +220,5 @@ class SidecarWriter:
         reused = tuple((part.file, part.first_row) for part in self.plan.reused)
         # The manifest has no rows of files; any place outside the others' is right.
         files = ((manifest, self._next_row), *reused, *self._first_rows)
-        return self._source.snapshot.rebased(files, self._written.keys(), self._written.rows())
+        keys, rows = self._written.keys(), self._written.rows()
+        return self._source.snapshot.rebased(files, keys, rows, applications)

@@ -37,7 +37,7 @@ from tailerd.delta.protocol.sidecar_plan import SIDECAR_FILES, SidecarPlan, Stor
 from tailerd.delta.protocol.snapshot import Snapshot
 from tailerd.delta.protocol.version_checksum import parse_version_checksum
 from tailerd.delta.v2_manifest import ManifestContents, ManifestKind, write_manifest
-from tailerd.errors import CorruptLogError
+from tailerd.errors import LogChangedError
 from tailerd.spark.checkpoint_shuffle import WrittenSidecar, pieces_of, write_range
 from tailerd.spark.checkpoint_splits import LogSplit, commit_splits, part_splits
 from tailerd.spark.checkpoint_survey import (
@@ -204,7 +204,7 @@ class DistributedCheckpoints:
         """Compare the files with the version's checksum, where it has one.
 
         Raises:
-            CorruptLogError: They are more or fewer.
+            LogChangedError: They are more or fewer.
         """
         if not plan.basis.has_checksum:
             return
@@ -212,7 +212,7 @@ class DistributedCheckpoints:
         checksum = parse_version_checksum(body)
         adds = sum(part.adds or 0 for part in plan.reused) + sum(each.adds for each in written)
         if checksum is not None and checksum.num_files not in (None, adds):
-            raise CorruptLogError(
+            raise LogChangedError(
                 f"Version {plan.snapshot.version} has {checksum.num_files} files by its checksum,"
                 f" and {adds} were found for its checkpoint, which was not written.",
                 hint="Run the command again; if it says so again, the checksum or the log is"

@@ -14,10 +14,13 @@ from tailerd.delta.log_writer import LogWriter
 from tailerd.errors import LogChangedError
 from tailerd.maintenance.jobs import TableMaintenance
 from tailerd.maintenance.plan import CleanupPolicy, Policies
+from tailerd.maintenance.policies.checkpoint import CheckpointPolicy
 from tailerd.storage.base import FileMeta
 from tailerd.storage.local import LocalStore
+from tailerd.telemetry import events
 from tests.doubles.faulty_store import FaultyStore
 from tests.doubles.sim_clock import SimClock
+from tests.maintenance.test_table_keeper import Turns
 from tests.tables.builder import START_MS, TableBuilder
 from tests.unit.delta.histories import assert_is
 from tests.unit.delta.log_bodies import add
@@ -143,3 +146,22 @@ async def test_a_cleanup_goes_on_where_another_was_faster(tmp_path: Path) -> Non
     result = await job.apply(plan)
     assert len(result.files) == len(plan.files) - 1
     assert result.oldest_version == table.version
+
+
+async def test_a_keeper_that_finds_another_table_tries_again_with_that(tmp_path: Path) -> None:
+    table = old_table(tmp_path / "t", "classic")
+    often = CheckpointPolicy(every_commits=3, min_interval_seconds=0)
+    turns = Turns(table, Policies(checkpoint=often))
+    commit = table.commit_path(table.version).name
+    store = Replacing(table.folder, commit, look=1, versions=5)
+    turns.store.inner = store
+    wait = await turns.turn()
+    assert wait is not None
+    assert [event.error_code for event in turns.of(events.MaintenanceFailed)] == ["log_changed"]
+    assert turns.of(events.MaintenanceRefused) == []
+    await turns.clock.advance(wait + 1)
+    assert await turns.turn() is None
+    assert store.new is not None
+    last = turns.of(events.LogMaintained)[-1]
+    assert (last.job, last.result, last.version) == ("checkpoint", "written", store.new.version)
+    assert_is(await LogReader(LocalStore(), str(table.folder)).open(), store.new.state())
