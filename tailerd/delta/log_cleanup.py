@@ -167,17 +167,25 @@ class LogCleanup:
         await self._delete(files)
         sidecars = await self.unnamed_sidecars()
         await self._delete(sidecars)
-        before = midnight_before(self._clock.now_ms() - DAY_MS)
-        folders = (self._reader.path, f"{self._reader.path}/{SIDECAR_FOLDER}")
-        leftovers = [await sweep(self._reader.store, folder, before) for folder in folders]
+        leftovers = await self.sweep()
         deleted = (*files, *sidecars)
         return CleanupResult(
             files=tuple(file.name for file in deleted),
             size_bytes=sum(file.size_bytes for file in deleted),
-            leftovers=sum(leftovers),
+            leftovers=leftovers,
             oldest_version=plan.oldest_version,
             reason=plan.reason if files or not plan.files else LOG_CHANGED,
         )
+
+    async def sweep(self) -> int:
+        """Delete unfinished files that nobody has written to for a day; return how many.
+
+        Raises:
+            StorageError: One cannot be deleted.
+        """
+        before = midnight_before(self._clock.now_ms() - DAY_MS)
+        folders = (self._reader.path, f"{self._reader.path}/{SIDECAR_FOLDER}")
+        return sum([await sweep(self._reader.store, folder, before) for folder in folders])
 
     async def _still_there(self, plan: CleanupPlan) -> list[LogFile] | None:
         """Return the planned files that are what they were: another table may be here by now.

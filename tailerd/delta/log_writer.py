@@ -192,7 +192,11 @@ class LogWriter:
         snapshot = source.snapshot
         sidecars = SidecarWriter(source, self.reader, self._clock, self._new_uuid)
         await sidecars.write()
-        check_complete(snapshot, sidecars.adds)
+        try:
+            check_complete(snapshot, sidecars.adds)
+        except LogChangedError:
+            await sidecars.withdraw()
+            raise
         manifest = await sidecars.write_manifest(others, published, kind)
         is_hinted = await self.write_hint(
             snapshot.version,

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from tailerd.delta.log_folder import LogFolder
 from tailerd.delta.protocol.log_path import LogFile
 from tailerd.errors import FileMissingError, LogChangedError
+from tailerd.storage.deletion import delete_all
 
 WITHDRAW_SECONDS = 30.0
 
@@ -65,7 +66,7 @@ async def check_unchanged(log: LogFolder, published: LogFile) -> None:
         )
 
 
-async def withdraw(log: LogFolder, path: str) -> None:
-    """Delete a file that must not stay, in bounded time."""
+async def withdraw(log: LogFolder, *paths: str) -> None:
+    """Delete files that must not stay, in bounded time."""
     async with asyncio.timeout(WITHDRAW_SECONDS):
-        await log.store.delete(path)
+        await delete_all(log.store, paths)

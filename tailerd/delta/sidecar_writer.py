@@ -28,11 +28,13 @@ from tailerd.delta.protocol.log_path import (
 from tailerd.delta.protocol.other_actions import StateAction
 from tailerd.delta.protocol.sidecar_plan import SIDECAR_FILES, SidecarPlan, StoredPart
 from tailerd.delta.protocol.snapshot import Snapshot
+from tailerd.delta.publication import withdraw
 from tailerd.delta.stored_removes import remove_keys
 from tailerd.delta.v2_manifest import (
     Manifest,
     ManifestContents,
     ManifestKind,
+    withdraw_sidecars,
     write_manifest,
 )
 
@@ -97,15 +99,16 @@ class SidecarWriter:
             await self._write_adds(source.new_adds())
             await self._close()
         except BaseException:
-            await self._withdraw()
+            await self.withdraw()
             raise
 
-    async def _withdraw(self) -> None:
+    async def withdraw(self) -> None:
         """Delete what was written: nobody was told of it."""
         if self._open is not None:
             await self._open.__aexit__()
-        for file in self.new_files:
-            await self._log.store.delete(self._log.path_of(file))
+            # It may be there, and only the answer was lost.
+            await withdraw(self._log, self._open.path)
+        await withdraw_sidecars(self._log, self.new_files)
 
     def _stored_parts(self) -> list[StoredPart]:
         rows = self._source.live_rows

@@ -79,29 +79,39 @@ async def write_manifest(
 
     Raises:
         LogChangedError: A reused sidecar was deleted meanwhile, or another table took the place of
-            this one; the manifest is withdrawn.
-        StorageError: It cannot be written.
+            this one; the manifest is withdrawn, and the new sidecars with it.
+        StorageError: It cannot be written; the new sidecars are withdrawn, unless the manifest may
+            be there and cannot be.
     """
     actions = contents.actions()
     name = uuid_checkpoint_name(contents.version, new_uuid(), extension=kind)
     path = f"{log.path}/{name}"
-    if kind == "json":
-        body = b"".join(msgspec.json.encode({key: value}) + b"\n" for key, value in actions)
-        put = partial(log.store.put, path, body, if_absent=True)
-        await publish(log, path, contents.published, put)
-        size_bytes = len(body)
-    else:
-        columns = CheckpointColumns(form, actions)
-        async with CheckpointOutput(log.store, path, columns, WrittenRows()) as output:
-            await output.write_others()
-            await publish(log, path, contents.published, output.finish)
-            size_bytes = output.size_bytes
     try:
+        if kind == "json":
+            body = b"".join(msgspec.json.encode({key: value}) + b"\n" for key, value in actions)
+            put = partial(log.store.put, path, body, if_absent=True)
+            await publish(log, path, contents.published, put)
+            size_bytes = len(body)
+        else:
+            columns = CheckpointColumns(form, actions)
+            async with CheckpointOutput(log.store, path, columns, WrittenRows()) as output:
+                await output.write_others()
+                await publish(log, path, contents.published, output.finish)
+                size_bytes = output.size_bytes
         await _check_reused(log, contents)
-    except BaseException:
+    except BaseException as error:
+        # What failed may be the answer: sidecars go only after the manifest that names them. One
+        # that is still being put when this is cancelled may appear later, so that they stay.
         await withdraw(log, path)
+        if isinstance(error, Exception):
+            await withdraw_sidecars(log, contents.new)
         raise
     return Manifest(name=name, size_bytes=size_bytes, actions=len(actions))
+
+
+async def withdraw_sidecars(log: LogFolder, files: Sequence[LogFile]) -> None:
+    """Delete sidecars that no manifest names, in bounded time."""
+    await withdraw(log, *(log.path_of(file) for file in files))
 
 
 async def _check_reused(log: LogFolder, contents: ManifestContents) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from tailerd.clock import Clock, SystemClock
@@ -17,7 +18,7 @@ from tailerd.delta.protocol.log_segment import LogListing
 from tailerd.delta.protocol.metadata_cleanup import CleanupPlan
 from tailerd.delta.protocol.snapshot import Snapshot, TableState
 from tailerd.delta.protocol.writer_features import check_maintainable
-from tailerd.errors import BugError
+from tailerd.errors import BugError, StorageError
 from tailerd.maintenance.checkpoint_process import checkpoint_by
 from tailerd.maintenance.held_snapshot import HeldSnapshot
 from tailerd.maintenance.needs import Needs
@@ -196,7 +197,15 @@ class TableMaintenance:
         request = CheckpointRequest(place=place, manifest=manifest, master=master, conf=conf)
         return await checkpoint_by("spark", request)
 
+    async def _sweep(self) -> None:
+        """Remove what writers that died left in a folder; in a bucket that takes requests."""
+        if self.reader.store.scheme == "file":
+            # Whoever may write but not delete here gets a checkpoint all the same.
+            with suppress(StorageError):
+                await self._cleanup.sweep()
+
     async def _checkpoint(self) -> JobResult:
+        await self._sweep()
         result = await self._write_checkpoint()
         self._held.replace(result.rebased)
         if result.outcome == "already_there":

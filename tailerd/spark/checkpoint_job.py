@@ -36,8 +36,13 @@ from tailerd.delta.protocol.other_actions import OtherActions
 from tailerd.delta.protocol.sidecar_plan import SIDECAR_FILES, SidecarPlan, StoredPart
 from tailerd.delta.protocol.snapshot import Snapshot
 from tailerd.delta.protocol.version_checksum import parse_version_checksum
-from tailerd.delta.v2_manifest import ManifestContents, ManifestKind, write_manifest
-from tailerd.errors import LogChangedError
+from tailerd.delta.v2_manifest import (
+    ManifestContents,
+    ManifestKind,
+    withdraw_sidecars,
+    write_manifest,
+)
+from tailerd.errors import LogChangedError, TailerdError
 from tailerd.spark.checkpoint_shuffle import WrittenSidecar, pieces_of, write_range
 from tailerd.spark.checkpoint_splits import LogSplit, commit_splits, part_splits
 from tailerd.spark.checkpoint_survey import (
@@ -104,7 +109,11 @@ class DistributedCheckpoints:
         plan = _Plan(snapshot, basis)
         await self._survey(plan)
         written = await self._move(plan)
-        await self._check_complete(plan, written)
+        try:
+            await self._check_complete(plan, written)
+        except TailerdError:
+            await withdraw_sidecars(self._log, [each.file for each in written])
+            raise
         return await self._finish(plan, written, manifest)
 
     # ------------------------------------------------------------------ learning
