@@ -105,6 +105,13 @@ class LogCleanedUpError(MissingVersionError):
     retryable = True
 
 
+class LogChangedError(CorruptLogError):
+    """The log changed while something was made from it; another try starts from what is there."""
+
+    code = "log_changed"
+    retryable = True
+
+
 class ChecksumMismatchError(CorruptLogError):
     """The replayed state differs from the version checksum a writer left."""
 

@@ -11,7 +11,7 @@ from tailerd.delta.protocol.log_path import LogFile
 from tailerd.delta.protocol.log_segment import LogListing, commits_between
 from tailerd.delta.protocol.snapshot import Snapshot, TableState
 from tailerd.delta.protocol.writer_features import check_maintainable, supports_v2_checkpoints
-from tailerd.errors import CorruptLogError, UnsupportedFeatureError
+from tailerd.errors import LogChangedError, UnsupportedFeatureError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +20,8 @@ class CheckpointBasis:
 
     Attributes:
         existing: Files of a checkpoint of this version that is there already; empty for none.
+        published: The file that publishes the version: its commit, or a compaction that ends there;
+            None where a checkpoint is there already.
         commits: Files of the commits since the checkpoint below, ascending; a compaction may stand
             for its range.
         removed_after_ms: Removes of files deleted at or before this time expired.
@@ -29,6 +31,7 @@ class CheckpointBasis:
     """
 
     existing: tuple[LogFile, ...] = ()
+    published: LogFile | None = None
     commits: tuple[LogFile, ...] = ()
     removed_after_ms: int = 0
     transactions_after_ms: int | None = None
@@ -41,7 +44,7 @@ async def basis_of(log: LogFolder, snapshot: Snapshot, now_ms: int) -> Checkpoin
     Raises:
         UnsupportedFeatureError: The table asks of its writers what this release cannot do.
         MissingVersionError: Commits of the snapshot are gone from the log.
-        CorruptLogError: The version is not in the log.
+        LogChangedError: The version is not in the log.
         StorageError: The log cannot be listed.
     """
     check_maintainable(snapshot.state)
@@ -50,8 +53,8 @@ async def basis_of(log: LogFolder, snapshot: Snapshot, now_ms: int) -> Checkpoin
     listing = await log.list_log(max(0, base))
     if version in listing.checkpoints:
         return CheckpointBasis(existing=listing.checkpoints[version][0])
-    _check_published(listing, version, log.url)
     return CheckpointBasis(
+        published=_published(listing, version, log.url),
         commits=commits_between(listing, base, version, snapshot.compactions),
         removed_after_ms=now_ms - _retention_ms(snapshot.state),
         transactions_after_ms=_transactions_after_ms(snapshot.state, now_ms),
@@ -85,12 +88,15 @@ def check_readable_checkpoint(log: LogFolder, files: tuple[LogFile, ...]) -> Non
             CheckpointFile(log.store.open_input(log.path_of(file)), file.name).close()
 
 
-def _check_published(listing: LogListing, version: int, url: str) -> None:
-    if version not in listing.commits and listing.head_version != version:
-        raise CorruptLogError(
+def _published(listing: LogListing, version: int, url: str) -> LogFile:
+    ending = [file for file in listing.compactions if file.end_version == version]
+    found = listing.commits.get(version) or next(iter(ending), None)
+    if found is None or (version not in listing.commits and listing.head_version != version):
+        raise LogChangedError(
             f"Version {version} is not in the log of {url}, so no checkpoint of it may be written.",
             hint="Run the command again: the log changed meanwhile.",
         )
+    return found
 
 
 def _retention_ms(state: TableState) -> int:

@@ -42,7 +42,7 @@ class CleanupResult:
         files: Names relative to `_delta_log`, sidecars among them.
         size_bytes: Of these.
         leftovers: Unfinished files of writers that died.
-        oldest_version: As in the plan.
+        oldest_version: As in the plan; None where its checkpoint is gone, and nothing was deleted.
         reason: Why nothing, or no more, was deleted.
     """
 
@@ -51,6 +51,12 @@ class CleanupResult:
     leftovers: int
     oldest_version: int | None
     reason: str
+
+
+LOG_CHANGED = "The log changed since it was looked at."
+NOTHING_CLEANED = CleanupResult(
+    files=(), size_bytes=0, leftovers=0, oldest_version=None, reason=LOG_CHANGED
+)
 
 
 class LogCleanup:
@@ -150,25 +156,49 @@ class LogCleanup:
                 pass
 
     async def apply(self, plan: CleanupPlan) -> CleanupResult:
-        """Delete what was planned, then sidecars and leftovers that nobody names.
+        """Delete what was planned and is still the same, then sidecars and leftovers.
 
         Raises:
             StorageError: A file cannot be deleted; what is to be kept is whole nevertheless.
         """
-        await self._delete(plan.files)
+        files = await self._still_there(plan)
+        if files is None:
+            return NOTHING_CLEANED
+        await self._delete(files)
         sidecars = await self.unnamed_sidecars()
         await self._delete(sidecars)
-        before = midnight_before(self._clock.now_ms() - DAY_MS)
-        folders = (self._reader.path, f"{self._reader.path}/{SIDECAR_FOLDER}")
-        leftovers = [await sweep(self._reader.store, folder, before) for folder in folders]
-        deleted = (*plan.files, *sidecars)
+        leftovers = await self.sweep()
+        deleted = (*files, *sidecars)
         return CleanupResult(
             files=tuple(file.name for file in deleted),
             size_bytes=sum(file.size_bytes for file in deleted),
-            leftovers=sum(leftovers),
+            leftovers=leftovers,
             oldest_version=plan.oldest_version,
-            reason=plan.reason,
+            reason=plan.reason if files or not plan.files else LOG_CHANGED,
         )
+
+    async def sweep(self) -> int:
+        """Delete unfinished files that nobody has written to for a day; return how many.
+
+        Raises:
+            StorageError: One cannot be deleted.
+        """
+        before = midnight_before(self._clock.now_ms() - DAY_MS)
+        folders = (self._reader.path, f"{self._reader.path}/{SIDECAR_FOLDER}")
+        return sum([await sweep(self._reader.store, folder, before) for folder in folders])
+
+    async def _still_there(self, plan: CleanupPlan) -> list[LogFile] | None:
+        """Return the planned files that are what they were: another table may be here by now.
+
+        None where the checkpoint that stands for them is gone.
+        """
+        if not plan.files:
+            return []
+        found = await self._list()
+        if plan.oldest_version not in LogListing.of(found).checkpoints:
+            return None
+        unchanged = frozenset(found)
+        return [file for file in plan.files if file in unchanged]
 
     async def _delete(self, files: Sequence[LogFile]) -> None:
         # Where a batch went only in part, every version before the checkpoint that is kept either

@@ -38,6 +38,9 @@ from tailerd.storage.locate import locate
 
 T = TypeVar("T")
 
+GAP_PATIENCE_SECONDS = 0.5
+"""Folders and stores exist that show a file later than the one written after it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitBody:
@@ -98,7 +101,8 @@ class LogReader(LogFolder):
             with_files: Whether to index live files and validate the version checksum.
 
         Raises:
-            NotATableError, MissingVersionError: The version is not there.
+            NotATableError, MissingVersionError: The version is not there. That one in the middle
+                is not there is believed after a second look.
             TornCommitError, CorruptLogError, ChecksumMismatchError: The log is damaged.
             UnsupportedFeatureError: The table may not be read by this release.
         """
@@ -142,13 +146,21 @@ class LogReader(LogFolder):
         listing = await self._list_for(version)
         excluded: set[str] = set()
         damage: CorruptLogError | None = None
+        awaited: int | None = None
         while True:
             try:
                 segment = LogSegment.for_version(
                     listing, version, place=self.url, excluded=frozenset(excluded)
                 )
             except TableError as error:
-                raise damage or error from error
+                lacking = listing.gap(version, frozenset(excluded))
+                if lacking is None or lacking == awaited:
+                    raise damage or error from error
+                # A folder that is listed while it grows may show a file and not the one before.
+                awaited = lacking
+                await asyncio.sleep(GAP_PATIENCE_SECONDS)
+                listing = await self._list_again(version, excluded)
+                continue
             try:
                 snapshot = await self._replay(segment, with_files)
             except DamagedCheckpointError as error:
@@ -157,12 +169,16 @@ class LogReader(LogFolder):
                 listing = await self.list_log()
             except FileMissingError:
                 # Cleanup removes commits while they are read: what is there now tells more.
-                before, listing = listing, await self._list_for(version)
-                if listing.commits == before.commits:
+                before, listing = listing, await self._list_again(version, excluded)
+                if listing == before:
                     raise
             else:
                 snapshot.state.check_log()
                 return snapshot, segment
+
+    async def _list_again(self, version: int | None, excluded: set[str]) -> LogListing:
+        # Without the checkpoint of the hint it matters what lies before.
+        return await (self.list_log() if excluded else self._list_for(version))
 
     async def _list_for(self, version: int | None) -> LogListing:
         start = 0

@@ -32,10 +32,11 @@ from tailerd.delta.protocol.log_path import (
     compaction_name,
     parse_log_path,
 )
-from tailerd.delta.protocol.other_actions import StateAction
+from tailerd.delta.protocol.other_actions import StateAction, applications_of
 from tailerd.delta.protocol.snapshot import Snapshot, TableState
 from tailerd.delta.protocol.version_checksum_body import checksum_body
 from tailerd.delta.protocol.writer_features import check_maintainable, supports_v2_checkpoints
+from tailerd.delta.publication import publish, withdraw
 from tailerd.delta.sidecar_writer import SidecarWriter
 from tailerd.delta.v2_manifest import ManifestKind
 from tailerd.errors import (
@@ -43,13 +44,12 @@ from tailerd.errors import (
     CorruptLogError,
     FileExistsAlreadyError,
     FileMissingError,
+    LogChangedError,
     MissingVersionError,
 )
 from tailerd.storage.volatile import put_volatile
 
 Outcome = Literal["written", "already_there"]
-
-WITHDRAW_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +121,8 @@ class LogWriter:
         Raises:
             UnsupportedFeatureError: The table asks of its writers what this release cannot do.
             MissingVersionError, FileMissingError: Commits of the snapshot are gone from the log.
-            CorruptLogError: The log is damaged, or changed meanwhile.
+            CorruptLogError: The log is damaged.
+            LogChangedError: It changed meanwhile, or another table took its place.
             StorageError: A file cannot be written; nothing a reader would see is left.
         """
         basis = await basis_of(self.reader, snapshot, self._clock.now_ms())
@@ -130,21 +131,21 @@ class LogWriter:
         source = CheckpointSource(self.reader, snapshot, basis.commits, basis.removed_after_ms)
         await source.prepare()
         others = tuple(source.others.of_checkpoint(basis.transactions_after_ms))
+        assert basis.published is not None
         if supports_v2_checkpoints(snapshot.state):
-            return await self._write_v2(source, others, manifest)
-        return await self._write_v1(source, others)
+            return await self._write_v2(source, others, basis.published, manifest)
+        return await self._write_v1(source, others, basis.published)
 
     # ------------------------------------------------------------------ V1
 
     async def _write_v1(
-        self, source: CheckpointSource, others: Sequence[StateAction]
+        self, source: CheckpointSource, others: Sequence[StateAction], published: LogFile
     ) -> CheckpointResult:
         snapshot, written = source.snapshot, WrittenRows()
         file = _log_file(checkpoint_name(snapshot.version))
+        path = self.reader.path_of(file)
         columns = CheckpointColumns(source.form, others)
-        async with CheckpointOutput(
-            self.reader.store, self.reader.path_of(file), columns, written
-        ) as output:
+        async with CheckpointOutput(self.reader.store, path, columns, written) as output:
             await output.write_others()
             async for removes in source.stored_removes(snapshot.checkpoint_files):
                 await output.write_removes(removes)
@@ -157,7 +158,7 @@ class LogWriter:
                 await output.write_adds(new)
             check_complete(snapshot, output.adds)
             try:
-                await output.finish()
+                await publish(self.reader, path, published, output.finish)
             except FileExistsAlreadyError:
                 return self._lost_to((file,), snapshot.version)
             rows, size_bytes = output.rows, output.size_bytes
@@ -168,7 +169,9 @@ class LogWriter:
             files=(file.name,),
             size_bytes=size_bytes,
             add_files=output.adds,
-            rebased=snapshot.rebased(((file, 0),), written.keys(), written.rows()),
+            rebased=snapshot.rebased(
+                ((file, 0),), written.keys(), written.rows(), applications_of(others)
+            ),
             is_hinted=is_hinted,
         )
 
@@ -180,13 +183,21 @@ class LogWriter:
     # ------------------------------------------------------------------ V2
 
     async def _write_v2(
-        self, source: CheckpointSource, others: Sequence[StateAction], kind: ManifestKind
+        self,
+        source: CheckpointSource,
+        others: Sequence[StateAction],
+        published: LogFile,
+        kind: ManifestKind,
     ) -> CheckpointResult:
         snapshot = source.snapshot
         sidecars = SidecarWriter(source, self.reader, self._clock, self._new_uuid)
         await sidecars.write()
-        check_complete(snapshot, sidecars.adds)
-        manifest = await sidecars.write_manifest(others, kind)
+        try:
+            check_complete(snapshot, sidecars.adds)
+        except LogChangedError:
+            await sidecars.withdraw()
+            raise
+        manifest = await sidecars.write_manifest(others, published, kind)
         is_hinted = await self.write_hint(
             snapshot.version,
             manifest.actions + sidecars.adds + sidecars.removes,
@@ -200,7 +211,9 @@ class LogWriter:
             size_bytes=manifest.size_bytes + sum(file.size_bytes for file in sidecars.new_files),
             reused_files=tuple(part.file.name for part in sidecars.plan.reused),
             add_files=sidecars.adds,
-            rebased=sidecars.rebased(_log_file(manifest.name, manifest.size_bytes)),
+            rebased=sidecars.rebased(
+                _log_file(manifest.name, manifest.size_bytes), applications_of(others)
+            ),
             is_hinted=is_hinted,
         )
 
@@ -253,19 +266,15 @@ class LogWriter:
                 is_compaction_of, found, commits, self.reader.url
             )
         except BaseException:
-            await self._withdraw(path)
+            await withdraw(self.reader, path)
             raise
         if not is_right:
-            await self._withdraw(path)
+            await withdraw(self.reader, path)
             raise CorruptLogError(
                 f"{name} was read again and is not what its commits add up to, and was withdrawn.",
                 hint="The storage may be failing, or a commit is illegal: inspect the range.",
             )
         return FileResult(name=name, outcome="written", size_bytes=len(body))
-
-    async def _withdraw(self, path: str) -> None:
-        async with asyncio.timeout(WITHDRAW_SECONDS):
-            await self.reader.store.delete(path)
 
     async def write_checksum(
         self, snapshot: Snapshot, info: CommitInfo | None = None
@@ -329,10 +338,10 @@ def check_complete(snapshot: Snapshot, adds: int) -> None:
     """Compare the files found again with the index.
 
     Raises:
-        CorruptLogError: They are more or fewer.
+        LogChangedError: They are more or fewer.
     """
     if adds != snapshot.num_files:
-        raise CorruptLogError(
+        raise LogChangedError(
             f"Version {snapshot.version} has {snapshot.num_files} files, and {adds} were found"
             " again for its checkpoint: the log changed while it was read, or a commit adds one"
             " file twice.",

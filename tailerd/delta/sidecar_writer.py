@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import aclosing
 
 import numpy as np
@@ -28,11 +28,13 @@ from tailerd.delta.protocol.log_path import (
 from tailerd.delta.protocol.other_actions import StateAction
 from tailerd.delta.protocol.sidecar_plan import SIDECAR_FILES, SidecarPlan, StoredPart
 from tailerd.delta.protocol.snapshot import Snapshot
+from tailerd.delta.publication import withdraw
 from tailerd.delta.stored_removes import remove_keys
 from tailerd.delta.v2_manifest import (
     Manifest,
     ManifestContents,
     ManifestKind,
+    withdraw_sidecars,
     write_manifest,
 )
 
@@ -97,15 +99,16 @@ class SidecarWriter:
             await self._write_adds(source.new_adds())
             await self._close()
         except BaseException:
-            await self._withdraw()
+            await self.withdraw()
             raise
 
-    async def _withdraw(self) -> None:
+    async def withdraw(self) -> None:
         """Delete what was written: nobody was told of it."""
         if self._open is not None:
             await self._open.__aexit__()
-        for file in self.new_files:
-            await self._log.store.delete(self._log.path_of(file))
+            # It may be there, and only the answer was lost.
+            await withdraw(self._log, self._open.path)
+        await withdraw_sidecars(self._log, self.new_files)
 
     def _stored_parts(self) -> list[StoredPart]:
         rows = self._source.live_rows
@@ -189,15 +192,18 @@ class SidecarWriter:
         self.adds += output.adds
         self.removes += output.removes
 
-    async def write_manifest(self, others: Iterable[StateAction], kind: ManifestKind) -> Manifest:
+    async def write_manifest(
+        self, others: Iterable[StateAction], published: LogFile, kind: ManifestKind
+    ) -> Manifest:
         """Write the manifest.
 
         Raises:
-            CorruptLogError: A reused sidecar was deleted meanwhile; the manifest is withdrawn.
+            LogChangedError: As `v2_manifest.write_manifest`.
             StorageError: It cannot be written.
         """
         contents = ManifestContents(
             version=self._source.snapshot.version,
+            published=published,
             others=others,
             reused=[part.file for part in self.plan.reused],
             new=self.new_files,
@@ -206,7 +212,7 @@ class SidecarWriter:
             self._log, contents, self._new_uuid, kind=kind, form=self._source.form
         )
 
-    def rebased(self, manifest: LogFile) -> Snapshot | None:
+    def rebased(self, manifest: LogFile, applications: Collection[str]) -> Snapshot | None:
         """Return the snapshot based on this checkpoint.
 
         None where too many numbers of rows are those of sidecars that are gone: a snapshot that is
@@ -217,4 +223,5 @@ class SidecarWriter:
         reused = tuple((part.file, part.first_row) for part in self.plan.reused)
         # The manifest has no rows of files; any place outside the others' is right.
         files = ((manifest, self._next_row), *reused, *self._first_rows)
-        return self._source.snapshot.rebased(files, self._written.keys(), self._written.rows())
+        keys, rows = self._written.keys(), self._written.rows()
+        return self._source.snapshot.rebased(files, keys, rows, applications)

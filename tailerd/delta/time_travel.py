@@ -39,6 +39,8 @@ class TimeAxis:
         """
         snapshot, _ = await reader.open_listed(with_files=False)
         listing = await reader.list_log()
+        # Newer ones may show in another order than they were written in.
+        commits = {v: file for v, file in listing.commits.items() if v <= snapshot.version}
         configuration = snapshot.state.metadata.configuration
         start = start_ms = None
         if snapshot.state.has_in_commit_timestamps:
@@ -47,8 +49,8 @@ class TimeAxis:
         return cls(
             reader=reader,
             state=snapshot.state,
-            commits=listing.commits,
-            file_times=monotonic_file_times(listing.commits),
+            commits=commits,
+            file_times=monotonic_file_times(commits),
             in_commit_start=start,
             in_commit_start_ms=start_ms,
         )

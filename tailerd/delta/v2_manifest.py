@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -18,7 +19,8 @@ from tailerd.delta.protocol.checkpoint_columns import CheckpointColumns
 from tailerd.delta.protocol.checkpoint_form import CheckpointForm
 from tailerd.delta.protocol.log_path import LogFile, uuid_checkpoint_name
 from tailerd.delta.protocol.other_actions import StateAction
-from tailerd.errors import CorruptLogError, FileMissingError
+from tailerd.delta.publication import publish, withdraw
+from tailerd.errors import FileMissingError, LogChangedError
 
 ManifestKind = Literal["json", "parquet"]
 
@@ -42,12 +44,14 @@ class ManifestContents:
     """What a manifest says.
 
     Attributes:
+        published: The file that publishes the version.
         others: Actions that are no file actions.
         reused: Sidecars of an earlier checkpoint, which a cleanup may delete meanwhile.
         new: Sidecars written for this one.
     """
 
     version: int
+    published: LogFile
     others: Iterable[StateAction]
     reused: Sequence[LogFile]
     new: Sequence[LogFile]
@@ -74,33 +78,52 @@ async def write_manifest(
         form: Of the checkpoint's file actions, for the empty columns of a Parquet manifest.
 
     Raises:
-        CorruptLogError: A reused sidecar was deleted meanwhile; the manifest is withdrawn.
-        StorageError: It cannot be written.
+        LogChangedError: A reused sidecar was deleted meanwhile, or another table took the place of
+            this one; the manifest is withdrawn, and the new sidecars with it.
+        StorageError: It cannot be written; the new sidecars are withdrawn, unless the manifest may
+            be there and cannot be.
     """
     actions = contents.actions()
     name = uuid_checkpoint_name(contents.version, new_uuid(), extension=kind)
     path = f"{log.path}/{name}"
-    if kind == "json":
-        body = b"".join(msgspec.json.encode({key: value}) + b"\n" for key, value in actions)
-        await log.store.put(path, body, if_absent=True)
-        size_bytes = len(body)
-    else:
-        columns = CheckpointColumns(form, actions)
-        async with CheckpointOutput(log.store, path, columns, WrittenRows()) as output:
-            await output.write_others()
-            await output.finish()
-            size_bytes = output.size_bytes
+    try:
+        if kind == "json":
+            body = b"".join(msgspec.json.encode({key: value}) + b"\n" for key, value in actions)
+            put = partial(log.store.put, path, body, if_absent=True)
+            await publish(log, path, contents.published, put)
+            size_bytes = len(body)
+        else:
+            columns = CheckpointColumns(form, actions)
+            async with CheckpointOutput(log.store, path, columns, WrittenRows()) as output:
+                await output.write_others()
+                await publish(log, path, contents.published, output.finish)
+                size_bytes = output.size_bytes
+        await _check_reused(log, contents)
+    except BaseException as error:
+        # What failed may be the answer: sidecars go only after the manifest that names them. One
+        # that is still being put when this is cancelled may appear later, so that they stay.
+        await withdraw(log, path)
+        if isinstance(error, Exception):
+            await withdraw_sidecars(log, contents.new)
+        raise
+    return Manifest(name=name, size_bytes=size_bytes, actions=len(actions))
+
+
+async def withdraw_sidecars(log: LogFolder, files: Sequence[LogFile]) -> None:
+    """Delete sidecars that no manifest names, in bounded time."""
+    await withdraw(log, *(log.path_of(file) for file in files))
+
+
+async def _check_reused(log: LogFolder, contents: ManifestContents) -> None:
     try:
         for file in contents.reused:
             await log.store.head(log.path_of(file))
     except FileMissingError as error:
-        await log.store.delete(path)
-        raise CorruptLogError(
+        raise LogChangedError(
             f"A sidecar of the checkpoint before was deleted while the checkpoint of version"
             f" {contents.version} was written: {error}",
             hint="Run the command again.",
         ) from error
-    return Manifest(name=name, size_bytes=size_bytes, actions=len(actions))
 
 
 def _sidecar_body(file: LogFile) -> dict[str, object]:

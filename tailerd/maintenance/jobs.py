@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from tailerd.clock import Clock, SystemClock
@@ -17,7 +18,7 @@ from tailerd.delta.protocol.log_segment import LogListing
 from tailerd.delta.protocol.metadata_cleanup import CleanupPlan
 from tailerd.delta.protocol.snapshot import Snapshot, TableState
 from tailerd.delta.protocol.writer_features import check_maintainable
-from tailerd.errors import BugError
+from tailerd.errors import BugError, StorageError
 from tailerd.maintenance.checkpoint_process import checkpoint_by
 from tailerd.maintenance.held_snapshot import HeldSnapshot
 from tailerd.maintenance.needs import Needs
@@ -196,7 +197,15 @@ class TableMaintenance:
         request = CheckpointRequest(place=place, manifest=manifest, master=master, conf=conf)
         return await checkpoint_by("spark", request)
 
+    async def _sweep(self) -> None:
+        """Remove what writers that died left in a folder; in a bucket that takes requests."""
+        if self.reader.store.scheme == "file":
+            # Whoever may write but not delete here gets a checkpoint all the same.
+            with suppress(StorageError):
+                await self._cleanup.sweep()
+
     async def _checkpoint(self) -> JobResult:
+        await self._sweep()
         result = await self._write_checkpoint()
         self._held.replace(result.rebased)
         if result.outcome == "already_there":
@@ -222,24 +231,30 @@ class TableMaintenance:
         if needs.obstacle or (wanted is not None and wanted < oldest):
             # Pinned, or an offset moved back, since the plan was made.
             text = needs.obstacle or f"Version {wanted} is wanted by {needs.by} meanwhile."
-            return JobResult(
-                job="cleanup",
-                outcome="nothing_to_say",
-                version=oldest,
-                files=0,
-                size_bytes=0,
-                summary=f"Nothing was deleted. {text}",
-            )
+            return _nothing_deleted(oldest, text)
         result = await self._cleanup.apply(plan)
+        if not result.files and not result.leftovers:
+            return _nothing_deleted(oldest, result.reason)
         return JobResult(
             job="cleanup",
             outcome="deleted",
-            version=result.oldest_version or 0,
+            version=oldest,
             files=len(result.files) + result.leftovers,
             size_bytes=result.size_bytes,
             summary=f"Deleted {len(result.files)} files of {spell_bytes(result.size_bytes)}; the"
             f" oldest version is now {result.oldest_version}.",
         )
+
+
+def _nothing_deleted(oldest: int, why: str) -> JobResult:
+    return JobResult(
+        job="cleanup",
+        outcome="nothing_to_say",
+        version=oldest,
+        files=0,
+        size_bytes=0,
+        summary=f"Nothing was deleted. {why}",
+    )
 
 
 def _of_file(job: JobKind, name: str, outcome: str, size_bytes: int) -> JobResult:

@@ -36,8 +36,13 @@ from tailerd.delta.protocol.other_actions import OtherActions
 from tailerd.delta.protocol.sidecar_plan import SIDECAR_FILES, SidecarPlan, StoredPart
 from tailerd.delta.protocol.snapshot import Snapshot
 from tailerd.delta.protocol.version_checksum import parse_version_checksum
-from tailerd.delta.v2_manifest import ManifestContents, ManifestKind, write_manifest
-from tailerd.errors import CorruptLogError
+from tailerd.delta.v2_manifest import (
+    ManifestContents,
+    ManifestKind,
+    withdraw_sidecars,
+    write_manifest,
+)
+from tailerd.errors import LogChangedError, TailerdError
 from tailerd.spark.checkpoint_shuffle import WrittenSidecar, pieces_of, write_range
 from tailerd.spark.checkpoint_splits import LogSplit, commit_splits, part_splits
 from tailerd.spark.checkpoint_survey import (
@@ -91,7 +96,8 @@ class DistributedCheckpoints:
         Raises:
             UnsupportedFeatureError: The table has no V2 checkpoints, or must be left alone.
             MissingVersionError, FileMissingError: Commits of the snapshot are gone from the log.
-            CorruptLogError: The log is damaged, or changed meanwhile.
+            CorruptLogError: The log is damaged.
+            LogChangedError: It changed meanwhile, or another table took its place.
             StorageError: A file cannot be written; nothing a reader would see is left.
             EngineError: Spark failed.
         """
@@ -103,7 +109,11 @@ class DistributedCheckpoints:
         plan = _Plan(snapshot, basis)
         await self._survey(plan)
         written = await self._move(plan)
-        await self._check_complete(plan, written)
+        try:
+            await self._check_complete(plan, written)
+        except TailerdError:
+            await withdraw_sidecars(self._log, [each.file for each in written])
+            raise
         return await self._finish(plan, written, manifest)
 
     # ------------------------------------------------------------------ learning
@@ -203,7 +213,7 @@ class DistributedCheckpoints:
         """Compare the files with the version's checksum, where it has one.
 
         Raises:
-            CorruptLogError: They are more or fewer.
+            LogChangedError: They are more or fewer.
         """
         if not plan.basis.has_checksum:
             return
@@ -211,7 +221,7 @@ class DistributedCheckpoints:
         checksum = parse_version_checksum(body)
         adds = sum(part.adds or 0 for part in plan.reused) + sum(each.adds for each in written)
         if checksum is not None and checksum.num_files not in (None, adds):
-            raise CorruptLogError(
+            raise LogChangedError(
                 f"Version {plan.snapshot.version} has {checksum.num_files} files by its checksum,"
                 f" and {adds} were found for its checkpoint, which was not written.",
                 hint="Run the command again; if it says so again, the checksum or the log is"
@@ -222,9 +232,11 @@ class DistributedCheckpoints:
         self, plan: _Plan, written: Sequence[WrittenSidecar], kind: ManifestKind
     ) -> CheckpointResult:
         assert plan.form is not None
+        assert plan.basis.published is not None
         version, reused = plan.snapshot.version, [part.file for part in plan.reused]
         contents = ManifestContents(
             version=version,
+            published=plan.basis.published,
             others=plan.others.of_checkpoint(plan.basis.transactions_after_ms),
             reused=reused,
             new=[each.file for each in written],

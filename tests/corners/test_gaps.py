@@ -17,7 +17,9 @@ from tailerd.errors import (
     UnreadableDataFileError,
 )
 from tailerd.sources.delta.source import DeltaChangeSource
+from tailerd.storage.local import LocalStore
 from tests.corners.feed import EVERYTHING, ONE_FILE, Commands, batches_of, changes, rows_of, told
+from tests.doubles.faulty_store import FaultyStore
 from tests.doubles.sim_clock import SimClock
 from tests.tables.builder import CDF, TableBuilder
 
@@ -251,3 +253,24 @@ async def test_row_51_a_line_that_is_no_action_is_named_by_its_number(
     table.append([{"id": 9, "name": ""}])
     with pytest.raises(CorruptLogError, match=f"Line 2 of {1:020}.json"):
         await changes(tmp_path, "1")
+
+
+async def test_row_20_a_start_that_one_listing_does_not_show_is_there(tmp_path: Path) -> None:
+    table = numbered(tmp_path, 5)
+    store = FaultyStore(LocalStore())
+    source = await DeltaChangeSource.open(str(tmp_path), wrap_store=lambda _: store)
+    store.hide_from_listings(table.commit_path(3).name)
+    assert (await source.initial_offset("3")).version == 3
+
+
+async def test_row_20_opened_by_a_listing_with_a_hole_a_pipeline_loses_no_row(
+    tmp_path: Path,
+) -> None:
+    table = numbered(tmp_path, 5)
+    store = FaultyStore(LocalStore())
+    store.hide_from_listings(table.commit_path(3).name)
+    source = await DeltaChangeSource.open(str(tmp_path), wrap_store=lambda _: store)
+    start = await source.initial_offset("0")
+    end = await source.latest_offset(start, EVERYTHING)
+    found = [row["id"] for row in rows_of(await batches_of(source, start, end))]
+    assert found == [0, 1, 2, 3, 4]

@@ -207,3 +207,30 @@ def test_rows_of_a_held_snapshot_are_found_after_many_checkpoints(table: TableBu
                 await held.check()
 
     asyncio.run(long_life())
+
+
+@pytest.mark.parametrize("policy", ["classic", "v2"])
+async def test_a_transaction_that_expired_is_not_missed_by_the_next_checkpoint(
+    tmp_path: Path, policy: str
+) -> None:
+    table = TableBuilder(
+        tmp_path,
+        reader_features=["v2Checkpoint"],
+        properties={
+            "delta.setTransactionRetentionDuration": "interval 1 days",
+            "delta.checkpointPolicy": policy,
+        },
+    )
+    table.create({"txn": {"appId": "old", "version": 1, "lastUpdated": NOW}}, add("a"))
+    held = Held(table)
+    for day, kept in enumerate((["old"], [], [], ["old"])):
+        table.commit(add(f"b{day}"))
+        if day == 3:
+            time = held.clock.now_ms() + 2 * DAY
+            table.commit({"txn": {"appId": "old", "version": 2, "lastUpdated": time}})
+        assert (await held.checkpoint()).outcome == "written"
+        assert held.snapshot is not None
+        assert list(held.snapshot.transactions) == kept
+        opened = await held.reader.open()
+        assert list(opened.transactions) == kept
+        held.clock.jump_wall(2 * DAY)

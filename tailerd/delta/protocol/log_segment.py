@@ -76,6 +76,27 @@ class LogListing:
         """The oldest commit that is still there."""
         return min(self.commits) if self.commits else None
 
+    def gap(self, version: int | None = None, excluded: frozenset[str] = frozenset()) -> int | None:
+        """Return the first commit that lacks on the way to a version (None: the newest).
+
+        None where none lacks, and where the log was cut off behind what is asked for: it is an
+        older version, or its checkpoint is damaged.
+
+        Args:
+            excluded: As `LogSegment.for_version`.
+        """
+        head = self.head_version
+        if head is None or (version is not None and version > head):
+            return None
+        target = head if version is None else version
+        checkpoint = _newest_checkpoint(self, target, excluded)
+        after = checkpoint[0].version if checkpoint else -1
+        _, lacking = _chain(self, after, target, excluded)
+        is_cut_off = (
+            not checkpoint and lacking is not None and lacking < (self.earliest_commit or 0)
+        )
+        return None if is_cut_off and (excluded or version is not None) else lacking
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSegment:
@@ -159,6 +180,16 @@ def _newest_checkpoint(
 def _commits(
     listing: LogListing, after: int, target: int, excluded: frozenset[str]
 ) -> tuple[LogFile, ...]:
+    chosen, lacking = _chain(listing, after, target, excluded)
+    if lacking is not None:
+        raise _missing(listing, after, lacking, target)
+    return tuple(chosen)
+
+
+def _chain(
+    listing: LogListing, after: int, target: int, excluded: frozenset[str]
+) -> tuple[list[LogFile], int | None]:
+    """Return files that lead on from `after`, and the first version that lacks before `target`."""
     chosen: list[LogFile] = []
     version = after + 1
     while version <= target:
@@ -168,10 +199,10 @@ def _commits(
             # instead: writers are known whose compactions lose removes.
             file = _compaction_from(listing.compactions, version, target, excluded)
         if file is None:
-            raise _missing(listing, after, version, target)
+            return chosen, version
         chosen.append(file)
         version = file.end_version + 1
-    return tuple(chosen)
+    return chosen, None
 
 
 def commits_between(

@@ -12,7 +12,7 @@ import msgspec
 from tailerd.delta.protocol.actions import UNREADABLE, Metadata, Protocol
 from tailerd.delta.protocol.full_actions import FullLine, JsonObject
 from tailerd.delta.protocol.snapshot import Snapshot
-from tailerd.errors import BugError, CorruptLogError
+from tailerd.errors import BugError, LogChangedError
 
 StateAction = tuple[str, JsonObject]
 """Name and body of an action."""
@@ -71,7 +71,7 @@ class OtherActions:
         """Compare with a snapshot of the same version, which was replayed another way.
 
         Raises:
-            CorruptLogError: They differ, so the log changed in between.
+            LogChangedError: They differ, so the log changed in between.
         """
         try:
             same = (
@@ -84,11 +84,16 @@ class OtherActions:
         except UNREADABLE:
             same = False
         if not same:
-            raise CorruptLogError(
+            raise LogChangedError(
                 f"The log of version {snapshot.version} was read twice and said two things: it"
                 " changed in between.",
                 hint="Run the command again.",
             )
+
+
+def applications_of(actions: Iterable[StateAction]) -> frozenset[str]:
+    """Return the applications whose transactions are among some actions."""
+    return frozenset(str(body["appId"]) for kind, body in actions if kind == "txn")
 
 
 def _no_nulls(body: JsonObject) -> JsonObject:

@@ -5,7 +5,7 @@ Protocol: PROTOCOL.md#action-reconciliation
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from tailerd.changefeed.change_task import TableSchema
@@ -212,6 +212,7 @@ class Snapshot:
         checkpoint_files: tuple[tuple[LogFile, int], ...],
         keys: KeyArray,
         rows: Origins,
+        applications: Collection[str],
     ) -> Snapshot:
         """Return this version based on a checkpoint that was written of it.
 
@@ -220,10 +221,14 @@ class Snapshot:
         Args:
             checkpoint_files: Files of the new checkpoint, each with the number of its first row.
             keys, rows: As `FileIndex.rebase`.
+            applications: Those whose transactions the new checkpoint has; of others they expired.
         """
         self.files.rebase(self.version, keys, rows)
         return replace(
             self,
+            transactions={
+                name: action for name, action in self.transactions.items() if name in applications
+            },
             checkpoint_version=self.version,
             checkpoint_files=checkpoint_files,
             compactions=(),

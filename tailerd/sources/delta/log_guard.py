@@ -12,7 +12,7 @@ from collections.abc import Set
 from contextlib import suppress
 
 from tailerd.clock import Clock
-from tailerd.delta.log_reader import LogReader
+from tailerd.delta.log_reader import GAP_PATIENCE_SECONDS, LogReader
 from tailerd.delta.protocol.log_path import LogFile
 from tailerd.delta.protocol.log_segment import LogListing
 from tailerd.delta.protocol.snapshot import Snapshot
@@ -24,8 +24,6 @@ from tailerd.errors import (
 )
 from tailerd.sources.delta.commit_window import CommitWindow
 from tailerd.sources.delta.listing_need import ListingNeed
-
-GAP_PATIENCE_SECONDS = 0.5
 
 FRESH_SECONDS = 1.0
 """So long an answer of the store counts without asking again; whoever is woken, asks."""

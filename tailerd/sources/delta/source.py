@@ -5,6 +5,7 @@ Protocol: PROTOCOL.md#change-data-files, #reader-requirements-for-addcdcfile
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ from tailerd.changefeed.change_task import ChangeMode, ChangeTask, TaskGroup
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.clock import Clock, SystemClock
-from tailerd.delta.log_reader import LogReader
+from tailerd.delta.log_reader import GAP_PATIENCE_SECONDS, LogReader
 from tailerd.delta.protocol.data_path import DataPaths, allowed_places
 from tailerd.delta.protocol.log_path import LogFile, LogFileKind
 from tailerd.delta.protocol.snapshot import TableState
@@ -193,6 +194,12 @@ class DeltaChangeSource:
 
     async def _at_version(self, version: int) -> Offset:
         listing = await self._guard.look_around(version)
+        if version not in listing.commits and (listing.earliest_commit or 0) < version < (
+            listing.head_version or 0
+        ):
+            # Nothing was cut off here: it may show late.
+            await asyncio.sleep(GAP_PATIENCE_SECONDS)
+            listing = await self._guard.look_around(version)
         head = max(self._head_version, listing.head_version or 0)
         if version > head + 1:
             raise MissingVersionError(

@@ -5,7 +5,8 @@ with one change file takes three requests: the commit, the next one's 404, the f
 a GET, a LIST, the checkpoint and the commits after it. The log is listed at the start, at a gap,
 when an event names a version that is not there, every 10 minutes, and in place of that 404 after
 a rest in which another table could have taken this one's place. `growth` shares the commits that
-are read one by one, and lists the log once a minute while it changes.
+are read one by one, and lists the log once a minute while it changes. A checkpoint asks twice for
+the commit it is of, before it appears and after; a cleanup lists the log to plan and to delete.
 
 How. The first GET of a bucket is the SDK's; the next ones repeat it with another key, signed and
 received by tailerd itself at a third of the CPU. Proxies of the environment, redirects and other

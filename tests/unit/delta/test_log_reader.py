@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -504,3 +505,69 @@ async def test_a_reader_may_be_made_of_a_place(tmp_path: Path) -> None:
     table = write_history(tmp_path)
     for place in (str(tmp_path), f"{tmp_path}/", tmp_path.as_uri()):
         assert_is(await LogReader.at(place).open(), table.state())
+
+
+class TestAListingThatShowsFilesOutOfOrder:
+    """A folder may show a file and not the one before, where both appear while it is listed."""
+
+    @pytest.mark.parametrize("version", [None, HEAD])
+    @pytest.mark.parametrize("kind", ["none", "classic"])
+    async def test_is_not_taken_for_a_gap(
+        self, tmp_path: Path, kind: CheckpointKind, version: int | None
+    ) -> None:
+        table = write_history(tmp_path)
+        write_checkpoint(table, kind, 4)
+        store = FaultyStore(LocalStore())
+        store.hide_from_listings(table.commit_path(HEAD - 1).name)
+        snapshot = await LogReader(store, str(tmp_path)).open(version)
+        assert_is(snapshot, table.state(HEAD))
+        assert store.count("list") == 2
+
+    async def test_may_do_so_again_with_another_file(self, tmp_path: Path) -> None:
+        table = write_history(tmp_path)
+        inner = FaultyStore(LocalStore())
+        inner.hide_from_listings(table.commit_path(HEAD - 1).name)
+        store = FaultyStore(inner)
+        store.hide_from_listings(table.commit_path(HEAD - 2).name, times=2)
+        inner.hide_from_listings(table.commit_path(HEAD - 3).name)
+        assert_is(await LogReader(store, str(tmp_path)).open(), table.state(HEAD))
+
+    async def test_is_believed_the_second_time(self, tmp_path: Path) -> None:
+        table = write_history(tmp_path)
+        table.commit_path(HEAD - 1).unlink()
+        store = FaultyStore(LocalStore())
+        with pytest.raises(MissingVersionError, match=f"Version {HEAD - 1} is missing"):
+            await LogReader(store, str(tmp_path)).open()
+        assert store.count("list") == 2
+
+    async def test_is_not_waited_for_where_the_log_was_cut_off(self, tmp_path: Path) -> None:
+        table = write_history(tmp_path)
+        write_checkpoint(table, "classic", 6)
+        for version in range(6):
+            table.commit_path(version).unlink()
+        store = FaultyStore(LocalStore())
+        with pytest.raises(MissingVersionError, match="cannot be rebuilt"):
+            await LogReader(store, str(tmp_path)).open(5)
+        assert store.count("list") == 1
+
+
+async def test_a_compaction_that_goes_while_it_is_read_is_replaced_by_the_next(
+    tmp_path: Path,
+) -> None:
+    table = write_history(tmp_path)
+    state = table.state(HEAD)
+    write_checkpoint(table, "classic", 4)
+    checkpoint = table.log / f"{4:020}.checkpoint.parquet"
+    unseen = checkpoint.rename(tmp_path / "unseen")
+    table.compact(0, 2)
+    for version in (0, 1, 2):
+        table.commit_path(version).unlink()
+
+    class Cleaned(LocalStore):
+        async def get_many(self, paths: Sequence[str]) -> list[bytes]:
+            if unseen.exists():
+                unseen.rename(checkpoint)
+                (table.log / f"{0:020}.{2:020}.compacted.json").unlink()
+            return await super().get_many(paths)
+
+    assert_is(await LogReader(Cleaned(), str(tmp_path)).open(), state)
