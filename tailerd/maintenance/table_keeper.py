@@ -176,8 +176,8 @@ class TableKeeper:
         self.found = (survey.state.metadata.id, survey.stats.version)
         if is_cleaning:
             self._tell_obstacle(survey.needs)
-            if not survey.cleanup.files:
-                self._cleaned_at = now
+            if not survey.cleanup.files and survey.cleanup_error is None:
+                self._cleaned_at, self._cleanup_attempt = now, 0
         if self._is_asked:
             self._is_asked = False
             survey = _as_asked(survey)
@@ -192,6 +192,8 @@ class TableKeeper:
                 due_reasons=tuple(each.reason for each in due),
             )
         )
+        if survey.cleanup_error is not None:
+            self._on_cleanup_error(survey.cleanup_error, now)
         return survey
 
     def _tell_obstacle(self, needs: Needs) -> None:
@@ -249,8 +251,12 @@ class TableKeeper:
 
     def _on_cleanup_error(self, error: TailerdError, began: float) -> None:
         self.error = error
-        self._hold_cleanup(_BACKOFF.wait_seconds(self._cleanup_attempt, self._random))
-        self._cleanup_attempt += 1
+        if isinstance(error, TableError) and not error.retryable:
+            # Nobody but an operator mends that.
+            self._hold_cleanup(self.kept.policies.cleanup.every_seconds)
+        else:
+            self._hold_cleanup(_BACKOFF.wait_seconds(self._cleanup_attempt, self._random))
+            self._cleanup_attempt += 1
         self._tell_failure("cleanup", error, began)
 
     async def _apply(self, survey: Survey, decision: Decision) -> JobResult:

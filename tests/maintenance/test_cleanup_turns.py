@@ -150,3 +150,50 @@ async def test_a_pipeline_that_does_not_tell_any_more_is_not_asked_every_second(
     needs.append(Needs(obstacle="orders has not told yet what it has delivered."))
     await turns.clock.sleep(EVERY)
     assert await turns.turn() is None
+
+
+async def test_a_damaged_checkpoint_stops_the_cleanup_and_nothing_else(tmp_path: Path) -> None:
+    table = expired(tmp_path)
+    [damaged] = table.log.glob(f"{7:020}.checkpoint*")
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    turns = turns_of(table, every_commits=3)
+    wait = await turns.turn()
+    assert turns.jobs() == ["checkpoint"]
+    [failed] = turns.of(events.MaintenanceFailed)
+    assert (failed.job, failed.error_code) == ("cleanup", "corrupt_log")
+    assert "version 7" in failed.hint
+    assert turns.keeper.error is not None
+    assert not turns.of(events.MaintenanceRefused)
+    assert commits_of(table)[0] == 0
+    # Nobody mends it within a second: it is told as rarely as it is looked for what has expired.
+    assert wait == 3600
+    for _ in range(24):
+        await turns.turn()
+        assert len(turns.of(events.MaintenanceFailed)) == 1
+        await turns.clock.sleep(3600)
+    await turns.turn()
+    assert len(turns.of(events.MaintenanceFailed)) == 2
+    damaged.unlink()
+    table.checkpoint(7)
+    await turns.clock.sleep(EVERY)
+    await turns.turn()
+    assert turns.jobs() == ["checkpoint", "cleanup"]
+    assert commits_of(table)[0] == 7
+
+
+async def test_a_storage_that_fails_while_a_cleanup_is_planned_stops_nothing_else(
+    tmp_path: Path,
+) -> None:
+    table = expired(tmp_path)
+    turns = turns_of(table, every_commits=3)
+    # Once before it opens the table, once behind that, and once for the plan.
+    turns.store.fail_nth(3, kind="list", path_part="_delta_log")
+    wait = await turns.turn()
+    assert turns.jobs() == ["checkpoint"]
+    [failed] = turns.of(events.MaintenanceFailed)
+    assert (failed.job, failed.error_code) == ("cleanup", StorageError.code)
+    assert wait is not None
+    assert wait < 60
+    await turns.clock.sleep(wait)
+    await turns.turn()
+    assert turns.jobs() == ["checkpoint", "cleanup"]
