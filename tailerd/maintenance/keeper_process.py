@@ -276,8 +276,6 @@ class KeeperProcess:
             case messages.Told():
                 event = messages.event_of(message)
                 self._jobs.hear(event)
-                if isinstance(event, events.LogSurveyed):
-                    self._attempt = 0
                 # What was let go meanwhile must not be shown again.
                 if not isinstance(event, _FIGURES) or event.table in self._wanted:
                     self._telemetry.emit(event)
@@ -286,6 +284,8 @@ class KeeperProcess:
                     self._telemetry.emit(events.StorageRequested(operation=operation, count=count))
             case messages.Ask(number=number, folder=folder):
                 self._say(messages.Answer(number=number, needs=self._needs(folder)))
+            case messages.TurnEnded():
+                self._attempt = 0
             case messages.Failed():
                 self.errors.append(messages.error_of(message))
 
