@@ -339,11 +339,23 @@ async def reset_offset(
     table = config.tables[name]
     source = await open_source(table, telemetry or Telemetry(), state.spool(name))
     offset = await source.initial_offset(to)
-    if config.engine_of(name) == "spark":
+    engine = config.engine_of(name)
+    if engine == "spark":
         reset_shared(config, name, offset)
-        return offset
-    async with opened_offset_store(config, name, state) as offsets:
-        await save_offset(offsets, name, offset, ChangeMode(table.changes), source)
+    else:
+        async with opened_offset_store(config, name, state) as offsets:
+            await save_offset(offsets, name, offset, ChangeMode(table.changes), source)
+    if telemetry is not None:
+        # A paused pipeline will not say so, and what it is to read must not be cleaned up.
+        telemetry.emit(
+            events.OffsetChosen(
+                table=name,
+                engine=engine,
+                version=offset.version,
+                is_resumed=False,
+                offset=offset.to_json(),
+            )
+        )
     return offset
 
 

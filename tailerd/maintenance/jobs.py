@@ -18,7 +18,7 @@ from tailerd.delta.protocol.log_segment import LogListing
 from tailerd.delta.protocol.metadata_cleanup import CleanupPlan
 from tailerd.delta.protocol.snapshot import Snapshot, TableState
 from tailerd.delta.protocol.writer_features import check_maintainable
-from tailerd.errors import BugError, StorageError
+from tailerd.errors import BugError, StorageError, TableError, TailerdError
 from tailerd.maintenance.checkpoint_process import checkpoint_by
 from tailerd.maintenance.held_snapshot import HeldSnapshot
 from tailerd.maintenance.needs import Needs
@@ -61,6 +61,7 @@ class Survey:
 
     Attributes:
         needs: What others want of it, as its cleanup was planned.
+        cleanup_error: Why none could be planned, which concerns no other job; None where it could.
     """
 
     stats: LogStats
@@ -68,6 +69,7 @@ class Survey:
     decisions: tuple[Decision, ...]
     cleanup: CleanupPlan
     needs: Needs = field(default_factory=Needs)
+    cleanup_error: TailerdError | None = None
 
 
 async def nobody() -> Needs:
@@ -124,14 +126,20 @@ class TableMaintenance:
         stats = stats_of(listing, snapshot)
         decisions = self.policies.decide(stats, self._clock.now_ms())
         plan = CleanupPlan(reason="It was not looked for what has expired.")
-        needs = Needs()
-        if with_cleanup and self.policies.cleanup.is_enabled:
-            needs = await self._all_needs()
+        needs, cleanup_error = Needs(), None
         if with_cleanup:
-            plan = await self._plan_cleanup(snapshot.state, needs)
+            try:
+                needs, plan = await self._plan_cleanup(snapshot.state)
+            except (TableError, StorageError) as error:
+                cleanup_error, plan = error, CleanupPlan(reason=str(error))
             decisions.append(_cleanup_decision(plan, self.policies.cleanup.is_enabled))
         return Survey(
-            stats=stats, state=snapshot.state, decisions=tuple(decisions), cleanup=plan, needs=needs
+            stats=stats,
+            state=snapshot.state,
+            decisions=tuple(decisions),
+            cleanup=plan,
+            needs=needs,
+            cleanup_error=cleanup_error,
         )
 
     async def _all_needs(self) -> Needs:
@@ -141,15 +149,16 @@ class TableMaintenance:
         pinned = await self._pins.needs(policy.wait_for_pins)
         return kept.and_also(pinned).and_also(await self._needs())
 
-    async def _plan_cleanup(self, state: TableState, needs: Needs) -> CleanupPlan:
+    async def _plan_cleanup(self, state: TableState) -> tuple[Needs, CleanupPlan]:
         policy = self.policies.cleanup
         if not policy.is_enabled:
-            return CleanupPlan(reason="Cleanup is not switched on.")
+            return Needs(), CleanupPlan(reason="Cleanup is not switched on.")
+        needs = await self._all_needs()
         if needs.obstacle:
-            return CleanupPlan(reason=needs.obstacle)
+            return needs, CleanupPlan(reason=needs.obstacle)
         if self.policies.paused_until_ms(self._clock.now_ms()) is not None:
-            return CleanupPlan(reason="The policy pauses at this time of the day.")
-        return await self._cleanup.plan(
+            return needs, CleanupPlan(reason="The policy pauses at this time of the day.")
+        return needs, await self._cleanup.plan(
             state,
             needs.from_version,
             wanted_by=needs.by,

@@ -28,6 +28,7 @@ class MaintenanceKeeper:
     Args:
         open_reader: Makes the reader of a place's log.
         ask_needs: Asks what pipelines want of a log folder, before each cleanup.
+        on_turn: Hears of each table that was seen through.
         is_once: Look at each table once, do what is due, and end.
 
     Attributes:
@@ -41,6 +42,7 @@ class MaintenanceKeeper:
         ask_needs: Callable[[str], Awaitable[Needs]],
         telemetry: Telemetry,
         clock: Clock,
+        on_turn: Callable[[str], None] = lambda _: None,
         is_once: bool = False,
     ) -> None:
         self.errors: list[TailerdError] = []
@@ -48,6 +50,7 @@ class MaintenanceKeeper:
         self._ask_needs = ask_needs
         self._telemetry = telemetry
         self._clock = clock
+        self._on_turn = on_turn
         self._is_once = is_once
         self._wanted: dict[str, KeptTable] = {}
         self._keepers: dict[str, TableKeeper] = {}
@@ -143,6 +146,7 @@ class MaintenanceKeeper:
         size = self._sizes.get(name)
         if size is not None and keeper.found is not None and not self._halt.is_set():
             waits.append(await size.look(*keeper.found))
+        self._on_turn(name)
         ended = self._clock.monotonic()
         again = min((wait for wait in waits if wait is not None), default=None)
         if again is None:

@@ -92,6 +92,7 @@ class KeeperProcess:
         # Below: shared with other threads, under the lock.
         self._lock = threading.Lock()
         self._readers_of: dict[str, list[str]] = {}
+        self._folder_of: dict[str, str] = {}
         self._offsets: dict[str, int] = {}
 
     # ------------------------------------------------------------------ what is to be maintained
@@ -100,14 +101,28 @@ class KeeperProcess:
         """Hear an event, from any thread: where pipelines stand bounds what is deleted."""
         match event:
             case events.OffsetChosen() | events.OffsetSaved():
+                self._stands(event.table, event.version)
+            case events.GapMet():
+                self._stands(event.table, event.end_version)
+            case events.PipelineStarted():
+                # What was true of the last run may have been reset, or be of another table.
                 with self._lock:
-                    is_first = event.table not in self._offsets
-                    self._offsets[event.table] = event.version
-                    loop = self._loop
-                if is_first and loop is not None and not loop.is_closed():
-                    loop.call_soon_threadsafe(self._wake_cleanups)
+                    self._offsets.pop(event.table, None)
+            case events.TableAltered():
+                with self._lock:
+                    self._offsets.pop(event.table, None)
+                    # What is told from here on is of the folder that `set_tables` names next.
+                    self._folder_of.pop(event.table, None)
             case _:
                 return
+
+    def _stands(self, name: str, version: int) -> None:
+        with self._lock:
+            is_first = name not in self._offsets
+            self._offsets[name] = version
+            loop = self._loop
+        if is_first and loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._wake_cleanups)
 
     def _wake_cleanups(self) -> None:
         """A pipeline told where it stands: cleanups may have waited for that."""
@@ -151,7 +166,13 @@ class KeeperProcess:
             self._readers_of = {}
             for name, folder in pipelines.items():
                 self._readers_of.setdefault(folder, []).append(name)
-            self._offsets = {n: v for n, v in self._offsets.items() if n in pipelines}
+            known, self._folder_of = self._folder_of, dict(pipelines)
+            self._offsets = {
+                name: version
+                for name, version in self._offsets.items()
+                # An offset of another table says nothing of the one that has its name now.
+                if name in pipelines and known.get(name, pipelines[name]) == pipelines[name]
+            }
         self._say(self._tables())
 
     @property
@@ -255,8 +276,6 @@ class KeeperProcess:
             case messages.Told():
                 event = messages.event_of(message)
                 self._jobs.hear(event)
-                if isinstance(event, events.LogSurveyed):
-                    self._attempt = 0
                 # What was let go meanwhile must not be shown again.
                 if not isinstance(event, _FIGURES) or event.table in self._wanted:
                     self._telemetry.emit(event)
@@ -265,6 +284,8 @@ class KeeperProcess:
                     self._telemetry.emit(events.StorageRequested(operation=operation, count=count))
             case messages.Ask(number=number, folder=folder):
                 self._say(messages.Answer(number=number, needs=self._needs(folder)))
+            case messages.TurnEnded():
+                self._attempt = 0
             case messages.Failed():
                 self.errors.append(messages.error_of(message))
 

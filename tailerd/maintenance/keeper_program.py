@@ -74,6 +74,7 @@ class _Program:
             ask_needs=self._ask_needs,
             telemetry=Telemetry([line.hear]),
             clock=SystemClock(),
+            on_turn=lambda name: line.say(messages.TurnEnded(table=name)),
             is_once=is_once,
         )
         self._is_told = asyncio.Event()

@@ -80,6 +80,12 @@ class Ask(_Message, frozen=True, kw_only=True):
     folder: str
 
 
+class TurnEnded(_Message, frozen=True, kw_only=True):
+    """A table was seen through: the process lives."""
+
+    table: str
+
+
 class Failed(_Message, frozen=True, kw_only=True):
     """A table could not be maintained, while each is looked at once."""
 
@@ -89,7 +95,7 @@ class Failed(_Message, frozen=True, kw_only=True):
 
 
 ToKeeper = SetTables | Ring | Maintain | Answer | Stop | Cancel
-FromKeeper = Told | Requested | Ask | Failed
+FromKeeper = Told | Requested | Ask | TurnEnded | Failed
 
 _ENCODER = msgspec.json.Encoder()
 _TO_KEEPER: msgspec.json.Decoder[ToKeeper] = msgspec.json.Decoder(ToKeeper)

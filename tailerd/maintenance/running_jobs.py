@@ -10,6 +10,7 @@ import random
 from tailerd.backoff import Backoff
 from tailerd.errors import MaintenanceProcessError
 from tailerd.maintenance.table_keeper import SURVEY
+from tailerd.maintenance.table_size import MEASURE
 from tailerd.telemetry import events
 
 _HOLD = Backoff(first_seconds=2.0, max_seconds=3600.0)
@@ -35,6 +36,9 @@ class RunningJobs:
             case events.LogSurveyed():
                 self._running = None
                 self._deaths.pop((event.table, SURVEY), None)
+            case events.TableMeasured() | events.GrowthUnavailable():
+                self._running = None
+                self._deaths.pop((event.table, MEASURE), None)
             case (
                 events.MaintenanceFailed()
                 | events.MaintenanceRefused()

@@ -14,10 +14,11 @@ from tailerd.errors import (
     ConditionalPutUnsupportedError,
     ConfigError,
     MaintenanceBusyError,
+    StorageError,
     TableError,
     TailerdError,
 )
-from tailerd.maintenance.jobs import Survey, TableMaintenance
+from tailerd.maintenance.jobs import JobResult, Survey, TableMaintenance
 from tailerd.maintenance.needs import Needs
 from tailerd.maintenance.plan import Policies
 from tailerd.maintenance.policies.base import Decision
@@ -99,8 +100,11 @@ class TableKeeper:
         self._lease = Lease(reader.store, reader.root, clock=clock)
         self._attempt = 0
         self._not_before = float("-inf")
-        self._cleaned_at = -float("inf")
+        # The last look for what has expired that left nothing undone.
+        self._cleaned_at = float("-inf")
         self._no_cleanup_before = float("-inf")
+        self._cleanup_attempt = 0
+        self._is_told_to_wait = False
         self._clocks: tuple[int, float] | None = None
         self._refusal = ""
         self._random = random.Random()
@@ -132,6 +136,7 @@ class TableKeeper:
                     break
                 await self._do(survey, decision)
         except MaintenanceBusyError as error:
+            self._hold_cleanup(LEASE_SECONDS)
             self._telemetry.emit(events.MaintenanceYielded(table=self._name, hint=str(error)))
             return LEASE_SECONDS
         except TailerdError as error:
@@ -163,15 +168,16 @@ class TableKeeper:
         )
 
     async def _survey(self, now: float) -> Survey:
-        cleanup = self.kept.policies.cleanup
-        again = max(self._cleaned_at + cleanup.every_seconds, self._no_cleanup_before)
-        is_time = cleanup.is_enabled and now >= again
-        is_cleaning = is_time and not (await self._needs()).obstacle
+        is_time = self._cleanup_wait() == 0
+        # It will ring when that has changed.
+        self._is_told_to_wait = is_time and bool((await self._needs()).obstacle)
+        is_cleaning = is_time and not self._is_told_to_wait
         survey = await self._work.survey(with_cleanup=is_cleaning)
         self.found = (survey.state.metadata.id, survey.stats.version)
         if is_cleaning:
-            self._cleaned_at = now
             self._tell_obstacle(survey.needs)
+            if not survey.cleanup.files and survey.cleanup_error is None:
+                self._cleaned_at, self._cleanup_attempt = now, 0
         if self._is_asked:
             self._is_asked = False
             survey = _as_asked(survey)
@@ -186,6 +192,8 @@ class TableKeeper:
                 due_reasons=tuple(each.reason for each in due),
             )
         )
+        if survey.cleanup_error is not None:
+            self._on_cleanup_error(survey.cleanup_error, now)
         return survey
 
     def _tell_obstacle(self, needs: Needs) -> None:
@@ -199,15 +207,59 @@ class TableKeeper:
                 )
             )
 
-    async def _do(self, survey: Survey, decision: Decision) -> None:
-        if decision.job == "checksum":
-            # Cheaper than taking turns for it, and a second one does no harm.
-            await self._apply(survey, decision)
-            return
-        async with self._lease.held():
-            await self._apply(survey, decision)
+    def _cleanup_wait(self) -> float | None:
+        """Return in how many seconds to look for what has expired; 0 for now, None for never."""
+        policies = self.kept.policies
+        if not policies.cleanup.is_enabled:
+            return None
+        at = max(self._cleaned_at + policies.cleanup.every_seconds, self._no_cleanup_before)
+        now_ms = self._clock.now_ms()
+        until_ms = policies.paused_until_ms(now_ms) or now_ms
+        return max(0.0, at - self._clock.monotonic(), (until_ms - now_ms) / 1000)
 
-    async def _apply(self, survey: Survey, decision: Decision) -> None:
+    def _hold_cleanup(self, seconds: float) -> None:
+        until = self._clock.monotonic() + seconds
+        self._no_cleanup_before = max(self._no_cleanup_before, until)
+
+    async def _do(self, survey: Survey, decision: Decision) -> None:
+        match decision.job:
+            case "checksum":
+                # Cheaper than taking turns for it, and a second one does no harm.
+                await self._apply(survey, decision)
+            case "cleanup":
+                await self._clean_up(survey, decision)
+            case _:
+                async with self._lease.held():
+                    await self._apply(survey, decision)
+
+    async def _clean_up(self, survey: Survey, decision: Decision) -> None:
+        """Clean up; what fails of that is tried again by itself and holds up no other job."""
+        began = self._clock.monotonic()
+        try:
+            async with self._lease.held():
+                result = await self._apply(survey, decision)
+        except ConditionalPutUnsupportedError:
+            raise
+        except (TableError, StorageError) as error:
+            self._on_cleanup_error(error, began)
+            return
+        if result.outcome == "deleted":
+            self._cleaned_at, self._cleanup_attempt = began, 0
+        else:
+            # Somebody wanted it meanwhile: that is another plan.
+            self._hold_cleanup(LEASE_SECONDS)
+
+    def _on_cleanup_error(self, error: TailerdError, began: float) -> None:
+        self.error = error
+        if isinstance(error, TableError) and not error.retryable:
+            # Nobody but an operator mends that.
+            self._hold_cleanup(self.kept.policies.cleanup.every_seconds)
+        else:
+            self._hold_cleanup(_BACKOFF.wait_seconds(self._cleanup_attempt, self._random))
+            self._cleanup_attempt += 1
+        self._tell_failure("cleanup", error, began)
+
+    async def _apply(self, survey: Survey, decision: Decision) -> JobResult:
         began = self._clock.monotonic()
         self._telemetry.emit(events.MaintenanceStarted(table=self._name, job=decision.job))
         result = await self._work.apply(survey, decision)
@@ -224,6 +276,7 @@ class TableKeeper:
                 hint=f"{result.summary} {decision.reason}",
             )
         )
+        return result
 
     def _on_error(self, job: str, error: TailerdError, began: float) -> float | None:
         self.error = error
@@ -242,16 +295,19 @@ class TableKeeper:
         wait = _BACKOFF.wait_seconds(self._attempt, self._random)
         self._attempt += 1
         self._not_before = now + wait
+        self._tell_failure(job, error, began)
+        return wait
+
+    def _tell_failure(self, job: str, error: TailerdError, began: float) -> None:
         self._telemetry.emit(
             events.MaintenanceFailed(
                 table=self._name,
                 job=job,
                 error_code=error.code,
                 hint=str(error),
-                duration_seconds=now - began,
+                duration_seconds=self._clock.monotonic() - began,
             )
         )
-        return wait
 
     def _rest(self, survey: Survey) -> float | None:
         now_ms = self._clock.now_ms()
@@ -260,10 +316,9 @@ class TableKeeper:
             for each in survey.decisions
             if each.due_ms is not None and not each.is_due
         ]
-        cleanup = self.kept.policies.cleanup
-        if cleanup.is_enabled and self._cleaned_at >= 0:
-            again = max(self._cleaned_at + cleanup.every_seconds, self._no_cleanup_before)
-            waits.append(max(0.0, again - self._clock.monotonic()))
+        cleanup = self._cleanup_wait()
+        if cleanup is not None and not self._is_told_to_wait:
+            waits.append(cleanup)
         return min([*waits, LONGEST_SLEEP_SECONDS]) if waits else None
 
 

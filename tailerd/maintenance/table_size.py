@@ -11,6 +11,8 @@ from tailerd.errors import TailerdError
 from tailerd.telemetry import Telemetry, events
 
 RETRY_SECONDS = 60.0
+MEASURE = "measure"
+"""What the look at a table's size is called among its jobs."""
 
 
 class MeasuredTable:
@@ -41,6 +43,8 @@ class MeasuredTable:
         now = self._clock.monotonic()
         if now < self._not_before:
             return self._not_before - now
+        # A table whose files are too many for this process is to be blamed for its end.
+        self._telemetry.emit(events.MaintenanceStarted(table=self._name, job=MEASURE))
         try:
             growth = await self._followed(table_id, version, now)
         except TailerdError as error:

@@ -55,6 +55,9 @@ class GrowthKeeper:
         self._heard: dict[str, _Heard] = {}
         self._dirty: dict[str, None] = {}
         self._maintained: set[str] = set()
+        # Names whose table is gone, or another: what `run` knows of them is to be dropped.
+        self._gone: set[str] = set()
+        # Below: of `run` alone.
         self._tables: dict[str, tuple[TableGrowth, int]] = {}
         self._failed_at: dict[str, float] = {}
         self._bell = asyncio.Event()
@@ -65,18 +68,38 @@ class GrowthKeeper:
         match event:
             case events.PipelineStarted():
                 with self._lock:
+                    known = self._heard.get(event.table)
+                    if known is not None and known.place != event.source:
+                        self._gone.add(event.table)
                     self._heard[event.table] = _Heard(place=event.source)
-                return
+            case events.TableRemoved():
+                self._forget(event.table)
             case events.OffsetSaved() | events.OffsetChosen() if event.offset:
                 self._learn(event.table, Offset.from_json(event.offset))
             case events.BacklogMeasured():
                 self._learn(event.table, None)
             case events.LogMaintained(job="checkpoint" | "cleanup", table=table):
                 with self._lock:
-                    self._maintained.add(table)
+                    if table in self._heard:
+                        self._maintained.add(table)
                 self._learn(table, None)
             case _:
                 return
+
+    def _forget(self, table: str) -> None:
+        with self._lock:
+            if self._heard.pop(table, None) is None:
+                return
+            self._dirty.pop(table, None)
+            self._maintained.discard(table)
+            self._gone.add(table)
+        self._ring()
+
+    def _ring(self) -> None:
+        with self._lock:
+            loop = self._loop
+        if loop is not None:
+            loop.call_soon_threadsafe(self._bell.set)
 
     def _learn(self, table: str, offset: Offset | None) -> None:
         with self._lock:
@@ -86,9 +109,7 @@ class GrowthKeeper:
             if offset is not None:
                 self._heard[table] = _after(known, offset)
             self._dirty[table] = None
-            loop = self._loop
-        if loop is not None:
-            loop.call_soon_threadsafe(self._bell.set)
+        self._ring()
 
     async def run(self) -> None:
         """Measure until cancelled."""
@@ -124,6 +145,10 @@ class GrowthKeeper:
     def _take_dirty(self) -> list[tuple[str, _Heard]]:
         now = self._clock.monotonic()
         with self._lock:
+            for name in self._gone:
+                self._tables.pop(name, None)
+                self._failed_at.pop(name, None)
+            self._gone.clear()
             names = dict.fromkeys(self._dirty)
             self._dirty.clear()
             names.update(
@@ -132,22 +157,32 @@ class GrowthKeeper:
             names.update(
                 {n: None for n, at in self._failed_at.items() if at + RETRY_SECONDS <= now}
             )
-            return [(name, self._heard[name]) for name in names]
+            return [(name, self._heard[name]) for name in names if name in self._heard]
+
+    def _emit(self, table: str, event: events.Event) -> None:
+        """Tell something of a table, unless it went while it was looked at."""
+        if self._is_there(table):
+            self._telemetry.emit(event)
+
+    def _is_there(self, table: str) -> bool:
+        with self._lock:
+            return table in self._heard and table not in self._gone
 
     async def _look_at(self, table: str, heard: _Heard) -> None:
         now = self._clock.monotonic()
         failed_at = self._failed_at.get(table)
-        if heard.next_version is None or (
-            failed_at is not None and now < failed_at + RETRY_SECONDS
-        ):
+        if heard.next_version is None or not self._is_there(table):
+            return
+        if failed_at is not None and now < failed_at + RETRY_SECONDS:
             return
         try:
             growth = await self._advanced(table, heard, heard.next_version)
         except TailerdError as error:
             self._tables.pop(table, None)
             self._failed_at[table] = now
-            self._telemetry.emit(
-                events.GrowthUnavailable(table=table, error_code=error.code, hint=str(error))
+            self._emit(
+                table,
+                events.GrowthUnavailable(table=table, error_code=error.code, hint=str(error)),
             )
             return
         self._failed_at.pop(table, None)
@@ -175,7 +210,8 @@ class GrowthKeeper:
         self._tell_commits(table, growth)
         if is_more:
             with self._lock:
-                self._dirty[table] = None
+                if table in self._heard:
+                    self._dirty[table] = None
             self._bell.set()
         return growth
 
@@ -184,12 +220,15 @@ class GrowthKeeper:
             if commit.metadata is not None:
                 self._tell_schema(table, commit.version, commit.timestamp_ms, commit.metadata)
             facts = {name: value for name, value in asdict(commit).items() if name != "metadata"}
-            self._telemetry.emit(events.CommitObserved(table=table, **facts))
+            self._emit(table, events.CommitObserved(table=table, **facts))
 
     def _tell_schema(self, table: str, version: int, at_ms: int, metadata: Metadata) -> None:
         columns = column_texts(parse_schema(metadata.schema_string))
-        self._telemetry.emit(
-            events.SchemaObserved(table=table, version=version, timestamp_ms=at_ms, columns=columns)
+        self._emit(
+            table,
+            events.SchemaObserved(
+                table=table, version=version, timestamp_ms=at_ms, columns=columns
+            ),
         )
 
     def _tell(self, table: str, growth: TableGrowth, heard: _Heard, next_version: int) -> None:
@@ -200,13 +239,14 @@ class GrowthKeeper:
                 files=pending.files + round(size.files * heard.snapshot_share),
                 bytes=pending.bytes + round(size.bytes * heard.snapshot_share),
             )
-        self._telemetry.emit(
+        self._emit(
+            table,
             events.TableMeasured(
                 table=table,
                 **asdict(size),
                 pending_files=None if pending is None else pending.files,
                 pending_bytes=None if pending is None else pending.bytes,
-            )
+            ),
         )
 
 

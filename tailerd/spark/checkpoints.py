@@ -43,7 +43,7 @@ def batch_end(checkpoint: Path, batch_id: int) -> str:
     try:
         # A version line, a line about the batch, then one line for each source.
         return path.read_text(encoding="utf-8").splitlines()[2]
-    except (OSError, IndexError) as error:
+    except (OSError, UnicodeDecodeError, IndexError) as error:
         raise OffsetError(f"Spark's checkpoint {path} cannot be read: {error}.") from error
 
 

@@ -45,7 +45,15 @@ def spark_offset(config: Config, name: str) -> Offset | None:
     assignments = Assignments(spark_folder(config))
     if assignments.find(name) is not None:
         return assignments.offset(name)
-    checkpoint = spark_folder(config) / name
+    return delivered_until(spark_folder(config) / name)
+
+
+def delivered_until(checkpoint: Path) -> Offset | None:
+    """Return the end of the newest batch of a query of one table that is done; None before it.
+
+    Raises:
+        OffsetError: The checkpoint cannot be read.
+    """
     done = logged_batches(checkpoint).committed
     return None if done is None else Offset.from_json(batch_end(checkpoint, done))
 

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 
 from tailerd.changefeed.change_task import ChangeType
 from tailerd.changefeed.offset import Offset
-from tailerd.telemetry.events import BacklogMeasured, DeliveryAcknowledged, Event, OffsetSaved
+from tailerd.telemetry.events import (
+    BacklogMeasured,
+    DeliveryAcknowledged,
+    Event,
+    OffsetChosen,
+    OffsetSaved,
+)
 
 ENGINE = "spark"
 OLDEST_MS = "oldest_undelivered_timestamp_ms"
@@ -69,6 +75,17 @@ def events_of(report: BatchReport, table: str, sink: str) -> list[Event]:
     if (head := _fields(report.head)) is not None:
         events.append(_backlog(table, version, head))
     return events
+
+
+def begins_at(table: str, offset: Offset) -> OffsetChosen:
+    """Return what is told before a query goes on: one with nothing to do reports nothing."""
+    return OffsetChosen(
+        table=table,
+        engine=ENGINE,
+        version=offset.version,
+        is_resumed=True,
+        offset=offset.to_json(),
+    )
 
 
 def _rows(report: BatchReport) -> dict[str, int]:

@@ -113,7 +113,7 @@ class PipelineStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetChosen:
-    """A pipeline knows where it begins: at a saved offset, or where `from` says.
+    """A pipeline knows where it begins: at a saved offset, or where `from` or a reset says.
 
     `offset` is its JSON text, empty where only the version is known.
     """

@@ -24,7 +24,7 @@ class LogSurveyed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceStarted:
-    """A job of log maintenance, or the look at the log before it (`survey`), begins."""
+    """A job of log maintenance begins, or a look at the log (`survey`) or the size (`measure`)."""
 
     table: str
     job: str
@@ -35,7 +35,7 @@ class MaintenanceProcessEnded:
     """The process that maintains logs died, and is started again; `hint` says why, and when.
 
     Attributes:
-        attempt: How often since it last did anything.
+        attempt: How often since it last saw a table through.
     """
 
     attempt: int

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from tailerd.clock import Clock
 from tailerd.telemetry import events
 
+_MEASURE = "measure"
+
 
 @dataclass(slots=True)
 class _Kept:
@@ -60,6 +62,8 @@ class MaintenanceBoard:
                     "code": event.error_code,
                     "message": event.hint,
                 }
+            case events.TableMeasured() | events.GrowthUnavailable():
+                self._measured(event.table)
             case events.MaintenanceYielded():
                 self._ended(event.table)
             case events.MaintenanceProcessEnded():
@@ -84,6 +88,12 @@ class MaintenanceBoard:
             "refused": kept.refused,
             "jobs": dict(kept.jobs),
         }
+
+    def _measured(self, table: str) -> None:
+        """Hear that the look at a table's size is over, or one that its pipeline had made."""
+        kept = self._tables.get(table)
+        if kept is not None and kept.running == _MEASURE:
+            self._ended(table).jobs.pop(_MEASURE, None)
 
     def _ended(self, table: str) -> _Kept:
         kept = self._kept(table)

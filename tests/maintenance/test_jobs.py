@@ -146,3 +146,18 @@ async def test_kept_versions_are_right_after_all_jobs(tmp_path: Path) -> None:
     shutil.copytree(table.folder, tmp_path / "after")
     whole, after = tmp_path / "whole", TableBuilder(tmp_path / "after")
     await asyncio.to_thread(assert_readable, after, whole, range(5, 40))
+
+
+async def test_a_survey_tells_why_nothing_can_be_cleaned_up_and_what_else_is_due(
+    tmp_path: Path,
+) -> None:
+    table = daily(tmp_path)
+    [damaged] = table.checkpoint(7)
+    damaged.write_bytes(b"PAR1 torn")
+    work = maintenance(table, Policies(cleanup=CleanupPolicy(is_enabled=True)))
+    survey = await work.survey()
+    assert [each.job for each in survey.decisions if each.is_due] == ["checkpoint"]
+    [cleanup] = [each for each in survey.decisions if each.job == "cleanup"]
+    assert "checkpoint of version 7" in cleanup.reason
+    assert survey.cleanup_error is not None
+    assert survey.cleanup_error.code == "corrupt_log"

@@ -230,6 +230,32 @@ async def test_killed_in_the_middle_of_a_job_it_is_told_started_again_and_done(
     }
 
 
+async def test_killed_while_a_table_is_measured_that_table_is_held(tmp_path: Path) -> None:
+    table, keeper = big_table(tmp_path / "big"), Kept()
+    big = KeptTable(
+        place=str(table.folder),
+        folder=str(table.log),
+        policies=Policies(checkpoint=CheckpointPolicy(every_commits=1000)),
+        is_alone=True,
+        is_measured=True,
+    )
+    keeper.process.set_tables({"big": big}, {})
+    async with keeper.running():
+        begun = events.MaintenanceStarted(table="big", job="measure")
+        await keeper.until(lambda: begun in keeper.told)
+        assert keeper.process.pid is not None
+        os.kill(keeper.process.pid, signal.SIGKILL)
+        await keeper.until(lambda: keeper.of(events.MaintenanceFailed))
+        await keeper.until(lambda: keeper.of(events.TableMeasured))
+    [failed] = keeper.of(events.MaintenanceFailed)
+    assert (failed.table, failed.job, failed.error_code) == (
+        "big",
+        "measure",
+        "maintenance_process",
+    )
+    assert "left alone" in failed.hint
+
+
 async def test_one_that_cannot_be_started_is_told_with_its_last_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -134,7 +134,7 @@ class Assignments:
         done = logged_batches(folder / CHECKPOINT_FOLDER).committed
         if done is None:
             return found.begin
-        end = GroupOffset.of(json.loads(batch_end(folder / CHECKPOINT_FOLDER, done)))
+        end = GroupOffset.from_json(batch_end(folder / CHECKPOINT_FOLDER, done))
         entry = end.tables.get(name)
         if entry is None or entry.generation != found.generation:
             return found.begin

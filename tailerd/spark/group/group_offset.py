@@ -8,6 +8,7 @@ table that joined, was reset or held back begins where the end says. Ends are nu
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -17,6 +18,7 @@ from tailerd.errors import OffsetError
 GroupFields = dict[str, object]
 
 _FORMAT = 1
+_RESTORE = "Restore the checkpoint folder from a copy."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +73,23 @@ class GroupOffset:
         }
 
     @classmethod
+    def from_json(cls, text: str) -> GroupOffset:
+        """Read the JSON text of what `fields` gave.
+
+        Raises:
+            OffsetError: As `of`, or it is damaged.
+        """
+        try:
+            fields = json.loads(text)
+        except ValueError:
+            fields = None
+        if not isinstance(fields, dict):
+            raise OffsetError(
+                f"The offset of a group of tables is damaged: {text[:120]!r}.", hint=_RESTORE
+            )
+        return cls.of(fields)
+
+    @classmethod
     def of(cls, fields: Mapping[str, object]) -> GroupOffset:
         """Read what `fields` gave.
 
@@ -91,7 +110,7 @@ class GroupOffset:
         except (KeyError, TypeError, ValueError) as error:
             raise OffsetError(
                 f"The offset of a group of tables is damaged: {error!r}.",
-                hint="Restore the checkpoint folder from a copy.",
+                hint=_RESTORE,
             ) from error
 
 

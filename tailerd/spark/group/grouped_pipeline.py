@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from tailerd.changefeed.offset import Offset
 from tailerd.config import TableConfig
-from tailerd.errors import TailerdError
+from tailerd.errors import OffsetError, TailerdError
 from tailerd.sinks.file_config import FileSinkConfig
 from tailerd.spark.engine import SparkEngine
 from tailerd.spark.file_writer import batch_prefix
@@ -15,7 +16,7 @@ from tailerd.spark.group.group_offset import GroupOffset
 from tailerd.spark.group.members import GroupTable
 from tailerd.spark.group.report import SourceReport, Standing, Trouble
 from tailerd.spark.group.table_group import TableGroup
-from tailerd.spark.progress import ENGINE
+from tailerd.spark.progress import ENGINE, begins_at
 from tailerd.telemetry import events
 
 _ATTEMPTS_ONCE = 5
@@ -54,6 +55,14 @@ class Groups:
             self._groups[found.group] = TableGroup(self.engine, found.group, folder)
         member = GroupTable(name=name, config=table, generation=found.generation, begin=found.begin)
         return self._groups[found.group], member
+
+    def delivered_until(self, name: str) -> Offset | None:
+        """Return where a table in a group goes on; None before its first batch. Blocking, short.
+
+        Raises:
+            OffsetError, StorageError: The state folder cannot be read.
+        """
+        return self._assignments.offset(name)
 
     async def close(self) -> None:
         """Cancel what still runs."""
@@ -120,6 +129,7 @@ class GroupedPipeline:
 
     async def _take_part(self) -> None:
         group, self.table = self._groups.place(self.table.name, self.table.config)
+        self._tell_begin()
         group.join(self)
         try:
             waits = [asyncio.ensure_future(each.wait()) for each in (self._stop, self._ended)]
@@ -132,6 +142,15 @@ class GroupedPipeline:
                 await group.leave(self)
         finally:
             group.drop(self)
+
+    def _tell_begin(self) -> None:
+        try:
+            offset = self._groups.delivered_until(self.table.name)
+        except OffsetError:
+            # Said by the query, if it cannot go on from there either.
+            return
+        if offset is not None:
+            self._telemetry.emit(begins_at(self.table.name, offset))
 
     def heard(self, report: SourceReport) -> None:
         """Pass on what is new of this table."""

@@ -271,8 +271,11 @@ class TableGroup:
         end = GroupOffset.of(json.loads(report.end))
         for name in end.begins:
             runner, hold = self._runners.get(name), self._holds.get(name)
-            is_held = hold is not None and hold.counts(end.tables[name])
-            if runner is not None and not is_held:
+            entry = end.tables[name]
+            is_held = hold is not None and hold.counts(entry)
+            # A batch that was planned before a reset says nothing of the life that began with it.
+            is_of_runner = runner is not None and runner.table.generation == entry.generation
+            if runner is not None and is_of_runner and not is_held:
                 runner.moved(end, report.duration_seconds)
 
     async def _hold_back(self, failure: TailerdError) -> bool:

@@ -15,7 +15,7 @@ from tailerd.assembly import reset_offset, saved_offset
 from tailerd.config import Config
 from tailerd.pipeline.state_place import FolderState
 from tailerd.spark.kept_offsets import spark_offset
-from tailerd.telemetry.events import OffsetSaved, PipelineFailed
+from tailerd.telemetry.events import OffsetChosen, OffsetSaved, PipelineFailed
 from tests.integration.spark.grouped import (
     Tables,
     arrow_lines,
@@ -182,6 +182,8 @@ def test_a_table_of_a_group_is_reset_and_the_others_stay(
         assert await saved_offset(config, "t0") == offset
         run = await run_to_heads(spark, config)
         assert [run.delivered(name) for name in tables] == [4, 0]
+        # One that has nothing to do says where it is too.
+        assert [[e.version for e in run.of(OffsetChosen, n)] for n in tables] == [[1], [3]]
         assert versions(lines(tmp_path, "t0")) == [0, 0, 1, 1, 2, 2, 1, 1, 2, 2]
         now = await saved_offset(config, "t0")
         assert now is not None

@@ -169,6 +169,11 @@ def test_a_stopped_daemon_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     again = Supervised(tmp_path, tables, "--once")
     assert again.ended() == 0, again.said()
     assert again.delivered("orders") == 1
+    # Told before the query starts: cleanup waits for it, also where there is nothing to deliver.
+    assert [(e["version"], e["is_resumed"]) for e in again.of("OffsetChosen", "orders")] == [
+        (4, True)
+    ]
+    assert not run.of("OffsetChosen", "orders")
     ids = [row["id"] for row in _json_rows(tmp_path / "out")]
     assert (sorted(ids[:6]), ids[6:]) == ([0, 1, 10, 11, 20, 21], [30, 40])
 

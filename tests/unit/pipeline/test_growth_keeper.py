@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -25,11 +25,18 @@ class Kept:
         self.told: list[events.Event] = []
         self.past: list[events.Event] = []
         self.clock = SimClock()
+        self.opened = 0
+        self.while_opening: Callable[[], None] = lambda: None
         self.keeper = GrowthKeeper(
-            lambda place: LogReader(*locate(place), with_rows=True),
+            self.open,
             telemetry=Telemetry([self.hear]),
             clock=self.clock,
         )
+
+    def open(self, place: str) -> LogReader:
+        self.opened += 1
+        self.while_opening()
+        return LogReader(*locate(place), with_rows=True)
 
     def hear(self, event: events.Event) -> None:
         is_past = isinstance(event, events.CommitObserved | events.SchemaObserved)
@@ -48,6 +55,22 @@ class Kept:
         self.keeper.handle(
             events.PipelineStarted(table="orders", source=str(place), sink="file", engine="arrow")
         )
+
+    def remove(self) -> None:
+        self.keeper.handle(
+            events.TableRemoved(table="orders", engine="arrow", path="", hint="It is gone.")
+        )
+
+    def holds(self) -> bool:
+        """Tell whether anything is kept of the table."""
+        keeper = self.keeper
+        kept = (keeper._heard, keeper._dirty, keeper._maintained, keeper._tables)
+        return any("orders" in each for each in (*kept, keeper._failed_at))
+
+    async def pass_time(self, seconds: float) -> None:
+        for _ in range(60):
+            await asyncio.sleep(0.002)
+            await self.clock.advance(seconds / 60)
 
     def save(self, table_id: str, version: int, phase: Phase = Phase.FOLLOW, at: int = 0) -> None:
         offset = Offset(table_id=table_id, version=Version(version), phase=phase, position=at)
@@ -215,3 +238,74 @@ async def test_a_checkpoint_of_our_own_is_seen_at_once(tmp_path: Path) -> None:
     assert isinstance(after, events.TableMeasured)
     assert (before.checkpoint_version, before.commits_since_checkpoint) == (None, 3)
     assert (after.checkpoint_version, after.commits_since_checkpoint) == (2, 0)
+
+
+async def test_a_table_that_is_removed_is_forgotten(tmp_path: Path) -> None:
+    table, table_id = table_of(tmp_path / "orders", 3)
+    kept = Kept()
+    async with kept.running():
+        kept.start(table.folder)
+        kept.save(table_id, 3)
+        assert isinstance(await kept.next_told(), events.TableMeasured)
+        kept.remove()
+        for version in (4, 5):
+            table.append(ROWS)
+            # An offset that was on its way.
+            kept.save(table_id, version)
+        before = len(kept.told) + len(kept.past)
+        await kept.pass_time(3 * RETRY_SECONDS)
+        assert len(kept.told) + len(kept.past) == before
+        assert not kept.holds()
+        # The name may come again, for another table.
+        other, other_id = table_of(tmp_path / "other", 2)
+        kept.start(other.folder)
+        kept.save(other_id, 2)
+        told = await kept.next_told()
+        assert isinstance(told, events.TableMeasured)
+        assert told.version == 1
+
+
+async def test_a_table_that_fails_and_is_removed_is_tried_no_more(tmp_path: Path) -> None:
+    kept = Kept()
+    kept.start(tmp_path)
+    kept.save("t", 1)
+    async with kept.running():
+        assert isinstance(await kept.next_told(), events.GrowthUnavailable)
+        kept.remove()
+        table_of(tmp_path, 1)
+        await kept.pass_time(3 * RETRY_SECONDS)
+        assert len(kept.told) == 1
+        assert not kept.holds()
+
+
+async def test_a_table_that_is_removed_while_it_is_looked_at_is_not_told(tmp_path: Path) -> None:
+    table, table_id = table_of(tmp_path, 3)
+    kept = Kept()
+    kept.start(table.folder)
+    kept.save(table_id, 3)
+    kept.while_opening = kept.remove
+    async with kept.running():
+        await kept.pass_time(RETRY_SECONDS)
+    assert kept.opened == 1
+    assert not kept.told
+    assert not kept.past
+    assert not kept.holds()
+
+
+async def test_a_name_that_means_a_copy_of_the_table_is_opened_at_its_new_place(
+    tmp_path: Path,
+) -> None:
+    table, table_id = table_of(tmp_path / "orders", 3)
+    kept = Kept()
+    async with kept.running():
+        kept.start(table.folder)
+        kept.save(table_id, 3)
+        await kept.next_told()
+        copy = TableBuilder(tmp_path / "copy", table_id=table_id)
+        for _ in range(4):
+            copy.append(ROWS)
+        kept.start(copy.folder)
+        kept.save(table_id, 4)
+        told = await kept.next_told()
+    assert isinstance(told, events.TableMeasured)
+    assert told.version == 3

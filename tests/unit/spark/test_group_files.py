@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailerd.changefeed.offset import Offset, Phase, Version
-from tailerd.config import TableConfig
+from tailerd.config import Config, TableConfig
 from tailerd.config.sections import read_sink
 from tailerd.errors import (
     BugError,
@@ -22,12 +22,17 @@ from tailerd.errors import (
     UnreadableDataFileError,
 )
 from tailerd.sinks.kafka.config import KafkaSinkConfig
+from tailerd.spark.engine import SparkEngine
 from tailerd.spark.group.assignments import Assignments, group_kind
 from tailerd.spark.group.group_offset import Entry, GroupOffset
+from tailerd.spark.group.grouped_pipeline import GroupedPipeline, Groups
 from tailerd.spark.group.holds import Hold, marked, read_holds, stands_at, unmarked, write_holds
 from tailerd.spark.group.members import GroupTable, Members
 from tailerd.spark.group.report import SourceReport, Standing, Trouble
+from tailerd.spark.group.table_group import TableGroup
+from tailerd.spark.progress import BatchReport
 from tailerd.spark.query_errors import error_of
+from tailerd.telemetry import Telemetry
 
 NAMES = st.text("abcXYZ09._-", min_size=1, max_size=8)
 OFFSETS = st.builds(
@@ -78,6 +83,36 @@ def test_the_offset_of_a_group_survives_as_the_same_text(
 def test_what_is_no_offset_of_a_group_is_refused(fields: dict[str, object]) -> None:
     with pytest.raises(OffsetError):
         GroupOffset.of(fields)
+
+
+@pytest.mark.parametrize("text", ["", "nul", "[1]", "3"])
+def test_the_text_of_an_offset_that_is_damaged_is_refused(text: str) -> None:
+    with pytest.raises(OffsetError, match="damaged"):
+        GroupOffset.from_json(text)
+
+
+async def test_a_batch_of_a_life_before_a_reset_moves_nothing(tmp_path: Path) -> None:
+    settings = {"tables": {"t": {"path": "/t", "sink": {"kind": "file", "path": "/out"}}}}
+    config = Config.model_validate(settings)
+    engine = SparkEngine(config, Telemetry(), once=False)
+    group = TableGroup(engine, "lines-001", tmp_path)
+    told: list[int] = []
+
+    class Runner(GroupedPipeline):
+        def moved(self, end: GroupOffset, duration_seconds: float) -> None:
+            told.append(end.tables["t"].generation)
+
+    runner = Runner(Groups(engine, 2), "t", config.tables["t"])
+    runner.table = GroupTable(name="t", config=config.tables["t"], generation=2)
+    group._runners["t"] = runner
+    for number, generation in ((1, 1), (2, 2)):
+        entry = Entry(offset=at(9), generation=generation, moved=number)
+        end = GroupOffset(number=number, tables={"t": entry}, begins={"t": at(9)})
+        text = json.dumps(end.fields())
+        group._progressed(
+            BatchReport(start="", end=text, head="", observed={}, duration_seconds=0.1)
+        )
+    assert told == [2]
 
 
 def test_a_hold_counts_until_a_later_batch_moves_the_table() -> None:
