@@ -47,6 +47,8 @@ class Fault(Enum):
     """Of several files in one request the first half is deleted, the others have an error."""
     NO_BATCHES = "no-batches"
     """The server knows no request that deletes several files; others pass."""
+    UNKNOWN = "501"
+    """The server does not know such a request."""
 
 
 _ERRORS = {
@@ -55,6 +57,7 @@ _ERRORS = {
     Fault.EXPIRED: (400, "ExpiredToken"),
     Fault.DENY: (403, "AccessDenied"),
     Fault.SKEW: (403, "RequestTimeTooSkewed"),
+    Fault.UNKNOWN: (501, "NotImplemented"),
 }
 _HEAD_LIMIT = 1 << 20
 

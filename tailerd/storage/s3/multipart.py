@@ -5,12 +5,21 @@ from __future__ import annotations
 import asyncio
 import secrets
 from concurrent.futures import Future
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
-from tailerd.errors import FileExistsAlreadyError, FileMissingError, StorageError
+from botocore.exceptions import ClientError
+
+from tailerd.errors import (
+    AccessDeniedError,
+    FileExistsAlreadyError,
+    FileMissingError,
+    StorageError,
+)
 from tailerd.storage.output import Output
 from tailerd.storage.s3.connection import Request, S3Client
+from tailerd.storage.s3.failures import is_unknown_operation
 from tailerd.storage.s3.io_thread import io_thread
 
 if TYPE_CHECKING:
@@ -25,6 +34,7 @@ class MultipartOutput(Output):
     """One file: below a part's size a single put, else an upload in parts.
 
     What a writer that dies leaves is not to be seen and costs money: `abort_old_uploads` ends it.
+    So it does with what is left where a writer may not abort: why it gave up counts, not that.
     """
 
     def __init__(self, store: S3Store, path: str) -> None:
@@ -87,7 +97,8 @@ class MultipartOutput(Output):
         try:
             await io_thread().run(self._finish(if_absent))
         except BaseException:
-            await self.discard()
+            with suppress(StorageError):
+                await self.discard()
             raise
         self._upload = ""
 
@@ -132,7 +143,8 @@ class MultipartOutput(Output):
     async def _abort(self, upload: str) -> None:
         for part in self._parts:
             part.cancel()
-        await abort_upload(self._store, self._path, upload)
+        with suppress(AccessDeniedError):
+            await abort_upload(self._store, self._path, upload)
 
     async def _call(self, work: Any) -> dict[str, object]:
         answer = await self._store.call(Request(doing="put", path=self._path), work)
@@ -157,21 +169,33 @@ async def abort_upload(store: S3Store, path: str, upload: str) -> None:
         await client.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload)
 
     try:
-        await store.call(Request(doing="put", path=path), work)
+        await store.call(Request(doing="abort an upload", path=path), work)
     except FileMissingError:
         return
 
 
 async def abort_old_uploads(store: S3Store, folder: str, before_ms: int) -> int:
-    """Abort uploads into a folder that began before a time, in ms since the epoch; count them."""
+    """Abort uploads into a folder that began before a time, in ms since the epoch; count them.
+
+    Raises:
+        AccessDeniedError: Uploads may not be listed, or not be aborted.
+        StorageError: As all requests.
+    """
     bucket, _, key = folder.partition("/")
     asked: dict[str, object] = {"Bucket": bucket, "Prefix": f"{key}/" if key else ""}
     aborted = 0
+
+    async def list_uploads(client: S3Client) -> dict[str, object]:
+        try:
+            return await client.list_multipart_uploads(**asked)
+        except ClientError as error:
+            if not is_unknown_operation(error):
+                raise
+            # A server that cannot list them is asked in vain, and has ways of its own.
+            return {}
+
     while True:
-        answer = await store.call(
-            Request(doing="list", path=folder),
-            lambda client: client.list_multipart_uploads(**asked),
-        )
+        answer = await store.call(Request(doing="list uploads", path=folder), list_uploads)
         for upload in cast(list[dict[str, Any]], answer.get("Uploads", [])):
             began: datetime = upload["Initiated"]
             if began.timestamp() * 1000 < before_ms:

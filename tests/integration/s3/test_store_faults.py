@@ -333,6 +333,42 @@ async def test_uploads_of_dead_writers_are_swept(
     assert [upload["Key"] for upload in left] == ["other/c"]
 
 
+@pytest.mark.parametrize(
+    ("is_refused", "right"),
+    [
+        (lambda seen: "uploads" in seen.query, "s3:ListBucketMultipartUploads"),
+        (lambda seen: seen.kind == "delete", "s3:AbortMultipartUpload"),
+    ],
+    ids=["list", "abort"],
+)
+async def test_a_sweep_that_is_refused_names_the_right_it_lacks(
+    store: S3Store,
+    proxy: FaultProxy,
+    bucket: str,
+    s3_moto: S3Server,
+    is_refused: Callable[[Seen], bool],
+    right: str,
+) -> None:
+    s3_moto.admin().create_multipart_upload(Bucket=bucket, Key="log/a")
+    proxy.choose = lambda seen: Fault.DENY if is_refused(seen) else None
+    with pytest.raises(AccessDeniedError, match=f"the right {right} for it"):
+        await store.sweep(f"{bucket}/log", 10**15)
+
+
+async def test_an_upload_that_may_not_be_aborted_hides_nothing_of_why_it_failed(
+    store: S3Store, proxy: FaultProxy, bucket: str
+) -> None:
+    await store.put(f"{bucket}/large", b"", if_absent=True)
+    output = open_output(store, f"{bucket}/large")
+    await asyncio.to_thread(output.write, b"x" * 9_000_000)
+    proxy.choose = lambda seen: Fault.DENY if seen.kind == "delete" else None
+    with pytest.raises(FileExistsAlreadyError):
+        await output.finish(if_absent=True)
+    given_up = open_output(store, f"{bucket}/larger")
+    await asyncio.to_thread(given_up.write, b"x" * 9_000_000)
+    await given_up.discard()
+
+
 async def test_many_files_are_deleted_with_one_request(
     store: S3Store, proxy: FaultProxy, bucket: str
 ) -> None:
