@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-
 from tailerd.errors import (
     AccessDeniedError,
     ConditionalPutUnsupportedError,
@@ -13,7 +11,8 @@ from tailerd.errors import (
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.output import OutputStore
 
-_PROBE = "_tailerd/.tailerd-probe-"
+_PROBE = "_tailerd/.tailerd-probe-rights"
+"""One name: where nothing may be deleted, one file stays however often it is asked."""
 
 
 async def missing_rights(
@@ -46,7 +45,7 @@ async def missing_rights(
     except AccessDeniedError as error:
         missing["get"] = error
     if is_written:
-        missing |= await _missing_writes(store, f"{root}/{_PROBE}{secrets.token_hex(8)}")
+        missing |= await _missing_writes(store, f"{root}/{_PROBE}")
     return missing
 
 

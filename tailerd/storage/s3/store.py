@@ -29,7 +29,7 @@ T = TypeVar("T")
 PUT_TOKEN = "tailerd-put"
 """Metadata that tells whose conditional put it was, where the answer was lost."""
 
-PROBE_PREFIX = ".tailerd-probe-"
+PROBE = ".tailerd-probe"
 
 
 def split(path: str) -> tuple[str, str]:
@@ -200,7 +200,11 @@ class S3Store:
         bucket = split(folder)[0]
         known = _known_conditional.get((self._account(bucket), bucket))
         if known is None:
-            known = await self._is_conditional(f"{folder}/{PROBE_PREFIX}{secrets.token_hex(8)}")
+            # The usual name, so that one file at most stays where nobody may delete it. Another
+            # process may delete it meanwhile, but not one whose name only this one knows.
+            known = await self._is_conditional(f"{folder}/{PROBE}") or await self._is_conditional(
+                f"{folder}/{PROBE}-{secrets.token_hex(8)}"
+            )
             _known_conditional[(self._account(bucket), bucket)] = known
         if not known:
             raise ConditionalPutUnsupportedError(
@@ -213,6 +217,9 @@ class S3Store:
     async def _is_conditional(self, probe: str) -> bool:
         try:
             await self._put_unchecked(probe, b"", if_absent=True)
+        except FileExistsAlreadyError:
+            # Somebody's who is asking too, or could not delete it.
+            return True
         except ConditionalPutUnsupportedError:
             return False
         try:
@@ -224,7 +231,9 @@ class S3Store:
         else:
             return False
         finally:
-            await self._delete([probe])
+            # What the server does is known, whether or not this user may delete.
+            with suppress(StorageError):
+                await self._delete([probe])
 
     async def delete(self, path: str) -> None:
         """Delete a file; one that does not exist is deleted already."""

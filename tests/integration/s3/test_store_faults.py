@@ -22,6 +22,7 @@ from tailerd.errors import (
     StorageError,
 )
 from tailerd.storage.output import open_output
+from tailerd.storage.rights import missing_rights
 from tailerd.storage.s3.multipart import PART_BYTES
 from tailerd.storage.s3.settings import S3Settings
 from tailerd.storage.s3.store import S3Store
@@ -193,6 +194,42 @@ async def test_a_server_that_ignores_conditions_is_noticed_before_anybody_believ
     with pytest.raises(ConditionalPutUnsupportedError, match="does not honour conditional"):
         await store.put(f"{bucket}/a", b"second", if_absent=True)
     assert await store.get(f"{bucket}/a") == b"first"
+    assert [meta.name async for meta in store.list_from(bucket)] == ["a"]
+
+
+async def test_without_the_right_to_delete_one_probe_stays_and_its_answer_counts(
+    s3_moto: S3Server, proxy: FaultProxy, bucket: str, store: S3Store
+) -> None:
+    proxy.choose = lambda seen: Fault.DENY if seen.kind == "delete" else None
+    # Accounts of their own are what processes are: nothing is remembered of another's.
+    for connections in (11, 12, 13):
+        account = replace(s3_moto.account(proxy.endpoint), max_connections=connections)
+        theirs = S3Store(S3Settings(default=account))
+        for number in range(2):
+            await theirs.put(f"{bucket}/log/{connections}-{number}", b"", if_absent=True)
+            missing = await missing_rights(theirs, bucket, f"{bucket}/log", is_written=True)
+            assert list(missing) == ["delete"]
+    names = [meta.name async for meta in store.list_from(f"{bucket}/log")]
+    assert len([name for name in names if "probe" in name]) == 1
+    assert len(names) == 1 + 6
+    assert len([meta async for meta in store.list_from(f"{bucket}/_tailerd")]) == 1
+
+
+async def test_somebody_who_deletes_the_probe_meanwhile_does_not_change_its_answer(
+    s3_moto: S3Server, proxy: FaultProxy, bucket: str
+) -> None:
+    account = replace(s3_moto.account(proxy.endpoint), max_connections=14)
+    store = S3Store(S3Settings(default=account))
+
+    def delete_before_the_second(seen: Seen) -> Fault | None:
+        puts = [each for each in proxy.requests if each.kind == "put"]
+        if seen.kind == "put" and len(puts) == 1:
+            key = puts[0].path.removeprefix(f"/{bucket}/")
+            s3_moto.admin().delete_object(Bucket=bucket, Key=key)
+        return None
+
+    proxy.choose = delete_before_the_second
+    await store.put(f"{bucket}/a", b"", if_absent=True)
     assert [meta.name async for meta in store.list_from(bucket)] == ["a"]
 
 
