@@ -49,6 +49,8 @@ class Fault(Enum):
     """The server knows no request that deletes several files; others pass."""
     UNKNOWN = "501"
     """The server does not know such a request."""
+    NO_UPLOAD = "no-such-upload"
+    """The upload that a part belongs to was aborted."""
 
 
 _ERRORS = {
@@ -58,6 +60,7 @@ _ERRORS = {
     Fault.DENY: (403, "AccessDenied"),
     Fault.SKEW: (403, "RequestTimeTooSkewed"),
     Fault.UNKNOWN: (501, "NotImplemented"),
+    Fault.NO_UPLOAD: (404, "NoSuchUpload"),
 }
 _HEAD_LIMIT = 1 << 20
 

@@ -78,9 +78,12 @@ class MultipartOutput(Output):
         return str(answer["UploadId"])
 
     async def _put_part(self, number: int, part: bytes) -> dict[str, object]:
-        answer = await self._call(
-            lambda client: client.upload_part(**self._named, PartNumber=number, Body=part)
-        )
+        try:
+            answer = await self._call(
+                lambda client: client.upload_part(**self._named, PartNumber=number, Body=part)
+            )
+        except FileMissingError as error:
+            raise self._aborted() from error
         return {"PartNumber": number, "ETag": answer["ETag"]}
 
     async def finish(self, *, if_absent: bool = False) -> None:
@@ -123,9 +126,10 @@ class MultipartOutput(Output):
         except FileMissingError as error:
             # The upload is gone: it was completed and the answer lost, or somebody aborted it.
             if not await self._store.call(Request(doing="get", path=self._path), is_ours):
-                raise StorageError(
-                    f"The upload of s3://{self._path} was aborted by somebody else."
-                ) from error
+                raise self._aborted() from error
+
+    def _aborted(self) -> StorageError:
+        return StorageError(f"The upload of s3://{self._path} was aborted by somebody else.")
 
     async def _check_absent(self) -> None:
         # Servers exist that know the condition for a put and not yet for the end of an upload.

@@ -19,7 +19,12 @@ from tailerd.storage.deletion import BATCH_FILES
 from tailerd.storage.output import Output
 from tailerd.storage.s3.batch_deletion import delete_batch
 from tailerd.storage.s3.connection import Connection, Request, S3Client
-from tailerd.storage.s3.failures import VENDOR_ERRORS, is_beyond_the_end
+from tailerd.storage.s3.failures import (
+    MISSING_CODES,
+    VENDOR_ERRORS,
+    code_of,
+    is_beyond_the_end,
+)
 from tailerd.storage.s3.fetching import Fetched, get_object, ms_of
 from tailerd.storage.s3.io_thread import IoThread, io_thread
 from tailerd.storage.s3.settings import S3Account, S3Settings, settings_in_use
@@ -312,11 +317,19 @@ def _connection(account: S3Account, thread: IoThread) -> Connection:
 
 
 def was_put_by(path: str, token: str) -> Callable[[S3Client], Awaitable[bool]]:
-    """Return what tells whether the file at `path` is the one that was put with `token`."""
+    """Return what tells whether the file at `path` is the one that was put with `token`.
+
+    A file that is not there any more is not: it was somebody's who has deleted it.
+    """
     bucket, key = split(path)
 
     async def ask(client: S3Client) -> bool:
-        answer = cast(dict[str, Any], await client.head_object(Bucket=bucket, Key=key))
+        try:
+            answer = cast(dict[str, Any], await client.head_object(Bucket=bucket, Key=key))
+        except VENDOR_ERRORS as error:
+            if code_of(error) not in MISSING_CODES:
+                raise
+            return False
         return bool(answer.get("Metadata", {}).get(PUT_TOKEN) == token)
 
     return ask

@@ -159,6 +159,20 @@ async def test_a_conditional_put_tried_again_does_not_take_anothers_win_for_its_
         await store.put(f"{bucket}/a", b"same bytes", if_absent=True)
 
 
+async def test_a_conditional_put_lost_to_a_file_that_is_gone_again_was_lost_nevertheless(
+    store: S3Store, proxy: FaultProxy, bucket: str, s3_moto: S3Server
+) -> None:
+    await store.put(f"{bucket}/a", b"theirs", if_absent=True)
+
+    def delete_before_the_question(seen: Seen) -> None:
+        if seen.kind == "head":
+            s3_moto.admin().delete_object(Bucket=bucket, Key="a")
+
+    proxy.choose = delete_before_the_question
+    with pytest.raises(FileExistsAlreadyError):
+        await store.put(f"{bucket}/a", b"mine", if_absent=True)
+
+
 @pytest.mark.parametrize("fault", [Fault.LOSE_ANSWER, Fault.REFUSE, Fault.RESET, Fault.INTERNAL])
 async def test_of_racing_writers_exactly_one_wins_whatever_is_lost(
     s3_versitygw: S3Server, fault: Fault
@@ -356,6 +370,32 @@ async def test_an_upload_in_parts_is_whole_or_not_there_whichever_request_fails(
     # One that was begun, and nobody heard of it.
     assert await store.sweep(bucket, 10**15) == (fault in (Fault.LOSE_ANSWER, Fault.RESET))
     assert "Uploads" not in s3_moto.admin().list_multipart_uploads(Bucket=bucket)
+
+
+@pytest.mark.parametrize(
+    ("parts", "is_met"),
+    [
+        (1, lambda seen: _is_end(seen)),
+        (1, lambda seen: "partNumber=1" in seen.query),
+        (5, lambda seen: "partNumber=1" in seen.query),
+    ],
+    ids=["end", "part", "many-parts"],
+)
+async def test_an_upload_that_somebody_else_aborts_says_so(
+    store: S3Store, proxy: FaultProxy, bucket: str, parts: int, is_met: Callable[[Seen], bool]
+) -> None:
+    async def write() -> None:
+        output = open_output(store, f"{bucket}/large")
+        try:
+            await asyncio.to_thread(output.write, b"x" * (PART_BYTES * parts + 1))
+            await output.finish()
+        finally:
+            await output.discard()
+
+    proxy.choose = lambda seen: Fault.NO_UPLOAD if is_met(seen) else None
+    with pytest.raises(StorageError, match="was aborted by somebody else") as caught:
+        await write()
+    assert caught.value.retryable
 
 
 async def test_uploads_of_dead_writers_are_swept(
