@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import threading
 from concurrent.futures import Future
 from contextlib import suppress
 from datetime import datetime
@@ -47,6 +48,8 @@ class MultipartOutput(Output):
         self._upload = ""
         self._parts: list[Future[dict[str, object]]] = []
         self._is_over = False
+        # A writer may still be at work in its thread when the file is given up.
+        self._ending = threading.Lock()
 
     def write(self, data: bytes) -> int:  # type: ignore[override]
         """Take the next piece; waits where parts are uploaded more slowly than written."""
@@ -62,12 +65,24 @@ class MultipartOutput(Output):
         return size
 
     def _send(self, part: bytes) -> None:
-        if not self._upload:
-            self._upload = io_thread().call(self._begin())
+        if not self._upload and not self._is_begun():
+            return
         if len(self._parts) >= PARTS_AT_ONCE:
             self._parts[-PARTS_AT_ONCE].result()
-        number = len(self._parts) + 1
-        self._parts.append(io_thread().submit(self._put_part(number, part)))
+        with self._ending:
+            if not self._is_over:
+                number = len(self._parts) + 1
+                self._parts.append(io_thread().submit(self._put_part(self._named, number, part)))
+
+    def _is_begun(self) -> bool:
+        """Begin the upload; False where the file was given up meanwhile."""
+        upload = io_thread().call(self._begin())
+        with self._ending:
+            if not self._is_over:
+                self._upload = upload
+                return True
+        io_thread().call(self._abort(upload))
+        return False
 
     async def _begin(self) -> str:
         answer = await self._call(
@@ -77,10 +92,10 @@ class MultipartOutput(Output):
         )
         return str(answer["UploadId"])
 
-    async def _put_part(self, number: int, part: bytes) -> dict[str, object]:
+    async def _put_part(self, named: dict[str, str], number: int, part: bytes) -> dict[str, object]:
         try:
             answer = await self._call(
-                lambda client: client.upload_part(**self._named, PartNumber=number, Body=part)
+                lambda client: client.upload_part(**named, PartNumber=number, Body=part)
             )
         except FileMissingError as error:
             raise self._aborted() from error
@@ -113,7 +128,7 @@ class MultipartOutput(Output):
             await self._check_absent()
         parts = [await _waited(part) for part in self._parts]
         if self._pending:
-            parts.append(await self._put_part(len(parts) + 1, bytes(self._pending)))
+            parts.append(await self._put_part(self._named, len(parts) + 1, bytes(self._pending)))
         condition = {"IfNoneMatch": "*"} if if_absent else {}
         is_ours = was_put_by(self._path, self._token)
         try:
@@ -138,10 +153,11 @@ class MultipartOutput(Output):
 
     async def discard(self) -> None:
         """Abort the upload."""
-        self._is_over = True
-        self._pending.clear()
-        if self._upload:
+        with self._ending:
+            self._is_over = True
             upload, self._upload = self._upload, ""
+        self._pending.clear()
+        if upload:
             await io_thread().run(self._abort(upload))
 
     async def _abort(self, upload: str) -> None:

@@ -432,6 +432,21 @@ async def test_a_sweep_that_is_refused_names_the_right_it_lacks(
         await store.sweep(f"{bucket}/log", 10**15)
 
 
+async def test_an_upload_that_is_given_up_while_it_begins_leaves_nothing(
+    store: S3Store, proxy: FaultProxy, bucket: str, s3_moto: S3Server
+) -> None:
+    proxy.delay_seconds = 0.3
+    proxy.choose = lambda seen: Fault.DELAY if seen.query == "uploads" else None
+    output = open_output(store, f"{bucket}/large")
+    writing = asyncio.create_task(asyncio.to_thread(output.write, b"x" * (PART_BYTES * 3)))
+    while not proxy.requests:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    await output.discard()
+    await writing
+    assert "Uploads" not in s3_moto.admin().list_multipart_uploads(Bucket=bucket)
+    assert [seen.kind for seen in proxy.requests] == ["other", "delete"]
+
+
 async def test_an_upload_that_may_not_be_aborted_hides_nothing_of_why_it_failed(
     store: S3Store, proxy: FaultProxy, bucket: str
 ) -> None:
