@@ -126,6 +126,8 @@ async def _examine_table(config: Config, name: str) -> dict[str, object]:
             await _check_rights(table.path, LOG_FOLDER, report, is_written=is_written)
         if table.maintenance is not None:
             report.update(await _examine_log(config, name))
+            if table.maintenance.cleanup.enabled:
+                await _check_sweep(table.path, report)
         if table.has_sink:
             report.update(await _examine_pipeline(config, name))
     except TailerdError as error:
@@ -153,6 +155,16 @@ async def _check_rights(
     for first in missing.values():
         message = f"Missing for {place}: {', '.join(missing)}. {first.message}"
         raise type(first)(message, hint=first.hint)
+
+
+async def _check_sweep(place: str, report: dict[str, object]) -> None:
+    """Note what a cleanup could do more with; it does not fail for it."""
+    from tailerd.delta.protocol.log_path import LOG_FOLDER
+    from tailerd.storage.locate import locate
+    from tailerd.storage.rights import missing_for_sweep
+
+    store, root = locate(place)
+    report["missing_rights"] = list(await missing_for_sweep(store, f"{root}/{LOG_FOLDER}"))
 
 
 def _blank_report(config: Config, name: str) -> dict[str, object]:
@@ -243,4 +255,8 @@ def _kept(report: dict[str, object]) -> str:
     due = report["maintenance_due"]
     if not isinstance(due, list):
         return ""
-    return f"; maintenance due now: {', '.join(due) or 'none'}"
+    missing = report["missing_rights"]
+    text = f"; maintenance due now: {', '.join(due) or 'none'}"
+    if isinstance(missing, list) and missing:
+        return f"{text}. Missing, of use to a cleanup: {', '.join(missing)}"
+    return text

@@ -3,9 +3,9 @@
 A lease is a file `<token>.lease` in a folder of its own; that of a table is beside its log, where
 readers of Delta and its VACUUM pass over it. Taking a lease creates the file of the next token,
 which only one can do; the greatest token is the one that counts, so it fences off a holder that
-slept. A holder beats by writing its file again. Nobody compares two machines' clocks: a lease has
-expired when an observer saw the same beat for the whole of its duration by its own clock, which
-never jumps.
+slept, and who slept before creating the file finds it out by looking again. A holder beats by
+writing its file again. Nobody compares two machines' clocks: a lease has expired when an observer
+saw the same beat for the whole of its duration by its own clock, which never jumps.
 
 It keeps nobody safe by itself, because a holder may sleep between looking and writing. Maintenance
 creates every file under a name that was free; saved offsets carry the token.
@@ -189,14 +189,31 @@ class Lease:
         try:
             await self._store.put(self._path(mine.token), mine.to_json(), if_absent=True)
         except FileExistsAlreadyError as error:
-            raise self._purpose.refusal(
-                f"Another process, which was quicker, {self._purpose.doing} now.",
-                hint="Try again later.",
-            ) from error
+            raise self._too_late() from error
         self._mine = mine
+        await self._make_sure(mine)
         for token in tokens:
             with suppress(StorageError):
                 await self._store.delete(self._path(token))
+
+    async def _make_sure(self, mine: _Paper) -> None:
+        """Give up a token of the past: whoever took a greater one had deleted the file of ours."""
+        try:
+            newest = max(await self._tokens(), default=0)
+        except BaseException:
+            await self.release()
+            raise
+        if newest > mine.token:
+            self._mine = None
+            with suppress(StorageError):
+                await self._store.delete(self._path(mine.token))
+            raise self._too_late()
+
+    def _too_late(self) -> TailerdError:
+        return self._purpose.refusal(
+            f"Another process, which was quicker, {self._purpose.doing} now.",
+            hint="Try again later.",
+        )
 
     async def take_patiently(self, on_wait: OnWait | None = None) -> None:
         """Take the lease, and wait for that of a holder which is heard of no more.
@@ -257,10 +274,12 @@ class Lease:
             is_patient: Whether to wait as `take_patiently` does.
             on_wait: As there.
             on_lost: Called when a beat finds that another process has taken the lease: a beat's
-                time after that at most, or as soon as the storage answers again.
+                time after that at most, or as soon as the storage answers again. Also where beating
+                ends with another error than the storage's.
 
         Raises:
             TailerdError, StorageError: As `take`.
+            Exception: What ended the beating, unless the work inside failed itself.
         """
         await (self.take_patiently(on_wait) if is_patient else self.take())
         is_over = asyncio.Event()
@@ -270,15 +289,17 @@ class Lease:
         finally:
             is_over.set()
             # Not cancelled: a beat that is being written would come after the release.
-            _, late = await asyncio.wait([keeping], timeout=self._seconds)
+            ended, late = await asyncio.wait([keeping], timeout=self._seconds)
             for task in late:
                 task.cancel()
             await self.release()
+        for task in ended:
+            task.result()
 
     async def _keep(
         self, is_over: asyncio.Event, on_lost: Callable[[], Awaitable[None]] | None
     ) -> None:
-        """Beat until it is over or the lease is lost; a failed beat is tried again."""
+        """Beat until it is over or the lease is lost; a beat the storage fails is tried again."""
         ending = asyncio.ensure_future(is_over.wait())
         is_held = True
         try:
@@ -289,10 +310,14 @@ class Lease:
                 if not is_over.is_set():
                     with suppress(StorageError):
                         is_held = await self.beat()
-            if not is_held and on_lost is not None:
-                await on_lost()
+        except Exception:
+            # Nobody beats any more, so others will take it.
+            is_held = False
+            raise
         finally:
             ending.cancel()
+            if not is_held and on_lost is not None:
+                await on_lost()
 
     async def release(self) -> None:
         """Let others have the lease at once, as far as the storage allows; else it expires."""

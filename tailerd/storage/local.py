@@ -95,15 +95,15 @@ class LocalStore:
 
     async def put(self, path: str, data: bytes, *, if_absent: bool = False) -> None:
         """Write a file atomically and durably; `if_absent` lets exactly one racing writer win."""
-        await _in_thread(lambda: files.write_file(path, data, if_absent), path)
+        await _in_thread(lambda: files.write_file(path, data, if_absent), path, is_written=True)
 
     async def put_volatile(self, path: str, data: bytes) -> None:
         """Write a new file atomically, but leave it to the system when it reaches the disk."""
-        await _in_thread(lambda: files.write_volatile_file(path, data), path)
+        await _in_thread(lambda: files.write_volatile_file(path, data), path, is_written=True)
 
     async def delete(self, path: str) -> None:
         """Delete a file; one that does not exist is deleted already."""
-        await _in_thread(lambda: files.delete(path), path)
+        await _in_thread(lambda: files.delete(path), path, is_written=True)
 
     def open_input(self, path: str) -> BinaryIO:
         """Open a file for random reading, blocking.
@@ -120,12 +120,12 @@ class LocalStore:
 
     def open_output(self, path: str) -> Output:
         """Begin a file that is written piece by piece, blocking."""
-        with _mapped_errors(path):
+        with _mapped_errors(path, is_written=True):
             return LocalOutput(path)
 
     async def sweep(self, folder: str, before_ms: int) -> int:
         """Delete what dead writers left in `folder` before a time; return how many files."""
-        return await _in_thread(lambda: files.sweep(folder, before_ms), folder)
+        return await _in_thread(lambda: files.sweep(folder, before_ms), folder, is_written=True)
 
     async def _is_prompt(self, path: str) -> bool:
         """Tell whether the file's folder answers at once; asked of the system once a folder."""
@@ -133,6 +133,9 @@ class LocalStore:
         known = self._answers_at_once.get(folder)
         if known is None:
             known = await _run(partial(answers_at_once, folder))
+            if known is None:
+                # The folder may still come.
+                return False
             if len(self._answers_at_once) >= _MAX_FOLDERS:
                 self._answers_at_once.clear()
             self._answers_at_once[folder] = known
@@ -153,7 +156,7 @@ class LocalOutput(Output):
     def write(self, data: bytes) -> int:  # type: ignore[override]
         """Write the next piece."""
         size = memoryview(data).nbytes
-        with self._using, _mapped_errors(self._path):
+        with self._using, _mapped_errors(self._path, is_written=True):
             if self._descriptor >= 0:
                 files.write_all(self._descriptor, data)
                 self.size_bytes += size
@@ -161,7 +164,7 @@ class LocalOutput(Output):
 
     async def finish(self, *, if_absent: bool = False) -> None:
         """Let the file appear."""
-        await _in_thread(lambda: self._appear(if_absent), self._path)
+        await _in_thread(lambda: self._appear(if_absent), self._path, is_written=True)
 
     def _appear(self, if_absent: bool) -> None:
         try:
@@ -173,7 +176,7 @@ class LocalOutput(Output):
 
     async def discard(self) -> None:
         """Delete the temporary file."""
-        await _in_thread(self._drop, self._path)
+        await _in_thread(self._drop, self._path, is_written=True)
 
     def _drop(self) -> None:
         with self._using:
@@ -188,21 +191,21 @@ async def _run(work: Callable[[], T]) -> T:
     return await asyncio.get_running_loop().run_in_executor(None, work)
 
 
-async def _in_thread(work: Callable[[], T], path: str) -> T:
+async def _in_thread(work: Callable[[], T], path: str, *, is_written: bool = False) -> T:
     def mapped() -> T:
-        with _mapped_errors(path):
+        with _mapped_errors(path, is_written=is_written):
             return work()
 
     return await _run(mapped)
 
 
 @contextlib.contextmanager
-def _mapped_errors(path: str) -> Iterator[None]:
+def _mapped_errors(path: str, *, is_written: bool = False) -> Iterator[None]:
     """Turn what the operating system raises into errors of the storage."""
     try:
         yield
     except OSError as error:
-        raise files.map_os_error(error, path) from error
+        raise files.map_os_error(error, path, is_written=is_written) from error
 
 
 def _first_files(folder: str, start_after: str) -> tuple[list[FileMeta], list[str]]:

@@ -11,14 +11,17 @@ _OWN_DISKS = frozenset(
 _MOUNTS = Path("/proc/self/mountinfo")
 
 
-def answers_at_once(folder: str, mounts: Path = _MOUNTS) -> bool:
+def answers_at_once(folder: str, mounts: Path = _MOUNTS) -> bool | None:
     """Tell whether looking at a file in `folder` can be waited for: microseconds, no network.
 
     Blocking. What is not known to be so is not: network and user-space file systems, systems
-    without `/proc`, folders that do not exist.
+    without `/proc`. None for a folder that cannot be looked at, as it does not exist yet.
     """
     try:
         device = os.stat(folder).st_dev  # noqa: PTH116
+    except OSError:
+        return None
+    try:
         lines = mounts.read_text().splitlines()
     except OSError:
         return False

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tailerd.errors import (
     AccessDeniedError,
+    ConditionalPutUnsupportedError,
     FileExistsAlreadyError,
     FileMissingError,
     StorageError,
@@ -24,12 +25,15 @@ TEMPORARY_PREFIX = ".tailerd-tmp-"
 SMALL_BYTES = 64 * 1024
 """Files below this are read with one call."""
 
+_WITHOUT_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
+"""What file systems without hard links answer to `link`."""
+
 _SETTLED_NS = 1_000_000_000
 """Steps of the clock that file systems date by are much smaller than this."""
 
 
-def map_os_error(error: OSError, path: str) -> StorageError:
-    """Return the storage error that says what happened to `path`."""
+def map_os_error(error: OSError, path: str, *, is_written: bool = False) -> StorageError:
+    """Return the storage error that says what happened to `path`, read or else written."""
     match error:
         case FileNotFoundError() | NotADirectoryError():
             return FileMissingError(f"{path} does not exist.")
@@ -38,9 +42,10 @@ def map_os_error(error: OSError, path: str) -> StorageError:
         case FileExistsError():
             return FileExistsAlreadyError(f"{path} exists already.")
         case PermissionError():
+            right = "write in its folder" if is_written else "read it (and its folders)"
             return AccessDeniedError(
                 f"{path} cannot be used by this user: {error.strerror}.",
-                hint="Give the user that runs tailerd the right to read it (and its folders).",
+                hint=f"Give the user that runs tailerd the right to {right}.",
             )
     reason = error.strerror or repr(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -212,7 +217,7 @@ def write_volatile_file(path: str, data: bytes) -> None:
             write_all(descriptor, data)
         finally:
             os.close(descriptor)
-        os.link(temporary, path)
+        _link(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -238,10 +243,25 @@ def let_appear(temporary: Path, path: str, if_absent: bool) -> None:
     if if_absent:
         # A hard link appears whole and fails when the name is taken: the one atomic
         # put-if-absent that every POSIX file system has.
-        os.link(temporary, target)
+        _link(temporary, path)
     else:
         temporary.replace(target)
     sync_folder(target.parent)
+
+
+def _link(temporary: Path, path: str) -> None:
+    try:
+        os.link(temporary, path)
+    except OSError as error:
+        # Who may not write in the folder has failed before, and with another number.
+        if error.errno not in _WITHOUT_LINKS:
+            raise
+        raise ConditionalPutUnsupportedError(
+            f"{path} cannot be created: its file system has no hard links, so two writers could"
+            " both believe that they won.",
+            hint="Use one that has them (ext4, XFS, NFS) for maintenance and state; tables can be"
+            " followed without.",
+        ) from error
 
 
 def write_all(descriptor: int, data: bytes | memoryview) -> None:

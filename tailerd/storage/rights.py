@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-
 from tailerd.errors import (
     AccessDeniedError,
     ConditionalPutUnsupportedError,
@@ -11,8 +9,10 @@ from tailerd.errors import (
     FileMissingError,
 )
 from tailerd.storage.base import ObjectStore
+from tailerd.storage.output import OutputStore
 
-_PROBE = "_tailerd/.tailerd-probe-"
+_PROBE = "_tailerd/.tailerd-probe-rights"
+"""One name: where nothing may be deleted, one file stays however often it is asked."""
 
 
 async def missing_rights(
@@ -45,8 +45,25 @@ async def missing_rights(
     except AccessDeniedError as error:
         missing["get"] = error
     if is_written:
-        missing |= await _missing_writes(store, f"{root}/{_PROBE}{secrets.token_hex(8)}")
+        missing |= await _missing_writes(store, f"{root}/{_PROBE}")
     return missing
+
+
+async def missing_for_sweep(store: ObjectStore, log: str) -> dict[str, AccessDeniedError]:
+    """Return `list uploads` where a cleanup may not look for what writers that died left.
+
+    All else of a cleanup is done without it.
+
+    Raises:
+        StorageError: Something else is wrong.
+    """
+    try:
+        if isinstance(store, OutputStore):
+            # Nothing is so old: they are only looked for.
+            await store.sweep(log, 0)
+    except AccessDeniedError as error:
+        return {"list uploads": error}
+    return {}
 
 
 async def _missing_writes(

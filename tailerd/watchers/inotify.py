@@ -206,7 +206,7 @@ def _attach(descriptor: int, folders: Sequence[str], known: Mapping[str, int]) -
             found.append(_Found(folder, 0, error.errno or errno.EIO, False))
         else:
             if watch != known.get(folder):
-                found.append(_Found(folder, watch, 0, answers_at_once(folder)))
+                found.append(_Found(folder, watch, 0, bool(answers_at_once(folder))))
     return found
 
 

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from tailerd.clock import SystemClock
-from tailerd.errors import MaintenanceBusyError
+from tailerd.errors import MaintenanceBusyError, StorageError
 from tailerd.storage.lease import MAINTENANCE, Holder, Lease
 from tailerd.storage.local import LocalStore
+from tests.doubles.faulty_store import FaultyStore
 from tests.doubles.sim_clock import SimClock
 
 FAR = Holder(machine="elsewhere", pid=1, name="process 1 on elsewhere")
@@ -174,6 +175,69 @@ async def test_a_holder_that_is_cancelled_gives_the_lease_back(tmp_path: Path) -
         await asyncio.sleep(0.001)
     task.cancel()
     await asyncio.wait([task])
+    await lease(tmp_path, SimClock(), OTHER).take()
+
+
+class Sleeping(LocalStore):
+    """Its conditional puts wait: their process was suspended, or the request is on its way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_reached, self.goes_on = asyncio.Event(), asyncio.Event()
+
+    async def put(self, path: str, data: bytes, *, if_absent: bool = False) -> None:
+        if if_absent:
+            self.is_reached.set()
+            await self.goes_on.wait()
+        await super().put(path, data, if_absent=if_absent)
+
+
+async def test_a_taker_that_slept_while_others_took_turns_gets_no_token_of_the_past(
+    tmp_path: Path,
+) -> None:
+    clock, store = SimClock(), Sleeping()
+    late = Lease(store, str(tmp_path), clock=clock, holder=FAR)
+    taking = asyncio.create_task(late.take())
+    await store.is_reached.wait()
+    second = lease(tmp_path, clock, OTHER)
+    await second.take()
+    await second.release()
+    third = lease(tmp_path, clock, OTHER)
+    await third.take()
+    store.goes_on.set()
+    with pytest.raises(MaintenanceBusyError, match="was quicker"):
+        await taking
+    assert late.token is None
+    assert (third.token, await third.is_mine()) == (2, True)
+    assert papers(tmp_path) == [f"{2:020}.lease"]
+
+
+async def test_a_lease_that_could_not_be_made_sure_of_is_given_back(tmp_path: Path) -> None:
+    store = FaultyStore(LocalStore())
+    mine = Lease(store, str(tmp_path), clock=SimClock(), holder=FAR)
+    store.fail_nth(2, kind="list")
+    with pytest.raises(StorageError, match="because the test told it to"):
+        await mine.take()
+    assert mine.token is None
+    other = lease(tmp_path, SimClock(), OTHER)
+    await other.take()
+    assert other.token == 2
+
+
+async def test_a_lease_that_is_beaten_no_more_is_lost_and_says_why(tmp_path: Path) -> None:
+    store, is_lost = FaultyStore(LocalStore()), asyncio.Event()
+    mine = Lease(store, str(tmp_path), clock=SystemClock(), seconds=0.1, holder=FAR)
+
+    async def on_lost() -> None:
+        is_lost.set()
+
+    async def work() -> None:
+        async with mine.held(on_lost=on_lost):
+            store.fail_nth(1, ValueError("nobody thought of that"), kind="put")
+            await asyncio.wait_for(is_lost.wait(), 5)
+
+    with pytest.raises(ValueError, match="nobody thought of that"):
+        await work()
     await lease(tmp_path, SimClock(), OTHER).take()
 
 

@@ -47,6 +47,10 @@ class Fault(Enum):
     """Of several files in one request the first half is deleted, the others have an error."""
     NO_BATCHES = "no-batches"
     """The server knows no request that deletes several files; others pass."""
+    UNKNOWN = "501"
+    """The server does not know such a request."""
+    NO_UPLOAD = "no-such-upload"
+    """The upload that a part belongs to was aborted."""
 
 
 _ERRORS = {
@@ -55,6 +59,8 @@ _ERRORS = {
     Fault.EXPIRED: (400, "ExpiredToken"),
     Fault.DENY: (403, "AccessDenied"),
     Fault.SKEW: (403, "RequestTimeTooSkewed"),
+    Fault.UNKNOWN: (501, "NotImplemented"),
+    Fault.NO_UPLOAD: (404, "NoSuchUpload"),
 }
 _HEAD_LIMIT = 1 << 20
 

@@ -108,6 +108,7 @@ class BucketSpool:
             await asyncio.to_thread(shutil.rmtree, self._scratch / str(version), ignore_errors=True)
             await asyncio.to_thread(coming.rename, self._scratch / str(version))
         except OSError as error:
+            await asyncio.to_thread(shutil.rmtree, coming, ignore_errors=True)
             raise StorageError(
                 f"The file list of a snapshot cannot be copied to {coming}: {error.strerror}.",
                 hint="Free space, or set TMPDIR to a folder this user can write.",

@@ -16,6 +16,7 @@ import asyncio
 import json
 import os
 import shutil
+import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -143,22 +144,9 @@ class SnapshotSpool:
             TableError: The log cannot be read.
         """
         self._may_exist = True
-        fresh = self._folder / _FRESH
-        keys, sizes = files.sorted_files()
+        writer = _Writer(self._folder / _FRESH, files.sorted_files())
         try:
-            writer = await asyncio.to_thread(_Writer, fresh, keys)
-            async for batch in files.between(0, None):
-                await asyncio.to_thread(writer.add, batch)
-            manifest = _Manifest(
-                format=FORMAT,
-                table_id=table_id,
-                version=files.version,
-                timestamp_ms=files.timestamp_ms,
-                count=len(keys),
-                schema=msgspec.to_builtins(files.schema),
-            )
-            await asyncio.to_thread(writer.finish, manifest, sizes)
-            await asyncio.to_thread(self._publish, fresh, files.version)
+            await self._spool(writer, table_id, files)
         except OSError as error:
             kind = AccessDeniedError if isinstance(error, PermissionError) else StorageError
             raise kind(
@@ -169,6 +157,25 @@ class SnapshotSpool:
         if found is None:
             raise StorageError(f"The spool {self._folder} was removed while it was written.")
         return found
+
+    async def _spool(self, writer: _Writer, table_id: str, files: SnapshotFiles) -> None:
+        try:
+            await asyncio.to_thread(writer.begin)
+            async for batch in files.between(0, None):
+                await asyncio.to_thread(writer.add, batch)
+            manifest = _Manifest(
+                format=FORMAT,
+                table_id=table_id,
+                version=files.version,
+                timestamp_ms=files.timestamp_ms,
+                count=writer.count,
+                schema=msgspec.to_builtins(files.schema),
+            )
+            await asyncio.to_thread(writer.finish, manifest)
+        except BaseException:
+            # A disk that is full has others who wait for its space.
+            await asyncio.to_thread(writer.discard)
+            raise
 
     async def remove(self) -> None:
         """Remove everything; what cannot be removed is replaced by the next snapshot."""
@@ -194,47 +201,72 @@ class SnapshotSpool:
         except (OSError, ValueError, EOFError, msgspec.MsgspecError) as error:
             raise _damaged(folder, error) from error
 
-    def _publish(self, fresh: Path, version: int) -> None:
-        for old in self._folder.iterdir():
-            if old != fresh:
-                shutil.rmtree(old)
-        fresh.rename(self._folder / str(version))
-        _sync(self._folder)
-
 
 class _Writer:
-    """Sorts descriptions into buckets, buffering a bounded number of bytes. Blocking."""
+    """Sorts descriptions into buckets, buffering a bounded number of bytes. Blocking.
 
-    def __init__(self, folder: Path, keys: KeyArray) -> None:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+    Whoever gives it up need not wait for its thread: once it is discarded nothing happens any more.
+    """
+
+    def __init__(self, folder: Path, files: tuple[KeyArray, Sizes]) -> None:
         self._folder = folder
-        self._keys = keys
-        self._bounds = keys[::BUCKET_FILES]
+        self._keys, self._sizes = files
+        self.count = len(self._keys)
+        self._bounds = self._keys[::BUCKET_FILES]
         self._buffers: dict[int, list[LiveFile]] = {}
         self._buffered_bytes = 0
+        self._using = threading.Lock()
+        self._is_over = False
+
+    def begin(self) -> None:
+        """Make the folder, empty."""
+        with self._using:
+            if not self._is_over:
+                shutil.rmtree(self._folder, ignore_errors=True)
+                self._folder.mkdir(parents=True)
 
     def add(self, files: list[LiveFile]) -> None:
         """Take some descriptions."""
         keys = np.fromiter((file.key for file in files), np.uint64, len(files))
         buckets = np.searchsorted(self._bounds, keys, "right") - 1
-        for bucket, file in zip(buckets.tolist(), files, strict=True):
-            self._buffers.setdefault(bucket, []).append(file)
-            self._buffered_bytes += 200 + len(file.path)
-        if self._buffered_bytes > BUFFER_BYTES:
-            self._flush()
+        with self._using:
+            for bucket, file in zip(buckets.tolist(), files, strict=True):
+                self._buffers.setdefault(bucket, []).append(file)
+                self._buffered_bytes += 200 + len(file.path)
+            if self._buffered_bytes > BUFFER_BYTES and not self._is_over:
+                self._flush()
 
-    def finish(self, manifest: _Manifest, sizes: Sizes) -> None:
-        """Make everything durable; the manifest comes last."""
+    def finish(self, manifest: _Manifest) -> None:
+        """Make everything durable, the manifest last, and let it appear in place of all else."""
+        with self._using:
+            if not self._is_over:
+                self._write(manifest)
+                self._publish(manifest.version)
+
+    def discard(self) -> None:
+        """Remove what was written; a list that has appeared stays."""
+        with self._using:
+            self._is_over = True
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _write(self, manifest: _Manifest) -> None:
         self._flush()
         (self._folder / _KEYS).write_bytes(self._keys.astype("<u8").tobytes())
-        (self._folder / _SIZES).write_bytes(sizes.astype("<i8").tobytes())
+        (self._folder / _SIZES).write_bytes(self._sizes.astype("<i8").tobytes())
         for path in self._folder.iterdir():
             _sync(path)
         manifest_path = self._folder / MANIFEST
         manifest_path.write_text(json.dumps(asdict(manifest)), encoding="utf-8")
         _sync(manifest_path)
         _sync(self._folder)
+
+    def _publish(self, version: int) -> None:
+        place = self._folder.parent
+        for old in place.iterdir():
+            if old != self._folder:
+                shutil.rmtree(old)
+        self._folder.rename(place / str(version))
+        _sync(place)
 
     def _flush(self) -> None:
         for bucket, files in self._buffers.items():

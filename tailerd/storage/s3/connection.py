@@ -70,7 +70,8 @@ class Request:
     """What is asked for, as far as failures need to know it.
 
     Attributes:
-        doing: The right it needs: `list`, `get`, `put` or `delete`.
+        doing: What it needs a right for: `list`, `get`, `put`, `delete`, `list uploads` or
+            `abort an upload`.
         path: `bucket/key`.
         is_ours: Asked where a condition is refused: tells whether an earlier attempt, whose answer
             was lost, was what fulfilled it.

@@ -58,6 +58,15 @@ BUSY_CODES = frozenset(
         *("ConditionalRequestConflict", "IncompleteBody", "XMinioServerNotInitialized"),
     }
 )
+_RIGHTS = {
+    "list": "s3:ListBucket",
+    "get": "s3:GetObject",
+    "put": "s3:PutObject",
+    "delete": "s3:DeleteObject",
+    "list uploads": "s3:ListBucketMultipartUploads",
+    "abort an upload": "s3:AbortMultipartUpload",
+}
+"""Of what is done."""
 _LASTING = (
     NoCredentialsError,
     PartialCredentialsError,
@@ -123,7 +132,7 @@ def map_failure(error: Exception, doing: str, path: str, *, attempts: int = 1) -
     """Return the storage error that says what happened.
 
     Args:
-        doing: The right that was used, one of `list`, `get`, `put`, `delete`.
+        doing: What was done, as in `Request`.
         path: `bucket/key`.
     """
     place = f"s3://{path}"
@@ -203,9 +212,6 @@ def _denied(doing: str, place: str, code: str, error: Exception) -> AccessDenied
             f"{doing} of {place} is refused: the server does not accept the credentials ({code}).",
             hint="Check access key, secret and session token, and that the endpoint is theirs.",
         )
-    right = {"list": "s3:ListBucket", "get": "s3:GetObject", "put": "s3:PutObject"}.get(
-        doing, "s3:DeleteObject"
-    )
     also = (
         " Without s3:ListBucket, S3 says so too of files that do not exist."
         if doing == "get"
@@ -213,7 +219,7 @@ def _denied(doing: str, place: str, code: str, error: Exception) -> AccessDenied
     )
     return AccessDeniedError(
         f"{doing} of {place} is refused ({code or status_of(error)}).",
-        hint=f"Give the user or role the right {right} for it.{also}",
+        hint=f"Give the user or role the right {_RIGHTS[doing]} for it.{also}",
     )
 
 

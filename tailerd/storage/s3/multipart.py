@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import threading
 from concurrent.futures import Future
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
-from tailerd.errors import FileExistsAlreadyError, FileMissingError, StorageError
+from botocore.exceptions import ClientError
+
+from tailerd.errors import (
+    AccessDeniedError,
+    FileExistsAlreadyError,
+    FileMissingError,
+    StorageError,
+)
 from tailerd.storage.output import Output
 from tailerd.storage.s3.connection import Request, S3Client
+from tailerd.storage.s3.failures import is_unknown_operation
 from tailerd.storage.s3.io_thread import io_thread
 
 if TYPE_CHECKING:
@@ -25,6 +35,7 @@ class MultipartOutput(Output):
     """One file: below a part's size a single put, else an upload in parts.
 
     What a writer that dies leaves is not to be seen and costs money: `abort_old_uploads` ends it.
+    So it does with what is left where a writer may not abort: why it gave up counts, not that.
     """
 
     def __init__(self, store: S3Store, path: str) -> None:
@@ -37,6 +48,8 @@ class MultipartOutput(Output):
         self._upload = ""
         self._parts: list[Future[dict[str, object]]] = []
         self._is_over = False
+        # A writer may still be at work in its thread when the file is given up.
+        self._ending = threading.Lock()
 
     def write(self, data: bytes) -> int:  # type: ignore[override]
         """Take the next piece; waits where parts are uploaded more slowly than written."""
@@ -52,12 +65,24 @@ class MultipartOutput(Output):
         return size
 
     def _send(self, part: bytes) -> None:
-        if not self._upload:
-            self._upload = io_thread().call(self._begin())
+        if not self._upload and not self._is_begun():
+            return
         if len(self._parts) >= PARTS_AT_ONCE:
             self._parts[-PARTS_AT_ONCE].result()
-        number = len(self._parts) + 1
-        self._parts.append(io_thread().submit(self._put_part(number, part)))
+        with self._ending:
+            if not self._is_over:
+                number = len(self._parts) + 1
+                self._parts.append(io_thread().submit(self._put_part(self._named, number, part)))
+
+    def _is_begun(self) -> bool:
+        """Begin the upload; False where the file was given up meanwhile."""
+        upload = io_thread().call(self._begin())
+        with self._ending:
+            if not self._is_over:
+                self._upload = upload
+                return True
+        io_thread().call(self._abort(upload))
+        return False
 
     async def _begin(self) -> str:
         answer = await self._call(
@@ -67,10 +92,13 @@ class MultipartOutput(Output):
         )
         return str(answer["UploadId"])
 
-    async def _put_part(self, number: int, part: bytes) -> dict[str, object]:
-        answer = await self._call(
-            lambda client: client.upload_part(**self._named, PartNumber=number, Body=part)
-        )
+    async def _put_part(self, named: dict[str, str], number: int, part: bytes) -> dict[str, object]:
+        try:
+            answer = await self._call(
+                lambda client: client.upload_part(**named, PartNumber=number, Body=part)
+            )
+        except FileMissingError as error:
+            raise self._aborted() from error
         return {"PartNumber": number, "ETag": answer["ETag"]}
 
     async def finish(self, *, if_absent: bool = False) -> None:
@@ -87,7 +115,8 @@ class MultipartOutput(Output):
         try:
             await io_thread().run(self._finish(if_absent))
         except BaseException:
-            await self.discard()
+            with suppress(StorageError):
+                await self.discard()
             raise
         self._upload = ""
 
@@ -99,7 +128,7 @@ class MultipartOutput(Output):
             await self._check_absent()
         parts = [await _waited(part) for part in self._parts]
         if self._pending:
-            parts.append(await self._put_part(len(parts) + 1, bytes(self._pending)))
+            parts.append(await self._put_part(self._named, len(parts) + 1, bytes(self._pending)))
         condition = {"IfNoneMatch": "*"} if if_absent else {}
         is_ours = was_put_by(self._path, self._token)
         try:
@@ -112,9 +141,10 @@ class MultipartOutput(Output):
         except FileMissingError as error:
             # The upload is gone: it was completed and the answer lost, or somebody aborted it.
             if not await self._store.call(Request(doing="get", path=self._path), is_ours):
-                raise StorageError(
-                    f"The upload of s3://{self._path} was aborted by somebody else."
-                ) from error
+                raise self._aborted() from error
+
+    def _aborted(self) -> StorageError:
+        return StorageError(f"The upload of s3://{self._path} was aborted by somebody else.")
 
     async def _check_absent(self) -> None:
         # Servers exist that know the condition for a put and not yet for the end of an upload.
@@ -123,16 +153,18 @@ class MultipartOutput(Output):
 
     async def discard(self) -> None:
         """Abort the upload."""
-        self._is_over = True
-        self._pending.clear()
-        if self._upload:
+        with self._ending:
+            self._is_over = True
             upload, self._upload = self._upload, ""
+        self._pending.clear()
+        if upload:
             await io_thread().run(self._abort(upload))
 
     async def _abort(self, upload: str) -> None:
         for part in self._parts:
             part.cancel()
-        await abort_upload(self._store, self._path, upload)
+        with suppress(AccessDeniedError):
+            await abort_upload(self._store, self._path, upload)
 
     async def _call(self, work: Any) -> dict[str, object]:
         answer = await self._store.call(Request(doing="put", path=self._path), work)
@@ -157,21 +189,33 @@ async def abort_upload(store: S3Store, path: str, upload: str) -> None:
         await client.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload)
 
     try:
-        await store.call(Request(doing="put", path=path), work)
+        await store.call(Request(doing="abort an upload", path=path), work)
     except FileMissingError:
         return
 
 
 async def abort_old_uploads(store: S3Store, folder: str, before_ms: int) -> int:
-    """Abort uploads into a folder that began before a time, in ms since the epoch; count them."""
+    """Abort uploads into a folder that began before a time, in ms since the epoch; count them.
+
+    Raises:
+        AccessDeniedError: Uploads may not be listed, or not be aborted.
+        StorageError: As all requests.
+    """
     bucket, _, key = folder.partition("/")
     asked: dict[str, object] = {"Bucket": bucket, "Prefix": f"{key}/" if key else ""}
     aborted = 0
+
+    async def list_uploads(client: S3Client) -> dict[str, object]:
+        try:
+            return await client.list_multipart_uploads(**asked)
+        except ClientError as error:
+            if not is_unknown_operation(error):
+                raise
+            # A server that cannot list them is asked in vain, and has ways of its own.
+            return {}
+
     while True:
-        answer = await store.call(
-            Request(doing="list", path=folder),
-            lambda client: client.list_multipart_uploads(**asked),
-        )
+        answer = await store.call(Request(doing="list uploads", path=folder), list_uploads)
         for upload in cast(list[dict[str, Any]], answer.get("Uploads", [])):
             began: datetime = upload["Initiated"]
             if began.timestamp() * 1000 < before_ms:

@@ -19,7 +19,12 @@ from tailerd.storage.deletion import BATCH_FILES
 from tailerd.storage.output import Output
 from tailerd.storage.s3.batch_deletion import delete_batch
 from tailerd.storage.s3.connection import Connection, Request, S3Client
-from tailerd.storage.s3.failures import VENDOR_ERRORS, is_beyond_the_end
+from tailerd.storage.s3.failures import (
+    MISSING_CODES,
+    VENDOR_ERRORS,
+    code_of,
+    is_beyond_the_end,
+)
 from tailerd.storage.s3.fetching import Fetched, get_object, ms_of
 from tailerd.storage.s3.io_thread import IoThread, io_thread
 from tailerd.storage.s3.settings import S3Account, S3Settings, settings_in_use
@@ -29,7 +34,7 @@ T = TypeVar("T")
 PUT_TOKEN = "tailerd-put"
 """Metadata that tells whose conditional put it was, where the answer was lost."""
 
-PROBE_PREFIX = ".tailerd-probe-"
+PROBE = ".tailerd-probe"
 
 
 def split(path: str) -> tuple[str, str]:
@@ -200,7 +205,11 @@ class S3Store:
         bucket = split(folder)[0]
         known = _known_conditional.get((self._account(bucket), bucket))
         if known is None:
-            known = await self._is_conditional(f"{folder}/{PROBE_PREFIX}{secrets.token_hex(8)}")
+            # The usual name, so that one file at most stays where nobody may delete it. Another
+            # process may delete it meanwhile, but not one whose name only this one knows.
+            known = await self._is_conditional(f"{folder}/{PROBE}") or await self._is_conditional(
+                f"{folder}/{PROBE}-{secrets.token_hex(8)}"
+            )
             _known_conditional[(self._account(bucket), bucket)] = known
         if not known:
             raise ConditionalPutUnsupportedError(
@@ -213,6 +222,9 @@ class S3Store:
     async def _is_conditional(self, probe: str) -> bool:
         try:
             await self._put_unchecked(probe, b"", if_absent=True)
+        except FileExistsAlreadyError:
+            # Somebody's who is asking too, or could not delete it.
+            return True
         except ConditionalPutUnsupportedError:
             return False
         try:
@@ -224,7 +236,9 @@ class S3Store:
         else:
             return False
         finally:
-            await self._delete([probe])
+            # What the server does is known, whether or not this user may delete.
+            with suppress(StorageError):
+                await self._delete([probe])
 
     async def delete(self, path: str) -> None:
         """Delete a file; one that does not exist is deleted already."""
@@ -303,11 +317,19 @@ def _connection(account: S3Account, thread: IoThread) -> Connection:
 
 
 def was_put_by(path: str, token: str) -> Callable[[S3Client], Awaitable[bool]]:
-    """Return what tells whether the file at `path` is the one that was put with `token`."""
+    """Return what tells whether the file at `path` is the one that was put with `token`.
+
+    A file that is not there any more is not: it was somebody's who has deleted it.
+    """
     bucket, key = split(path)
 
     async def ask(client: S3Client) -> bool:
-        answer = cast(dict[str, Any], await client.head_object(Bucket=bucket, Key=key))
+        try:
+            answer = cast(dict[str, Any], await client.head_object(Bucket=bucket, Key=key))
+        except VENDOR_ERRORS as error:
+            if code_of(error) not in MISSING_CODES:
+                raise
+            return False
         return bool(answer.get("Metadata", {}).get(PUT_TOKEN) == token)
 
     return ask

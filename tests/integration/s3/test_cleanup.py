@@ -110,6 +110,17 @@ async def test_a_deletion_that_fails_is_repeated_for_what_is_left(
     assert (await log_of(store, root))[0] == f"{KEPT:020}.checkpoint.parquet"
 
 
+@pytest.mark.parametrize("fault", [Fault.DENY, Fault.UNKNOWN], ids=lambda fault: fault.value)
+async def test_a_cleanup_that_may_not_look_for_unfinished_uploads_is_done_all_the_same(
+    store: S3Store, proxy: FaultProxy, copy: Callable[[int], str], fault: Fault
+) -> None:
+    root = copy(0)
+    proxy.choose = lambda seen: fault if "uploads" in seen.query else None
+    result = await clean(store, root)
+    assert (len(result.files), result.leftovers) == (12, 0)
+    assert fault in [seen.fault for seen in proxy.requests]
+
+
 @pytest.mark.parametrize("fault", [Fault.HALF_DELETED, Fault.DENY, Fault.REFUSE])
 async def test_where_a_batch_goes_only_in_part_no_version_comes_out_wrong(
     store: S3Store,

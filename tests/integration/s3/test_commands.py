@@ -139,6 +139,27 @@ def test_validate_names_the_right_that_is_missing(
     assert f"Missing for s3://{bucket}/orders: " in ran.stderr
 
 
+def test_validate_names_what_only_a_sweep_lacks_and_does_not_fail(
+    s3_moto: S3Server, table: TableBuilder, tmp_path: Path
+) -> None:
+    bucket = s3_moto.new_bucket()
+    upload(s3_moto, table.log.parent, bucket, "orders")
+    with FaultProxy(s3_moto.port) as proxy:
+        proxy.choose = lambda seen: Fault.DENY if "uploads" in seen.query else None
+        file = configuration(s3_moto, proxy.endpoint, tmp_path, f"s3://{bucket}/orders")
+        plain = tailerd(s3_moto, "validate", str(file), "--json")
+        file.write_text(
+            file.read_text().replace(
+                "min_interval: 0s}", "min_interval: 0s}, cleanup: {enabled: true}"
+            )
+        )
+        ran = tailerd(s3_moto, "validate", str(file), "--json")
+        told = tailerd(s3_moto, "validate", str(file))
+    assert json.loads(plain.stdout)["missing_rights"] == []
+    assert (ran.returncode, json.loads(ran.stdout)["missing_rights"]) == (0, ["list uploads"])
+    assert "Missing, of use to a cleanup: list uploads" in told.stdout
+
+
 def test_validate_says_that_a_server_has_no_conditional_put_and_leaves_nothing_behind(
     s3_moto: S3Server, table: TableBuilder, tmp_path: Path
 ) -> None:

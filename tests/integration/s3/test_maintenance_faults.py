@@ -29,7 +29,8 @@ from tests.tables.builder import TableBuilder
 from tests.unit.delta.log_bodies import add
 
 DEFAULT_SEEDS = 4
-FAULTS = [fault for fault in Fault if fault not in (Fault.DELAY, Fault.NO_CONDITIONS)]
+UNFAIR = (Fault.DELAY, Fault.NO_CONDITIONS, Fault.UNKNOWN, Fault.NO_UPLOAD)
+FAULTS = [fault for fault in Fault if fault not in UNFAIR]
 ALL_JOBS = Policies(
     checkpoint=CheckpointPolicy(every_commits=4, min_interval_seconds=0.0),
     log_compaction=LogCompactionPolicy(every_commits=2),

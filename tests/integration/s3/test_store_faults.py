@@ -22,6 +22,7 @@ from tailerd.errors import (
     StorageError,
 )
 from tailerd.storage.output import open_output
+from tailerd.storage.rights import missing_rights
 from tailerd.storage.s3.multipart import PART_BYTES
 from tailerd.storage.s3.settings import S3Settings
 from tailerd.storage.s3.store import S3Store
@@ -158,6 +159,20 @@ async def test_a_conditional_put_tried_again_does_not_take_anothers_win_for_its_
         await store.put(f"{bucket}/a", b"same bytes", if_absent=True)
 
 
+async def test_a_conditional_put_lost_to_a_file_that_is_gone_again_was_lost_nevertheless(
+    store: S3Store, proxy: FaultProxy, bucket: str, s3_moto: S3Server
+) -> None:
+    await store.put(f"{bucket}/a", b"theirs", if_absent=True)
+
+    def delete_before_the_question(seen: Seen) -> None:
+        if seen.kind == "head":
+            s3_moto.admin().delete_object(Bucket=bucket, Key="a")
+
+    proxy.choose = delete_before_the_question
+    with pytest.raises(FileExistsAlreadyError):
+        await store.put(f"{bucket}/a", b"mine", if_absent=True)
+
+
 @pytest.mark.parametrize("fault", [Fault.LOSE_ANSWER, Fault.REFUSE, Fault.RESET, Fault.INTERNAL])
 async def test_of_racing_writers_exactly_one_wins_whatever_is_lost(
     s3_versitygw: S3Server, fault: Fault
@@ -193,6 +208,42 @@ async def test_a_server_that_ignores_conditions_is_noticed_before_anybody_believ
     with pytest.raises(ConditionalPutUnsupportedError, match="does not honour conditional"):
         await store.put(f"{bucket}/a", b"second", if_absent=True)
     assert await store.get(f"{bucket}/a") == b"first"
+    assert [meta.name async for meta in store.list_from(bucket)] == ["a"]
+
+
+async def test_without_the_right_to_delete_one_probe_stays_and_its_answer_counts(
+    s3_moto: S3Server, proxy: FaultProxy, bucket: str, store: S3Store
+) -> None:
+    proxy.choose = lambda seen: Fault.DENY if seen.kind == "delete" else None
+    # Accounts of their own are what processes are: nothing is remembered of another's.
+    for connections in (11, 12, 13):
+        account = replace(s3_moto.account(proxy.endpoint), max_connections=connections)
+        theirs = S3Store(S3Settings(default=account))
+        for number in range(2):
+            await theirs.put(f"{bucket}/log/{connections}-{number}", b"", if_absent=True)
+            missing = await missing_rights(theirs, bucket, f"{bucket}/log", is_written=True)
+            assert list(missing) == ["delete"]
+    names = [meta.name async for meta in store.list_from(f"{bucket}/log")]
+    assert len([name for name in names if "probe" in name]) == 1
+    assert len(names) == 1 + 6
+    assert len([meta async for meta in store.list_from(f"{bucket}/_tailerd")]) == 1
+
+
+async def test_somebody_who_deletes_the_probe_meanwhile_does_not_change_its_answer(
+    s3_moto: S3Server, proxy: FaultProxy, bucket: str
+) -> None:
+    account = replace(s3_moto.account(proxy.endpoint), max_connections=14)
+    store = S3Store(S3Settings(default=account))
+
+    def delete_before_the_second(seen: Seen) -> Fault | None:
+        puts = [each for each in proxy.requests if each.kind == "put"]
+        if seen.kind == "put" and len(puts) == 1:
+            key = puts[0].path.removeprefix(f"/{bucket}/")
+            s3_moto.admin().delete_object(Bucket=bucket, Key=key)
+        return None
+
+    proxy.choose = delete_before_the_second
+    await store.put(f"{bucket}/a", b"", if_absent=True)
     assert [meta.name async for meta in store.list_from(bucket)] == ["a"]
 
 
@@ -321,6 +372,32 @@ async def test_an_upload_in_parts_is_whole_or_not_there_whichever_request_fails(
     assert "Uploads" not in s3_moto.admin().list_multipart_uploads(Bucket=bucket)
 
 
+@pytest.mark.parametrize(
+    ("parts", "is_met"),
+    [
+        (1, lambda seen: _is_end(seen)),
+        (1, lambda seen: "partNumber=1" in seen.query),
+        (5, lambda seen: "partNumber=1" in seen.query),
+    ],
+    ids=["end", "part", "many-parts"],
+)
+async def test_an_upload_that_somebody_else_aborts_says_so(
+    store: S3Store, proxy: FaultProxy, bucket: str, parts: int, is_met: Callable[[Seen], bool]
+) -> None:
+    async def write() -> None:
+        output = open_output(store, f"{bucket}/large")
+        try:
+            await asyncio.to_thread(output.write, b"x" * (PART_BYTES * parts + 1))
+            await output.finish()
+        finally:
+            await output.discard()
+
+    proxy.choose = lambda seen: Fault.NO_UPLOAD if is_met(seen) else None
+    with pytest.raises(StorageError, match="was aborted by somebody else") as caught:
+        await write()
+    assert caught.value.retryable
+
+
 async def test_uploads_of_dead_writers_are_swept(
     store: S3Store, bucket: str, s3_moto: S3Server
 ) -> None:
@@ -331,6 +408,57 @@ async def test_uploads_of_dead_writers_are_swept(
     assert await store.sweep(f"{bucket}/log", 10**15) == 2
     left = admin.list_multipart_uploads(Bucket=bucket)["Uploads"]
     assert [upload["Key"] for upload in left] == ["other/c"]
+
+
+@pytest.mark.parametrize(
+    ("is_refused", "right"),
+    [
+        (lambda seen: "uploads" in seen.query, "s3:ListBucketMultipartUploads"),
+        (lambda seen: seen.kind == "delete", "s3:AbortMultipartUpload"),
+    ],
+    ids=["list", "abort"],
+)
+async def test_a_sweep_that_is_refused_names_the_right_it_lacks(
+    store: S3Store,
+    proxy: FaultProxy,
+    bucket: str,
+    s3_moto: S3Server,
+    is_refused: Callable[[Seen], bool],
+    right: str,
+) -> None:
+    s3_moto.admin().create_multipart_upload(Bucket=bucket, Key="log/a")
+    proxy.choose = lambda seen: Fault.DENY if is_refused(seen) else None
+    with pytest.raises(AccessDeniedError, match=f"the right {right} for it"):
+        await store.sweep(f"{bucket}/log", 10**15)
+
+
+async def test_an_upload_that_is_given_up_while_it_begins_leaves_nothing(
+    store: S3Store, proxy: FaultProxy, bucket: str, s3_moto: S3Server
+) -> None:
+    proxy.delay_seconds = 0.3
+    proxy.choose = lambda seen: Fault.DELAY if seen.query == "uploads" else None
+    output = open_output(store, f"{bucket}/large")
+    writing = asyncio.create_task(asyncio.to_thread(output.write, b"x" * (PART_BYTES * 3)))
+    while not proxy.requests:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    await output.discard()
+    await writing
+    assert "Uploads" not in s3_moto.admin().list_multipart_uploads(Bucket=bucket)
+    assert [seen.kind for seen in proxy.requests] == ["other", "delete"]
+
+
+async def test_an_upload_that_may_not_be_aborted_hides_nothing_of_why_it_failed(
+    store: S3Store, proxy: FaultProxy, bucket: str
+) -> None:
+    await store.put(f"{bucket}/large", b"", if_absent=True)
+    output = open_output(store, f"{bucket}/large")
+    await asyncio.to_thread(output.write, b"x" * 9_000_000)
+    proxy.choose = lambda seen: Fault.DENY if seen.kind == "delete" else None
+    with pytest.raises(FileExistsAlreadyError):
+        await output.finish(if_absent=True)
+    given_up = open_output(store, f"{bucket}/larger")
+    await asyncio.to_thread(given_up.write, b"x" * 9_000_000)
+    await given_up.discard()
 
 
 async def test_many_files_are_deleted_with_one_request(

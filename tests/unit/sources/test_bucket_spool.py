@@ -12,7 +12,7 @@ from tailerd.sources.delta.snapshot_spool import BUCKET_FILES
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.memory import MemoryStore
 from tests.doubles.faulty_store import FaultyStore
-from tests.unit.sources.test_snapshot_spool import ListedFiles, file_of
+from tests.unit.sources.test_snapshot_spool import ListedFiles, file_of, small_files
 
 FOLDER = "/state/spool/orders"
 
@@ -58,6 +58,16 @@ async def test_removing_leaves_nothing_anywhere(tmp_path: Path) -> None:
     assert await names(store) == []
     assert not (tmp_path / "b/orders").exists()
     assert await again.find("t", 4) is None
+
+
+async def test_a_full_disk_gets_back_what_was_copied_in_vain(tmp_path: Path) -> None:
+    store = MemoryStore()
+    await spool_on(tmp_path / "a", store).write("t", ListedFiles(BUCKET_FILES))
+    other = spool_on(tmp_path / "b", store)
+    with small_files(), pytest.raises(StorageError, match="cannot be copied"):
+        await other.find("t", 4)
+    assert list((tmp_path / "b/orders").iterdir()) == []
+    assert await other.find("t", 4) is not None
 
 
 @pytest.mark.parametrize("nth", range(1, 5))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+import resource
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +58,17 @@ class ListedFiles:
         assert (first_key, until_key) == (0, None)
         for start in range(0, len(self._shuffled), 500):
             yield [file_of(key) for key in self._shuffled[start : start + 500]]
+
+
+@contextmanager
+def small_files() -> Iterator[None]:
+    """Let the system refuse larger files while inside: an error like that of a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 async def keys_between(
@@ -148,6 +161,47 @@ async def test_what_a_crash_left_half_written_is_not_found(tmp_path: Path) -> No
     assert await spool.find("t", 4) is None
     files = await spool.write("t", ListedFiles(9))
     assert len(await keys_between(files, 0, None)) == 9
+
+
+async def test_a_full_disk_gets_back_what_was_written_in_vain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot_spool, "BUFFER_BYTES", 100_000)
+    spool = SnapshotSpool(tmp_path / "s")
+    await spool.write("t", ListedFiles(3))
+    with small_files(), pytest.raises(StorageError, match="cannot be kept"):
+        await spool.write("t", ListedFiles(2 * BUCKET_FILES))
+    assert [path.name for path in (tmp_path / "s").iterdir()] == ["4"]
+    assert await found_keys(tmp_path / "s") == ListedFiles(3).keys
+
+
+@pytest.mark.parametrize("batches", [0, 1, 4, 8])
+@pytest.mark.parametrize("is_writing", [False, True], ids=["waiting", "writing"])
+async def test_a_list_that_is_given_up_is_removed_also_under_a_thread_that_writes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: int, is_writing: bool
+) -> None:
+    monkeypatch.setattr(snapshot_spool, "BUFFER_BYTES", 0)
+    listed = ListedFiles(BUCKET_FILES)
+    given, is_reached = listed.between, asyncio.Event()
+
+    async def between(first_key: int, until_key: int | None) -> AsyncIterator[list[LiveFile]]:
+        number = 0
+        async for batch in given(first_key, until_key):
+            if number == batches:
+                is_reached.set()
+                await asyncio.sleep(0 if is_writing else 3600)
+            number += 1
+            yield batch
+
+    monkeypatch.setattr(listed, "between", between)
+    writing = asyncio.create_task(SnapshotSpool(tmp_path / "s").write("t", listed))
+    await is_reached.wait()
+    await asyncio.sleep(0)
+    writing.cancel()
+    await asyncio.wait([writing])
+    assert writing.cancelled()
+    await asyncio.sleep(0.02)
+    assert not list((tmp_path / "s").iterdir())
 
 
 async def found_keys(folder: Path) -> list[int]:

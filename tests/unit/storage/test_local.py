@@ -13,6 +13,7 @@ import pytest
 
 from tailerd.errors import (
     AccessDeniedError,
+    ConditionalPutUnsupportedError,
     FileExistsAlreadyError,
     FileMissingError,
     StorageError,
@@ -76,7 +77,7 @@ async def test_a_put_file_has_the_mode_that_the_umask_gives(tmp_path: Path) -> N
         (errno.ENOTDIR, FileMissingError, "does not exist"),
         (errno.EISDIR, FileMissingError, "is a folder"),
         (errno.EEXIST, FileExistsAlreadyError, "exists already"),
-        (errno.EACCES, AccessDeniedError, "Give the user that runs tailerd the right"),
+        (errno.EACCES, AccessDeniedError, "the right to read it (and its folders)"),
         (errno.EPERM, AccessDeniedError, "cannot be used by this user"),
         (errno.ENOSPC, StorageError, "Free some space"),
         (errno.EIO, StorageError, "failed"),
@@ -90,6 +91,61 @@ def test_an_error_of_the_system_becomes_one_that_names_the_file(
     assert type(error) is expected
     assert "/lake/file" in str(error)
     assert words in str(error)
+
+
+async def test_a_folder_without_the_right_to_write_is_no_question_of_reading(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "a").write_bytes(b"x")
+    folder.chmod(0o555)
+    request.addfinalizer(lambda: folder.chmod(0o755))
+    # What threads need is loaded before: nobody may not read Python itself everywhere.
+    await asyncio.to_thread(folder.exists)
+    request.getfixturevalue("nobody")
+    store = LocalStore()
+    for asked in (
+        store.put(f"{folder}/b", b""),
+        store.put_volatile(f"{folder}/b", b""),
+        store.delete(f"{folder}/a"),
+        asyncio.to_thread(store.open_output, f"{folder}/b"),
+    ):
+        with pytest.raises(AccessDeniedError, match="the right to write in its folder"):
+            await asked
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP, errno.ENOSYS])
+async def test_a_file_system_without_hard_links_is_called_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def link(source: object, target: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", link)
+    store = LocalStore()
+    output = store.open_output(f"{tmp_path}/c")
+    asked = (
+        store.put(f"{tmp_path}/a", b"", if_absent=True),
+        store.put_volatile(f"{tmp_path}/b", b""),
+        output.finish(if_absent=True),
+    )
+    for ask in asked:
+        with pytest.raises(ConditionalPutUnsupportedError, match="has no hard links"):
+            await ask
+    assert os.listdir(tmp_path) == []
+    await store.put(f"{tmp_path}/a", b"whoever is last")
+
+
+async def test_a_folder_that_comes_later_is_asked_in_place_like_any_other(tmp_path: Path) -> None:
+    store, folder = LocalStore(), tmp_path / "t" / "_delta_log"
+    with pytest.raises(FileMissingError):
+        await store.get(f"{folder}/0.json")
+    assert await store.folder_mark(str(folder)) is None
+    folder.mkdir(parents=True)
+    mark, fresh = await store.folder_mark(str(folder)), await LocalStore().folder_mark(str(folder))
+    assert (mark is None) == (fresh is None)
+    assert fresh is not None or not answers_at_once(str(tmp_path))
 
 
 @pytest.mark.parametrize("more", [-1, 0, 1, 1_000_000])
