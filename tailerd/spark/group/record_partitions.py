@@ -38,8 +38,8 @@ TABLE_BYTES = 512 * 1024 * 1024
 """A table's rows of a batch with a larger cost are divided. What is not, need not be brought into
 order between tasks, which takes as much as reading and writing."""
 SHARE_ORDERS = 1 << 32
-"""Records one share may have: orders in a part begin at this times the number of its first share, so
-they are behind those of the parts before."""
+"""Records one share may have. Orders in a part begin at this times the number of its first share,
+behind those of the parts before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
