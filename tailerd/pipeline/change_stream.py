@@ -5,34 +5,33 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 
 from tailerd.changefeed.change_batch import ChangeBatch
-from tailerd.changefeed.change_task import ChangeTask, TaskGroup
+from tailerd.changefeed.change_task import TaskGroup
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.changefeed.offset import Offset, Phase, Version
+from tailerd.pipeline.change_runs import Run, RunPlanner, RunReader
 from tailerd.pipeline.memory_budget import SMALLEST_PIECE, MemoryBudget, Piece, TableMemory
-from tailerd.sources.base import ChangeSource, ReadsRuns
+from tailerd.sources.base import ChangeSource
 
 RUNS_AHEAD = 1 + (os.cpu_count() or 1)
 """Runs of files read at the same time: one a processor, and one that waits for its turn."""
-RUN_BYTES = 2 * 1024 * 1024
 EXPANSION = 8
 """Rows in memory are about this much larger than in their files; only a guess to begin with."""
 UNBOUNDED_BYTES = 1 << 60
-RUN_FILES = 16
-"""Small files are read several in a row: a hop between threads costs as much as a tiny file."""
 
 
 class ChangeStream:
     """Batches of [start, end) in order, several runs of files read at once.
 
     Memory: each piece of a run that is being read holds at most `limit.max_bytes` (or one batch, if
-    that is larger); there are at most `RUNS_AHEAD` runs and the one being consumed, and fewer where
-    the process's budget says so.
+    that is larger), and half as much more while it brings a commit into the order of a key; there
+    are at most `RUNS_AHEAD` runs and the one being consumed, and fewer where the process's budget
+    says so.
 
     Attributes:
         rows: Rows given so far, by `_change_type`.
@@ -49,21 +48,23 @@ class ChangeStream:
         end: Offset,
         *,
         limit: BatchLimit,
+        key: Sequence[str] = (),
         executor: Executor | None = None,
         memory: TableMemory | None = None,
         on_batch: Callable[[ChangeBatch], None] | None = None,
     ) -> None:
         """Read with `executor`'s threads, by default the loop's own, within the table's memory.
 
+        With a `key`, a commit gives what only removes rows first (`encoding.key_order`).
         `on_batch` hears of every batch right before it is given.
         """
         self._on_batch = on_batch
-        self._source = source
-        self._start = start
-        self._end = end
+        self._runs = RunPlanner(source, is_keyed=bool(key), on_group=self._count_commit).between(
+            start, end
+        )
+        self._reader = RunReader(source, key)
         self._limit = limit
         self._executor = executor
-        self._run_bytes = max(RUN_BYTES, source.run_bytes if isinstance(source, ReadsRuns) else 0)
         self._memory = memory or MemoryBudget(UNBOUNDED_BYTES).join()
         self.rows: Counter[str] = Counter()
         self.commits: Counter[str] = Counter()
@@ -81,7 +82,7 @@ class ChangeStream:
         """Yield the batches; to be consumed once, and closed when not consumed to the end."""
         ahead: deque[_Reading] = deque()
         try:
-            async for run in self._runs():
+            async for run in self._runs:
                 while (reading := self._begin(run, len(ahead))) is None:
                     async with aclosing(self._drain(ahead[0])) as batches:
                         async for batch in batches:
@@ -98,21 +99,6 @@ class ChangeStream:
                 await reading.abandon()
         self.is_complete = True
 
-    async def _runs(self) -> AsyncIterator[list[ChangeTask]]:
-        """Yield consecutive tasks that are read in one go."""
-        run: list[ChangeTask] = []
-        size = 0
-        async for group in self._source.plan(self._start, self._end):
-            self._count_commit(group)
-            for task in group.tasks:
-                if run and (len(run) >= RUN_FILES or size + task.size_bytes > self._run_bytes):
-                    yield run
-                    run, size = [], 0
-                run.append(task)
-                size += task.size_bytes
-        if run:
-            yield run
-
     def _count_commit(self, group: TaskGroup) -> None:
         """Count a commit once: a large one comes in several groups, and in several streams."""
         is_begin = group.start.phase is Phase.FOLLOW and group.start.position == 0
@@ -121,7 +107,7 @@ class ChangeStream:
             self.commits[group.change_source.value] += 1
             self.modes.append((group.version, group.change_source.value))
 
-    def _begin(self, run: list[ChangeTask], ahead: int) -> _Reading | None:
+    def _begin(self, run: Run, ahead: int) -> _Reading | None:
         """Begin to read a run behind `ahead` others; None if it must wait for the first of them."""
         wanted = _wanted(run, self._limit)
         if ahead:
@@ -130,17 +116,11 @@ class ChangeStream:
                 return None
         else:
             memory = self._memory.admit(wanted)
-        limit = replace(self._limit, max_bytes=min(self._limit.max_bytes, memory.size_bytes))
-        reading = _Reading(self._read(run, limit), wanted)
+        most = run.limit_bytes(min(self._limit.max_bytes, memory.size_bytes))
+        limit = replace(self._limit, max_bytes=most)
+        reading = _Reading(self._reader.read(run, limit), wanted)
         reading.read_on(memory, self._executor)
         return reading
-
-    def _read(self, run: list[ChangeTask], limit: BatchLimit) -> Iterator[ChangeBatch]:
-        if isinstance(self._source, ReadsRuns):
-            yield from self._source.read_run(run, limit)
-            return
-        for task in run:
-            yield from self._source.read(task, limit)
 
     async def _drain(self, reading: _Reading) -> AsyncGenerator[ChangeBatch, None]:
         while True:
@@ -164,11 +144,12 @@ class ChangeStream:
                 reading.read_on(self._memory.admit(reading.wanted_bytes), self._executor)
 
 
-def _wanted(run: list[ChangeTask], limit: BatchLimit) -> int:
+def _wanted(run: Run, limit: BatchLimit) -> int:
     """Return about how much memory a run takes, as far as its files' sizes tell."""
-    if any(task.size_bytes <= 0 for task in run):
+    sizes = [task.size_bytes for task in run.tasks]
+    if min(sizes) <= 0:
         return limit.max_bytes
-    return min(limit.max_bytes, EXPANSION * sum(task.size_bytes for task in run) + SMALLEST_PIECE)
+    return min(limit.max_bytes, EXPANSION * sum(sizes) + SMALLEST_PIECE)
 
 
 @dataclass(frozen=True, slots=True)

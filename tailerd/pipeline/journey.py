@@ -28,7 +28,7 @@ from tailerd.pipeline.memory_budget import TableMemory
 from tailerd.pipeline.poison_log import PoisonLog, PoisonRecord
 from tailerd.pipeline.policies import OnGap, OnPoison
 from tailerd.pipeline.target import clipped, is_past
-from tailerd.sinks.base import Delivery, Fencer, Sink
+from tailerd.sinks.base import Delivery, Fencer, Keyed, Sink
 from tailerd.sources.base import ChangeSource, HearsEvents
 from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.hints import Hint
@@ -280,6 +280,7 @@ class Journey:
             start,
             end,
             limit=self._plan.batch_limit,
+            key=self._sink.key if isinstance(self._sink, Keyed) else (),
             executor=self._executor,
             memory=self._memory,
             on_batch=self._on_batch,

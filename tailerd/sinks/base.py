@@ -102,6 +102,20 @@ class Fencer(Protocol):
 
 
 @runtime_checkable
+class Keyed(Protocol):
+    """A sink whose readers may go by the last record of each key. Optional."""
+
+    @property
+    def key(self) -> Sequence[str]:
+        """Columns that identify a row; empty where nobody goes by keys.
+
+        With some, a delivery has, of each commit, what only removes rows before the rest; an
+        update's images that come in one batch stay together.
+        """
+        ...
+
+
+@runtime_checkable
 class Readable(Protocol):
     """A sink whose records can be read again, to compare them with the table. Optional."""
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from tailerd.changefeed.change_task import ChangeTask
+from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
+from tailerd.encoding.key_order import Part
 from tailerd.errors import SchemaChangedError
 from tailerd.reading.file_scan import WHOLE_FILE, FileShare
 from tailerd.reading.files_ahead import FilesAhead
@@ -31,10 +33,11 @@ SPLIT_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskShare:
-    """A task, or some row groups of its file."""
+    """A task, or some row groups of its file, or some rows of each batch of it."""
 
     task: ChangeTask
     share: FileShare = WHOLE_FILE
+    part: Part = Part.WHOLE
 
 
 class ChangePartition(InputPartition):
@@ -50,7 +53,26 @@ def pack(tasks: Sequence[ChangeTask], target_bytes: int = TARGET_BYTES) -> list[
 
     A larger file is a partition of its own, or several. No tasks give no partitions.
     """
-    shares = [share for task in tasks for share in _shares(task)]
+    return pack_shares([share for task in tasks for share in _shares(task)], target_bytes)
+
+
+def in_key_order(tasks: Iterable[ChangeTask]) -> Iterator[TaskShare]:
+    """Yield the shares of tasks so that their order is that of a key, wherever they are cut.
+
+    A commit of several change files comes twice: what only removes, then the rest.
+    """
+    for (_, kind), found in groupby(tasks, lambda task: (task.version, task.change_source)):
+        commit = list(found)
+        if kind is ChangeSourceKind.CDC and len(commit) > 1:
+            for part in (Part.REMOVED, Part.WRITTEN):
+                yield from (TaskShare(task=task, part=part) for task in commit)
+        else:
+            for task in commit:
+                yield from _shares(task)
+
+
+def pack_shares(shares: Sequence[TaskShare], target_bytes: int) -> list[ChangePartition]:
+    """Cut shares as `pack` does tasks."""
     costs = [each.task.size_bytes // each.share.count + OPEN_COST_BYTES for each in shares]
     total = sum(costs)
     if not total:

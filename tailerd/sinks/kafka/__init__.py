@@ -10,11 +10,13 @@ At least once. The offset is saved after every record is acknowledged by all in-
 after a crash the last delivery may come again, in order; none is lost. Nothing keeps two daemons
 from both delivering.
 
-Order. All changes of one key are in one partition, in the order of the commits. Both images of an
-update are one `u` record, or directly follow each other. Of one commit, files' deletes come
-before their inserts, so that what a key has last is what the table has. Where a change file
-itself holds an insert and a delete of one key, and is larger than a batch, they come in the
-file's order. Without a `key` records are spread in runs, and order holds within a partition only.
+Order. All changes of one key are in one partition, in the order of the commits. Of one commit, all
+that only removes rows comes before the rest, over all its files, so that what a key has last is
+what the table has, where a key names one row. The images of an update that are in one batch of a
+change file (65,536 rows, at most 32 MiB) are one `u` record, or directly follow each other; those
+that are in two files come as removal and creation. A commit whose change files are more than one
+batch is held in memory, or read twice if it is large. Without a `key` records are spread in runs,
+order holds within a partition only, and changes come in the order of the files.
 
 Times. Records carry the commit's time. A topic that would delete rows of such an old commit right
 away is refused, with the way out: another `retention.ms`, or `timestamp: delivery`.

@@ -72,6 +72,11 @@ class KafkaSink:
         """The topic of offsets, where the configuration keeps them in Kafka."""
         return self._offsets
 
+    @property
+    def key(self) -> Sequence[str]:
+        """The columns of a record's key."""
+        return tuple(self._config.key)
+
     async def healthcheck(self) -> None:
         """Ask the brokers whether deliveries would succeed; make nothing.
 

@@ -1,18 +1,23 @@
 """The rows of several tables packed into Spark's input partitions, and made records on executors.
 
 A table's rows of a batch are in one partition, in the order of the commits, unless they are many;
-then its partitions are in that order. Small tables share partitions.
+then its partitions are in that order. Small tables share partitions. Where records have keys, what
+only removes comes first of each commit (`encoding.key_order`), over all its partitions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from pyspark.sql.datasource import InputPartition
 
+from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
+from tailerd.changefeed.offset import Version
+from tailerd.encoding.key_order import Part, commits_in_key_order, part_of
 from tailerd.errors import TailerdError
 from tailerd.reading.files_ahead import FilesAhead
 from tailerd.sinks.kafka.config import KafkaSinkConfig
@@ -23,7 +28,9 @@ from tailerd.spark.partitions import (
     OPEN_COST_BYTES,
     TARGET_BYTES,
     TaskShare,
+    in_key_order,
     pack,
+    pack_shares,
     spare_collections,
 )
 
@@ -31,7 +38,8 @@ TABLE_BYTES = 512 * 1024 * 1024
 """A table's rows of a batch with a larger cost are divided. What is not, need not be brought into
 order between tasks, which takes as much as reading and writing."""
 SHARE_ORDERS = 1 << 32
-"""Records one share may have: the order of a record is its share's times this, and its own."""
+"""Records one share may have. Orders in a part begin at this times the number of its first share,
+behind those of the parts before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +59,11 @@ class TableRows:
     kafka: KafkaSinkConfig | None
     tasks: Sequence[ChangeTask] = ()
     error: TailerdError | None = None
+
+    @property
+    def key(self) -> Sequence[str]:
+        """Columns that make the key of a record; empty without one."""
+        return () if self.kafka is None else self.kafka.key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +89,7 @@ def pack_tables(tables: Sequence[TableRows]) -> list[RecordPartition]:
     shared: list[TablePart] = []
     shared_cost = 0
     for table in tables:
-        runs = [partition.shares for partition in pack(table.tasks, TABLE_BYTES)]
+        runs = _runs(table)
         bare = TableRows(
             name=table.name, table_id=table.table_id, kafka=table.kafka, error=table.error
         )
@@ -99,6 +112,14 @@ def pack_tables(tables: Sequence[TableRows]) -> list[RecordPartition]:
     return partitions
 
 
+def _runs(table: TableRows) -> list[tuple[TaskShare, ...]]:
+    """Return what each of a table's partitions reads."""
+    partitions = pack(table.tasks, TABLE_BYTES)
+    if len(partitions) > 1 and table.key:
+        partitions = pack_shares(list(in_key_order(table.tasks)), TABLE_BYTES)
+    return [partition.shares for partition in partitions]
+
+
 def read_records(partition: InputPartition) -> Iterator[RecordPiece]:
     """Yield the partition's records; runs on an executor.
 
@@ -111,20 +132,45 @@ def read_records(partition: InputPartition) -> Iterator[RecordPiece]:
     spare_collections()
     for part in partition.parts:
         try:
-            with FilesAhead(each.task.url for each in part.shares) as files:
-                yield from _part(part, files)
+            yield from _part(part)
         except Exception as error:
             raise marked(error, part.rows.name) from error
 
 
-def _part(part: TablePart, files: FilesAhead) -> Iterator[RecordPiece]:
+def _part(part: TablePart) -> Iterator[RecordPiece]:
     table = part.rows
     if table.error is not None:
         raise table.error
     encoder = RecordEncoder(table.name, table.table_id, table.kafka)
-    for number, each in enumerate(part.shares, start=part.first):
-        order = number * SHARE_ORDERS
-        for batch in read_changes(each.task, DEFAULT_BATCH_LIMIT, None, each.share, files.open):
-            for piece in encoder.encoded(batch, order):
-                order += piece.records.num_rows
-                yield piece
+    order = part.first * SHARE_ORDERS
+    for batch in _ordered(part.shares, table.key):
+        for piece in encoder.encoded(batch, order):
+            order += piece.records.num_rows
+            yield piece
+
+
+def _ordered(shares: Sequence[TaskShare], key: Sequence[str]) -> Iterator[ChangeBatch]:
+    """Yield the rows of consecutive shares in the order that records with this key have."""
+    if not key:
+        yield from _batches(shares)
+        return
+
+    def again(version: Version) -> Iterator[ChangeBatch]:
+        return _batches([each for each in shares if each.task.version == version])
+
+    held_bytes = DEFAULT_BATCH_LIMIT.max_bytes // 2
+    for part, found in groupby(shares, lambda each: each.part):
+        batches = _batches(list(found))
+        if part is Part.WHOLE:
+            # A commit of several change files is whole only where all of them are here.
+            yield from commits_in_key_order(batches, again, key, held_bytes)
+            continue
+        for batch in batches:
+            if (rows := part_of(batch, key, part)) is not None:
+                yield rows
+
+
+def _batches(shares: Sequence[TaskShare]) -> Iterator[ChangeBatch]:
+    with FilesAhead(each.task.url for each in shares) as files:
+        for each in shares:
+            yield from read_changes(each.task, DEFAULT_BATCH_LIMIT, None, each.share, files.open)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from confluent_kafka.admin import AdminClient
 
 from tests.integration.daemon.test_verify import lively
 from tests.kafka.broker import Broker
+from tests.kafka.reader import read_topic
 from tests.kafka.topics import Topics
+from tests.property.key_histories import KeyHistory, Row, applied, rows_that_are_there
 from tests.unit.cli.commands import Commands
 
 pytestmark = pytest.mark.kafka
@@ -67,6 +70,23 @@ def test_a_topic_replays_to_the_table(
     assert command("run", "--config", config, "--once").status == 0
     [verdict] = command("verify", topic, "--config", config, "--json").rows
     assert (verdict["is_equal"], verdict["version"], verdict["rows"]) == (True, 6, 52)
+
+
+@pytest.mark.parametrize("style", ["json", "debezium"])
+def test_rows_that_move_to_other_files_are_what_their_keys_have_last(
+    style: str, tmp_path: Path, kafka_broker: Broker, topics: Topics, command: Commands
+) -> None:
+    history = KeyHistory(tmp_path / "orders", random.Random(5))
+    for _ in range(10):
+        history.commit()
+    topic = topics.create(partitions=3)
+    config = configured(tmp_path, kafka_broker, topic, key=["id"], format=style)
+    assert command("run", "--config", config, "--once").status == 0
+    state: dict[bytes, Row] = {}
+    applied(
+        state, ((each.key or b"", each.value) for each in read_topic(kafka_broker.plain, topic))
+    )
+    assert rows_that_are_there(state) == history.state
 
 
 def test_topics_that_a_column_chooses_are_read_together(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from collections import Counter, defaultdict
@@ -24,16 +25,21 @@ from tailerd.errors import (
     SinkTooSlowError,
 )
 from tailerd.spark.arrow_functions import BATCH_BYTES, map_batches
+from tailerd.spark.group import record_partitions
+from tailerd.spark.group.record_partitions import TableRows, pack_tables, read_records
 from tailerd.spark.kafka import group_sink
 from tailerd.spark.kafka.batch_transaction import BatchTransaction
 from tailerd.spark.kafka.group_sink import KafkaGroupSink
 from tailerd.spark.kafka.grouping import check_group
+from tailerd.spark.packed_records import PACKED_SCHEMA, packed
 from tailerd.telemetry import Telemetry
 from tailerd.telemetry.events import DeadLettersStored, Event
 from tests.integration.spark.encoded import DAY_2026_US, Rows, config
 from tests.kafka.broker import Broker
 from tests.kafka.reader import Record, read_topic
 from tests.kafka.topics import Topics
+from tests.property.key_histories import KeyHistory, Row, applied, rows_that_are_there
+from tests.property.test_spark_key_order import tasks_of
 
 pytestmark = pytest.mark.spark
 
@@ -101,6 +107,35 @@ def test_changes_of_a_key_come_in_the_order_of_commits_from_many_partitions(
         1,
         20,
     )
+
+
+@pytest.mark.parametrize("table_bytes", [1, 1 << 30], ids=["many tasks", "one task"])
+def test_a_key_has_last_what_the_table_has_though_change_files_tear_its_images_apart(
+    table_bytes: int,
+    spark: SparkSession,
+    kafka_broker: Broker,
+    topics: Topics,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(record_partitions, "TABLE_BYTES", table_bytes)
+    history = KeyHistory(tmp_path / "orders", random.Random(11))
+    for _ in range(6):
+        history.commit()
+    group = Group(kafka_broker, tmp_path, topics.create(partitions=2), format="debezium")
+    tasks = asyncio.run(tasks_of(tmp_path / "orders"))
+    rows = TableRows(name="orders", table_id="", kafka=group.sinks["orders"], tasks=tasks)
+    packed_rows = [
+        batch for partition in pack_tables([rows]) for batch in packed(read_records(partition))
+    ]
+    frame = spark.createDataFrame(pa.Table.from_batches(packed_rows), PACKED_SCHEMA)
+    # Each Spark task gets some of them, whichever they are.
+    frame = frame.repartition(4) if table_bytes == 1 else frame.coalesce(1)
+    with started(group) as sink:
+        sink.write(frame, 0)
+    state: dict[bytes, Row] = {}
+    applied(state, ((each.key or b"", each.value) for each in group.records()))
+    assert rows_that_are_there(state) == history.state
 
 
 def test_keys_go_to_the_partitions_that_the_arrow_engine_gives_them(

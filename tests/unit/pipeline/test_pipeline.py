@@ -10,7 +10,8 @@ import pytest
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.offset import Phase
 from tailerd.errors import SinkError, SinkTooSlowError, StorageError, TableError, TailerdError
-from tailerd.pipeline.change_stream import RUN_FILES, RUNS_AHEAD
+from tailerd.pipeline.change_runs import RUN_FILES
+from tailerd.pipeline.change_stream import RUNS_AHEAD
 from tailerd.sinks.base import Delivery
 from tailerd.telemetry import events
 from tests.doubles.fake_source import FakeSource, FakeTable

@@ -1,0 +1,179 @@
+"""Runs: consecutive change tasks that are read in one go, in the order that readers need."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask, TaskGroup
+from tailerd.changefeed.limits import BatchLimit
+from tailerd.changefeed.offset import Offset, Version
+from tailerd.encoding.key_order import Part, commits_in_key_order, part_of
+from tailerd.sources.base import ChangeSource, ReadsRuns
+
+RUN_BYTES = 2 * 1024 * 1024
+RUN_FILES = 16
+"""Small files are read several in a row: a hop between threads costs as much as a tiny file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive tasks.
+
+    Attributes:
+        part: Which rows of each batch are wanted.
+        limits: Of a commit that is read twice: the limits of the runs read once, for those read
+            again, which are cut in the same places. Batches must be the same both times.
+    """
+
+    tasks: list[ChangeTask]
+    part: Part = Part.WHOLE
+    limits: deque[int] = field(default_factory=deque)
+
+    def limit_bytes(self, admitted: int) -> int:
+        """Return the size of a batch where `admitted` is what memory allows; asked once a run."""
+        if self.part is Part.WRITTEN:
+            return self.limits.popleft()
+        if self.part is Part.REMOVED:
+            self.limits.append(admitted)
+        return admitted
+
+
+class RunPlanner:
+    """Cuts the tasks between two offsets into runs.
+
+    With a key, a commit's change files are in one run if they are few and small. Else all of them
+    are read twice, in runs as large as any: first for what only removes, then for the rest.
+
+    Args:
+        source: Plans the tasks.
+        is_keyed: Whether there is a key.
+        on_group: Hears once of every group of tasks.
+    """
+
+    def __init__(
+        self, source: ChangeSource, *, is_keyed: bool, on_group: Callable[[TaskGroup], None]
+    ) -> None:
+        self._source = source
+        self._is_keyed = is_keyed
+        self._on_group = on_group
+        self._most_bytes = max(RUN_BYTES, source.run_bytes if isinstance(source, ReadsRuns) else 0)
+        self._run = Run([])
+        self._size = 0
+
+    async def between(self, start: Offset, end: Offset) -> AsyncIterator[Run]:
+        """Yield the runs of [start, end) in order.
+
+        Raises:
+            TableError: As the source's `plan`.
+        """
+        is_large = False
+        async for group in self._source.plan(start, end):
+            self._on_group(group)
+            # A commit with change files stays whole: its groups end where they start but the last.
+            is_last = group.end != group.start
+            if not self._is_keyed or group.change_source is not ChangeSourceKind.CDC:
+                runs = self._added(group.tasks)
+            elif is_last and not is_large and self._is_small(group.tasks):
+                runs = self._added_whole(group.tasks)
+            else:
+                if not is_large:
+                    is_large = True
+                    for run in self._begun(Part.REMOVED):
+                        yield run
+                runs = self._added(group.tasks)
+            for run in runs:
+                yield run
+            if is_large and is_last:
+                is_large = False
+                async for run in self._again(group):
+                    yield run
+        for run in self._begun(Part.WHOLE):
+            yield run
+
+    async def _again(self, last: TaskGroup) -> AsyncIterator[Run]:
+        for run in self._begun(Part.WRITTEN):
+            yield run
+        async for group in self._source.plan(last.start, last.end):
+            for run in self._added(group.tasks):
+                yield run
+        for run in self._begun(Part.WHOLE):
+            yield run
+
+    def _is_small(self, tasks: Sequence[ChangeTask]) -> bool:
+        """Tell whether the tasks fit one run; a single one always does."""
+        size = sum(task.size_bytes for task in tasks)
+        return len(tasks) == 1 or (len(tasks) <= RUN_FILES and size <= self._most_bytes)
+
+    def _added_whole(self, tasks: Sequence[ChangeTask]) -> Iterator[Run]:
+        if not self._has_room(tasks):
+            yield from self._begun(Part.WHOLE)
+        self._take(tasks)
+
+    def _added(self, tasks: Sequence[ChangeTask]) -> Iterator[Run]:
+        for task in tasks:
+            if not self._has_room((task,)):
+                yield from self._begun(self._run.part)
+            self._take((task,))
+
+    def _has_room(self, tasks: Sequence[ChangeTask]) -> bool:
+        size = self._size + sum(task.size_bytes for task in tasks)
+        files = len(self._run.tasks)
+        return not files or (files + len(tasks) <= RUN_FILES and size <= self._most_bytes)
+
+    def _take(self, tasks: Iterable[ChangeTask]) -> None:
+        for task in tasks:
+            self._run.tasks.append(task)
+            self._size += task.size_bytes
+
+    def _begun(self, part: Part) -> Iterator[Run]:
+        """Begin another run; yield the one before, if there is anything in it."""
+        before = self._run
+        is_same_commit = part is not Part.WHOLE and before.part is not Part.WHOLE
+        limits = before.limits if is_same_commit else deque[int]()
+        self._run, self._size = Run([], part, limits), 0
+        if before.tasks:
+            yield before
+
+
+class RunReader:
+    """Reads runs; blocking, for worker threads.
+
+    Args:
+        source: Reads their tasks.
+        key: Columns by which readers tell rows apart; without one rows come as files have them.
+    """
+
+    def __init__(self, source: ChangeSource, key: Sequence[str]) -> None:
+        self._source = source
+        self._key = tuple(key)
+
+    def read(self, run: Run, limit: BatchLimit) -> Iterator[ChangeBatch]:
+        """Yield the rows of a run.
+
+        Holds up to half of `limit.max_bytes`, or two batches, while it brings a commit into order.
+
+        Raises:
+            TableError: A file cannot be read.
+            ConfigError: A key column is not in the table.
+        """
+        batches = self._batches(run.tasks, limit)
+        if not self._key:
+            return batches
+        if run.part is Part.WHOLE:
+
+            def again(version: Version) -> Iterator[ChangeBatch]:
+                return self._batches([task for task in run.tasks if task.version == version], limit)
+
+            return commits_in_key_order(batches, again, self._key, limit.max_bytes // 2)
+        parts = (part_of(batch, self._key, run.part) for batch in batches)
+        return (part for part in parts if part is not None)
+
+    def _batches(self, tasks: Sequence[ChangeTask], limit: BatchLimit) -> Iterator[ChangeBatch]:
+        if isinstance(self._source, ReadsRuns):
+            yield from self._source.read_run(tasks, limit)
+            return
+        for task in tasks:
+            yield from self._source.read(task, limit)
