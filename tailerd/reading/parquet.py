@@ -9,6 +9,7 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tailerd.changefeed.change_batch import rows_of_columns
 from tailerd.changefeed.change_task import ChangeType
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.errors import FileMissingError, TailerdError, UnreadableDataFileError
@@ -122,8 +123,7 @@ class _Shape:
                 arrays.append(pa.nulls(count, field.target.type))
             else:
                 arrays.append(conform(batch.column(name), field))
-        rows = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        return rows, self._change_types(batch)
+        return rows_of_columns(arrays, self._schema, count), self._change_types(batch)
 
     def _change_types(self, batch: pa.RecordBatch) -> pa.Array | None:
         if not self._scan.change_column:
