@@ -131,6 +131,27 @@ def test_rows_are_counted_although_no_column_is_wanted(
     assert {tuple(batch.schema.names) for batch, _ in batches} == {()}
 
 
+@pytest.mark.parametrize(
+    "rows",
+    [ALL_ROWS, RowFilter(exclude=inline([1])), RowFilter(include=inline([0, 2, 3]))],
+    ids=["all", "exclude", "include"],
+)
+@pytest.mark.parametrize(
+    "kind", [pa.string_view(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())], ids=str
+)
+def test_texts_of_every_arrow_kind_are_read_with_deletion_vectors(
+    tmp_path: Path, kind: pa.DataType, rows: RowFilter
+) -> None:
+    path = tmp_path / "a.parquet"
+    texts = ["a", "b", None, "d" * 20]
+    # The kind is kept in the file, as Arrow's own schema.
+    pq.write_table(pa.table({"text": pa.array(texts).cast(kind)}), path)
+    assert pq.read_schema(path).field("text").type == kind
+    found = list(read_file(scan_of(path, pa.field("text", pa.string()), rows=rows), BatchLimit()))
+    expected = texts if rows is ALL_ROWS else [texts[0], *texts[2:]]
+    assert [text for batch, _ in found for text in batch["text"].to_pylist()] == expected
+
+
 def test_changes_keep_their_rows_although_no_column_is_wanted(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     kinds = ["insert", "update_preimage", "update_postimage", "delete"] * 5
