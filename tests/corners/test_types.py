@@ -308,3 +308,23 @@ async def test_lists_are_read_as_whatever_kind_deltalake_leaves_in_the_file(
     deltalake.DeltaTable(tmp_path).delete("id = 0")
     gone = [row for row in await changes(tmp_path, "2") if row["id"] == 0]
     assert [(row["x"], row["_change_type"]) for row in gone] == [(values[0], "delete")]
+
+
+@pytest.mark.parametrize("kind", ["variant", delta_schema.array("variant")], ids=["column", "list"])
+async def test_a_shredded_variant_is_refused_and_not_read_as_null(
+    tmp_path: Path, kind: delta_schema.DeltaType
+) -> None:
+    shredded = pa.struct(
+        [("metadata", pa.binary()), ("value", pa.binary()), ("typed_value", pa.int64())]
+    )
+    value = {"metadata": b"\x01\x00\x00", "value": None, "typed_value": 42}
+    column = pa.array([value], shredded)
+    if kind != "variant":
+        column = pa.array([[value]], pa.list_(shredded))
+    features = ["variantType"]
+    table = TableBuilder(
+        tmp_path, fields=[("x", kind)], reader_features=features, writer_features=features
+    )
+    table.create(table.data_file(pa.table({"x": column}), partition={}))
+    with pytest.raises(UnreadableDataFileError, match="is a shredded variant in the file"):
+        await changes(tmp_path)
