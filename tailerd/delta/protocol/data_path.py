@@ -16,7 +16,8 @@ from tailerd.delta.protocol.actions import DeletionVectorDescriptor
 from tailerd.delta.protocol.deletion_vector import relative_file_path
 from tailerd.errors import CorruptLogError, PathOutsideTableError
 
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:/")
+"""As `locate` tells URLs from paths: a partition column may be named `a:b`."""
 
 
 @dataclass(frozen=True, slots=True)
