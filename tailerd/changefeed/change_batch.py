@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -76,6 +77,17 @@ class ChangeBatch:
         ]
         schema = with_change_columns(self.rows.schema)
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def rows_of_columns(arrays: Sequence[pa.Array], schema: pa.Schema, count: int) -> pa.RecordBatch:
+    """Return `count` rows of columns; there may be none, as where an older version lacks them all.
+
+    Without columns it must not be pickled: PyArrow 26 loses the number of its rows there.
+    """
+    if arrays:
+        return pa.RecordBatch.from_arrays(list(arrays), schema=schema)
+    # Without columns only a struct still knows how many rows there are.
+    return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), count, [None]))
 
 
 def with_change_columns(schema: pa.Schema) -> pa.Schema:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 import click
 import pyarrow as pa
 
-from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.changefeed.change_batch import ChangeBatch, rows_of_columns
 from tailerd.cli.change_table import ChangeTable, aligned, printable, text_width
 from tailerd.encoding.arrow import ArrowStream
 from tailerd.encoding.debezium import DebeziumEncoder
@@ -276,12 +276,7 @@ def _selected(batch: ChangeBatch, columns: Sequence[str] | None) -> ChangeBatch:
         batch.rows.column(field.name) if field.name in schema.names else pa.nulls(batch.num_rows)
         for field in fields
     ]
-    if not arrays:
-        # Without columns only a struct still knows how many rows there are.
-        empty = pa.Array.from_buffers(pa.struct([]), batch.num_rows, [None])
-        return replace(batch, rows=pa.RecordBatch.from_struct_array(empty))
-    rows = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
-    return replace(batch, rows=rows)
+    return replace(batch, rows=rows_of_columns(arrays, pa.schema(fields), batch.num_rows))
 
 
 def _output(stream: BinaryIO | None) -> BinaryIO:

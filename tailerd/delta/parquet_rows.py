@@ -40,7 +40,11 @@ class CheckpointFile:
         with self._mapped():
             is_remote = isinstance(source, RemoteFile)
             self._file = pq.ParquetFile(
-                source, pre_buffer=is_remote, buffer_size=0 if is_remote else BUFFER_BYTES
+                source,
+                pre_buffer=is_remote,
+                buffer_size=0 if is_remote else BUFFER_BYTES,
+                # Spark's statistics; nanoseconds would wrap around outside the years 1677 to 2262.
+                coerce_int96_timestamp_unit="us",
             )
         self._leaves = [
             self._file.schema.column(index).path for index in range(len(self._file.schema))

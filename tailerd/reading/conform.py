@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailerd.changefeed.change_batch import VARIANT_FIELD
 from tailerd.errors import UnreadableDataFileError
 from tailerd.reading.file_scan import FieldScan
 
@@ -42,9 +43,14 @@ def conform(array: pa.Array, scan: FieldScan) -> pa.Array:
         UnreadableDataFileError: The file's type does not fit the column's.
     """
     target = scan.target.type
+    if isinstance(array.type, pa.BaseExtensionType):
+        array = array.storage
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
-    if pa.types.is_struct(target):
+    if pa.types.is_null(array.type):
+        # Of any column a writer had only nulls in.
+        array = pa.nulls(len(array), target)
+    elif pa.types.is_struct(target):
         array = _conform_struct(array, scan)
     elif pa.types.is_list(target):
         array = _conform_list(array, scan)
@@ -62,6 +68,8 @@ def _conform_struct(array: pa.Array, scan: FieldScan) -> pa.Array:
     if not pa.types.is_struct(array.type):
         raise _retyped(array, scan)
     fields = [array.type.field(index) for index in range(array.type.num_fields)]
+    if (scan.target.metadata or {}).items() >= VARIANT_FIELD.items():
+        _refuse_shredded(fields, scan)
     columns = array.flatten()
     parts = []
     for child in scan.children:
@@ -77,6 +85,15 @@ def _conform_struct(array: pa.Array, scan: FieldScan) -> pa.Array:
     return pa.StructArray.from_arrays(parts, fields=targets, mask=_mask(array))
 
 
+def _refuse_shredded(fields: Iterable[pa.Field], scan: FieldScan) -> None:
+    """Refuse a variant of which `value` is not all: what was taken out of it would read as null."""
+    if any(field.name == "typed_value" for field in fields):
+        raise UnreadableDataFileError(
+            f"column {scan.target.name} is a shredded variant in the file, which is not assembled"
+            " yet, and the table's protocol does not say that there are any"
+        )
+
+
 def _mask(array: pa.Array) -> pa.Array | None:
     return array.is_null() if array.null_count else None
 
@@ -89,8 +106,10 @@ def _zero_based(array: pa.Array) -> tuple[pa.Array, int, int]:
 
 
 def _conform_list(array: pa.Array, scan: FieldScan) -> pa.Array:
-    if pa.types.is_large_list(array.type):
+    if pa.types.is_large_list(array.type) or pa.types.is_fixed_size_list(array.type):
         array = array.cast(pa.list_(array.type.value_field))
+    elif pa.types.is_list_view(array.type) or pa.types.is_large_list_view(array.type):
+        array = _of_views(array)
     if not pa.types.is_list(array.type):
         raise _retyped(array, scan)
     if len(array) == 0:
@@ -98,6 +117,18 @@ def _conform_list(array: pa.Array, scan: FieldScan) -> pa.Array:
     offsets, start, end = _zero_based(array)
     values = conform(array.values.slice(start, end - start), scan.children[0])
     return pa.ListArray.from_arrays(_own(offsets), values, type=scan.target.type, mask=_mask(array))
+
+
+def _of_views(array: pa.Array) -> pa.ListArray:
+    """Return a list of what views show; PyArrow 26 leaves the last offset unset in its own cast."""
+    sizes = pc.if_else(array.is_valid(), array.sizes, 0)
+    offsets = pa.concat_arrays(
+        [pa.array([0], pa.int64()), pc.cumulative_sum(sizes.cast(pa.int64()))]
+    )
+    kind = pa.list_(array.type.value_field)
+    return pa.ListArray.from_arrays(
+        offsets.cast(pa.int32()), array.flatten(), type=kind, mask=_mask(array)
+    )
 
 
 def _conform_map(array: pa.Array, scan: FieldScan) -> pa.Array:
@@ -148,7 +179,6 @@ _CASTS: tuple[tuple[_Family, _Family], ...] = (
     (pa.types.is_decimal, pa.types.is_decimal),
     (pa.types.is_date, pa.types.is_timestamp),
     (_is_text, _is_text),
-    (pa.types.is_null, lambda kind: True),
 )
 
 

@@ -9,6 +9,7 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tailerd.changefeed.change_batch import rows_of_columns
 from tailerd.changefeed.change_task import ChangeType
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.errors import FileMissingError, TailerdError, UnreadableDataFileError
@@ -50,9 +51,8 @@ def read_file(
         shape = _Shape(scan, file.schema_arrow)
         yield from _with_whole_pairs(
             part
-            for batch in _row_groups(file, source, scan.share, shape.columns, selection, limit)
-            if batch.num_rows
-            for part in _bounded(*shape.of(batch), limit)
+            for batch, at in _row_groups(file, source, scan.share, shape.columns, selection, limit)
+            for part in _bounded(*_selected(shape.of(batch), selection, at), limit)
         )
 
 
@@ -122,8 +122,7 @@ class _Shape:
                 arrays.append(pa.nulls(count, field.target.type))
             else:
                 arrays.append(conform(batch.column(name), field))
-        rows = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        return rows, self._change_types(batch)
+        return rows_of_columns(arrays, self._schema, count), self._change_types(batch)
 
     def _change_types(self, batch: pa.RecordBatch) -> pa.Array | None:
         if not self._scan.change_column:
@@ -163,7 +162,8 @@ def _row_groups(
     columns: list[str],
     selection: RowSelection | None,
     limit: BatchLimit,
-) -> Iterator[pa.RecordBatch]:
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Yield batches of the file, each with the place of its first row."""
     wanted = _wanted_groups(file.metadata, share, selection)
     for place, (group, first_row) in enumerate(wanted):
         if isinstance(source, RemoteFile):
@@ -174,7 +174,7 @@ def _row_groups(
         for batch in file.iter_batches(
             size, row_groups=[group], columns=columns, use_threads=False
         ):
-            yield batch if selection is None else selection.apply(batch, at)
+            yield batch, at
             at += batch.num_rows
 
 
@@ -202,11 +202,23 @@ def _batch_rows(about: pq.RowGroupMetaData, limit: BatchLimit) -> int:
     return max(1, min(limit.max_rows, limit.max_bytes // row_bytes))
 
 
+def _selected(part: _Part, selection: RowSelection | None, at: int) -> _Part:
+    """Return the rows that count of those from place `at` of the file.
+
+    Once they have the table's types: PyArrow 26 can neither filter nor take a view of text.
+    """
+    if selection is None:
+        return part
+    rows, changes = part
+    return selection.apply(rows, at), None if changes is None else selection.apply(changes, at)
+
+
 def _bounded(rows: pa.RecordBatch, changes: pa.Array | None, limit: BatchLimit) -> Iterator[_Part]:
-    """Cut a batch that turned out larger than its file said (dictionaries, for instance)."""
+    """Yield rows, cut where they turned out larger than their file said (dictionaries do)."""
     pieces = min(rows.num_rows, -(-rows.get_total_buffer_size() // limit.max_bytes))
     if pieces <= 1:
-        yield rows, changes
+        if rows.num_rows:
+            yield rows, changes
         return
     step = -(-rows.num_rows // pieces)
     for start in range(0, rows.num_rows, step):

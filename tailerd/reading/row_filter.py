@@ -5,7 +5,7 @@ Protocol: PROTOCOL.md#deletion-vectors
 
 from __future__ import annotations
 
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from tailerd.errors import FileMissingError, InvalidDeletionVectorError, Missing
 from tailerd.storage.locate import open_data_file
 
 Positions = npt.NDArray[np.uint64]
+Rows = TypeVar("Rows", pa.RecordBatch, pa.Array)
 
 
 class RowSelection:
@@ -41,16 +42,16 @@ class RowSelection:
         found = len(self._between(start, end))
         return found == 0 if self._is_kept else found == end - start
 
-    def apply(self, batch: pa.RecordBatch, start: int) -> pa.RecordBatch:
-        """Return the rows of `batch` that count; its first row is row `start` of the file."""
-        places = self._between(start, start + batch.num_rows) - np.uint64(start)
+    def apply(self, rows: Rows, start: int) -> Rows:
+        """Return those of `rows` that count; the first of them is row `start` of the file."""
+        places = self._between(start, start + len(rows)) - np.uint64(start)
         if self._is_kept:
-            return batch.take(pa.array(places.astype(np.int64)))
+            return rows.take(pa.array(places.astype(np.int64)))
         if not len(places):
-            return batch
-        mask = np.ones(batch.num_rows, np.bool_)
+            return rows
+        mask = np.ones(len(rows), np.bool_)
         mask[places.astype(np.int64)] = False
-        return batch.filter(pa.array(mask))
+        return rows.filter(pa.array(mask))
 
 
 def select_rows(rows: RowFilter, num_rows: int) -> RowSelection | None:

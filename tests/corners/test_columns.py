@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tailerd.changefeed.change_task import ChangeMode
 from tailerd.errors import TableError, UnreadableDataFileError, UsageError
 from tailerd.sources.delta.source import DeltaChangeSource
 from tests.corners.feed import Commands, changes, told
@@ -177,6 +178,38 @@ def test_chosen_columns_may_be_younger_than_the_first_commit(
     names = ["more", "id", "_change_type", "_commit_version", "_commit_timestamp"]
     assert [list(row) for row in ran.rows] == [names, names]
     assert [(row["more"], row["id"]) for row in ran.rows] == [(None, 1), (0.5, 2)]
+
+
+@pytest.mark.parametrize("mode", list(ChangeMode), ids=str)
+async def test_no_row_is_lost_where_none_of_the_chosen_columns_exists(
+    tmp_path: Path, mode: ChangeMode
+) -> None:
+    table = TableBuilder(tmp_path, properties=CDF, reader_features=["deletionVectors"])
+    [add] = table.append([{"id": number, "name": ""} for number in range(4)]).adds
+    table.delete_rows(add, [1, 3])
+    gone = table.cdc_file([{"id": 0, "name": "", "_change_type": "delete"}])
+    table.commit(table.remove(add), gone)
+    table.change_metadata(fields=[("id", "long"), ("name", "string"), ("more", "double")])
+    table.append([{"id": 5, "name": "", "more": 0.5}])
+
+    whole, chosen = [await changes(tmp_path, mode=mode, columns=c) for c in (None, ["more"])]
+
+    assert told(chosen) == told(whole)
+    assert [row["more"] for row in chosen if "more" in row] == [0.5]
+    later = await changes(tmp_path, "2", mode=mode, columns=["more"])
+    assert told(later) == told(whole)[-len(later) :]
+
+
+async def test_a_snapshot_without_any_chosen_column_has_its_rows(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path)
+    table.append([{"id": 1, "name": "a"}, {"id": 2, "name": "b"}])
+    assert len(await changes(tmp_path, "snapshot", columns=[])) == 2
+
+
+async def test_a_table_with_nothing_but_void_columns_has_rows(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path, fields=[("nothing", "void")])
+    table.create(table.data_file(pa.table({"nothing": pa.nulls(3)}), partition={}))
+    assert told(await changes(tmp_path)) == [(0, "insert")] * 3
 
 
 async def test_a_column_the_table_never_had_is_refused(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -276,4 +277,54 @@ async def test_writers_may_spell_one_type_in_several_ways(tmp_path: Path, spelli
 async def test_text_that_is_no_unicode_is_an_error_and_not_garbled(tmp_path: Path) -> None:
     values_table(tmp_path, "string", pa.array([b"\xff\xfe"], pa.binary()))
     with pytest.raises(UnreadableDataFileError, match="column x"):
+        await changes(tmp_path)
+
+
+LISTS: dict[str, pa.DataType] = {
+    "fixed": pa.list_(pa.int64(), 2),
+    "large": pa.large_list(pa.int64()),
+    "view": pa.list_view(pa.int64()),
+    "large view": pa.large_list_view(pa.int64()),
+    "in a struct": pa.struct([("l", pa.list_(pa.int64(), 2))]),
+    "in a map": pa.map_(pa.string(), pa.list_view(pa.int64())),
+}
+
+
+@pytest.mark.parametrize("place", LISTS)
+async def test_lists_are_read_as_whatever_kind_deltalake_leaves_in_the_file(
+    tmp_path: Path, place: str
+) -> None:
+    items = [[1, 2], None, [3, 4]]
+    values: list[Any] = list(items)
+    if place == "in a struct":
+        values = [{"l": item} for item in items]
+    if place == "in a map":
+        values = [[("k", item)] for item in items]
+    written = pa.table({"id": [0, 1, 2], "x": pa.array(values, LISTS[place])})
+    deltalake.write_deltalake(tmp_path, written)
+    assert [row["x"] for row in await changes(tmp_path)] == values
+    properties = {"delta.enableDeletionVectors": "true"}
+    deltalake.DeltaTable(tmp_path).alter.set_table_properties(properties)
+    deltalake.DeltaTable(tmp_path).delete("id = 0")
+    gone = [row for row in await changes(tmp_path, "2") if row["id"] == 0]
+    assert [(row["x"], row["_change_type"]) for row in gone] == [(values[0], "delete")]
+
+
+@pytest.mark.parametrize("kind", ["variant", delta_schema.array("variant")], ids=["column", "list"])
+async def test_a_shredded_variant_is_refused_and_not_read_as_null(
+    tmp_path: Path, kind: delta_schema.DeltaType
+) -> None:
+    shredded = pa.struct(
+        [("metadata", pa.binary()), ("value", pa.binary()), ("typed_value", pa.int64())]
+    )
+    value = {"metadata": b"\x01\x00\x00", "value": None, "typed_value": 42}
+    column = pa.array([value], shredded)
+    if kind != "variant":
+        column = pa.array([[value]], pa.list_(shredded))
+    features = ["variantType"]
+    table = TableBuilder(
+        tmp_path, fields=[("x", kind)], reader_features=features, writer_features=features
+    )
+    table.create(table.data_file(pa.table({"x": column}), partition={}))
+    with pytest.raises(UnreadableDataFileError, match="is a shredded variant in the file"):
         await changes(tmp_path)

@@ -91,10 +91,12 @@ class CheckpointForm:
         stats_type: Type of `stats_parsed`; None where statistics are not written as columns.
         partition_types: Type of `partitionValues_parsed` by physical names; None as well.
         has_json_stats: Whether statistics are written as texts.
+        known_stats: Type of the statistics that the schema's columns may have, however written.
         extra_adds, extra_removes: Columns of fields this release does not know.
     """
 
     has_json_stats: bool
+    known_stats: pa.StructType
     stats_type: pa.StructType | None
     partition_types: pa.StructType | None
     extra_adds: Types = field(default_factory=dict)
@@ -107,10 +109,12 @@ class CheckpointForm:
         """Return the form the table's properties ask for."""
         configuration = state.metadata.configuration
         is_struct = properties.is_enabled(configuration, properties.STATS_AS_STRUCT)
+        known_stats = statistics_type(state)
         return cls(
             # Statistics are lost for all readers where a senseless value switches them off.
             has_json_stats=not properties.is_disabled(configuration, properties.STATS_AS_JSON),
-            stats_type=statistics_type(state) if is_struct else None,
+            known_stats=known_stats,
+            stats_type=known_stats if is_struct else None,
             partition_types=_partition_types(state) if is_struct else None,
             extra_adds=extra_adds or {},
             extra_removes=extra_removes or {},

@@ -127,7 +127,7 @@ def conformed_adds(add: pa.StructArray, form: CheckpointForm) -> pa.StructArray:
     }
     columns["dataChange"] = _no_change(len(add))
     if form.has_json_stats:
-        columns[STATS] = _texts_of(add)
+        columns[STATS] = _texts_of(add, form.known_stats)
     if form.stats_type is not None:
         columns[STATS_PARSED] = _parsed_of(add, form.stats_type)
     if form.partition_types is not None:
@@ -177,12 +177,13 @@ def conformed(array: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
         return _as_texts(array.to_pylist())
 
 
-def _texts_of(add: pa.StructArray) -> pa.Array:
+def _texts_of(add: pa.StructArray, known: pa.StructType) -> pa.Array:
     texts = _member(add, STATS, pa.string())
     if texts.null_count and _has(add, STATS_PARSED):
         parsed = pc.struct_field(add, STATS_PARSED)
         if parsed.null_count < len(parsed):
-            return pc.coalesce(texts, statistics_texts(parsed))
+            # The schema alone says which times have a zone: INT96 has none.
+            return pc.coalesce(texts, statistics_texts(_lenient(parsed, known)))
     return texts
 
 

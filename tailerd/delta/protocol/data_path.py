@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -16,7 +15,8 @@ from tailerd.delta.protocol.actions import DeletionVectorDescriptor
 from tailerd.delta.protocol.deletion_vector import relative_file_path
 from tailerd.errors import CorruptLogError, PathOutsideTableError
 
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:/")
+"""As `locate` tells URLs from paths: a partition column may be named `a:b`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,8 @@ class DataPaths:
 
     Attributes:
         root: The table's place, decoded: an absolute path or a URL, without a trailing slash.
-        allowed: Further places files may lie in (shallow clones), in the same form.
+        allowed: Further places files may lie in (shallow clones), in the same form; everything
+            local where one is empty.
     """
 
     root: str
@@ -39,7 +40,7 @@ class DataPaths:
         """
         decoded = unquote(path, errors="surrogateescape") if "%" in path else path
         if _SCHEME.match(path) or path.startswith("/"):
-            place = plain_place(decoded)
+            place = _plain(decoded)
         else:
             place = f"{self.root}/{decoded}"
         if ".." in place.split("/"):
@@ -87,7 +88,7 @@ class DataPaths:
         )
 
 
-def plain_place(place: str) -> str:
+def _plain(place: str) -> str:
     """Return one spelling of an absolute place: local files as a path, the rest as a URL.
 
     Hadoop's names for S3 (`s3a`, `s3n`) mean the same places.
@@ -97,11 +98,6 @@ def plain_place(place: str) -> str:
     if place.startswith("file:"):
         place = "/" + place.removeprefix("file:").lstrip("/")
     return place.rstrip("/") if place != "/" else place
-
-
-def allowed_places(places: Iterable[str]) -> tuple[str, ...]:
-    """Return configured places in the form `DataPaths` compares."""
-    return tuple(plain_place(place) for place in places)
 
 
 def _normal(place: str) -> str:

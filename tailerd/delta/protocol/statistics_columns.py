@@ -129,7 +129,7 @@ def _parsed(value: Any, kind: pa.DataType) -> pa.Scalar | None:
 
 
 def statistics_texts(parsed: pa.StructArray) -> pa.StringArray:
-    """Return statistics columns as texts; null where there are none."""
+    """Return statistics of a `statistics_type` as texts; null where there are none."""
     rows = _speakable(parsed).to_pylist()
     return pa.array(
         [None if row is None else _ENCODER.encode(_pruned(row)).decode() for row in rows],
@@ -145,8 +145,7 @@ def _speakable(array: pa.Array) -> pa.Array:
         names = [item.name for item in kind]
         return pa.StructArray.from_arrays(members, names, mask=pc.is_null(array))
     if pa.types.is_timestamp(kind):
-        micros = array.cast(pa.timestamp("us", kind.tz), safe=False)
-        return pc.replace_substring(micros.cast(pa.string()), " ", "T")
+        return pc.replace_substring(array.cast(pa.string()), " ", "T")
     if pa.types.is_date(kind):
         return array.cast(pa.string())
     if pa.types.is_floating(kind):

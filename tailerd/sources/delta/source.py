@@ -18,7 +18,7 @@ from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.clock import Clock, SystemClock
 from tailerd.delta.log_reader import GAP_PATIENCE_SECONDS, LogReader
-from tailerd.delta.protocol.data_path import DataPaths, allowed_places
+from tailerd.delta.protocol.data_path import DataPaths
 from tailerd.delta.protocol.log_path import LogFile, LogFileKind
 from tailerd.delta.protocol.snapshot import TableState
 from tailerd.delta.protocol.table_properties import retention_seconds
@@ -31,6 +31,7 @@ from tailerd.errors import (
 )
 from tailerd.reading.files_ahead import FilesAhead
 from tailerd.sources.base import Backlog, TableIdentity
+from tailerd.sources.delta.allowed_places import allowed_places
 from tailerd.sources.delta.commit_tasks import CommitTasks, SchemaStep
 from tailerd.sources.delta.commit_window import CommitWindow
 from tailerd.sources.delta.identity import schema_id
@@ -100,7 +101,7 @@ class DeltaChangeSource:
         Args:
             table: A path or URL.
             changes: Which changes are asked for.
-            allowed_paths: Places outside the table its log may name.
+            allowed_paths: Places outside the table its log may name, as tables' places are given.
             columns: Logical names of the columns to read; None for all.
             wrap_store: Puts a wrapper (metering, retries) around the store of the log.
             on_mismatch: Told when a version checksum differs from the replay; without it, that

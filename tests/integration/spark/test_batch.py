@@ -170,6 +170,19 @@ def test_columns_are_chosen_by_name(spark: SparkSession, orders: TableBuilder) -
     assert "'nothing'" in str(error)
 
 
+def test_rows_are_counted_where_no_column_of_the_table_is_asked_for(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = TableBuilder(tmp_path)
+    table.append(_rows(0))
+    table.change_metadata(fields=[("id", "long"), ("name", "string"), ("status", "string")])
+    table.append([{"id": 9, "name": "", "status": "new"}])
+    assert _read(spark, table, columns="status").count() == 3
+    changes = spark.read.format("tailerd").schema("_change_type string, _commit_version long")
+    found = sorted(tuple(row) for row in changes.load(str(tmp_path)).collect())
+    assert found == [("insert", 0), ("insert", 0), ("insert", 2)]
+
+
 def test_changes_can_be_queried_with_sql(spark: SparkSession, orders: TableBuilder) -> None:
     _read(spark, orders).createOrReplaceTempView("order_changes")
     found = spark.sql(

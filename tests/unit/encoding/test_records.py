@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import tailerd.encoding.record_parts as record_parts
-from tailerd.changefeed.change_batch import VARIANT_FIELD, ChangeBatch
+from tailerd.changefeed.change_batch import VARIANT_FIELD, ChangeBatch, rows_of_columns
 from tailerd.changefeed.change_task import ChangeType
 from tailerd.encoding.compression import Compression, compressed
 from tailerd.encoding.debezium_records import with_null_after
@@ -142,6 +142,20 @@ def test_columns_of_the_rows_follow_the_records() -> None:
     plain = Records(keys=None, values=pa.array([b"x", b"y"]))
     assert plain.of_rows(pa.array([1, 2])).to_pylist() == [1, 2]
     assert plain.take(np.array([1])).of_rows(pa.array([1, 2])).to_pylist() == [2]
+
+
+@pytest.mark.parametrize("count", [2, 1000])
+@pytest.mark.parametrize("name", sorted(FORMATS))
+def test_rows_without_columns_have_their_records(name: str, count: int) -> None:
+    kinds = [INSERT, DELETE] * (count // 2)
+    records = record_format(name, KEYLESS).records(
+        change_batch(rows_of_columns([], pa.schema([]), count), kinds)
+    )
+    found = [json.loads(value) for value in records.values.to_pylist()]
+    assert len(found) == count
+    if name == "debezium":
+        images = {(each["op"], json.dumps([each["before"], each["after"]])) for each in found}
+        assert images == {("c", "[null, {}]"), ("d", "[{}, null]")}
 
 
 def test_the_time_of_processing_is_said_where_the_format_has_it() -> None:

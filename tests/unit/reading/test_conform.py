@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +24,10 @@ LIST = scan_for(pa.list_(pa.int64()), part("element", pa.int64()))
 MAP = scan_for(
     pa.map_(pa.string(), pa.int64()), part("key", pa.string()), part("value", pa.int64())
 )
+LISTS = scan_for(pa.list_(LIST.target.type), LIST)
+ONES = pa.list_(pa.int32(), 1)
+PAIRS = pa.list_(pa.list_(pa.int64(), 2), 2)
+VIEWS = pa.list_view(pa.large_list_view(pa.int32()))
 STRUCT = scan_for(
     pa.struct([("a", pa.int64()), ("b", pa.string())]),
     part("a", pa.int64()),
@@ -36,6 +41,26 @@ STRUCT = scan_for(
     [
         (LIST, pa.array([[1], None, [], [2, None]], pa.list_(pa.int32())), None),
         (LIST, pa.array([[1], None, [], [2, None]], pa.large_list(pa.int64())), None),
+        (LIST, pa.array([[1], None, [], [2, None]], pa.list_view(pa.int32())), None),
+        (LIST, pa.array([[1], None, [], [2, None]], pa.large_list_view(pa.int64())), None),
+        (LIST, pa.array([[1, 2], None, [3, None], [4, 5]], pa.list_(pa.int64(), 2)), None),
+        (LIST, pa.array([[], None, [], []], pa.list_(pa.int32(), 0)), None),
+        (LISTS, pa.array([[[1]], None, [None, [2]], []], VIEWS), None),
+        (LISTS, pa.array([[[1, 2], None], None, [[3, 4], [5, 6]], [None, None]], PAIRS), None),
+        (
+            scan_for(pa.map_(pa.string(), LIST.target.type), part("key", pa.string()), LIST),
+            pa.array([[("a", [1])], None, [], [("b", None)]], pa.map_(pa.string(), ONES)),
+            None,
+        ),
+        (
+            scan_for(pa.struct([("l", LIST.target.type)]), replace(LIST, name="l")),
+            pa.array([{"l": [1]}, None, {"l": None}, {"l": [4]}], pa.struct([("l", ONES)])),
+            None,
+        ),
+        (LIST, pa.nulls(4), None),
+        (MAP, pa.nulls(4), None),
+        (STRUCT, pa.nulls(4), None),
+        (scan_for(pa.string()), pa.array(["{}", None, "1", "[]"], pa.json_()), None),
         (
             MAP,
             pa.array([[("a", 1)], None, [], [("b", None)]], pa.map_(pa.string(), pa.int8())),
@@ -48,7 +73,7 @@ STRUCT = scan_for(
         ),
         (scan_for(pa.int64()), pa.array([1, None, 3, 4], pa.int8()), None),
     ],
-    ids=["list", "large list", "map", "struct", "number"],
+    ids=lambda value: str(value.type) if isinstance(value, pa.Array) else "",
 )
 def test_nested_values_keep_nulls_and_places_in_slices_too(
     scan: FieldScan, array: pa.Array, values: list[Any] | None, cut: slice
@@ -57,6 +82,17 @@ def test_nested_values_keep_nulls_and_places_in_slices_too(
     found.validate(full=True)
     assert found.type == scan.target.type
     assert found.to_pylist() == (array.to_pylist() if values is None else values)[cut]
+
+
+def test_items_of_a_list_view_may_lie_in_any_order_and_under_nulls() -> None:
+    views = pa.ListViewArray.from_arrays(
+        pa.array([2, 0, 1], pa.int32()),
+        pa.array([2, 2, 3], pa.int32()),
+        pa.array([1, 2, 3, 4]),
+        mask=pa.array([False, True, False]),
+    )
+    assert conform(views, LIST).to_pylist() == [[3, 4], None, [2, 3, 4]]
+    assert conform(views[2:], LIST).to_pylist() == [[2, 3, 4]]
 
 
 @pytest.mark.parametrize(
@@ -74,6 +110,8 @@ def test_nested_values_keep_nulls_and_places_in_slices_too(
         (pa.array([[1]]), STRUCT),
         (pa.array([{"a": 1}]), LIST),
         (pa.array([["x"]]), LIST),
+        (pa.array([["x"]], pa.list_(pa.string(), 1)), LIST),
+        (pa.array([["x"]], pa.list_view(pa.string())), LIST),
         (pa.array([b"\xff"]), scan_for(pa.string())),
     ],
     ids=lambda part: str(part.type if isinstance(part, pa.Array) else part.target.type),

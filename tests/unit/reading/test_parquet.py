@@ -114,6 +114,57 @@ def test_rows_are_counted_although_no_column_of_the_file_is_read(
         assert batch.column("new").null_count == batch.num_rows
 
 
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        (ALL_ROWS, 100),
+        (RowFilter(exclude=inline([0, 5, *range(16, 32)])), 82),
+        (RowFilter(include=inline([1, 40, 41])), 3),
+    ],
+    ids=["all", "exclude", "include"],
+)
+def test_rows_are_counted_although_no_column_is_wanted(
+    hundred: Path, rows: RowFilter, expected: int
+) -> None:
+    batches = list(read_file(scan_of(hundred, rows=rows), BatchLimit(max_rows=30)))
+    assert sum(batch.num_rows for batch, _ in batches) == expected
+    assert {tuple(batch.schema.names) for batch, _ in batches} == {()}
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [ALL_ROWS, RowFilter(exclude=inline([1])), RowFilter(include=inline([0, 2, 3]))],
+    ids=["all", "exclude", "include"],
+)
+@pytest.mark.parametrize(
+    "kind", [pa.string_view(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())], ids=str
+)
+def test_texts_of_every_arrow_kind_are_read_with_deletion_vectors(
+    tmp_path: Path, kind: pa.DataType, rows: RowFilter
+) -> None:
+    path = tmp_path / "a.parquet"
+    texts = ["a", "b", None, "d" * 20]
+    # The kind is kept in the file, as Arrow's own schema.
+    pq.write_table(pa.table({"text": pa.array(texts).cast(kind)}), path)
+    assert pq.read_schema(path).field("text").type == kind
+    found = list(read_file(scan_of(path, pa.field("text", pa.string()), rows=rows), BatchLimit()))
+    expected = texts if rows is ALL_ROWS else [texts[0], *texts[2:]]
+    assert [text for batch, _ in found for text in batch["text"].to_pylist()] == expected
+
+
+def test_changes_keep_their_rows_although_no_column_is_wanted(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    kinds = ["insert", "update_preimage", "update_postimage", "delete"] * 5
+    pq.write_table(pa.table({"id": range(20), "_change_type": kinds}), path, row_group_size=6)
+    scan = scan_of(path, change_column="_change_type")
+    found: list[str] = []
+    for rows, changes in read_file(scan, BatchLimit(max_rows=4)):
+        assert changes is not None
+        assert rows.num_rows == len(changes)
+        found += changes.to_pylist()
+    assert found == kinds
+
+
 def test_change_types_come_beside_the_rows(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"id": [1, 2], "_change_type": ["insert", "delete"]}), path)

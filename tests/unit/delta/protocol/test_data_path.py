@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tailerd.delta.protocol.actions import DeletionVectorDescriptor
-from tailerd.delta.protocol.data_path import DataPaths, allowed_places
+from tailerd.delta.protocol.data_path import DataPaths
 from tailerd.errors import CorruptLogError, InvalidDeletionVectorError, PathOutsideTableError
 
 LOCAL = DataPaths("/lake/my table")
@@ -37,6 +37,10 @@ def descriptor(kind: str, text: str) -> DeletionVectorDescriptor:
         ("file:/lake/my%20table/a", "/lake/my table/a"),
         ("file:///lake/my%20table/a", "/lake/my table/a"),
         ("%2Fetc/passwd", "/lake/my table//etc/passwd"),
+        ("a:b=x/a", "/lake/my table/a:b=x/a"),
+        ("a:b=%2Fetc/a", "/lake/my table/a:b=/etc/a"),
+        ("file:etc/passwd", "/lake/my table/file:etc/passwd"),
+        ("file%3A/etc/passwd", "/lake/my table/file:/etc/passwd"),
         ("a%zz", "/lake/my table/a%zz"),
         ("a%FF", "/lake/my table/a\udcff"),
     ],
@@ -60,7 +64,7 @@ def test_a_path_is_decoded_exactly_once(path: str, place: str) -> None:
         "/lake/my%20table/%2e%2e/x",
         "file:///etc/passwd",
         "file:/etc/passwd",
-        "file:etc/passwd",
+        "a:b/../../x",
         "FILE:///lake/my table/x",
         "//lake/my table/x",
         "s3://bucket/x",
@@ -84,16 +88,6 @@ def test_paths_below_a_bucket_are_resolved() -> None:
     assert BUCKET.resolve("p=1/a%20b") == "s3://bucket/table/p=1/a b"
     assert BUCKET.resolve("s3://bucket/table/a%20b") == "s3://bucket/table/a b"
     assert BUCKET.resolve("s3://bucket/table/p/../a") == "s3://bucket/table/a"
-
-
-def test_allowed_places_may_be_named_and_nothing_beside_them() -> None:
-    paths = DataPaths("/lake/clone", allowed_places(["file:///lake/origin/", "s3://b/t/"]))
-    assert paths.resolve("file:/lake/origin/a%20b") == "/lake/origin/a b"
-    assert paths.resolve("/lake/origin/a") == "/lake/origin/a"
-    assert paths.resolve("s3://b/t/a") == "s3://b/t/a"
-    for path in ("/lake/origin2/a", "/lake/origin/../x", "s3://b/t2/a", "../origin2/a"):
-        with pytest.raises(PathOutsideTableError):
-            paths.resolve(path)
 
 
 def test_the_protocols_vector_examples_lie_where_it_says() -> None:
@@ -133,14 +127,14 @@ def test_a_vector_of_an_unknown_kind_is_refused() -> None:
         ("s3://b/t", (), "x%20y.parquet", "s3://b/t/x y.parquet"),
         ("s3://b/t", (), "s3://b/t/x", "s3://b/t/x"),
         ("s3://b/t", (), "s3a://b/t/x", "s3://b/t/x"),
-        ("s3://b/t", ("s3n://other/source",), "s3a://other/source/x", "s3://other/source/x"),
+        ("s3://b/t", ("s3://other/source",), "s3a://other/source/x", "s3://other/source/x"),
         ("/t", ("s3://b/source",), "s3://b/source/x", "s3://b/source/x"),
     ],
 )
 def test_files_of_a_bucket_are_found_by_all_names_of_s3(
     root: str, allowed: tuple[str, ...], path: str, place: str
 ) -> None:
-    assert DataPaths(root, allowed_places(allowed)).resolve(path) == place
+    assert DataPaths(root, allowed).resolve(path) == place
 
 
 @pytest.mark.parametrize(
