@@ -119,6 +119,15 @@ def test_rows_that_belong_nowhere_are_refused(
         routed(rows, **fields)
 
 
+def test_a_value_that_makes_no_topic_is_not_shown() -> None:
+    with pytest.raises(SinkRefusedError, match=r"'kind' chooses no topic: with it 'o\.") as raised:
+        routed(batch(id=[1], kind=["bob@example.org"]), topic="o.{column:kind}")
+    shown: BaseException | None = raised.value
+    while shown is not None:
+        assert "bob" not in str(shown)
+        shown = shown.__cause__
+
+
 def test_records_without_a_key_fill_all_partitions_over_time() -> None:
     [out] = routed(batch(id=list(range(10_000))), partitions=3)
     assert not isinstance(out.partitions, int)
