@@ -119,6 +119,24 @@ def test_rows_that_belong_nowhere_are_refused(
         routed(rows, **fields)
 
 
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [({"a": "x"}, "struct<a: string>"), (["x"], "list<"), (b"\xff", "no text")],
+    ids=str,
+)
+def test_a_column_whose_values_are_no_texts_chooses_no_topic(value: object, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"'c' cannot choose the topic.*{said}") as raised:
+        routed(batch(c=[value]), topic="o.{column:c}")
+    assert (
+        raised.value.hint == "Choose the topic by a column of texts or numbers, or name one topic."
+    )
+
+
+def test_bytes_that_are_text_choose_the_topic() -> None:
+    [out] = routed(batch(c=[b"eu"]), topic="o.{column:c}")
+    assert out.topic == "o.eu"
+
+
 def test_a_value_that_makes_no_topic_is_not_shown() -> None:
     with pytest.raises(SinkRefusedError, match=r"'kind' chooses no topic: with it 'o\.") as raised:
         routed(batch(id=[1], kind=["bob@example.org"]), topic="o.{column:kind}")
