@@ -94,11 +94,7 @@ def command(
     Rows come in commit order. Keeps no offset: every start is a fresh one. Ends with --to, with
     --once, or on Ctrl-C.
     """
-    names = None if columns is None else tuple(part.strip() for part in columns.split(","))
-    if names is not None and not all(names):
-        raise UsageError(
-            f"--columns {columns!r} has an empty name.", hint="Write a,b without gaps."
-        )
+    names = None if columns is None else _names(columns)
     request = TailRequest(
         table=table,
         start=start,
@@ -116,6 +112,20 @@ def command(
         table_name=table.rstrip("/").rpartition("/")[2],
     )
     asyncio.run(_tail(request, writer))
+
+
+def _names(columns: str) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in columns.split(","))
+    if not all(names):
+        raise UsageError(
+            f"--columns {columns!r} has an empty name.", hint="Write a,b without gaps."
+        )
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise UsageError(
+            f"--columns {columns!r} names {twice[0]} twice.", hint="Name each column once."
+        )
+    return names
 
 
 async def _tail(request: TailRequest, writer: ChangeWriter) -> None:

@@ -78,6 +78,13 @@ def test_an_end_behind_the_head_is_planned_once(
     assert len(plans) == 1
 
 
+def test_a_column_named_twice_is_wrong_usage(tmp_path: Path, command: Commands) -> None:
+    orders(tmp_path)
+    ran = command("tail", tmp_path, "--once", "--columns", "id,name, id")
+    assert (ran.status, ran.output) == (2, "")
+    assert "--columns 'id,name, id' names id twice. Name each column once." in ran.errors
+
+
 @pytest.mark.parametrize("start", ["yesterday", "-1", "1.5", "2024-13-01", "", "0x1"])
 def test_a_start_that_is_none_is_wrong_usage(tmp_path: Path, command: Commands, start: str) -> None:
     orders(tmp_path)
