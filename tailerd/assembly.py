@@ -238,7 +238,8 @@ class Assembly:
         self._executor = executor
         self._is_once = is_once
         self.memory = MemoryBudget(config.memory)
-        self.rows = NewestRows(config.web.rows, config.web.mask) if config.web.rows else None
+        web = config.web
+        self.rows = NewestRows(web.rows, web.mask, telemetry) if web.rows else None
         self._bells: dict[str, tuple[str, Hint]] = {}
         self._spark: SparkEngine | None = None
         self._groups: Groups | None = None

@@ -164,7 +164,7 @@ def _cells(batch: ChangeBatch) -> list[Sequence[str]]:
     count = batch.num_rows
     time = timestamp_text(batch.timestamp_us)[:19].replace("T", " ")
     cells: list[Sequence[str]] = [
-        batch.change_types().to_pylist(),
+        [printable(kind) for kind in batch.change_types().to_pylist()],
         [str(batch.version)] * count,
         [time] * count,
     ]

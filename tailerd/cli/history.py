@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator, Mapping
 import click
 
 from tailerd.changefeed.change_task import ChangeMode
-from tailerd.cli.output import print_records
+from tailerd.cli.output import print_records, warn
 from tailerd.delta.log_reader import LogReader
 from tailerd.delta.protocol.commit_file import Commit
+from tailerd.delta.protocol.log_segment import LogListing
 from tailerd.errors import MissingVersionError, NotATableError
 from tailerd.sources.delta.commit_window import CommitWindow
 from tailerd.sources.delta.start import show_ms
@@ -54,6 +55,8 @@ async def _history(table: str, limit: int, as_json: bool) -> None:
 async def commits_of(reader: LogReader, limit: int) -> AsyncIterator[Mapping[str, object]]:
     """Yield a description of the newest `limit` commits, oldest first.
 
+    Those before the first version that can be rebuilt are left out, with a warning.
+
     Raises:
         NotATableError: There is no table.
         MissingVersionError: The log has a gap.
@@ -69,6 +72,7 @@ async def commits_of(reader: LogReader, limit: int) -> AsyncIterator[Mapping[str
     window = CommitWindow(reader, ChangeMode.AUTO)
     first = max(head - limit + 1, listing.earliest_commit or 0)
     await window.look_around(first)
+    first = await _first_rebuilt(window, first, listing)
     for version in range(first, head + 1):
         found = await window.commit(version)
         plan = await window.plan(version)
@@ -86,6 +90,38 @@ async def commits_of(reader: LogReader, limit: int) -> AsyncIterator[Mapping[str
             "changes": plan.kind.value,
         }
         window.forget_before(version)
+
+
+async def _first_rebuilt(window: CommitWindow, wanted: int, listing: LogListing) -> int:
+    """Return the first version from `wanted` on whose protocol and columns can be told.
+
+    Raises:
+        MissingVersionError: There is none.
+        TableError: A commit is damaged.
+    """
+    first = wanted
+    later = [version for version in sorted(listing.checkpoints) if version > wanted]
+    while True:
+        try:
+            await window.plan(first)
+            break
+        except MissingVersionError:
+            if not later:
+                raise
+            first = later.pop(0)
+    if first > wanted:
+        are = (
+            f"Version {wanted} is"
+            if first == wanted + 1
+            else f"Versions {wanted} to {first - 1} are"
+        )
+        warn(
+            MissingVersionError(
+                f"{are} left out, because the log before was cleaned up: the first version that"
+                f" can be rebuilt is {first}."
+            )
+        )
+    return first
 
 
 def _tallies(commit: Commit) -> dict[str, object]:

@@ -12,12 +12,13 @@ import click
 
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
-from tailerd.changefeed.offset import Offset
+from tailerd.changefeed.offset import Offset, Version
 from tailerd.cli.output import FORMATS, ChangeWriter, warn, writer_for
 from tailerd.clock import SystemClock
 from tailerd.delta.protocol.log_path import LOG_FOLDER
 from tailerd.errors import UsageError
 from tailerd.pipeline.change_stream import ChangeStream
+from tailerd.pipeline.target import clipped
 from tailerd.sources.delta.source import DeltaChangeSource
 from tailerd.storage.locate import locate
 from tailerd.watchers.hints import Hint, HintBoard
@@ -93,11 +94,7 @@ def command(
     Rows come in commit order. Keeps no offset: every start is a fresh one. Ends with --to, with
     --once, or on Ctrl-C.
     """
-    names = None if columns is None else tuple(part.strip() for part in columns.split(","))
-    if names is not None and not all(names):
-        raise UsageError(
-            f"--columns {columns!r} has an empty name.", hint="Write a,b without gaps."
-        )
+    names = None if columns is None else _names(columns)
     request = TailRequest(
         table=table,
         start=start,
@@ -117,6 +114,20 @@ def command(
     asyncio.run(_tail(request, writer))
 
 
+def _names(columns: str) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in columns.split(","))
+    if not all(names):
+        raise UsageError(
+            f"--columns {columns!r} has an empty name.", hint="Write a,b without gaps."
+        )
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise UsageError(
+            f"--columns {columns!r} names {twice[0]} twice.", hint="Name each column once."
+        )
+    return names
+
+
 async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
     source = await DeltaChangeSource.open(
         request.table,
@@ -127,7 +138,7 @@ async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
     )
     await source.arrow_schema()
     at = await source.initial_offset(request.start)
-    last = await source.end_version(request.end) if request.end is not None else None
+    last = None if request.end is None else Version(await source.end_version(request.end))
     if request.is_once and last is None:
         last = (await source.backlog(at)).head_version
     async with _watched(request.table) as hint:
@@ -153,12 +164,10 @@ async def _watched(table: str) -> AsyncGenerator[Hint, None]:
 
 
 async def _follow(
-    source: DeltaChangeSource, at: Offset, last: int | None, writer: ChangeWriter, hint: Hint
+    source: DeltaChangeSource, at: Offset, last: Version | None, writer: ChangeWriter, hint: Hint
 ) -> None:
     while last is None or at.version <= last:
-        end = await source.latest_offset(at, _READ_LIMIT)
-        if last is not None and end.version > last + 1:
-            end = Offset(table_id=at.table_id, version=at.version).after_version()
+        end = clipped(await source.latest_offset(at, _READ_LIMIT), last)
         if end == at:
             await hint.wait()
             continue

@@ -61,6 +61,7 @@ async def _verify(config: Config, name: str) -> Verdict:
     from tailerd.errors import OffsetError, UsageError
     from tailerd.pipeline.verification import Verification
     from tailerd.sinks.base import Readable
+    from tailerd.sources.delta.source import DeltaChangeSource
     from tailerd.telemetry import Telemetry
 
     table = config.tables[name]
@@ -82,6 +83,11 @@ async def _verify(config: Config, name: str) -> Verdict:
                 offset,
                 begins_with_snapshot=table.start == "snapshot",
                 on_progress=report,
+                widened=(
+                    await source.widened_floats()
+                    if isinstance(source, DeltaChangeSource)
+                    else frozenset()
+                ),
             )
             return await verification.run()
     finally:

@@ -20,6 +20,7 @@ class WebConfig(BaseModel):
     )
     mask: list[str] = Field(
         default_factory=list,
-        description="Columns, of any table, whose values never leave the process through the page.",
+        description="Columns, of any table, whose values never leave the process through the page;"
+        " `customer.email` is a field of a struct. Names that a table lacks are in the log.",
         examples=[["email", "card_number"]],
     )

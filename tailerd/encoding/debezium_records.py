@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -11,13 +13,14 @@ from tailerd.encoding.connect_schema import envelope_schema, key_schema, with_js
 from tailerd.encoding.debezium import DebeziumEncoder
 from tailerd.encoding.record_keys import record_keys
 from tailerd.encoding.records import FormatOptions, Records
-from tailerd.encoding.update_pairs import NO_ROW, key_columns, pair_rows
+from tailerd.encoding.update_pairs import NO_ROW, RowChanges, key_columns, key_texts, pair_rows
 
 
 class DebeziumRecords:
     """One record per change, as `DebeziumEncoder` says, with the key of the row it is about.
 
-    An update that changes the key is a delete of the old key, its tombstone, and a create.
+    An update that changes the key, or a column that chooses the topic or partition, is a delete
+    of the old row, its tombstone, and a create.
     """
 
     def __init__(self, options: FormatOptions) -> None:
@@ -37,7 +40,7 @@ class DebeziumRecords:
         """Return the changes of a batch."""
         if self._options.schemas:
             batch = with_json_variants(batch)
-        changes = pair_rows(batch, self._key)
+        changes = _parted(pair_rows(batch, self._key), batch, self._options.routed_by)
         opening, closing = self._around_value(batch)
         values = self._encoder.encode_changes(
             batch, changes, now_us=now_us, opening=opening, closing=closing
@@ -68,6 +71,28 @@ class DebeziumRecords:
         if not self._options.schemas:
             return "", ""
         return _around(envelope_schema(self._options, batch.rows.schema))
+
+
+def _parted(changes: RowChanges, batch: ChangeBatch, columns: Sequence[str]) -> RowChanges:
+    """Return the changes with those images apart that differ in one of the columns."""
+    # A missing column is told of by what chooses with it.
+    known = [name for name in columns if name in batch.rows.schema.names]
+    paired = np.flatnonzero((changes.before != NO_ROW) & (changes.after != NO_ROW))
+    if not known or not len(paired):
+        return changes
+    texts = key_texts(batch.rows.select(known), known)
+    codes = texts.dictionary_encode().indices.to_numpy()
+    moves = paired[codes[changes.before[paired]] != codes[changes.after[paired]]]
+    if not len(moves):
+        return changes
+    is_removal = changes.after == NO_ROW
+    removed = np.sort(np.concatenate((changes.before[is_removal], changes.before[moves])))
+    before = changes.before.copy()
+    before[moves] = NO_ROW
+    return RowChanges(
+        np.concatenate((removed, before[~is_removal])),
+        np.concatenate((np.full(len(removed), NO_ROW), changes.after[~is_removal])),
+    )
 
 
 def _around(schema: str) -> tuple[str, str]:

@@ -2,21 +2,26 @@
 
 The inverse of `json` and `debezium`, for comparing what was delivered with the table. Rows are
 compared by their current columns: a column that was dropped is left out; null, and not there yet,
-are the same. Values that a widened column spells differently are spelled alike.
+are the same. Values that a widened column spells differently are spelled alike. All this holds
+inside structs, lists and maps too; a null struct and one of nulls stay two things.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
+from functools import partial
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from tailerd.changefeed.change_batch import CHANGE_COLUMNS, CHANGE_TYPE, COMMIT_VERSION
 from tailerd.changefeed.change_task import ChangeType
+from tailerd.encoding.json_columns import is_any_list, is_variant
 from tailerd.errors import SinkError
 
 _SIGNS = {
@@ -27,9 +32,12 @@ _SIGNS = {
 }
 _MIDNIGHT = "T00:00:00.000000"
 _LENGTH_OF_DATE = 10
+_LARGEST_FLOAT = float(np.finfo(np.float32).max)
 
-Change = tuple[int, dict[str, Any], int]
-"""+1 or -1, the row, and the version of its commit."""
+Change = tuple[int, Any, int]
+"""+1 or -1, the row as it was read, and the version of its commit."""
+
+Spelling = Callable[[Any], Any]
 
 
 @dataclass(slots=True)
@@ -39,16 +47,23 @@ class RowReader:
     Attributes:
         schema: The table's columns now, as Arrow.
         format: `json` or `debezium`.
+        widened: Columns in which floats were widened to doubles: what was delivered before has
+            fewer digits of the same number.
         foreign: Columns met that the table does not have now.
     """
 
     schema: pa.Schema
     format: str
+    widened: Set[str] = frozenset()
     foreign: set[str] = field(default_factory=set)
-    _columns: Mapping[str, Callable[[Any], Any]] = field(init=False)
+    _spell: Spelling = field(init=False)
 
     def __post_init__(self) -> None:
-        self._columns = {column.name: _spelling(column.type) for column in self.schema}
+        columns = {
+            column.name: _spelling(column, column.name, self, column.name in self.widened)
+            for column in self.schema
+        }
+        self._spell = partial(_plain_struct, columns, "", self.foreign)
 
     def read(self, values: Sequence[bytes]) -> tuple[list[bytes], list[int], list[int]]:
         """Return the rows of records: their JSON texts, their signs, the versions of their commits.
@@ -63,7 +78,9 @@ class RowReader:
         for value in values:
             try:
                 for sign, row, version in changes_of(msgspec.json.decode(value)):
-                    rows.append(self._text(row))
+                    if not isinstance(row, dict):
+                        raise TypeError("a row is no object")
+                    rows.append(msgspec.json.encode(self._spell(row), order="sorted"))
                     signs.append(sign)
                     versions.append(version)
             except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
@@ -73,18 +90,6 @@ class RowReader:
                     hint="Verify a place that only this pipeline writes to.",
                 ) from error
         return rows, signs, versions
-
-    def _text(self, row: dict[str, Any]) -> bytes:
-        kept: dict[str, Any] = {}
-        for name, value in row.items():
-            if value is None:
-                continue
-            spelling = self._columns.get(name)
-            if spelling is None:
-                self.foreign.add(name)
-            else:
-                kept[name] = spelling(value)
-        return msgspec.json.encode(kept, order="sorted")
 
 
 def _json_changes(record: dict[str, Any]) -> Iterator[Change]:
@@ -101,13 +106,34 @@ def _debezium_changes(record: dict[str, Any]) -> Iterator[Change]:
         yield 1, envelope["after"], version
 
 
-def _spelling(kind: pa.DataType) -> Callable[[Any], Any]:
+def _spelling(column: pa.Field, path: str, reader: RowReader, is_widened: bool) -> Spelling:
+    """Return what brings values of a column, at any depth, to their one spelling.
+
+    A value of another type, from before the table was replaced, stays as it is.
+    """
+    kind = column.type
+    if is_variant(column):
+        return _as_it_is
     if pa.types.is_decimal(kind):
         return _plain_decimal
     if pa.types.is_floating(kind):
-        return _plain_number
+        return _plain_float if is_widened else _plain_number
     if pa.types.is_timestamp(kind):
         return _plain_timestamp
+    if pa.types.is_struct(kind):
+        fields = {
+            child.name: _spelling(child, f"{path}.{child.name}", reader, is_widened)
+            for child in kind
+        }
+        return partial(_plain_struct, fields, f"{path}.", reader.foreign)
+    if pa.types.is_map(kind):
+        key = _spelling(kind.key_field, f"{path}.key", reader, is_widened)
+        item = _spelling(kind.item_field, f"{path}.value", reader, is_widened)
+        return partial(_plain_map, partial(_plain_key, key, kind.key_type), item)
+    if is_any_list(kind):
+        return partial(
+            _plain_list, _spelling(kind.value_field, f"{path}.element", reader, is_widened)
+        )
     return _as_it_is
 
 
@@ -115,13 +141,69 @@ def _as_it_is(value: Any) -> Any:
     return value
 
 
+def _plain_struct(fields: Mapping[str, Spelling], path: str, foreign: set[str], value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    kept: dict[str, Any] = {}
+    for name, inner in value.items():
+        if inner is None:
+            continue
+        spelling = fields.get(name)
+        if spelling is None:
+            foreign.add(path + name)
+        else:
+            kept[name] = spelling(inner)
+    return kept
+
+
+def _plain_list(spelling: Spelling, value: Any) -> Any:
+    if not isinstance(value, list):
+        return value
+    return [None if each is None else spelling(each) for each in value]
+
+
+def _plain_map(key: Spelling, item: Spelling, value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {key(k): None if v is None else item(v) for k, v in value.items()}
+
+
+def _plain_key(spelling: Spelling, kind: pa.DataType, value: str) -> str:
+    """Return the text of a map's key, which JSON has as text whatever its type."""
+    if pa.types.is_nested(kind):
+        return value
+    if not pa.types.is_floating(kind):
+        return str(spelling(value))
+    try:
+        number = float(value)
+    except ValueError:
+        return value
+    return str(spelling(number)) if math.isfinite(number) else value
+
+
 def _plain_decimal(value: Any) -> Any:
-    number = Decimal(value)
+    try:
+        number = Decimal(value)
+    except (InvalidOperation, TypeError, ValueError):
+        return value
     return "0" if number == 0 else f"{number.normalize():f}"
 
 
 def _plain_number(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _plain_float(value: Any) -> Any:
+    """Spell a float in the way it had before its column became one of doubles.
+
+    What is none, because it has more digits than a float tells apart, keeps them.
+    """
+    if isinstance(value, float) and abs(value) <= _LARGEST_FLOAT:
+        single = np.float32(value)
+        shortest = float(str(single))
+        if value in (shortest, float(single)):
+            value = shortest
+    return _plain_number(value)
 
 
 def _plain_timestamp(value: Any) -> Any:

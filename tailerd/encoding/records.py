@@ -62,6 +62,9 @@ class FormatOptions:
         table_id: `metaData.id`; empty leaves it out.
         key: Columns that identify a row, in the order in which they are written; empty gives
             records without keys.
+        routed_by: Columns that choose where a record goes. An update that changes one is a removal
+            where the row was and a creation where it is, not one record; where the table has no
+            such column it says nothing.
         decimals: `string` keeps every digit in any reader; `number` is the bare number.
         tombstones: A record without value follows each delete, where there is a key.
         schemas: Each key and value carries its Kafka Connect schema.
@@ -73,6 +76,7 @@ class FormatOptions:
     schema: str = ""
     table_id: str = ""
     key: Sequence[str] = ()
+    routed_by: Sequence[str] = ()
     decimals: DecimalStyle = "string"
     tombstones: bool = True
     schemas: bool = False

@@ -7,7 +7,8 @@ one, which goes on at the saved offset.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -160,8 +161,7 @@ class Fleet:
         Raises:
             StorageError: That cannot be remembered over a restart; the pipeline runs on.
         """
-        slot = self._slot(name)
-        async with slot.lock:
+        async with self._locked(name) as slot:
             if not slot.is_paused:
                 if self._pauses is not None:
                     await asyncio.to_thread(self._pauses.hold, name)
@@ -171,8 +171,7 @@ class Fleet:
 
     async def resume(self, name: str) -> None:
         """Let a paused pipeline go on, or try a failed or ended one again."""
-        slot = self._slot(name)
-        async with slot.lock:
+        async with self._locked(name) as slot:
             if self._pauses is not None:
                 await asyncio.to_thread(self._pauses.release, name)
             slot.is_paused = False
@@ -190,15 +189,14 @@ class Fleet:
             UsageError: Its engine keeps the offset itself, or `to` says no place.
             TailerdError: The table or the offset store; the pipeline goes on where it was.
         """
-        slot = self._slot(name)
-        reset = slot.member.reset
-        if reset is None:
-            raise UsageError(
-                f"The offset of {name} is kept by its engine, {slot.member.engine}.",
-                hint="Stop the daemon; `tailerd offsets reset` says what to remove.",
-            )
         with _Busy(self):
-            async with slot.lock:
+            async with self._locked(name) as slot:
+                reset = slot.member.reset
+                if reset is None:
+                    raise UsageError(
+                        f"The offset of {name} is kept by its engine, {slot.member.engine}.",
+                        hint="Stop the daemon; `tailerd offsets reset` says what to remove.",
+                    )
                 await self._end(slot)
                 try:
                     return await reset(to)
@@ -224,6 +222,22 @@ class Fleet:
         if name not in self._slots:
             raise UsageError(f"There is no table {name!r}.", hint=known(name, self._slots))
         return self._slots[name]
+
+    @asynccontextmanager
+    async def _locked(self, name: str) -> AsyncGenerator[_Slot, None]:
+        """Hold a member's slot, as it is once others are done with it.
+
+        Raises:
+            UsageError: It was removed meanwhile: what is started in its slot nobody could stop.
+        """
+        slot = self._slot(name)
+        async with slot.lock:
+            if self._slots.get(name) is not slot:
+                raise UsageError(
+                    f"The table {name!r} was removed meanwhile.",
+                    hint="Where it is configured again, repeat the command.",
+                )
+            yield slot
 
     def _add(self, name: str, member: Member) -> None:
         slot = self._slots[name] = _Slot(member)

@@ -10,8 +10,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 
+import pyarrow as pa
+
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.encoding.json import JsonEncoder
+from tailerd.pipeline.column_mask import ColumnMask
+from tailerd.telemetry import Telemetry, events
 
 LONGEST_ROW_BYTES = 4096
 _LARGEST_PIECE_BYTES = 64 * 1024
@@ -22,15 +26,19 @@ class NewestRows:
 
     Args:
         count: So many of each table.
-        mask: Names of columns nobody may see, whatever their case.
+        mask: Names of columns nobody may see, whatever their case, or dotted paths to fields.
+        telemetry: Hears once for each table of names that mask nothing there.
     """
 
-    def __init__(self, count: int, mask: Iterable[str] = ()) -> None:
+    def __init__(
+        self, count: int, mask: Iterable[str] = (), telemetry: Telemetry | None = None
+    ) -> None:
         self._count = count
-        self._mask = frozenset(name.casefold() for name in mask)
+        self._mask = tuple(mask)
+        self._telemetry = Telemetry() if telemetry is None else telemetry
         self._lock = threading.Lock()
         self._rows: dict[str, deque[str]] = {}
-        self._masked: dict[str, tuple[str, ...]] = {}
+        self._masks: dict[str, tuple[pa.Schema, ColumnMask]] = {}
 
     def listener(self, table: str) -> Callable[[ChangeBatch], None]:
         """Return what takes the batches of a table."""
@@ -54,17 +62,37 @@ class NewestRows:
     def masked(self, table: str) -> list[str]:
         """Return the columns of a table that are left out."""
         with self._lock:
-            return list(self._masked.get(table, ()))
+            _, mask = self._masks.get(table, (None, None))
+            return [] if mask is None else list(mask.masked)
 
     def _take(self, table: str, batch: ChangeBatch) -> None:
         last = _last(batch, self._count)
-        names = list(batch.rows.schema.names)
-        shown = [name for name in names if name.casefold() not in self._mask]
-        texts = JsonEncoder(columns=shown).encode(last).to_pylist() if last.num_rows else []
-        kept = [text for text in map(_text, texts) if len(text) <= LONGEST_ROW_BYTES]
+        mask = self._mask_of(table, batch.rows.schema)
+        texts = JsonEncoder(columns=mask.shown).encode(last).to_pylist() if last.num_rows else []
+        shown = [_text(text) for text in texts]
+        if mask.hides_within():
+            shown = [json.dumps(mask.without(json.loads(text))) for text in shown]
+        kept = [text for text in shown if len(text) <= LONGEST_ROW_BYTES]
         with self._lock:
             self._rows.setdefault(table, deque(maxlen=self._count)).extend(kept)
-            self._masked[table] = tuple(name for name in names if name not in shown)
+
+    def _mask_of(self, table: str, schema: pa.Schema) -> ColumnMask:
+        with self._lock:
+            before, mask = self._masks.get(table, (None, None))
+            if mask is not None and schema.equals(before):
+                return mask
+            made = ColumnMask.of(self._mask, schema)
+            self._masks[table] = (schema, made)
+        if mask is None and made.unknown:
+            names = ", ".join(made.unknown)
+            self._telemetry.emit(
+                events.MaskUnmatched(
+                    table=table,
+                    hint=f"`web.mask` names what it does not have: {names}. Where it was meant,"
+                    " write the column as it is called, or the dotted path to the field.",
+                )
+            )
+        return made
 
 
 def _last(batch: ChangeBatch, count: int) -> ChangeBatch:

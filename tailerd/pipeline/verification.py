@@ -8,7 +8,7 @@ with the table; only where something differs are some of the rows in question ke
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence, Set
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -67,6 +67,7 @@ class Verification:
         *,
         begins_with_snapshot: bool,
         on_progress: Callable[[int], None],
+        widened: Set[str] = frozenset(),
     ) -> None:
         """Prepare.
 
@@ -77,6 +78,7 @@ class Verification:
             begins_with_snapshot: Whether the first records are a snapshot, or changes of what was
                 there before.
             on_progress: Called with the number of rows looked at so far.
+            widened: Columns in which floats became doubles.
 
         Raises:
             OffsetError: The first snapshot is still being delivered, or nothing is yet.
@@ -95,6 +97,7 @@ class Verification:
         self._table_id = offset.table_id
         self._begins_with_snapshot = begins_with_snapshot
         self._on_progress = on_progress
+        self._widened = widened
         self._seen = 0
         self._first_version: int | None = None
 
@@ -104,7 +107,7 @@ class Verification:
         Raises:
             TailerdError: The table or the sink cannot be read; a version needed is gone.
         """
-        reader = RowReader(await self._source.arrow_schema(), self._sink.value_format)
+        reader = await self._reader(self._sink.value_format)
         replayed, table = RowMultiset(), RowMultiset()
         records = 0
         async for rows, signs in self._delivered(reader):
@@ -168,13 +171,16 @@ class Verification:
         self._seen += len(versions)
         self._on_progress(self._seen)
 
+    async def _reader(self, form: str) -> RowReader:
+        return RowReader(await self._source.arrow_schema(), form, self._widened)
+
     async def _base(self, start: Version | None) -> AsyncIterator[Rows]:
         if start is not None:
             async for rows in self._snapshot(Version(start - 1)):
                 yield rows
 
     async def _snapshot(self, version: Version) -> AsyncIterator[Rows]:
-        reader = RowReader(await self._source.arrow_schema(), "json")
+        reader = await self._reader("json")
         encoder = JsonEncoder(decimals=_decimals(self._sink))
         table_id = self._table_id
         if version != self._version:

@@ -88,6 +88,7 @@ class RecordEncoder:
                     table=table,
                     table_id=table_id,
                     key=kafka.key,
+                    routed_by=kafka.routing_columns,
                     decimals=kafka.decimals,
                     tombstones=kafka.tombstones,
                     schemas=kafka.schemas,

@@ -31,6 +31,7 @@ from tailerd.telemetry.storage_events import StorageRequested as StorageRequeste
 from tailerd.telemetry.storage_events import TroubleEnded as TroubleEnded
 from tailerd.telemetry.storage_events import WatcherUnavailable as WatcherUnavailable
 from tailerd.telemetry.table_events import CommitObserved as CommitObserved
+from tailerd.telemetry.table_events import MaskUnmatched as MaskUnmatched
 from tailerd.telemetry.table_events import SchemaObserved as SchemaObserved
 
 
@@ -347,6 +348,7 @@ Event = (
     | CommitsDelivered
     | CommitObserved
     | SchemaObserved
+    | MaskUnmatched
     | SnapshotAdvanced
     | DeliveryAcknowledged
     | OffsetSaved

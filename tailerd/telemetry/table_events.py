@@ -39,3 +39,11 @@ class SchemaObserved:
     version: int
     timestamp_ms: int
     columns: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskUnmatched:
+    """Names that no one may see are no columns of a table whose rows the page shows."""
+
+    table: str
+    hint: str

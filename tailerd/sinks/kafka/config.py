@@ -314,6 +314,15 @@ class KafkaSinkConfig(SinkConfig):
         """Tell whether the offset is kept in Kafka."""
         return self.is_exactly_once or self.offsets == "kafka"
 
+    @property
+    def routing_columns(self) -> tuple[str, ...]:
+        """Return the columns whose values choose the topic or the partition of a row."""
+        chosen = TopicTemplate.parse(self.topic).column
+        columns = [] if chosen is None else [chosen]
+        if isinstance(self.partition, ColumnPartition):
+            columns.append(self.partition.column)
+        return tuple(columns)
+
     def topic_of(self, text: str, table: str) -> str:
         """Return the name of one of the sink's other topics for a table."""
         return filled_text(text, dict.fromkeys(TABLE_NAMES, table))

@@ -73,7 +73,7 @@ class Router:
             now_ms: Milliseconds since the epoch.
 
         Raises:
-            ConfigError: A column is missing, or names no partition.
+            ConfigError: A column is missing, has no texts for topics, or names no partition.
             SinkRefusedError: A value is no part of a topic's name, or the topic would not keep
                 rows as old as these.
         """
@@ -101,7 +101,8 @@ class Router:
         if self._template.column is None:
             yield self._template.topic(self._table), records
             return
-        values = records.of_rows(_column(batch, self._template.column, "topic")).cast(pa.string())
+        column = records.of_rows(_column(batch, self._template.column, "topic"))
+        values = _texts(column, self._template.column)
         coded = pc.dictionary_encode(values, null_encoding="encode")
         if len(coded.dictionary) > _MOST_TOPICS:
             raise ConfigError(
@@ -187,6 +188,19 @@ def _column(batch: ChangeBatch, name: str, chooses: str) -> pa.Array:
             hint=f"Its columns are: {', '.join(batch.rows.schema.names)}.",
         )
     return batch.rows.column(index)
+
+
+def _texts(values: pa.Array, name: str) -> pa.Array:
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowException:
+        # What Arrow says may hold values.
+        is_bytes = pa.types.is_binary(values.type)
+        why = "it has bytes that are no text" if is_bytes else f"its type is {values.type}"
+        raise ConfigError(
+            f"The column {name!r} cannot choose the topic, because {why}.",
+            hint="Choose the topic by a column of texts or numbers, or name one topic.",
+        ) from None
 
 
 def no_partition(partition: int, topic: str, count: int) -> ConfigError:

@@ -129,6 +129,7 @@ class Session:
                 table=self._table,
                 table_id=table_id,
                 key=config.key,
+                routed_by=config.routing_columns,
                 decimals=config.decimals,
                 tombstones=config.tombstones,
                 schemas=config.schemas,

@@ -11,6 +11,7 @@ from tailerd.registry import known
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _COLUMN = "column:"
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_ALLOWED = "it has 1 to 249 letters, digits, `.`, `_`, `-`"
 TABLE_NAMES = ("table", "name")
 
 
@@ -55,6 +56,9 @@ class TopicTemplate:
         filled = filled_text(self.text, dict.fromkeys(TABLE_NAMES, table))
         if self.column is not None and value is not None:
             filled = filled.replace(f"{{{_COLUMN}{self.column}}}", value)
+            if not is_topic_name(filled):
+                # Errors are shown where rows are not.
+                raise ValueError(f"with it {self.text!r} is no name of a topic: {_ALLOWED}")
         check_topic_name(filled)
         return filled
 
@@ -66,12 +70,15 @@ class TopicTemplate:
         return re.fullmatch(filled, topic) is not None
 
 
+def is_topic_name(name: str) -> bool:
+    """Tell whether Kafka has topics of this name."""
+    return _TOPIC.fullmatch(name) is not None and name not in (".", "..")
+
+
 def check_topic_name(name: str) -> None:
     """Raise `ValueError` when Kafka has no topics of this name."""
-    if _TOPIC.fullmatch(name) is None or name in (".", ".."):
-        raise ValueError(
-            f"{name[:80]!r} is no name of a topic: it has 1 to 249 letters, digits, `.`, `_`, `-`"
-        )
+    if not is_topic_name(name):
+        raise ValueError(f"{name[:80]!r} is no name of a topic: {_ALLOWED}")
 
 
 def check_placeholders(text: str, names: tuple[str, ...]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
-from kafka.errors import KafkaError, TopicAlreadyExistsError
+from kafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
 from tailerd.errors import ConfigError, SinkError, SinkRefusedError, TailerdError
 from tailerd.sinks.kafka.connection import DEFAULT_MAX_REQUEST_SIZE, Connection
@@ -89,7 +89,7 @@ class Topics:
 
         Raises:
             SinkRefusedError: This user may not see one.
-            SinkError: The brokers cannot be reached.
+            SinkError: The brokers cannot be reached, or cannot tell now.
         """
         wanted = sorted(set(names))
         with (
@@ -106,7 +106,7 @@ class Topics:
 
         Raises:
             SinkRefusedError: One is not there and shall not be made, or may not be written.
-            SinkError: The brokers cannot be reached.
+            SinkError: The brokers cannot be reached, or cannot tell now.
         """
         unknown = {name: new for name, new in names.items() if name not in self._known}
         if unknown:
@@ -152,6 +152,12 @@ class Topics:
                 )
             if code == 0 and topic["partitions"]:
                 found[name] = _facts(topic)
+            elif code != _NOT_THERE:
+                # A leader being chosen, a broker that starts: the topic may well be there.
+                raise SinkError(
+                    f"Kafka at {self._connection.address} cannot tell of the topic {name} now:"
+                    f" {for_code(code).__name__}."
+                )
         there = [name for name, facts in found.items() if facts is not None]
         for name, settings in _settings(admin, there).items():
             facts = found[name]

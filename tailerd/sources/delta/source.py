@@ -20,8 +20,10 @@ from tailerd.clock import Clock, SystemClock
 from tailerd.delta.log_reader import GAP_PATIENCE_SECONDS, LogReader
 from tailerd.delta.protocol.data_path import DataPaths
 from tailerd.delta.protocol.log_path import LogFile, LogFileKind
+from tailerd.delta.protocol.schema import parse_schema
 from tailerd.delta.protocol.snapshot import TableState
 from tailerd.delta.protocol.table_properties import retention_seconds
+from tailerd.delta.protocol.type_widening import widened_floats
 from tailerd.delta.time_travel import TimeAxis
 from tailerd.errors import (
     ChecksumMismatchError,
@@ -392,3 +394,7 @@ class DeltaChangeSource:
     async def arrow_schema(self) -> pa.Schema:
         """Return the newest version's columns, as seen when the table was opened."""
         return rows_schema(self._head_state.schema, self._columns)
+
+    async def widened_floats(self) -> frozenset[str]:
+        """Return the columns in which floats became doubles, as of that version."""
+        return widened_floats(parse_schema(self._head_state.schema.text))

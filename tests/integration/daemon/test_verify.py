@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +73,43 @@ def test_what_was_delivered_replays_to_the_table(
     assert verdict["start"] == {"snapshot": None, "0": None, "1": 1, "3": 4, "latest": 6}[start]
     plain = command("verify", "orders", "--config", config)
     assert plain.output.startswith("equal: ")
+
+
+@pytest.mark.parametrize(
+    ("old", "value", "new"),
+    [
+        ("float", 0.1, "double"),
+        ("integer", 7, "double"),
+        ("decimal(5,2)", Decimal("1.10"), "decimal(8,4)"),
+        ("date", datetime.date(2024, 2, 29), "timestamp_ntz"),
+    ],
+)
+def test_rows_delivered_before_their_columns_grew_are_the_rows_of_the_table(
+    old: str, value: Any, new: str, tmp_path: Path, command: Commands
+) -> None:
+    changed = {"delta.typeChanges": [{"fromType": old, "toType": new}]}
+
+    def fields(kind: str, metadata: dict[str, Any], *more: dict[str, Any]) -> list[Any]:
+        inner = delta_schema.field("x", kind, **metadata)
+        return [
+            delta_schema.field("x", kind, **metadata),
+            ("s", delta_schema.struct(inner, *more)),
+            ("l", delta_schema.array(delta_schema.struct(inner, *more))),
+            delta_schema.field("m", delta_schema.map_of(kind, kind), **metadata),
+        ]
+
+    table = TableBuilder(
+        tmp_path / "orders", fields=fields(old, {}), reader_features=["typeWidening"]
+    )
+    table.append([{"x": value, "s": {"x": value}, "l": [{"x": value}, None], "m": {value: value}}])
+    table.append([{"x": None, "s": {"x": None}, "l": [], "m": {}}, {"x": value}])
+    config = configured(tmp_path, "snapshot")
+    assert command("run", "--config", config, "--once").status == 0
+    table.change_metadata(fields=fields(new, changed, delta_schema.field("added", "string")))
+    table.append([{"s": {"added": "a"}, "l": [{"added": "b"}]}])
+    assert command("run", "--config", config, "--once").status == 0
+    ran = command("verify", "orders", "--config", config)
+    assert (ran.status, ran.errors) == (0, "")
 
 
 @pytest.mark.parametrize(

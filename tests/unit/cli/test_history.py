@@ -54,6 +54,19 @@ def test_a_log_that_was_cleaned_up_begins_where_it_begins(
     assert [record["version"] for record in records] == [2, 3]
 
 
+def test_commits_before_the_oldest_checkpoint_are_left_out_and_that_is_said(
+    tmp_path: Path, command: Commands
+) -> None:
+    table = eventful(tmp_path)
+    table.checkpoint(2)
+    table.commit_path(0).unlink()
+    ran = command("history", tmp_path, "--json")
+    assert (ran.status, [record["version"] for record in ran.rows]) == (0, [2, 3])
+    assert ran.errors.startswith("warning[missing_version]: Version 1 is left out")
+    ran = command("history", tmp_path, "--json", "--limit", 2)
+    assert (ran.status, ran.errors, len(ran.rows)) == (0, "", 2)
+
+
 def test_a_gap_is_an_error(tmp_path: Path, command: Commands) -> None:
     table = eventful(tmp_path)
     table.checkpoint()
@@ -62,6 +75,15 @@ def test_a_gap_is_an_error(tmp_path: Path, command: Commands) -> None:
     assert ran.status == 3
     assert ran.errors.startswith("error[missing_version]: ")
     assert "ersion 1 " in ran.errors
+
+
+def test_a_log_of_which_no_version_can_be_rebuilt_is_an_error(
+    tmp_path: Path, command: Commands
+) -> None:
+    eventful(tmp_path).commit_path(0).unlink()
+    ran = command("history", tmp_path, "--json")
+    assert (ran.status, ran.output) == (3, "")
+    assert ran.errors.startswith("error[missing_version]: ")
 
 
 def test_a_torn_commit_is_an_error_that_names_it(tmp_path: Path, command: Commands) -> None:

@@ -211,6 +211,15 @@ def test_values_cannot_command_the_terminal() -> None:
     assert len(text.splitlines()) == 3
 
 
+def test_change_types_cannot_either() -> None:
+    batch = change_batch({"id": pa.array([1])}, ["\x1b]0;owned\x07\x1b[2Jinsert"])
+    for is_coloured in (False, True):
+        shown = ChangeTable(is_coloured=is_coloured, width=None).lines(batch)
+        assert r"\u001b]0;owned\u0007\u001b[2Jinsert" in shown
+        assert "\x1b]" not in shown
+        assert "\x1b[2J" not in shown
+
+
 @pytest.mark.parametrize("total", [1, 40, 60, 100, 1000])
 def test_change_columns_are_kept_however_narrow_the_terminal(total: int) -> None:
     widths = [16, 7, 19, 4, 200, 80, 9]

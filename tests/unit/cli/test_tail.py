@@ -12,6 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tailerd.changefeed.limits import ReadLimit
+from tailerd.changefeed.offset import Offset
+from tailerd.sources.delta.source import DeltaChangeSource
 from tests.tables.builder import CDF, TableBuilder
 from tests.unit.cli.commands import ROOT, Commands, started
 
@@ -54,6 +57,32 @@ def test_from_and_to_say_which_versions(
 ) -> None:
     orders(tmp_path)
     assert sorted(told(tmp_path, command, *arguments)) == expected
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--from", "0"], ["--from", "3"], ["--from", "0", "--once"]], ids=" ".join
+)
+def test_an_end_behind_the_head_is_planned_once(
+    tmp_path: Path, command: Commands, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    orders(tmp_path, 12)
+    plans: list[Offset] = []
+    plan = DeltaChangeSource.latest_offset
+
+    async def counted(source: DeltaChangeSource, start: Offset, limit: ReadLimit) -> Offset:
+        plans.append(start)
+        return await plan(source, start, limit)
+
+    monkeypatch.setattr(DeltaChangeSource, "latest_offset", counted)
+    assert told(tmp_path, command, *arguments, "--to", "9")[-1] == 9
+    assert len(plans) == 1
+
+
+def test_a_column_named_twice_is_wrong_usage(tmp_path: Path, command: Commands) -> None:
+    orders(tmp_path)
+    ran = command("tail", tmp_path, "--once", "--columns", "id,name, id")
+    assert (ran.status, ran.output) == (2, "")
+    assert "--columns 'id,name, id' names id twice. Name each column once." in ran.errors
 
 
 @pytest.mark.parametrize("start", ["yesterday", "-1", "1.5", "2024-13-01", "", "0x1"])

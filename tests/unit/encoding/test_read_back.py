@@ -8,17 +8,38 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tailerd.changefeed.change_batch import VARIANT_FIELD
 from tailerd.encoding.read_back import RowReader
 from tailerd.errors import SinkError
 
+MIDNIGHT = "T00:00:00.000000"
+PART = pa.struct(
+    [
+        pa.field("a", pa.int64()),
+        pa.field("price", pa.decimal128(12, 4)),
+        pa.field("inner", pa.struct([pa.field("at", pa.timestamp("us"))])),
+    ]
+)
 SCHEMA = pa.schema(
     [
         pa.field("id", pa.int64()),
         pa.field("price", pa.decimal128(12, 4)),
         pa.field("weight", pa.float64()),
         pa.field("at", pa.timestamp("us")),
+        pa.field("s", PART),
+        pa.field("items", pa.list_(PART)),
+        pa.field("by_price", pa.map_(pa.decimal128(12, 4), PART)),
+        pa.field("by_weight", pa.map_(pa.float64(), pa.timestamp("us"))),
+        pa.field(
+            "any",
+            pa.struct([pa.field("metadata", pa.binary()), pa.field("value", pa.binary())]),
+            metadata=VARIANT_FIELD,
+        ),
+        pa.field("was_float", pa.struct([pa.field("x", pa.float64())])),
     ]
 )
+NO_ROW = b'{"before":null,"after":"text","source":{"commit_version":1}}'
+WIDENED = frozenset({"was_float"})
 
 
 def record(change: str, version: int = 3, **row: Any) -> bytes:
@@ -62,16 +83,29 @@ def test_an_envelope_gives_its_images_with_schema_or_without() -> None:
         ({"at": "2024-02-29"}, {"at": "2024-02-29T00:00:00.000000"}),
         ({"id": 1, "price": None}, {"id": 1}),
         ({"id": 1, "dropped": 5}, {"id": 1}),
+        ({"s": {"a": 1}}, {"s": {"a": 1, "price": None, "inner": None}}),
+        ({"s": {"a": 1, "dropped": 5}}, {"s": {"a": 1}}),
+        ({"s": {"price": "1.00"}}, {"s": {"price": "1.0000"}}),
+        ({"s": {"inner": {"at": "2024-02-29"}}}, {"s": {"inner": {"at": f"2024-02-29{MIDNIGHT}"}}}),
+        ({"items": [{"a": 1}, None]}, {"items": [{"a": 1, "price": None}, None]}),
+        ({"by_price": {"1.0": {"a": 1}}}, {"by_price": {"1.0000": {"a": 1, "inner": None}}}),
+        ({"by_weight": {"2": "2024-02-29"}}, {"by_weight": {"2.0": f"2024-02-29{MIDNIGHT}"}}),
+        ({"was_float": {"x": 0.1}}, {"was_float": {"x": 0.10000000149011612}}),
+        ({"was_float": {"x": 3.4028235e38}}, {"was_float": {"x": 3.4028234663852886e38}}),
+        ({"was_float": {"x": 16777216}}, {"was_float": {"x": 16777216.0}}),
     ],
     ids=str,
 )
 def test_what_a_schema_change_spells_otherwise_is_the_same_row(
     before: dict[str, Any], after: dict[str, Any]
 ) -> None:
-    reader = RowReader(SCHEMA, "json")
+    reader = RowReader(SCHEMA, "json", WIDENED)
     rows, _, _ = reader.read([record("insert", **before), record("insert", **after)])
     assert rows[0] == rows[1]
-    assert reader.foreign == {name for name in before if name == "dropped"}
+    dropped = {"dropped"} if "dropped" in before else set()
+    assert reader.foreign == dropped | (
+        {"s.dropped"} if "dropped" in before.get("s", ()) else set()
+    )
 
 
 @pytest.mark.parametrize(
@@ -83,18 +117,36 @@ def test_what_a_schema_change_spells_otherwise_is_the_same_row(
         ({"id": 2**53}, {"id": 2**53 + 1}),
         ({"at": "2024-02-29"}, {"at": "2024-02-29T00:00:00.000001"}),
         ({"id": 0}, {}),
+        ({"s": None}, {"s": {"a": None}}),
+        ({"s": {"a": 0}}, {"s": {"a": None}}),
+        ({"s": {"price": "1.5"}}, {"s": {"price": "15"}}),
+        ({"s": {"inner": {}}}, {"s": {}}),
+        ({"s": "now a struct"}, {"s": {}}),
+        ({"price": "was text"}, {"price": "1"}),
+        ({"items": [None]}, {"items": [{}]}),
+        ({"items": [None]}, {"items": []}),
+        ({"items": [{"a": 1}, {"a": 2}]}, {"items": [{"a": 2}, {"a": 1}]}),
+        ({"by_price": {"1.0": None}}, {"by_price": {}}),
+        ({"by_price": {"1.0": {}}}, {"by_price": {"1.1": {}}}),
+        ({"by_weight": {"NaN": None}}, {"by_weight": {"Infinity": None}}),
+        ({"any": {"a": None}}, {"any": {}}),
+        ({"weight": 0.1}, {"weight": 0.10000000149011612}),
+        ({"was_float": {"x": 0.1}}, {"was_float": {"x": 0.10000001}}),
+        ({"was_float": {"x": 0.1}}, {"was_float": {"x": 0.1000000000001}}),
+        ({"was_float": {"x": 0.10000000149011612}}, {"was_float": {"x": 0.1000000014901}}),
+        ({"was_float": {"x": 1e300}}, {"was_float": {"x": 1.1e300}}),
     ],
     ids=str,
 )
 def test_rows_that_differ_stay_different(before: dict[str, Any], after: dict[str, Any]) -> None:
-    rows, _, _ = RowReader(SCHEMA, "json").read(
+    rows, _, _ = RowReader(SCHEMA, "json", WIDENED).read(
         [record("insert", **before), record("insert", **after)]
     )
     assert rows[0] != rows[1]
 
 
 @pytest.mark.parametrize(
-    "value", [b"", b"{", b"[]", b"null", b'{"id":1}', b'{"before":{}}'], ids=str
+    "value", [b"", b"{", b"[]", b"null", b'{"id":1}', b'{"before":{}}', NO_ROW], ids=str
 )
 @pytest.mark.parametrize("form", ["json", "debezium"])
 def test_something_else_in_the_topic_is_an_error_that_shows_it(value: bytes, form: str) -> None:

@@ -84,6 +84,22 @@ def test_an_update_is_one_record_and_a_delete_has_its_tombstone_directly_behind_
     ]
 
 
+def test_an_update_that_goes_elsewhere_leaves_the_place_where_the_row_was() -> None:
+    batch = batch_of((PRE, 1, "eu"), (POST, 1, "us"), (PRE, 2, "eu"), (POST, 2, "eu"))
+
+    assert debezium(batch, replace(OPTIONS, routed_by=("v",))) == [
+        (b'{"id":1}', ("d", row(1, "eu"), None)),
+        (b'{"id":1}', None),
+        (b'{"id":1}', ("c", None, row(1, "us"))),
+        (b'{"id":2}', ("u", row(2, "eu"), row(2, "eu"))),
+    ]
+    assert debezium(batch, replace(KEYLESS, routed_by=("v",))) == [
+        (None, ("d", row(1, "eu"), None)),
+        (None, ("c", None, row(1, "us"))),
+        (None, ("u", row(2, "eu"), row(2, "eu"))),
+    ]
+
+
 def test_an_update_of_the_key_is_a_delete_with_tombstone_and_a_create() -> None:
     assert debezium(batch_of((PRE, 1, "a"), (POST, 2, "b"))) == [
         (b'{"id":1}', ("d", row(1, "a"), None)),

@@ -201,6 +201,28 @@ async def test_a_reset_happens_while_the_pipeline_rests_and_it_goes_on() -> None
     assert tables.resets == ["snapshot", "nowhere", "latest"]
 
 
+@pytest.mark.parametrize("command", ["pause", "resume", "reset"])
+async def test_a_table_that_goes_while_a_command_waits_for_it_stays_gone(
+    tmp_path: Path, command: str
+) -> None:
+    tables = Tables()
+    pauses = PauseStore(tmp_path)
+    fleet = tables.fleet(patience_seconds=0.05, pauses=pauses)
+    members = {"a": tables.member("a", is_stubborn=True), "b": tables.member("b")}
+    async with running(fleet, members):
+        removal = asyncio.create_task(fleet.set_members({"b": members["b"]}))
+        await asyncio.sleep(0.01)
+        with pytest.raises(UsageError, match="'a' was removed meanwhile"):
+            await (
+                fleet.reset("a", "latest") if command == "reset" else getattr(fleet, command)("a")
+            )
+        await removal
+        assert (fleet.names, tables.started("a"), tables.resets) == (("b",), 1, [])
+        assert not pauses.is_paused("a")
+        await fleet.set_members({"a": tables.member("a"), "b": members["b"]})
+        await eventually(lambda: tables.started("a") == 2 and tables.running("a"))
+
+
 async def test_what_cannot_be_done_says_why() -> None:
     tables = Tables()
     fleet = tables.fleet()

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
+from dataclasses import replace
+from typing import Any
 
-from tailerd.changefeed.change_batch import ChangeBatch
+import pyarrow as pa
+import pytest
+
+from tailerd.changefeed.change_batch import VARIANT_FIELD, ChangeBatch
 from tailerd.changefeed.change_task import ChangeSourceKind, ChangeType
 from tailerd.changefeed.offset import Version
 from tailerd.pipeline.newest_rows import NewestRows
+from tailerd.telemetry import Telemetry
+from tailerd.telemetry.events import Event, MaskUnmatched
+from tests.unit.encoding.variants import array_of, metadata_of, object_of, short_string
 
 
-def batch(version: int, **columns: list[object]) -> ChangeBatch:
+def batch(version: int, **columns: Any) -> ChangeBatch:
     return ChangeBatch(
         rows=pa.RecordBatch.from_pydict(columns),
         change_type=ChangeType.INSERT,
@@ -46,6 +53,74 @@ def test_masked_columns_are_never_kept_whatever_their_case() -> None:
         "_commit_version",
         "id",
     ]
+
+
+ADDRESS = {"email": "bob@example.org", "n": 1}
+STRUCT = pa.struct([("Email", pa.string()), ("n", pa.int64())])
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "shown"),
+    [
+        (STRUCT, ("bob@example.org", 1), {"n": 1}),
+        (pa.list_(STRUCT), [("bob@example.org", 1), None], [{"n": 1}, None]),
+        (pa.large_list(pa.list_(STRUCT)), [[("bob@example.org", 1)]], [[{"n": 1}]]),
+        (pa.map_(pa.string(), STRUCT), [("k", ("bob@example.org", 1))], {"k": {"n": 1}}),
+        (pa.map_(pa.string(), pa.string()), [("EMAIL", "bob@example.org"), ("n", "1")], {"n": "1"}),
+        (pa.map_(STRUCT, pa.int64()), [(("bob@example.org", 1), 1)], {}),
+        (pa.struct([("Email", STRUCT), ("n", pa.int64())]), (("bob@example.org", 2), 1), {"n": 1}),
+        (STRUCT, None, None),
+    ],
+    ids=str,
+)
+def test_a_dotted_path_masks_a_field_wherever_the_structs_are(
+    kind: pa.DataType, value: object, shown: object
+) -> None:
+    told: list[Event] = []
+    rows = NewestRows(3, ["Customer.email"], Telemetry([told.append]))
+    column = pa.array([value], kind)
+    rows.listener("orders")(batch(1, id=[1], customer=column, email=["shown"]))
+    assert "bob" not in repr(vars(rows))
+    assert rows.of("orders")[0]["customer"] == shown
+    assert rows.of("orders")[0]["email"] == "shown"
+    assert rows.masked("orders") == ["Customer.email"]
+    assert not told
+
+
+def test_a_path_ends_at_any_depth_and_a_name_may_have_dots() -> None:
+    rows = NewestRows(3, ["a.b.c", "x.y", "a.d"])
+    inner = {"b": {"c": "bob", "e": 1}, "d": {"c": "bob"}}
+    rows.listener("orders")(batch(1, a=[inner], **{"x.y": ["bob"], "c": ["shown"]}))
+    [row] = rows.of("orders")
+    assert (row["a"], row["c"], "x.y" in row) == ({"b": {"e": 1}}, "shown", False)
+    assert sorted(rows.masked("orders")) == ["a.b.c", "a.d", "x.y"]
+
+
+def test_a_variant_has_fields_too() -> None:
+    storage = pa.struct([pa.field("metadata", pa.binary()), pa.field("value", pa.binary())])
+    inner = object_of({0: short_string("bob"), 1: short_string("shown")})
+    value = {"metadata": metadata_of("email", "n"), "value": array_of(inner, short_string("x"))}
+    schema = pa.schema([pa.field("customer", storage, metadata=VARIANT_FIELD)])
+    table = pa.RecordBatch.from_pylist([{"customer": value}], schema=schema)
+    rows = NewestRows(3, ["customer.email"])
+    rows.listener("orders")(replace(batch(1, id=[1]), rows=table))
+    assert rows.of("orders")[0]["customer"] == [{"n": "shown"}, "x"]
+
+
+def test_names_that_mask_nothing_are_told_once_for_each_table() -> None:
+    told: list[Event] = []
+    rows = NewestRows(3, ["email", "emial", "customer.mail", "id.x"], Telemetry([told.append]))
+    for table in ("orders", "payments"):
+        for version in range(2):
+            rows.listener(table)(batch(version, id=[1], email=["a@b"], customer=[ADDRESS]))
+    rows.listener("orders")(batch(3, id=[1], other=["x"]))
+    assert [event.table for event in told if isinstance(event, MaskUnmatched)] == [
+        "orders",
+        "payments",
+    ]
+    for event in told:
+        assert isinstance(event, MaskUnmatched)
+        assert "have: emial, customer.mail, id.x." in event.hint
 
 
 def test_a_table_of_masked_columns_only_shows_its_changes() -> None:

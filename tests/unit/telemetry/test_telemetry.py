@@ -34,6 +34,7 @@ NOT_COUNTED = {
     events.CommitObserved,
     events.HistoryUnsaved,
     events.SchemaObserved,
+    events.MaskUnmatched,
 }
 
 STARTED = events.PipelineStarted(table="orders", source="/t", sink="file", engine="arrow")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -39,8 +41,10 @@ def routed(
     **fields: Any,
 ) -> list[Outgoing]:
     config = KafkaSinkConfig.model_validate({**SECTION, **fields})
-    options = FormatOptions(name="n", table="orders", key=config.key)
-    records = record_format("json", options).records(rows)
+    options = FormatOptions(
+        name="n", table="orders", key=config.key, routed_by=config.routing_columns
+    )
+    records = record_format(config.format, options).records(rows)
     shape = TopicShape(partitions=partitions, max_bytes=1000, retention_ms=retention_ms)
     router = Router(config, "orders")
     return list(router.route(rows, records, lambda _: shape, now_ms=now_ms))
@@ -58,6 +62,32 @@ def test_each_value_of_a_column_has_its_topic_with_its_rows_in_order() -> None:
         for out in routed(rows, topic="t.{column:kind}")
     }
     assert found == {"t.b": ["1", "3", "4"], "t.a": ["2"]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "old", "new"),
+    [
+        ({"topic": "t.{column:shard}"}, ("t.0", 0), ("t.1", 0)),
+        ({"topic": "t", "partition": {"column": "shard"}}, ("t", 0), ("t", 1)),
+    ],
+    ids=["topic", "partition"],
+)
+def test_an_update_of_the_column_that_chooses_removes_the_row_where_it_was(
+    fields: dict[str, Any], old: tuple[str, int], new: tuple[str, int]
+) -> None:
+    images = pa.array(["update_preimage", "update_postimage"])
+    rows = replace(batch(id=[1, 1], shard=[0, 1]), change_type=images)
+    ops = {
+        (out.topic, place): json.loads(value)["op"] if value else "tombstone"
+        for out in routed(rows, **fields, key=["id"], format="debezium")
+        for value, place in zip(out.records.values.to_pylist(), places_of(out), strict=True)
+    }
+    assert ops == {old: "tombstone", new: "c"}
+
+
+def places_of(out: Outgoing) -> list[int]:
+    number = out.partitions
+    return [number] * len(out.records) if isinstance(number, int) else number.tolist()
 
 
 @pytest.mark.parametrize(
@@ -87,6 +117,33 @@ def test_rows_that_belong_nowhere_are_refused(
 ) -> None:
     with pytest.raises(error, match=said):
         routed(rows, **fields)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [({"a": "x"}, "struct<a: string>"), (["x"], "list<"), (b"\xff", "no text")],
+    ids=str,
+)
+def test_a_column_whose_values_are_no_texts_chooses_no_topic(value: object, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"'c' cannot choose the topic.*{said}") as raised:
+        routed(batch(c=[value]), topic="o.{column:c}")
+    assert (
+        raised.value.hint == "Choose the topic by a column of texts or numbers, or name one topic."
+    )
+
+
+def test_bytes_that_are_text_choose_the_topic() -> None:
+    [out] = routed(batch(c=[b"eu"]), topic="o.{column:c}")
+    assert out.topic == "o.eu"
+
+
+def test_a_value_that_makes_no_topic_is_not_shown() -> None:
+    with pytest.raises(SinkRefusedError, match=r"'kind' chooses no topic: with it 'o\.") as raised:
+        routed(batch(id=[1], kind=["bob@example.org"]), topic="o.{column:kind}")
+    shown: BaseException | None = raised.value
+    while shown is not None:
+        assert "bob" not in str(shown)
+        shown = shown.__cause__
 
 
 def test_records_without_a_key_fill_all_partitions_over_time() -> None:

@@ -1,0 +1,132 @@
+"""What of a table's columns nobody may see: whole columns, and fields inside them. Pure.
+
+Names are compared whatever their case. `customer.email` is the field `email` of the struct
+`customer`, or of the structs in a list or map of that name, or the column that is called so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from tailerd.encoding.json_columns import is_any_list, is_variant
+
+Paths = Sequence[str]
+"""Without case, relative to where they are used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnMask:
+    """The mask for rows of one schema.
+
+    Attributes:
+        shown: Columns of which something is left.
+        masked: What is left out, by its name in the table or its dotted path as configured.
+        unknown: Configured names that no column of this schema has.
+    """
+
+    shown: tuple[str, ...]
+    masked: tuple[str, ...]
+    unknown: tuple[str, ...]
+    _within: Mapping[str, tuple[pa.Field, Paths]]
+
+    @classmethod
+    def of(cls, names: Iterable[str], schema: pa.Schema) -> ColumnMask:
+        """Return the mask of configured names for a schema."""
+        known = {name.casefold(): name for name in names}
+        whole = [column.name for column in schema if _is_hit(column.name, known)]
+        within: dict[str, tuple[pa.Field, Paths]] = {}
+        partly: dict[str, str] = {}
+        for column in schema:
+            paths = [path for path in known if _reaches_into(column, path)]
+            if paths and column.name not in whole:
+                within[column.name] = (column, _below(column.name, paths))
+                partly |= {path: known[path] for path in paths}
+        found = {name.casefold() for name in whole} | {
+            path for path in known for column in schema if _reaches_into(column, path)
+        }
+        return cls(
+            shown=tuple(column.name for column in schema if column.name not in whole),
+            masked=(*whole, *partly.values()),
+            unknown=tuple(name for path, name in known.items() if path not in found),
+            _within=within,
+        )
+
+    def hides_within(self) -> bool:
+        """Tell whether `without` leaves anything out."""
+        return bool(self._within)
+
+    def without(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return a row, as `JsonEncoder` writes it, without the fields that are masked."""
+        return {
+            name: _hidden(value, *self._within[name]) if name in self._within else value
+            for name, value in row.items()
+        }
+
+
+def _is_hit(name: str, paths: Iterable[str]) -> bool:
+    return name.casefold() in paths
+
+
+def _below(name: str, paths: Iterable[str]) -> list[str]:
+    """Return what is left of the paths that go through a field."""
+    start = f"{name.casefold()}."
+    return [path.removeprefix(start) for path in paths if path.startswith(start)]
+
+
+def _reaches_into(column: pa.Field, path: str) -> bool:
+    """Tell whether a path may name something inside a column."""
+    return any(_reaches(column, rest) for rest in _below(column.name, [path]))
+
+
+def _reaches(field: pa.Field, path: str) -> bool:
+    kind = field.type
+    # What keys they have, the schema does not tell.
+    if is_variant(field) or pa.types.is_map(kind):
+        return True
+    if is_any_list(kind):
+        return _reaches(kind.value_field, path)
+    return pa.types.is_struct(kind) and any(
+        _is_hit(child.name, [path]) or _reaches_into(child, path) for child in kind
+    )
+
+
+def _hidden(value: Any, field: pa.Field, paths: Paths) -> Any:
+    kind = field.type
+    if value is None or not paths:
+        return value
+    if is_variant(field):
+        return _hidden_anywhere(value, paths)
+    if is_any_list(kind):
+        return [_hidden(each, kind.value_field, paths) for each in value]
+    if pa.types.is_struct(kind):
+        return {
+            child.name: _hidden(value[child.name], child, _below(child.name, paths))
+            for child in kind
+            if not _is_hit(child.name, paths)
+        }
+    if pa.types.is_map(kind):
+        if pa.types.is_nested(kind.key_type):
+            # The keys are texts here, and may hold what is masked.
+            return {}
+        return {
+            key: _hidden(each, kind.item_field, [*paths, *_below(key, paths)])
+            for key, each in value.items()
+            if not _is_hit(key, paths)
+        }
+    return value
+
+
+def _hidden_anywhere(value: Any, paths: Paths) -> Any:
+    if isinstance(value, list):
+        return [_hidden_anywhere(each, paths) for each in value]
+    if isinstance(value, dict):
+        return {
+            key: _hidden_anywhere(each, _below(key, paths))
+            for key, each in value.items()
+            if not _is_hit(key, paths)
+        }
+    return value
