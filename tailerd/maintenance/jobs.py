@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tailerd.clock import Clock, SystemClock
 from tailerd.delta.checkpoint_basis import check_has_sidecars
@@ -102,6 +102,7 @@ class TableMaintenance:
         self._held = HeldSnapshot(reader)
         self._writer = LogWriter(reader, clock=self._clock)
         self._cleanup = LogCleanup(reader, clock=self._clock)
+        self._silent: tuple[str, int] | None = None
         self._pins = PinBoard(reader.store, reader.root, clock=self._clock)
 
     async def survey(self, *, with_cleanup: bool = True) -> Survey:
@@ -123,7 +124,7 @@ class TableMaintenance:
         if snapshot.version not in listing.commits:
             # It was opened anew, from more or from newer files.
             listing = await self.reader.list_log(self._held.base_version)
-        stats = stats_of(listing, snapshot)
+        stats = self._without_silent(stats_of(listing, snapshot), snapshot.state)
         decisions = self.policies.decide(stats, self._clock.now_ms())
         plan = CleanupPlan(reason="It was not looked for what has expired.")
         needs, cleanup_error = Needs(), None
@@ -190,9 +191,19 @@ class TableMaintenance:
                 if start is None or end is None:
                     raise BugError("A compaction has a range of versions.")
                 written = await self._writer.write_compaction(survey.state, start, end)
+                if written.outcome == "nothing_to_say":
+                    self._silent = survey.state.metadata.id, end
                 return _of_file("log_compaction", written.name, written.outcome, written.size_bytes)
             case "cleanup":
                 return await self._clean_up(survey.cleanup)
+
+    def _without_silent(self, stats: LogStats, state: TableState) -> LogStats:
+        """Let commits that were found to change nothing of the state make no compaction due."""
+        table_id, until = self._silent or ("", -1)
+        known = -1 if stats.compacted_until is None else stats.compacted_until
+        if table_id != state.metadata.id or not known < until <= stats.version:
+            return stats
+        return replace(stats, compacted_until=until)
 
     async def _newest(self) -> Snapshot:
         listing = await self.reader.list_log(self._held.base_version)

@@ -161,3 +161,32 @@ async def test_a_survey_tells_why_nothing_can_be_cleaned_up_and_what_else_is_due
     assert "checkpoint of version 7" in cleanup.reason
     assert survey.cleanup_error is not None
     assert survey.cleanup_error.code == "corrupt_log"
+
+
+async def test_commits_that_say_nothing_are_not_read_at_every_turn(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path)
+    table.create(add("a"))
+    table.checkpoint(0)
+    for _ in range(3):
+        table.commit()
+    compacting = Policies(
+        checkpoint=CheckpointPolicy(every_commits=1000),
+        log_compaction=LogCompactionPolicy(every_commits=3),
+    )
+    work = maintenance(table, compacting)
+    done = await do_all(work)
+    assert done["log_compaction"].outcome == "nothing_to_say"
+    for number in range(3):
+        table.commit(add(f"b{number}"))
+    [due] = [each for each in (await work.survey()).decisions if each.is_due]
+    assert (due.start_version, due.end_version) == (4, 6)
+    assert (await do_all(work))["log_compaction"].outcome == "written"
+    # Another table of this place.
+    (tmp_path / "gone").mkdir()
+    table.log.rename(tmp_path / "gone" / "_delta_log")
+    other = TableBuilder(tmp_path, table_id="00000000-0000-4000-8000-000000000007")
+    other.create(add("a"))
+    other.checkpoint(0)
+    for number in range(3):
+        other.commit(add(f"c{number}"))
+    assert (await do_all(work))["log_compaction"].outcome == "written"

@@ -40,7 +40,8 @@ class LogStats:
         version: The newest.
         commits: Those after the newest checkpoint, ascending, without a gap at the end.
         checkpoint_version, checkpoint_ms: The newest, and when it was written; None without one.
-        compacted_until: Last version of compactions after the checkpoint; None without any.
+        compacted_until: Last version after the checkpoint that is in a compaction, or is known to
+            need none; None without any.
         has_checksum: Whether the newest version has one.
         table_interval: The table's own `delta.checkpointInterval`; None where it says nothing.
         live_bytes: Bytes of the newest checkpoint: about what the next one will have.
