@@ -1,8 +1,8 @@
 """Identity of a logical file: 64 bits of (path, deletion-vector id).
 
 Two spellings of one place are one file: the path is compared percent-decoded, an absolute path
-below the table counts as relative, and Hadoop's names for S3 (`s3a`, `s3n`) mean `s3`. The hash is stable across processes and releases, so it can be
-part of a saved offset.
+below the table counts as relative, and Hadoop's names for S3 (`s3a`, `s3n`) mean `s3`. The hash is
+stable across processes and releases, so it can be part of a saved offset.
 
 Protocol: PROTOCOL.md#add-file-and-remove-file (primary key of a logical file)
 """
