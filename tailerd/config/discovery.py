@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 from tailerd.config.models import Config, check_apart
 from tailerd.config.sections import TableConfig, is_in_bucket, is_table_name
@@ -88,4 +89,5 @@ def _levels(path: str) -> list[str]:
 def _place(path: str) -> str:
     if is_in_bucket(path):
         return "s3://" + path.partition("://")[2].rstrip("/")
-    return str(Path(path.removeprefix("file://")).resolve())
+    path = unquote(path.removeprefix("file://")) if path.startswith("file:") else path
+    return str(Path(path).resolve())

@@ -85,6 +85,13 @@ class _Wrapped:
 
     def __init__(self, inner: ObjectStore) -> None:
         self._inner = inner
+        # What a store can do besides is asked with `isinstance`, which from Python 3.12 on looks
+        # at what is there and asks no `__getattr__`.
+        for name in dir(inner):
+            if not name.startswith("_") and not hasattr(type(self), name):
+                found = getattr(inner, name)
+                if callable(found):
+                    setattr(self, name, found)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)

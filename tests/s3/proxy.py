@@ -49,6 +49,8 @@ class Fault(Enum):
     """The server knows no request that deletes several files; others pass."""
     UNKNOWN = "501"
     """The server does not know such a request."""
+    NO_RANGES = "no-ranges"
+    """The server does not see Range."""
     NO_UPLOAD = "no-such-upload"
     """The upload that a part belongs to was aborted."""
 
@@ -199,6 +201,8 @@ class FaultProxy:
             return True
         if fault is Fault.NO_CONDITIONS:
             headers = {k: v for k, v in headers.items() if k not in ("if-none-match", "if-match")}
+        if fault is Fault.NO_RANGES:
+            headers.pop("range", None)
         if fault is Fault.DELAY:
             await asyncio.sleep(self.delay_seconds)
         if fault is Fault.NO_BATCHES and method == "POST":

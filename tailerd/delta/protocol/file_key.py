@@ -1,8 +1,8 @@
 """Identity of a logical file: 64 bits of (path, deletion-vector id).
 
-Two spellings of one place are one file: the path is compared percent-decoded, and an absolute path
-below the table counts as relative. The hash is stable across processes and releases, so it can be
-part of a saved offset.
+Two spellings of one place are one file: the path is compared percent-decoded, an absolute path
+below the table counts as relative, and Hadoop's names for S3 (`s3a`, `s3n`) mean `s3`. The hash is
+stable across processes and releases, so it can be part of a saved offset.
 
 Protocol: PROTOCOL.md#add-file-and-remove-file (primary key of a logical file)
 """
@@ -28,6 +28,8 @@ def normal_path(path: str, root_url: str = "") -> bytes:
         root_url: The table's place as a decoded URL or absolute path, without a trailing slash.
     """
     decoded = unquote_to_bytes(path) if "%" in path else path.encode()
+    if path.startswith(("s3a://", "s3n://")):
+        decoded = b"s3" + decoded[3:]
     if root_url and (":" in path or path.startswith("/")):
         for prefix in _spellings(root_url):
             if decoded.startswith(prefix):

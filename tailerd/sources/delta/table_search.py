@@ -6,6 +6,7 @@ import asyncio
 import glob
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 from tailerd.clock import Clock, SystemClock
 from tailerd.config import Config, DiscoverConfig, Discovery
@@ -164,6 +165,7 @@ class TableSearch:
 
 def _local_folders(pattern: str) -> list[str]:
     """Return folders that match and hold a log, sorted."""
+    path = unquote(pattern.removeprefix("file://")) if pattern.startswith("file:") else pattern
     # `Path.glob` takes no absolute pattern.
-    folders = sorted(glob.glob(pattern.removeprefix("file://")))  # noqa: PTH207
+    folders = sorted(glob.glob(path))  # noqa: PTH207
     return [folder.rstrip("/") for folder in folders if (Path(folder) / LOG_FOLDER).is_dir()]

@@ -22,7 +22,7 @@ from botocore import UNSIGNED
 from botocore.httpsession import get_cert_path
 
 from tailerd.backoff import Backoff
-from tailerd.errors import StorageError
+from tailerd.errors import FileMissingError, StorageError
 from tailerd.storage.s3.failures import (
     VENDOR_ERRORS,
     are_stale,
@@ -115,6 +115,12 @@ class Connection:
                     done = await work(client)
             except StorageError:
                 raise
+            except UnicodeEncodeError as error:
+                # A log can name files so: their names are bytes, which a disk may have.
+                shown = request.path.encode("utf-8", "backslashreplace").decode()
+                raise FileMissingError(
+                    f"s3://{shown} does not exist: names in buckets are UTF-8."
+                ) from error
             except (*VENDOR_ERRORS, RuntimeError) as error:
                 if isinstance(error, RuntimeError) and not are_stale(error):
                     raise

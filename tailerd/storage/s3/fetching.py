@@ -6,8 +6,10 @@ import calendar
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate
+from http import HTTPStatus
 from typing import Any, cast
 
+from tailerd.errors import StorageError
 from tailerd.storage.base import FileMeta
 from tailerd.storage.s3.connection import S3Client
 from tailerd.storage.s3.quick_gets import noting
@@ -32,6 +34,7 @@ async def get_object(
 
     Raises:
         ClientError, OSError, and others of `VENDOR_ERRORS`.
+        StorageError: The server knows no ranges.
     """
     bucket, _, key = path.partition("/")
     quick = await client.quick.get(bucket, key, span=span, etag=etag, into=into)
@@ -44,9 +47,16 @@ async def get_object(
         asked["IfMatch"] = etag
     with noting() as sent:
         answer = cast(dict[str, Any], await client.get_object(**asked))
-    async with answer["Body"] as stream:
-        body: bytes = await stream.read()
     size = int(answer["ContentLength"])
+    async with answer["Body"] as stream:
+        is_whole = answer["ResponseMetadata"]["HTTPStatusCode"] == HTTPStatus.OK
+        if span and is_whole and not _asks_for_all(span, size):
+            raise StorageError(
+                f"The server of s3://{path} gives whole files where parts are asked for, so large"
+                " ones would be read again and again.",
+                hint="Look for a proxy in between that drops the header Range.",
+            )
+        body: bytes = await stream.read()
     if len(body) != size:
         raise OSError(f"{len(body)} of {size} bytes came")
     await client.quick.learn(bucket, key, sent)
@@ -63,6 +73,14 @@ def _of_answer(path: str, answer: Answer) -> Fetched:
         raise OSError("the answer does not say when the file was written")
     meta = FileMeta(path, size, calendar.timegm(modified) * 1000)
     return Fetched(meta=meta, body=answer.body, etag=headers.get("etag", ""))
+
+
+def _asks_for_all(span: str, size: int) -> bool:
+    """Tell whether a range covers a file of that size."""
+    start, _, end = span.removeprefix("bytes=").partition("-")
+    if not start:
+        return int(end) >= size
+    return int(start) == 0 and (not end or int(end) + 1 >= size)
 
 
 def _whole_size(content_range: str, size: int) -> int:

@@ -15,7 +15,14 @@ from tests.s3.notified import NotifiedBucket
 from tests.s3.proxy import Fault, FaultProxy
 from tests.s3.servers import S3Server
 
-LASTING = (Fault.DENY, Fault.SKEW, Fault.NO_CONDITIONS, Fault.UNKNOWN, Fault.NO_UPLOAD)
+LASTING = (
+    Fault.DENY,
+    Fault.SKEW,
+    Fault.NO_CONDITIONS,
+    Fault.NO_RANGES,
+    Fault.UNKNOWN,
+    Fault.NO_UPLOAD,
+)
 GOT_OVER = [fault for fault in Fault if fault not in LASTING]
 
 

@@ -29,7 +29,7 @@ from tests.tables.builder import TableBuilder
 from tests.unit.delta.log_bodies import add
 
 DEFAULT_SEEDS = 4
-UNFAIR = (Fault.DELAY, Fault.NO_CONDITIONS, Fault.UNKNOWN, Fault.NO_UPLOAD)
+UNFAIR = (Fault.DELAY, Fault.NO_CONDITIONS, Fault.NO_RANGES, Fault.UNKNOWN, Fault.NO_UPLOAD)
 FAULTS = [fault for fault in Fault if fault not in UNFAIR]
 ALL_JOBS = Policies(
     checkpoint=CheckpointPolicy(every_commits=4, min_interval_seconds=0.0),

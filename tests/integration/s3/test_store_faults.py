@@ -461,6 +461,31 @@ async def test_an_upload_that_may_not_be_aborted_hides_nothing_of_why_it_failed(
     await given_up.discard()
 
 
+async def test_a_server_that_ignores_ranges_gives_no_other_bytes_than_those_asked_for(
+    store: S3Store, proxy: FaultProxy, bucket: str
+) -> None:
+    await store.put(f"{bucket}/a", b"0123456789")
+    proxy.choose = lambda seen: Fault.NO_RANGES
+    # First the vendor's way, then ours.
+    for _ in range(2):
+        assert await store.get(f"{bucket}/a", 0, 10) == b"0123456789"
+        assert await store.get(f"{bucket}/a", 0, 11) == b"0123456789"
+        assert await store.get(f"{bucket}/a") == b"0123456789"
+        for start, length in ((0, 9), (2, 3), (2, None), (10, 1)):
+            with pytest.raises(StorageError, match="gives whole files where parts are asked for"):
+                await store.get(f"{bucket}/a", start, length)
+
+
+async def test_a_key_that_no_bucket_can_have_does_not_exist(store: S3Store, bucket: str) -> None:
+    for _ in range(2):
+        with pytest.raises(FileMissingError, match=r"a\\udcff does not exist: names .* UTF-8"):
+            await store.get(f"{bucket}/a\udcff")
+        with pytest.raises(FileMissingError):
+            await asyncio.to_thread(store.open_input, f"{bucket}/a\udcff")
+        await store.put(f"{bucket}/b", b"b")
+        assert await store.get(f"{bucket}/b") == b"b"
+
+
 async def test_many_files_are_deleted_with_one_request(
     store: S3Store, proxy: FaultProxy, bucket: str
 ) -> None:

@@ -56,6 +56,15 @@ def test_two_folders_with_one_name_are_told_and_the_first_is_taken(tmp_path: Pat
     assert "both have the name 'orders'" in reason
 
 
+def test_a_pattern_and_a_table_may_be_urls_with_escapes(tmp_path: Path) -> None:
+    lake(tmp_path / "my lake", "orders", "50%25")
+    place = f"file://{tmp_path}/my%20lake"
+    own = {"path": f"{place}/orders", "sink": {"kind": "console"}}
+    discovery = discover_tables(config_of(f"{place}/*", tables={"mine": own}))
+    assert list(discovery.config.tables) == ["mine", "50-25"]
+    assert discovery.config.tables["50-25"].path == f"{tmp_path}/my lake/50%25"
+
+
 def test_a_table_of_the_file_is_not_found_again(tmp_path: Path) -> None:
     pattern = lake(tmp_path, "orders", "other")
     own = {"path": f"file://{tmp_path}/orders", "sink": {"kind": "console"}}

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import gc
+import inspect
+from collections.abc import Callable
 
 import pytest
 
 from tailerd.errors import FileMissingError
 from tailerd.storage import overheard
+from tailerd.storage.base import ListsFolders, MarksFolders, ObjectStore, OpensAhead
+from tailerd.storage.deletion import DeletesMany
+from tailerd.storage.local import LocalStore
 from tailerd.storage.memory import MemoryStore
 from tailerd.storage.metered import MeteredStore
+from tailerd.storage.output import OutputStore
 from tailerd.storage.overheard import hearing, telling
+from tailerd.storage.s3.store import S3Store
+from tailerd.storage.volatile import VolatileStore
 
 FOLDER = "/t/_delta_log"
 
@@ -18,6 +26,21 @@ FOLDER = "/t/_delta_log"
 @pytest.fixture
 def store() -> MeteredStore:
     return MeteredStore(MemoryStore())
+
+
+@pytest.mark.parametrize("inner", [LocalStore(), MeteredStore(MemoryStore()), S3Store()])
+@pytest.mark.parametrize("wrap", [telling, lambda store: hearing(store, FOLDER)])
+@pytest.mark.parametrize(
+    "kind", [MarksFolders, ListsFolders, OpensAhead, OutputStore, VolatileStore, DeletesMany]
+)
+def test_a_store_that_is_listened_to_can_do_what_it_could(
+    inner: ObjectStore, wrap: Callable[[ObjectStore], ObjectStore], kind: type
+) -> None:
+    wrapped = wrap(inner)
+    assert isinstance(wrapped, kind) == isinstance(inner, kind)
+    # As `isinstance` looks from Python 3.12 on, which asks no `__getattr__`.
+    for name in vars(kind).get("__protocol_attrs__") or [n for n in vars(kind) if n[0] != "_"]:
+        assert hasattr(inner, name) == (inspect.getattr_static(wrapped, name, None) is not None)
 
 
 async def test_a_file_that_was_told_of_is_not_asked_for_and_only_once(store: MeteredStore) -> None:

@@ -59,6 +59,17 @@ def test_an_absolute_path_below_a_bucket_is_relative() -> None:
     assert file_key("s3://bucket/table2/a", None, root) != file_key("a", None, root)
 
 
+@pytest.mark.parametrize("scheme", ["s3a", "s3n"])
+def test_names_of_hadoop_for_a_bucket_are_the_same_places(scheme: str) -> None:
+    root = "s3://bucket/table"
+    assert file_key(f"{scheme}://bucket/table/a%20b", None, root) == file_key("a b", None, root)
+    clone = file_key("s3://other/a", "u1", root)
+    assert file_key(f"{scheme}://other/a", "u1", root) == clone
+    texts = pa.array([f"{scheme}://bucket/table/a", f"{scheme}://other/b", f"{scheme}/a"])
+    wanted = [file_key(path, None, root) for path in ("a", "s3://other/b", f"{scheme}/a")]
+    assert logical_keys(texts, [], root).tolist() == wanted
+
+
 def test_one_path_with_other_vectors_is_another_file() -> None:
     ids = [None, "", "u1", "u1@0", "u1@4", "i1"]
     assert len({file_key("a", vector) for vector in ids}) == len(ids)
