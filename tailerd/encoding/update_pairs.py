@@ -40,7 +40,8 @@ class RowChanges:
         before, after: Row numbers in the batch, `NO_ROW` where the change has no such image.
 
     Changes that only remove come first: a keyed reader that applies the changes in order keeps a
-    row that one commit deletes and inserts again. Within each half the order is that of the rows.
+    row that one commit deletes and inserts again; `key_order` does so over the batches of a commit.
+    Within each half the order is that of the rows.
     """
 
     before: Rows

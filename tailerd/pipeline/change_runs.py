@@ -25,7 +25,8 @@ class Run:
     Attributes:
         part: Which rows of each batch are wanted.
         limits: Of a commit that is read twice: the limits of the runs read once, for those read
-            again, which are cut in the same places. Batches must be the same both times.
+            again, which are cut in the same places. Batches must be the same both times, be memory
+            scarcer by then: what is more than admitted is counted as that of any large batch.
     """
 
     tasks: list[ChangeTask]

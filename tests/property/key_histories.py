@@ -10,6 +10,7 @@ from typing import Any
 
 from tailerd.encoding.records import Records
 from tests.tables.builder import CDF, TableBuilder
+from tests.tables.naive_log import Action
 
 FIELDS = [("id", "long"), ("p", "string"), ("v", "long")]
 Row = dict[str, Any]
@@ -21,7 +22,8 @@ class KeyHistory:
 
     An update may move a row to another partition, or to another id, also one that another row
     leaves. Its images go to files of their own, or to one; the rows of a file, and the files of a
-    commit, are in any order. There are many rows per commit, or few.
+    commit, are in any order. Data files are written anew by every commit that changes a row, the
+    added ones first, as writers name them.
 
     Attributes:
         state: What the newest version holds, by id.
@@ -33,9 +35,10 @@ class KeyHistory:
         self.state: State = {}
         self._choice = choice
         self._counter = 0
+        self._adds: list[Action] = []
 
     def commit(self) -> None:
-        """Write one commit of change files."""
+        """Write one commit, with change files."""
         choice = self._choice
         files: list[list[Row]] = [[] for _ in range(choice.choice([1, 1, 2, 3, 5]))]
         touched = [key for key in self.state if choice.random() < 0.7]
@@ -55,8 +58,20 @@ class KeyHistory:
             if choice.random() < 0.3:
                 after[key] = self._row(key)
                 self._put(files, [(after[key], "insert")])
+        changes = [self.table.cdc_file(rows) for rows in files if rows]
+        if after == self.state:
+            self.table.commit(*changes)
+            return
         self.state = after
-        self.table.commit(*(self.table.cdc_file(rows) for rows in files if rows))
+        removed, self._adds = (
+            self._adds,
+            [
+                self.table.data_file(rows)
+                for part in "abc"
+                if (rows := [row for row in after.values() if row["p"] == part])
+            ],
+        )
+        self.table.commit(*self._adds, *map(self.table.remove, removed), *changes)
 
     def _row(self, key: int) -> Row:
         self._counter += 1

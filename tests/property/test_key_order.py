@@ -46,21 +46,23 @@ from tests.unit.pipeline.collecting_sink import CollectingSink
 KEY = ("id",)
 TINY, ROOMY = 1, 1 << 20
 FEW, MANY = 1, 16
+STYLES = ("json", "debezium")
 
 Changes = list[tuple[str, tuple[object, ...]]]
 
 
 async def batches_of(
-    folder: Path, key: tuple[str, ...], limit: BatchLimit, *, budget: int = 1 << 30
+    folder: Path, key: tuple[str, ...], limit: BatchLimit, changes: ChangeMode = ChangeMode.AUTO
 ) -> list[ChangeBatch]:
-    source = await DeltaChangeSource.open(str(folder))
+    source = await DeltaChangeSource.open(str(folder), changes=changes)
     start, end = await source.initial_offset("0"), await source.initial_offset("latest")
-    memory = MemoryBudget(budget).join()
+    memory = MemoryBudget(1 << 30).join()
     stream = ChangeStream(source, start, end, limit=limit, key=key, memory=memory)
     async with aclosing(stream.batches()) as batches:
         found = [batch async for batch in batches]
     assert stream.total_rows == sum(batch.num_rows for batch in found)
-    assert stream.commits["cdc"] == len({batch.version for batch in found})
+    kind = "files" if changes is ChangeMode.FILES else "cdc"
+    assert stream.commits[kind] == len({batch.version for batch in found})
     return found
 
 
@@ -85,7 +87,7 @@ def naive_order(batches: list[ChangeBatch]) -> Changes:
     return parts[0] + parts[1]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     max_rows=st.sampled_from([1, 2, 3, 1000]),
@@ -105,15 +107,16 @@ def test_the_last_record_of_each_key_is_the_table(
             history.commit()
         plain = asyncio.run(batches_of(Path(name), (), limit))
         ordered = asyncio.run(batches_of(Path(name), KEY, limit))
+        whole_files = asyncio.run(batches_of(Path(name), KEY, limit, ChangeMode.FILES))
     for version, batches in itertools.groupby(plain, lambda batch: batch.version):
         found = [
             change for each in ordered if each.version == version for change in changes_of(each)
         ]
         assert found == naive_order(list(batches))
-    for style in ("json", "debezium"):
+    for style, given_batches in itertools.product(STYLES, (ordered, whole_files)):
         format_ = record_format(style, FormatOptions(name="n", table="t", key=KEY))
         state: dict[bytes, Row] = {}
-        for batch in ordered:
+        for batch in given_batches:
             applied(state, pairs_of(format_.records(batch)))
         assert rows_that_are_there(state) == history.state
 

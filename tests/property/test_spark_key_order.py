@@ -50,7 +50,7 @@ def records_of(tasks: list[ChangeTask], key: list[str], style: str) -> list[dict
     return rows
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     table_bytes=st.sampled_from([ONE_PARTITION, MANY_PARTITIONS]),
