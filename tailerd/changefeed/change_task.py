@@ -82,13 +82,11 @@ class TableSchema:
         text: Delta's `schemaString`.
         partition_columns: Logical names, in order.
         column_mapping: `none`, `name` or `id`.
-        writer_timezone: Zone of partition timestamps without one.
     """
 
     text: str
     partition_columns: tuple[str, ...] = ()
     column_mapping: str = "none"
-    writer_timezone: str = "UTC"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -166,5 +166,8 @@ def _value(task: ChangeTask, name: str) -> object:
     if physical not in values:
         # An old writer may leave a removed file's values out.
         return _UNKNOWN
-    kind, zone = arrow_field(field).type, task.schema.writer_timezone
-    return parse_partition_value(values[physical], kind, name, zone).as_py()
+    try:
+        return parse_partition_value(values[physical], arrow_field(field).type, name).as_py()
+    except OverflowError:
+        # Python's years are 1 to 9999, Delta's are not.
+        return _UNKNOWN

@@ -37,8 +37,14 @@ class DataPaths:
 
         Raises:
             PathOutsideTableError: It lies outside the table and every allowed place.
+            CorruptLogError: No file can have that name.
         """
         decoded = unquote(path, errors="surrogateescape") if "%" in path else path
+        if "\0" in decoded:
+            raise CorruptLogError(
+                f"The log names the file {path!r}, and no name of a file has a NUL in it.",
+                hint="The writer is broken: restore the log entry from a backup.",
+            )
         if _SCHEME.match(path) or path.startswith("/"):
             place = _plain(decoded)
         else:
@@ -61,13 +67,13 @@ class DataPaths:
 
         Raises:
             PathOutsideTableError: As `resolve`.
-            CorruptLogError: The storage type is none of u, p, i.
+            CorruptLogError: The storage type is none of u, p, i, or as `resolve`.
         """
         text = descriptor.path_or_inline_dv
         match descriptor.storage_type:
             case "u":
                 url = f"{self.root}/{relative_file_path(text)}"
-                if ".." in url.split("/"):
+                if ".." in url.split("/") or "\0" in url:
                     url = self.resolve(relative_file_path(text))
             case "p":
                 url = self.resolve(text)

@@ -17,7 +17,6 @@ from tailerd.errors import InvalidDeletionVectorError
 MAGIC = 1_681_511_377
 NATIVE_MAGIC = 1_681_511_376
 """Of the form the protocol's example of an inline vector has; otherwise it is not written."""
-FILE_FORMAT_VERSION = 1
 FRAME_BYTES = 8
 """Length before the bitmap and checksum behind it, four bytes each, in a file."""
 _UUID_CHARS = 20

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime
 import re
-import zoneinfo
 from collections.abc import Callable
 from decimal import Context, Decimal, InvalidOperation
 
@@ -26,16 +25,14 @@ _DIGITS = Context(prec=76)
 """As many as the widest decimal has; Python alone rounds to 28."""
 
 
-def parse_partition_value(
-    text: str | None, arrow_type: pa.DataType, column: str, writer_timezone: str = "UTC"
-) -> pa.Scalar:
+def parse_partition_value(text: str | None, arrow_type: pa.DataType, column: str) -> pa.Scalar:
     """Return the constant of `arrow_type` that a serialized partition value stands for.
 
     An absent value is null, and so is an empty text of any type but string: there the text of the
     protocol says null and every writer means an empty string.
 
-    Args:
-        writer_timezone: Zone of timestamps that carry none.
+    A timestamp without a zone is taken as UTC. The log does not say which zone its writer
+    meant: where it was another one, the value is off by it.
 
     Raises:
         CorruptLogError: The text is no value of the type.
@@ -43,7 +40,7 @@ def parse_partition_value(
     if text is None or (text == "" and not pa.types.is_string(arrow_type)):
         return pa.scalar(None, arrow_type)
     try:
-        return _parse(text, arrow_type, writer_timezone)
+        return _parse(text, arrow_type)
     except (ValueError, OverflowError, InvalidOperation, pa.ArrowException) as error:
         raise CorruptLogError(
             f"The partition value {text!r} of column {column} is no {arrow_type}: {error}.",
@@ -51,7 +48,7 @@ def parse_partition_value(
         ) from error
 
 
-def _parse(text: str, arrow_type: pa.DataType, zone: str) -> pa.Scalar:
+def _parse(text: str, arrow_type: pa.DataType) -> pa.Scalar:
     types = pa.types
     simple: tuple[tuple[Callable[[pa.DataType], bool], Callable[[str], object]], ...] = (
         (types.is_string, str),
@@ -69,7 +66,7 @@ def _parse(text: str, arrow_type: pa.DataType, zone: str) -> pa.Scalar:
     if types.is_date(arrow_type):
         return pa.scalar(_days(text), pa.int32()).cast(arrow_type)
     if types.is_timestamp(arrow_type):
-        micros = _micros(text, zone if arrow_type.tz else None)
+        micros = _micros(text, is_instant=arrow_type.tz is not None)
         return pa.scalar(micros, pa.int64()).cast(arrow_type)
     raise ValueError("columns of this type cannot partition a table")
 
@@ -99,7 +96,7 @@ def _days_from_civil(year: int, month: int, day: int) -> int:
     return date.toordinal() - 719_163 + shift * 146_097
 
 
-def _micros(text: str, zone: str | None) -> int:
+def _micros(text: str, *, is_instant: bool) -> int:
     match = _TIMESTAMP.fullmatch(text.strip())
     if match is None:
         raise ValueError("not a timestamp")
@@ -109,18 +106,12 @@ def _micros(text: str, zone: str | None) -> int:
         raise ValueError("no such time of day")
     seconds = _days(match["date"]) * 86_400 + hour * 3600 + minute * 60 + second
     micros = seconds * _MICROS + int((match["part"] or "").ljust(6, "0")[:6])
-    return micros - _zone_offset_seconds(match["zone"], seconds, zone) * _MICROS
+    return micros - (_offset_seconds(match["zone"]) if is_instant else 0) * _MICROS
 
 
-def _zone_offset_seconds(suffix: str | None, local_seconds: int, zone: str | None) -> int:
-    if zone is None or suffix == "Z":
+def _offset_seconds(zone: str | None) -> int:
+    if zone is None or zone == "Z":
         return 0
-    if suffix:
-        sign = -1 if suffix[0] == "-" else 1
-        digits = suffix[1:].replace(":", "")
-        return sign * (int(digits[:2]) * 3600 + int(digits[2:]) * 60)
-    if zone == "UTC":
-        return 0
-    local = datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=local_seconds)
-    offset = local.replace(tzinfo=zoneinfo.ZoneInfo(zone)).utcoffset()
-    return int(offset.total_seconds()) if offset else 0
+    sign = -1 if zone[0] == "-" else 1
+    digits = zone[1:].replace(":", "")
+    return sign * (int(digits[:2]) * 3600 + int(digits[2:]) * 60)

@@ -75,7 +75,6 @@ def file_scan(
                 values.get(name),
                 field.target.type,
                 field.target.name,
-                task.schema.writer_timezone,
             )
             if field.pad_to is not None:
                 constant = pc.utf8_rpad(constant, width=field.pad_to)

@@ -6,8 +6,6 @@ other checkpoints, or none, reads the same files.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import numpy as np
 
 from tailerd.changefeed.change_task import (
@@ -69,10 +67,6 @@ class SnapshotTasks:
             change_source=ChangeSourceKind.SNAPSHOT,
             tasks=tuple(tasks),
         )
-
-    async def groups(self, start: Offset, end: Offset) -> AsyncIterator[TaskGroup]:
-        """Yield the one group of a step."""
-        yield await self.group(start, end)
 
     def _task(self, file: LiveFile) -> ChangeTask:
         rows = ALL_ROWS

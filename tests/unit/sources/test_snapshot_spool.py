@@ -43,7 +43,7 @@ class ListedFiles:
 
     version = 4
     timestamp_ms = 1_700_000_000_000
-    schema = TableSchema('{"type":"struct","fields":[]}', ("d",), "name", "Europe/Riga")
+    schema = TableSchema('{"type":"struct","fields":[]}', ("d",), "name")
 
     def __init__(self, count: int) -> None:
         source = random.Random(count)

@@ -167,3 +167,22 @@ def test_columns_that_are_none_are_refused_with_the_reason(
 ) -> None:
     with pytest.raises(UsageError, match="column"):
         _names(table, columns)
+
+
+@pytest.mark.parametrize("kind", ["date", "timestamp", "timestamp_ntz"])
+@pytest.mark.parametrize("year", ["10000", "-0001", "0000"])
+def test_a_value_of_years_that_python_lacks_excludes_nothing(
+    tmp_path: Path, kind: str, year: str
+) -> None:
+    table = TableBuilder(tmp_path, fields=[("id", "long"), ("at", kind)], partition_by=["at"])
+    file = table.data_file(pa.table({"id": [1]}), partition={"at": f"{year}-01-01"})
+    table.create(file)
+    for each in (
+        GreaterThan(("at",), DAY),
+        LessThan(("at",), DAY),
+        EqualTo(("at",), DAY),
+        IsNull(("at",)),
+        IsNotNull(("at",)),
+        In(("at",), (DAY,)),
+    ):
+        assert len(_tasks(table, each)) == 1

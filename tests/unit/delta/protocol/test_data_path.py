@@ -76,6 +76,13 @@ def test_a_path_that_leaves_the_table_is_refused(path: str) -> None:
         LOCAL.resolve(path)
 
 
+@pytest.mark.parametrize("path", ["a%00b", "a\0b", "/lake/my%20table/%00", "p%00/../a"])
+def test_a_path_that_no_file_can_have_is_an_error_of_the_log(path: str) -> None:
+    for paths in (LOCAL, BUCKET):
+        with pytest.raises(CorruptLogError, match="NUL"):
+            paths.resolve(path)
+
+
 @pytest.mark.parametrize(
     "path", ["s3://bucket/table2/x", "s3://bucket/table/../x", "../x", "%2e%2e/x", "s3a://other/x"]
 )
@@ -115,6 +122,10 @@ def test_a_vector_outside_the_table_is_refused(kind: str, text: str) -> None:
 
 
 def test_a_vector_of_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(CorruptLogError, match="NUL"):
+        LOCAL.vector(descriptor("p", "/lake/my table/a%00"))
+    with pytest.raises(CorruptLogError, match="NUL"):
+        LOCAL.vector(descriptor("u", "a\0^-aqEH.-t@S}K{vb[*k^"))
     with pytest.raises(CorruptLogError, match="'x'; known are u, p and i"):
         LOCAL.vector(descriptor("x", "a"))
     with pytest.raises(InvalidDeletionVectorError):
