@@ -273,7 +273,12 @@ class Assembly:
                 reset_offset, config, name, state=self._state, telemetry=self._telemetry
             )
         return Member(
-            settings=(engine, table), engine=engine, path=table.path, build=build, reset=reset
+            settings=(engine, table),
+            engine=engine,
+            path=table.path,
+            build=build,
+            reset=reset,
+            ended=partial(self._let_go, name),
         )
 
     def _arrow_pipeline(self, name: str, table: TableConfig) -> Pipeline:
@@ -314,11 +319,15 @@ class Assembly:
 
     def _bell(self, name: str, folder: str) -> Hint:
         """Return a new bell for a table's pipeline; the one of the pipeline before is gone."""
-        if name in self._bells:
-            self.hints.unsubscribe(*self._bells[name])
+        self._let_go(name)
         hint = self.hints.subscribe(folder)
         self._bells[name] = (folder, hint)
         return hint
+
+    def _let_go(self, name: str) -> None:
+        """Ring no more for a pipeline that has ended, or others of its folder wait for its look."""
+        if name in self._bells:
+            self.hints.unsubscribe(*self._bells.pop(name))
 
 
 async def reset_offset(

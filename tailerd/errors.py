@@ -9,6 +9,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+LEAVE_OUT = (
+    "leave the column out (`tail --columns`, Spark's option `columns`; the daemon delivers all)"
+)
+START_BEHIND = "start behind the commit (`--from`; in the daemon `tailerd offsets reset`)"
+"""Hints that hold for a command, for Spark and for the daemon."""
+
 
 class TailerdError(Exception):
     """Base of all errors; `str(error)` is one paragraph without a traceback.

@@ -26,7 +26,7 @@ from tailerd.encoding.json_leaves import (
 )
 from tailerd.encoding.json_text import quote_text, spaced_text
 from tailerd.encoding.variant import variant_json
-from tailerd.errors import UnsupportedFeatureError
+from tailerd.errors import LEAVE_OUT, UnsupportedFeatureError
 
 NULL = "null"
 
@@ -171,7 +171,7 @@ def scalar_texts(array: pa.Array, field: pa.Field) -> pa.Array:
     raise UnsupportedFeatureError(
         f"Column {field.name!r} has the type {kind}, which has no JSON form here, because it is"
         " no type of Delta.",
-        hint="Leave the column out with --columns.",
+        hint=f"Rewrite it in a type of Delta, or {LEAVE_OUT}.",
     )
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeType
 from tailerd.encoding.json_leaves import value_bytes
-from tailerd.errors import TableError
+from tailerd.errors import LEAVE_OUT, START_BEHIND, TableError
 
 MAX_PART_BYTES = 128 * 1024 * 1024
 """Arrow bytes of one part; JSON is seldom more than a few times as large."""
@@ -87,7 +87,7 @@ def _texts(part: P, encode: Callable[[P], pa.Array]) -> Iterator[pa.Array]:
                 raise TableError(
                     f"A row of version {part.batch.version} gives more than 2 GiB of text, because"
                     " it holds very large values.",
-                    hint="Leave its large columns out with --columns.",
+                    hint=f"Either {START_BEHIND}, or {LEAVE_OUT}.",
                 ) from error
     for half in halves:
         yield from _texts(half, encode)

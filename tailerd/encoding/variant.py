@@ -23,7 +23,7 @@ from tailerd.encoding.json_text import (
     time_text,
     timestamp_text,
 )
-from tailerd.errors import UnreadableDataFileError
+from tailerd.errors import LEAVE_OUT, START_BEHIND, UnreadableDataFileError
 
 _MAX_DEPTH = 200
 _PRIMITIVE, _SHORT_STRING, _OBJECT, _ARRAY = range(4)
@@ -45,7 +45,7 @@ def variant_json(metadata: bytes | None, value: bytes) -> str:
         raise UnreadableDataFileError(
             f"A variant value of {len(value)} bytes cannot be read ({error}), because it is damaged"
             " or of a newer encoding.",
-            hint="Leave the column out with --columns, or rewrite the row.",
+            hint=f"Rewrite the row, {START_BEHIND}, or {LEAVE_OUT}.",
         ) from error
 
 

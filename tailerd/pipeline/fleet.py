@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from tailerd.changefeed.offset import Offset
@@ -47,6 +48,7 @@ class Member:
         build: Makes a runner.
         reset: Moves the saved offset to a place such as `snapshot`; None where something else
             keeps it.
+        ended: Called when a runner has ended, however that came.
     """
 
     settings: object
@@ -54,6 +56,7 @@ class Member:
     path: str
     build: Callable[[], Runner]
     reset: Callable[[str], Awaitable[Offset]] | None = None
+    ended: Callable[[], None] | None = None
 
 
 @dataclass(slots=True)
@@ -277,7 +280,12 @@ class Fleet:
             raise BugError("A fleet was told to start a pipeline before it runs.")
         slot.runner = slot.member.build()
         slot.task = self._group.create_task(slot.runner.run(), name=f"pipeline {name}")
-        slot.task.add_done_callback(lambda _: self._changed.set())
+        slot.task.add_done_callback(partial(self._ended, slot.member))
+
+    def _ended(self, member: Member, _: asyncio.Task[None]) -> None:
+        if member.ended is not None:
+            member.ended()
+        self._changed.set()
 
     async def _end(self, slot: _Slot) -> None:
         """Stop what runs in a slot, with patience, then without."""

@@ -13,7 +13,7 @@ from tailerd.storage.posix_files import sync_folder
 
 
 class MemoryOffsetStore:
-    """Forgets everything when the process ends; for tests and for `tail`."""
+    """Forgets everything when the process ends; for tests."""
 
     def __init__(self) -> None:
         self._saved: dict[str, SavedOffset] = {}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tailerd import registry
+from tailerd import errors, registry
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -63,3 +63,13 @@ def test_the_ci_program_can_be_run() -> None:
     program = ROOT / ".ci/run"
     assert program.stat().st_mode & 0o111
     assert subprocess.run(["bash", "-n", program], check=False).returncode == 0
+
+
+def test_advice_to_leave_columns_out_is_given_in_one_place_for_all_who_read_tables() -> None:
+    assert "`tail --columns`, Spark's option `columns`; the daemon" in errors.LEAVE_OUT
+    naming = {
+        str(path.relative_to(ROOT / "tailerd"))
+        for path in (ROOT / "tailerd").rglob("*.py")
+        if "--columns" in path.read_text()
+    }
+    assert naming == {"errors.py", "cli/tail.py"}

@@ -95,3 +95,18 @@ def test_columns_choose_topic_and_partition_and_order_holds_in_each_topic(
     for topic in "ab":
         mine = [row for row in found if row["topic"] == f"t.{topic}"]
         assert [row["partition"] for row in mine] == [s for w, s in given_rows if w == topic]
+
+
+def test_an_update_that_changes_topic_or_partition_removes_the_row_where_it_was() -> None:
+    rows = pa.RecordBatch.from_pydict({"id": [1, 1], "where": ["eu", "us"], "shard": [0, 1]})
+    batch = change_batch(rows, ["update_preimage", "update_postimage"])
+    for places, wanted in (
+        ({"topic": "t.{column:where}"}, [("t.eu", None), ("t.eu", None), ("t.us", None)]),
+        ({"topic": "t", "partition": {"column": "shard"}}, [("t", 0), ("t", 0), ("t", 1)]),
+    ):
+        config = KafkaSinkConfig.model_validate(
+            {**BASE, **places, "key": ["id"], "format": "debezium"}
+        )
+        found = encoded(config, batch)
+        assert [(row["topic"], row["partition"]) for row in found] == wanted
+        assert [row["value"] is None for row in found] == [False, True, False]

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from tailerd.changefeed.change_batch import VARIANT_FIELD
-from tailerd.errors import CorruptLogError, UnsupportedFeatureError
+from tailerd.errors import LEAVE_OUT, CorruptLogError, UnsupportedFeatureError
 
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 COLUMN_ID = "delta.columnMapping.id"
@@ -197,7 +197,7 @@ def _primitive(name: str, column: str) -> pa.DataType:
             return pa.decimal128(precision, scale)
     raise UnsupportedFeatureError(
         f"Column {column} has the type {name!r}, which this release does not read.",
-        hint="Leave the column out with --columns, or use a newer tailerd.",
+        hint=f"Use a newer tailerd, or {LEAVE_OUT}.",
     )
 
 

@@ -109,10 +109,3 @@ def supports_column_mapping(protocol: Protocol) -> bool:
     if protocol.min_reader_version == FEATURES_READER_VERSION:
         return "columnMapping" in (protocol.reader_features or ())
     return protocol.min_reader_version == 2
-
-
-def supports_writer_feature(protocol: Protocol, name: str, since_version: int | None) -> bool:
-    """Tell whether a writer feature is supported: listed, or implied by an older writer version."""
-    if protocol.min_writer_version >= FEATURES_WRITER_VERSION:
-        return name in (protocol.writer_features or ())
-    return since_version is not None and protocol.min_writer_version >= since_version

@@ -21,7 +21,7 @@ from tailerd.delta.protocol.schema import (
     arrow_field,
     parse_schema,
 )
-from tailerd.errors import BugError, TableError, UsageError
+from tailerd.errors import LEAVE_OUT, START_BEHIND, BugError, TableError, UsageError
 from tailerd.reading.file_scan import WHOLE_FILE, FieldScan, FileScan, FileShare
 from tailerd.reading.parquet import OpenFile, read_file
 from tailerd.storage.locate import open_data_file
@@ -92,7 +92,7 @@ def _unpartitioned(task: ChangeTask) -> TableError:
     return TableError(
         f"Version {task.version} removes {task.url} without its partition values, which an old"
         " writer may leave out, so its deleted rows cannot be told whole.",
-        hint="Leave the partition columns out with --columns, or start after that version.",
+        hint=f"Either {START_BEHIND}, or {LEAVE_OUT}.",
     )
 
 
@@ -116,7 +116,7 @@ def column_scans(
         if field.name in CHANGE_COLUMNS:
             raise TableError(
                 f"The table has a column {field.name}, and change rows carry one of that name too.",
-                hint="Leave it out with --columns, or rename it in the table.",
+                hint=f"Rename it in the table, or {LEAVE_OUT}.",
             )
     return tuple(_field(field, schema.column_mapping) for field in fields)
 

@@ -198,6 +198,22 @@ async def test_a_column_chooses_the_partition_or_the_topic(place: Place) -> None
     assert found == {1: ("eu", 0), 2: ("us", 1), 3: ("eu", 2), 4: ("us", 0)}
 
 
+async def test_a_row_that_moves_to_another_topic_is_gone_from_the_old_one(place: Place) -> None:
+    topics = [f"{place.topic}.{region}" for region in ("eu", "us")]
+    for topic in topics:
+        place.topics.create(topic)
+    images = pa.array(["update_preimage", "update_postimage"])
+    update = replace(rows_of(0, id=[1, 1], region=["eu", "us"]), change_type=images)
+    fields: dict[str, Any] = {"topic": f"{place.topic}.{{column:region}}", "format": "debezium"}
+    async with place.open(**fields, key=["id"]) as sink:
+        await sink.write(commit(0, update))
+    old, new = (
+        [record.value and json.loads(record.value)["op"] for record in place.read(topic)]
+        for topic in topics
+    )
+    assert (old, new) == (["d", None], ["c"])
+
+
 async def test_topics_are_made_as_configured_and_only_by_deliveries(place: Place) -> None:
     create = {"partitions": 3, "configs": {"max.message.bytes": 2_000_000}}
     sink = place.sink(create_topic=create)

@@ -7,7 +7,6 @@ from tailerd.delta.protocol.table_features import (
     READER_FEATURES,
     check_readable,
     supports_column_mapping,
-    supports_writer_feature,
 )
 from tailerd.errors import CorruptLogError, UnsupportedFeatureError
 
@@ -93,11 +92,3 @@ def test_column_mapping_counts_only_where_the_protocol_supports_it() -> None:
     assert supports_column_mapping(features("columnMapping"))
     assert not supports_column_mapping(features("deletionVectors"))
     assert not supports_column_mapping(versions(1))
-
-
-def test_a_writer_feature_is_listed_or_implied_by_an_older_version() -> None:
-    assert supports_writer_feature(features("appendOnly"), "appendOnly", 2)
-    assert not supports_writer_feature(features(), "appendOnly", 2)
-    assert supports_writer_feature(versions(1, 2), "appendOnly", 2)
-    assert not supports_writer_feature(versions(1, 1), "appendOnly", 2)
-    assert not supports_writer_feature(versions(1, 6), "rowTracking", None)

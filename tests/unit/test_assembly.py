@@ -1,0 +1,102 @@
+"""What the assembled pipelines of a daemon leave behind when they end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tailerd.assembly import Assembly
+from tailerd.clock import SystemClock
+from tailerd.config import Config
+from tailerd.pipeline.fleet import Fleet
+from tailerd.pipeline.state_place import FolderState
+from tailerd.telemetry import Telemetry, events
+from tailerd.watchers.base import StorageEvent
+from tests.tables.builder import TableBuilder
+
+
+class Messages:
+    """A watcher that keeps its events elsewhere until they are seen."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._coming: asyncio.Queue[asyncio.Event] = asyncio.Queue()
+
+    async def seen(self) -> None:
+        """Send one, and wait until everybody concerned has looked."""
+        is_seen = asyncio.Event()
+        self._coming.put_nowait(is_seen)
+        async with asyncio.timeout(5):
+            await is_seen.wait()
+
+    async def events(self) -> AsyncGenerator[StorageEvent, None]:
+        while True:
+            yield StorageEvent(self._folder, on_seen=(await self._coming.get()).set)
+
+
+def configured(folder: Path, *names: str, broken: str = "") -> Config:
+    sinks = {name: folder / "out" / name for name in names}
+    if broken:
+        (folder / "out").mkdir(exist_ok=True)
+        sinks[broken].write_text("no folder")
+    return Config.model_validate(
+        {
+            "engine": "arrow",
+            "state": str(folder / "state"),
+            "tables": {
+                name: {
+                    "path": str(folder / "orders"),
+                    "from": "0",
+                    "max_attempts": 1,
+                    "sink": {"kind": "file", "path": str(sinks[name])},
+                }
+                for name in names
+            },
+        }
+    )
+
+
+@pytest.mark.parametrize("how", ["removed", "failed"])
+async def test_a_pipeline_that_is_gone_keeps_no_message_of_a_folder_it_shared(
+    tmp_path: Path, how: str
+) -> None:
+    TableBuilder(tmp_path / "orders").append([{"id": 1, "name": "a"}])
+    told: list[events.Event] = []
+    telemetry = Telemetry([told.append])
+    config = configured(tmp_path, "a", "b", broken="b" if how == "failed" else "")
+    state = FolderState(tmp_path / "state")
+    messages = Messages(str(tmp_path / "orders" / "_delta_log"))
+    fleet = Fleet(telemetry, patience_seconds=5, is_lasting=True)
+
+    async def until(kind: type[events.Event], table: str) -> None:
+        async with asyncio.timeout(10):
+            while (kind, table) not in [(type(e), getattr(e, "table", "")) for e in told]:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+    with ThreadPoolExecutor(2) as threads:
+        async with state.held(), asyncio.TaskGroup() as group:
+            assembly = Assembly(
+                config,
+                state=state,
+                telemetry=telemetry,
+                clock=SystemClock(),
+                executor=threads,
+                is_once=False,
+            )
+            hearing = group.create_task(assembly.hints.run([messages]))
+            group.create_task(fleet.run(assembly.members(config)))
+            await until(events.OffsetSaved, "a")
+            if how == "removed":
+                await until(events.OffsetSaved, "b")
+                await fleet.set_members(assembly.members(configured(tmp_path, "a")))
+            else:
+                await until(events.PipelineFailed, "b")
+            await messages.seen()
+            hearing.cancel()
+            fleet.stop()
+            fleet.is_lasting = False
+        await assembly.close()
