@@ -24,5 +24,5 @@ What users see of it:
   batch replaces its own. A life ends where a reset or another group begins. What files had before a
   reset stays in them.
 - The checkpoint of a query of the table's own is carried over when it becomes part of a group, and
-  kept beside as `<table>.before-its-group`; the way back is refused with an error that says so.
+  kept beside as `_<table>.before-its-group`; the way back is refused with an error that says so.
 """

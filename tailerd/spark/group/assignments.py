@@ -22,15 +22,17 @@ from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.spark.checkpoints import batch_end, logged_batches
 from tailerd.spark.group.durable import read_document, write_durably
 from tailerd.spark.group.group_offset import GroupOffset
+from tailerd.spark.group.groups_folder import (
+    assignments_file,
+    group_folder,
+    move_old_groups,
+    set_aside,
+)
 from tailerd.spark.group.holds import read_holds, stands_at
 from tailerd.spark.kafka.grouping import sharing_key
 from tailerd.spark.spark_offset import batch_start, offset_of
 
-GROUPS_FOLDER = "groups"
 CHECKPOINT_FOLDER = "checkpoint"
-
-_FILE = "assignments.json"
-_CARRIED = ".before-its-group"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +68,7 @@ class Assignments:
 
     def folder(self, group: str) -> Path:
         """Return the folder of a group."""
-        return self._state / GROUPS_FOLDER / group
+        return group_folder(self._state, group)
 
     def find(self, name: str) -> Assignment | None:
         """Return where a table is; None where it never was in a group.
@@ -97,6 +99,7 @@ class Assignments:
         Raises:
             OffsetError, StorageError: A file cannot be read or written.
         """
+        move_old_groups(self._state)
         every = self._all()
         found = every.get(name)
         if found is not None and _kind_of(found.group) == kind:
@@ -109,7 +112,8 @@ class Assignments:
         )
         self._write({**every, name: new})
         if found is None:
-            self._set_aside(name)
+            # It no longer says where the table is.
+            set_aside(self._state, name)
         return new
 
     def begin_at(self, name: str, offset: Offset) -> None:
@@ -151,14 +155,8 @@ class Assignments:
             return batch_start({"is_initial": True}, end)
         return None
 
-    def _set_aside(self, name: str) -> None:
-        """Keep the old checkpoint under another name: it no longer says where the table is."""
-        old = self._state / name
-        if old.is_dir():
-            old.replace(old.with_name(f"{name}{_CARRIED}"))
-
     def _all(self) -> dict[str, Assignment]:
-        document = read_document(self._state / GROUPS_FOLDER / _FILE)
+        document = read_document(assignments_file(self._state))
         return {
             name: _assignment(cast("Mapping[str, object]", each)) for name, each in document.items()
         }
@@ -172,7 +170,7 @@ class Assignments:
             }
             for name, each in assignments.items()
         }
-        write_durably(self._state / GROUPS_FOLDER / _FILE, document)
+        write_durably(assignments_file(self._state), document)
 
 
 def unfinished_batch(state: Path, name: str) -> int | None:
