@@ -77,7 +77,7 @@ def group_sink(name: str, folder: Path, tables: Tables, telemetry: Telemetry) ->
     from tailerd.spark.kafka.group_sink import KafkaGroupSink
 
     checkpoint = folder / CHECKPOINT_FOLDER
-    kafka = KafkaGroupSink(lambda: _topics(tables()), checkpoint, name, telemetry)
+    kafka = KafkaGroupSink(lambda: kafka_sections(tables()), checkpoint, name, telemetry)
     return _Told(kafka, "kafka", telemetry)
 
 
@@ -114,9 +114,14 @@ def _folders(tables: Mapping[str, GroupTable]) -> dict[str, LinesFolder]:
     }
 
 
-def _topics(tables: Mapping[str, GroupTable]) -> dict[str, KafkaSinkConfig]:
-    """Return the sections; tables that were read from a file get the producer of those here."""
+def kafka_sections(tables: Mapping[str, GroupTable]) -> dict[str, KafkaSinkConfig]:
+    """Return the sections of tables into Kafka, all with one producer: one writes for them all.
+
+    Tables that were read from a file have none, those of this process do, also while they leave;
+    what a running one says is newer.
+    """
     given = {name: table.kafka for name, table in tables.items() if table.kafka is not None}
-    running = [sink for name, sink in given.items() if not tables[name].is_leaving]
-    producer = running[0].producer if running else {}
+    last = sorted(given, key=lambda name: not tables[name].is_leaving)
+    producers = [given[name].producer for name in last if given[name].producer]
+    producer = producers[-1] if producers else {}
     return {name: sink.model_copy(update={"producer": producer}) for name, sink in given.items()}
