@@ -19,6 +19,7 @@ from tailerd.changefeed.offset import Offset
 from tailerd.config import SinkConfig
 from tailerd.sinks.file_config import FileSinkConfig
 from tailerd.sinks.kafka.config import KafkaSinkConfig
+from tailerd.sinks.kafka.sharing import sharing_key
 from tailerd.spark.checkpoints import batch_end, logged_batches
 from tailerd.spark.group.durable import read_document, write_durably
 from tailerd.spark.group.group_offset import GroupOffset
@@ -29,7 +30,6 @@ from tailerd.spark.group.groups_folder import (
     set_aside,
 )
 from tailerd.spark.group.holds import read_holds, stands_at
-from tailerd.spark.kafka.grouping import sharing_key
 from tailerd.spark.spark_offset import batch_start, offset_of
 
 CHECKPOINT_FOLDER = "checkpoint"

@@ -279,13 +279,14 @@ class TableGroup:
         """Hold a table back from the batch that it made fail; False if it is nobody's fault."""
         found = unmarked(failure)
         batch = await asyncio.to_thread(self._unfinished)
-        if found is None or batch is None or found[0] not in batch.begins:
+        if found is None:
             return False
         name, error = found
         runner, before = self._runners.get(name), self._holds.get(name)
-        if before is not None and before.counts(batch.tables[name]):
-            # It is in this batch no more: something else of it fails.
-            return False
+        is_in = batch is not None and name in batch.begins
+        if batch is None or not is_in or (before and before.counts(batch.tables[name])):
+            # It has no rows in this batch, or no more: something else of it fails.
+            return self._stop_alone(runner, error)
         attempt = 1 + (
             before.attempt if before is not None and before.begin == batch.begins[name] else 0
         )
@@ -300,6 +301,13 @@ class TableGroup:
             runner.retries(error, attempt, wait)
         elif runner is not None:
             self._fail(runner, error)
+        return True
+
+    def _stop_alone(self, runner: GroupedRunner | None, error: TailerdError) -> bool:
+        """Take out a table whose error does not pass; False if the others have to wait for it."""
+        if runner is None or error.retryable:
+            return False
+        self._fail(runner, error)
         return True
 
     def _unfinished(self) -> GroupOffset | None:

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from tailerd.config import TableConfig
+import pytest
+
+from tailerd.changefeed.offset import Offset, Version
+from tailerd.config import Config, TableConfig
 from tailerd.config.sections import read_sink
+from tailerd.errors import ConfigError, TailerdError
 from tailerd.sinks.kafka.producer_options import revealed
+from tailerd.spark.engine import SparkEngine
+from tailerd.spark.group.group_offset import Entry, GroupOffset
 from tailerd.spark.group.group_query import kafka_sections
+from tailerd.spark.group.holds import marked, read_holds
 from tailerd.spark.group.members import GroupTable, Members
+from tailerd.spark.group.report import SourceReport
+from tailerd.spark.group.table_group import TableGroup
+from tailerd.telemetry import Telemetry
 
 LINES: Mapping[str, object] = {"kind": "file", "path": "/out"}
 KAFKA: Mapping[str, object] = {
@@ -27,8 +39,77 @@ KAFKA: Mapping[str, object] = {
 
 
 def table(name: str, sink: Mapping[str, object] = LINES, **fields: object) -> GroupTable:
-    section = {"path": f"/lake/{name}", "sink": read_sink("sink", {**sink, **fields})}
+    given = {**sink, **fields}
+    if given["kind"] == "file":
+        given["path"] = f"{given['path']}/{name}"
+    section = {"path": f"/lake/{name}", "sink": read_sink("sink", given)}
     return GroupTable(name=name, config=TableConfig.model_validate(section))
+
+
+class Runner:
+    """A table's part in a group; keeps what it is told."""
+
+    max_attempts: int | None = None
+
+    def __init__(self, of: GroupTable) -> None:
+        self.table = of
+        self.errors: list[TailerdError | None] = []
+        self.waits: list[TailerdError] = []
+
+    def heard(self, report: SourceReport) -> None:
+        pass
+
+    def moved(self, end: GroupOffset, duration_seconds: float) -> None:
+        pass
+
+    def retries(self, error: TailerdError, attempt: int, wait_seconds: float) -> None:
+        self.waits.append(error)
+
+    def ended(self, error: TailerdError | None) -> None:
+        self.errors.append(error)
+
+
+class Group(TableGroup):
+    """A group whose query never starts: what the daemon does around it is called by tests."""
+
+    def __init__(self, folder: Path, *tables: GroupTable) -> None:
+        config = Config(state=str(folder), tables={t.name: t.config for t in tables})
+        super().__init__(SparkEngine(config, Telemetry(), once=False), "group-001", folder)
+        self.runners = {each.name: Runner(each) for each in tables}
+        self._runners.update(self.runners)
+
+
+def at(version: int) -> Offset:
+    return Offset(table_id="id", version=Version(version))
+
+
+def log_batch(folder: Path, names: str) -> GroupOffset:
+    """Log the end of a first batch of some tables, as Spark does before it asks for rows."""
+    steps = {name: (at(0), Entry(offset=at(1), generation=1, moved=1)) for name in names}
+    end = GroupOffset().next(steps)
+    for name in ("offsets", "commits"):
+        (folder / "checkpoint" / name).mkdir(parents=True)
+    (folder / "checkpoint/offsets/0").write_text(f"v1\n{{}}\n{json.dumps(end.fields())}")
+    return end
+
+
+WRONG = ConfigError("Rows of c go to the topic dead.")
+
+
+@pytest.mark.parametrize("names", ["abc", "ab"])
+def test_what_is_wrong_with_one_table_stops_that_one_whether_the_batch_has_its_rows_or_not(
+    tmp_path: Path, names: str
+) -> None:
+    async def scenario() -> None:
+        group = Group(tmp_path, *(table(name) for name in "abc"))
+        log_batch(tmp_path, names)
+        assert await group._hold_back(marked(WRONG, "c"))
+        assert set(read_holds(tmp_path)) == set(names) & {"c"}
+        assert [str(error) for error in group.runners["c"].errors] == [str(WRONG)]
+        assert group.runners["a"].errors == group.runners["b"].errors == []
+        assert set(group._runners) == {"a", "b"}
+
+    asyncio.run(scenario())
 
 
 def test_the_last_batch_of_a_group_has_the_options_of_its_producer(tmp_path: Path) -> None:
