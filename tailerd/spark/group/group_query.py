@@ -22,6 +22,7 @@ from tailerd.spark.group.records_source import (
     RECORDS_FORMAT,
     RecordsDataSource,
 )
+from tailerd.spark.kafka.writer_name import writer_name
 from tailerd.spark.query_errors import error_of
 from tailerd.telemetry import Telemetry
 
@@ -69,7 +70,11 @@ def start_group_query(
 
 
 def group_sink(name: str, folder: Path, tables: Tables, telemetry: Telemetry) -> RecordSink:
-    """Return the sink of a group, which tells of deliveries; there is at least one table."""
+    """Return the sink of a group, which tells of deliveries; there is at least one table.
+
+    Raises:
+        OffsetError, StorageError: A file of the group cannot be read or written.
+    """
     kinds = {table.config.sink.kind for table in tables().values()}
     if kinds == {"file"}:
         return _Told(LinesSink(lambda: _folders(tables())), "file", telemetry)
@@ -77,7 +82,8 @@ def group_sink(name: str, folder: Path, tables: Tables, telemetry: Telemetry) ->
     from tailerd.spark.kafka.group_sink import KafkaGroupSink
 
     checkpoint = folder / CHECKPOINT_FOLDER
-    kafka = KafkaGroupSink(lambda: kafka_sections(tables()), checkpoint, name, telemetry)
+    writer = writer_name(folder, name, checkpoint)
+    kafka = KafkaGroupSink(lambda: kafka_sections(tables()), checkpoint, writer, telemetry)
     return _Told(kafka, "kafka", telemetry)
 
 

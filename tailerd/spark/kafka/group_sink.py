@@ -71,7 +71,7 @@ class KafkaGroupSink:
             sinks: Asked at every micro-batch for the section of each table it may have rows of,
                 by the configured name; all, and always, with one `sharing_key`.
             checkpoint: Folder of the query's checkpoint, of this machine.
-            group: Name of the query, the same in every run.
+            group: What brokers know the query as, the same in every run (`writer_name`).
             telemetry: Hears of dead letters.
         """
         self._ask_sinks = sinks
