@@ -9,7 +9,7 @@ from tailerd.config import Config, TableConfig
 from tailerd.errors import ConfigError
 from tailerd.sinks.file_config import FileSinkConfig
 from tailerd.spark.checkpoints import batch_end, logged_batches
-from tailerd.spark.group.assignments import Assignments, group_kind
+from tailerd.spark.group.assignments import Assignments, former_kind, group_kind
 
 
 def shares_query(config: Config, table: TableConfig) -> bool:
@@ -58,7 +58,8 @@ def reset_shared(config: Config, name: str, offset: Offset) -> None:
     """
     table = config.tables[name]
     assignments = Assignments(spark_folder(config))
-    assignments.assign(name, group_kind(table.sink) or "", {}, config.spark.tables_per_query)
+    kind, most = group_kind(table.sink) or "", config.spark.tables_per_query
+    assignments.assign(name, kind, {}, most, former=former_kind(table.sink))
     assignments.begin_at(name, offset)
 
 

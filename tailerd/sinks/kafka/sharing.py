@@ -8,23 +8,23 @@ from collections.abc import Mapping
 
 from tailerd.errors import ConfigError
 from tailerd.sinks.kafka.config import KafkaSinkConfig
-from tailerd.sinks.kafka.producer_options import revealed
+from tailerd.sinks.kafka.producer_options import SECRETS, revealed
 from tailerd.sinks.kafka.templates import TABLE_NAMES, TopicTemplate, filled_text
 
 
 def sharing_key(config: KafkaSinkConfig) -> str:
-    """Return what is equal for tables that may share a query: brokers, delivery, producer."""
-    return json.dumps(
-        [
-            config.bootstrap_servers,
-            config.delivery,
-            config.transactional_id,
-            config.offsets_topic,
-            config.batching,
-            config.max_in_flight_bytes,
-            sorted(revealed(config.producer).items()),
-        ]
-    )
+    """Return what is equal for tables that may share a query: brokers, delivery, producer.
+
+    Passwords are not: who changes one stays who he is. All other options of the producer are, as
+    there is one for all, and no table's may be left out.
+    """
+    options = revealed(config.producer)
+    return _key(config, {name: options[name] for name in options if name not in SECRETS})
+
+
+def former_sharing_key(config: KafkaSinkConfig) -> str:
+    """Return what older releases took for it, which is in the names of their groups."""
+    return _key(config, revealed(config.producer))
 
 
 def mixed_topics(sinks: Mapping[str, KafkaSinkConfig]) -> dict[str, str]:
@@ -52,6 +52,20 @@ def mixed_error(table: str, topic: str) -> ConfigError:
         f"Rows of {table} go to the topic {topic}, which is the topic of offsets or of dead"
         " letters.",
         hint="Name another topic for one of them.",
+    )
+
+
+def _key(config: KafkaSinkConfig, options: Mapping[str, object]) -> str:
+    return json.dumps(
+        [
+            config.bootstrap_servers,
+            config.delivery,
+            config.transactional_id,
+            config.offsets_topic,
+            config.batching,
+            config.max_in_flight_bytes,
+            sorted(options.items()),
+        ]
     )
 
 

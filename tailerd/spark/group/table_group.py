@@ -95,6 +95,11 @@ class TableGroup:
         """Return how many tables are in it."""
         return len(self._runners)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether its query runs, or will run again."""
+        return self._task is not None and not self._task.done()
+
     def join(self, runner: GroupedRunner) -> None:
         """Let a table take part from the next batch on."""
         name = runner.table.name

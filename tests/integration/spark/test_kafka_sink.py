@@ -24,6 +24,7 @@ from tailerd.errors import (
     SinkTooSlowError,
 )
 from tailerd.spark.arrow_functions import BATCH_BYTES, map_batches
+from tailerd.spark.group.old_group import delivered_by
 from tailerd.spark.kafka import group_sink
 from tailerd.spark.kafka.batch_transaction import BatchTransaction
 from tailerd.spark.kafka.group_sink import KafkaGroupSink
@@ -163,6 +164,27 @@ def test_a_repeated_batch_comes_once_exactly_once_and_twice_at_least_once(
         again.close()
 
         assert len(group.records()) == 10 * times + 1
+
+
+def test_a_table_that_leaves_a_group_hears_what_that_has_delivered(
+    spark: SparkSession, kafka_broker: Broker, topics: Topics, tmp_path: Path
+) -> None:
+    topic = topics.create()
+    group = Group(kafka_broker, tmp_path / "checkpoint", topic, delivery="exactly-once")
+    name, now = f"g-{topic}", config(kafka_broker.plain, topic, delivery="exactly-once")
+    assert delivered_by(tmp_path, name, "orders", now) is None
+    group.sink.recover()
+    assert delivered_by(tmp_path, name, "orders", now) is None
+    group.sink = group.another()
+    group.sink.recover()
+    group.sink.write(Rows().add(1, [1], topic=topic).frame(spark), 0)
+    # Its process ends here, without a word to Spark or to brokers.
+    told = now.model_copy(update={"producer": {"compression_type": "zstd"}})
+    assert delivered_by(tmp_path, name, "orders", told) == 0
+    assert delivered_by(tmp_path, name, "orders", config(kafka_broker.plain, topic)) is None
+    with started(Group(kafka_broker, tmp_path / "checkpoint", topic, delivery="exactly-once")) as s:
+        s.write(Rows().add(1, [1], topic=topic).frame(spark), 0)
+    assert len(group.records()) == 1
 
 
 def test_a_new_checkpoint_begins_anew(
