@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from tailerd.changefeed.offset import Offset
@@ -47,7 +48,7 @@ def spark_offset(config: Config, name: str) -> Offset | None:
         return assignments.offset(name)
     checkpoint = spark_folder(config) / name
     done = logged_batches(checkpoint).committed
-    return None if done is None else Offset.from_json(batch_end(checkpoint, done))
+    return None if done is None else Offset.from_json(json.dumps(batch_end(checkpoint, done)))
 
 
 def reset_shared(config: Config, name: str, offset: Offset) -> None:

@@ -9,7 +9,6 @@ number, so that what an old one left in a checkpoint is never taken for the new 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,7 +29,7 @@ from tailerd.spark.group.groups_folder import (
     set_aside,
 )
 from tailerd.spark.group.holds import read_holds, stands_at
-from tailerd.spark.spark_offset import batch_start, offset_of
+from tailerd.spark.spark_offset import OffsetFields, batch_start, offset_of
 
 CHECKPOINT_FOLDER = "checkpoint"
 
@@ -196,10 +195,9 @@ class Assignments:
         checkpoint = self._state / name
         batches = logged_batches(checkpoint)
         if batches.committed is not None:
-            return offset_of(json.loads(batch_end(checkpoint, batches.committed)))
+            return offset_of(_own_end(checkpoint, batches.committed))
         if batches.logged is not None:
-            end = json.loads(batch_end(checkpoint, batches.logged))
-            return batch_start({"is_initial": True}, end)
+            return batch_start({"is_initial": True}, _own_end(checkpoint, batches.logged))
         return None
 
     def _all(self) -> dict[str, Assignment]:
@@ -247,7 +245,11 @@ def _with_room(kind: str, known: Iterable[str], running: Mapping[str, int], most
 
 
 def _end(folder: Path, batch_id: int) -> GroupOffset:
-    return GroupOffset.of(json.loads(batch_end(folder / CHECKPOINT_FOLDER, batch_id)))
+    return GroupOffset.of(batch_end(folder / CHECKPOINT_FOLDER, batch_id))
+
+
+def _own_end(checkpoint: Path, batch_id: int) -> OffsetFields:
+    return cast("OffsetFields", batch_end(checkpoint, batch_id))
 
 
 def _assignment(fields: Mapping[str, object]) -> Assignment:

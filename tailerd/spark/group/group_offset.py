@@ -8,6 +8,7 @@ table that joined, was reset or held back begins where the end says. Ends are nu
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -69,6 +70,19 @@ class GroupOffset:
                 name: [begin.table_id, *_place(begin)] for name, begin in self.begins.items()
             },
         }
+
+    @classmethod
+    def from_json(cls, text: str) -> GroupOffset:
+        """Read what Spark has logged.
+
+        Raises:
+            OffsetError: As `of` does.
+        """
+        try:
+            fields = json.loads(text)
+        except ValueError:
+            fields = text
+        return cls.of(fields if isinstance(fields, dict) else {"text": text})
 
     @classmethod
     def of(cls, fields: Mapping[str, object]) -> GroupOffset:

@@ -14,6 +14,7 @@ from tailerd.sinks.file_config import FileSinkConfig
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.spark.group.assignments import CHECKPOINT_FOLDER
 from tailerd.spark.group.deliveries import RecordSink
+from tailerd.spark.group.group_offset import GroupOffset
 from tailerd.spark.group.lines_sink import LinesFolder, LinesSink
 from tailerd.spark.group.members import GroupTable
 from tailerd.spark.group.records_source import (
@@ -23,8 +24,14 @@ from tailerd.spark.group.records_source import (
     RecordsDataSource,
 )
 from tailerd.spark.kafka.writer_name import writer_name
+from tailerd.spark.query_checkpoint import check_checkpoint
 from tailerd.spark.query_errors import error_of
 from tailerd.telemetry import Telemetry
+
+_ANEW = (
+    "and empty the sinks of its tables; then they come again from where they began in the group, or"
+    " from where their configuration says."
+)
 
 Tables = Callable[[], Mapping[str, GroupTable]]
 """Says which tables a batch may have rows of."""
@@ -55,6 +62,8 @@ def start_group_query(
     def write(records: DataFrame, batch_id: int) -> None:
         sink.write(records, batch_id)
 
+    checkpoint = folder / CHECKPOINT_FOLDER
+    check_checkpoint(checkpoint, GroupOffset.from_json, _ANEW)
     sink.recover()
     spark.dataSource.register(RecordsDataSource)
     try:
@@ -63,7 +72,7 @@ def start_group_query(
             options[HINTS_OPTION] = str(hints)
         records = spark.readStream.format(RECORDS_FORMAT).options(**options).load()
         writer = records.writeStream.foreachBatch(write).queryName(name)
-        writer = writer.option("checkpointLocation", str(folder / CHECKPOINT_FOLDER))
+        writer = writer.option("checkpointLocation", str(checkpoint))
         return (writer.trigger(availableNow=True) if once else writer).start()
     except PySparkException as error:
         raise error_of(str(error)) from error

@@ -8,7 +8,6 @@ batches only. The query ends with the last table.
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import time
 from collections.abc import Iterable, Mapping
@@ -273,7 +272,7 @@ class TableGroup:
             return
         self._last_end = report.end
         self._attempt = 0
-        end = GroupOffset.of(json.loads(report.end))
+        end = GroupOffset.from_json(report.end)
         for name in end.begins:
             runner, hold = self._runners.get(name), self._holds.get(name)
             is_held = hold is not None and hold.counts(end.tables[name])
@@ -319,7 +318,7 @@ class TableGroup:
         batch_id = logged_batches(self._checkpoint).unfinished
         if batch_id is None:
             return None
-        return GroupOffset.of(json.loads(batch_end(self._checkpoint, batch_id)))
+        return GroupOffset.of(batch_end(self._checkpoint, batch_id))
 
     async def _wait_or_give_up(self, failure: TailerdError) -> None:
         runners: Iterable[GroupedRunner] = list(self._runners.values())
