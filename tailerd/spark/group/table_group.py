@@ -147,7 +147,7 @@ class TableGroup:
     async def _run(self) -> None:
         """Keep the query alive while there are tables."""
         try:
-            await asyncio.to_thread(self._load)
+            await self._load()
             # Whoever starts with this one is part of the first batch.
             await asyncio.sleep(_GATHER_SECONDS)
             while self._runners:
@@ -167,14 +167,24 @@ class TableGroup:
             )
             self._end(said)
 
-    def _load(self) -> None:
-        members = Members.read(self._folder)
-        self._holds = read_holds(self._folder)
-        self._number = members.number
+    async def _load(self) -> None:
+        members, self._holds, batch = await asyncio.to_thread(self._read)
+        # From here on nothing joins or leaves in between.
+        self._number = max(self._number, members.number)
         # A batch that Spark repeats may have rows of tables that nobody runs now.
-        for table in members.tables:
-            if table.name not in self._runners:
-                self._leaving[table.name] = table.leaving(), self._number + 1
+        found = {table.name: table.leaving() for table in members.tables}
+        left = {**found, **{name: table for name, (table, _) in self._leaving.items()}}
+        self._leaving = {
+            name: (table, self._number + 1)
+            for name, table in left.items()
+            if name not in self._runners
+        }
+        for name, error in members.unreadable.items():
+            if name not in self._runners and batch is not None and name in batch.begins:
+                raise error
+
+    def _read(self) -> tuple[Members, dict[str, Hold], GroupOffset | None]:
+        return Members.read(self._folder), read_holds(self._folder), self._unfinished()
 
     def _end(self, error: TailerdError | None) -> None:
         runners, self._runners = self._runners, {}

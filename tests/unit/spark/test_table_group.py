@@ -12,7 +12,7 @@ import pytest
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.config import Config, TableConfig
 from tailerd.config.sections import read_sink
-from tailerd.errors import ConfigError, TailerdError
+from tailerd.errors import ConfigError, OffsetError, TailerdError
 from tailerd.sinks.kafka.producer_options import revealed
 from tailerd.spark.engine import SparkEngine
 from tailerd.spark.group.group_offset import Entry, GroupOffset
@@ -91,6 +91,79 @@ def log_batch(folder: Path, names: str) -> GroupOffset:
         (folder / "checkpoint" / name).mkdir(parents=True)
     (folder / "checkpoint/offsets/0").write_text(f"v1\n{{}}\n{json.dumps(end.fields())}")
     return end
+
+
+def members_of_another_release(folder: Path, *names: str) -> None:
+    """Tables of which one field is not known here."""
+    Members(number=5, tables=tuple(table(name) for name in names)).write(folder)
+    document = json.loads((folder / "members.json").read_text())
+    for each in document["tables"]:
+        each["config"]["new_field"] = 1
+    (folder / "members.json").write_text(json.dumps(document))
+
+
+def test_a_section_of_another_release_is_nobodys_trouble_while_no_batch_has_its_rows(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        members_of_another_release(tmp_path, "orders", "gone")
+        group = Group(tmp_path, table("orders"))
+        await group._load()
+        await group._write_members()
+        read = Members.read(tmp_path)
+        assert (read.number, [each.name for each in read.tables]) == (6, ["orders"])
+
+    asyncio.run(scenario())
+
+
+def test_a_section_of_another_release_is_asked_for_while_a_batch_has_its_rows(
+    tmp_path: Path,
+) -> None:
+    async def scenario(*names: str) -> None:
+        members_of_another_release(tmp_path, "a", "b")
+        await Group(tmp_path, *(table(name) for name in names))._load()
+
+    log_batch(tmp_path, "a")
+    with pytest.raises(ConfigError, match=r"of a in .*members\.json.*new_field.*Run the release"):
+        asyncio.run(scenario("c"))
+    asyncio.run(scenario("a"))
+    (tmp_path / "members.json").write_text('{"number": 3, "tables": [{"name": "a"}]}')
+    with pytest.raises(OffsetError, match=r"members\.json is damaged"):
+        Members.read(tmp_path)
+
+
+def test_a_table_that_joins_while_the_file_of_tables_is_read_is_not_one_that_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        Members(number=5, tables=tuple(table(name) for name in "abc")).write(tmp_path)
+        group = Group(tmp_path, table("a"))
+        read = Group._read
+
+        def meanwhile(self: Group) -> object:
+            found = read(self)
+            asyncio.run_coroutine_threadsafe(come_and_go(), loop).result()
+            return found
+
+        async def come_and_go() -> None:
+            group._runners["b"] = Runner(table("b"))
+            group._runners["d"] = Runner(table("d"))
+            group._take_out(group._runners["d"])
+
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(Group, "_read", meanwhile)
+        await group._load()
+        await group._write_members()
+        written = Members.read(tmp_path)
+        assert [(each.name, each.is_leaving) for each in written.tables] == [
+            *(("a", False), ("b", False), ("c", True), ("d", True)),
+        ]
+        # When the source goes by this file, nobody leaves any more.
+        SourceReport(pid=1, members=written.number).write(tmp_path)
+        await group._hear()
+        assert group._leaving == {}
+
+    asyncio.run(scenario())
 
 
 WRONG = ConfigError("Rows of c go to the topic dead.")
