@@ -87,6 +87,7 @@ class TableGroup:
         self._holds: dict[str, Hold] = {}
         self._sinks: Mapping[str, GroupTable] = {}
         self._heard = SourceReport()
+        self._writing: asyncio.Task[None] | None = None
         self._attempt = 0
         self._last_end = ""
 
@@ -241,6 +242,9 @@ class TableGroup:
             await self._hear()
 
     async def _write_members(self) -> None:
+        if self._writing is not None:
+            # Of whoever was cancelled meanwhile: two at once would write one draft.
+            await asyncio.wait([self._writing])
         self._changed.clear()
         self._number += 1
         staying = [runner.table for runner in self._runners.values()]
@@ -248,7 +252,8 @@ class TableGroup:
         members = Members(number=self._number, tables=(*staying, *leaving))
         # Whoever is in a batch that runs, or is repeated, is among them until that is done.
         self._sinks = {table.name: table for table in members.tables}
-        await asyncio.to_thread(members.write, self._folder)
+        self._writing = asyncio.ensure_future(asyncio.to_thread(members.write, self._folder))
+        await asyncio.shield(self._writing)
 
     async def _hear(self) -> None:
         report = await asyncio.to_thread(SourceReport.read, self._folder)

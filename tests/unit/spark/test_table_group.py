@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -162,6 +164,34 @@ def test_a_table_that_joins_while_the_file_of_tables_is_read_is_not_one_that_lea
         SourceReport(pid=1, members=written.number).write(tmp_path)
         await group._hear()
         assert group._leaving == {}
+
+    asyncio.run(scenario())
+
+
+def test_a_write_of_the_tables_that_nobody_waits_for_any_more_is_in_nobodys_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        group = Group(tmp_path, table("a"), table("b"))
+        sync, may_end = os.fsync, threading.Event()
+
+        def slow(descriptor: int) -> None:
+            may_end.wait(10)
+            sync(descriptor)
+
+        monkeypatch.setattr(os, "fsync", slow)
+        first = asyncio.ensure_future(group._write_members())
+        await asyncio.sleep(0.05)
+        first.cancel()
+        await asyncio.wait([first])
+        group._take_out(group.runners["b"])
+        second = asyncio.ensure_future(group._write_members())
+        await asyncio.sleep(0.05)
+        may_end.set()
+        await second
+        read = Members.read(tmp_path)
+        assert read.number == 2
+        assert [(each.name, each.is_leaving) for each in read.tables] == [("a", False), ("b", True)]
 
     asyncio.run(scenario())
 
