@@ -37,6 +37,8 @@ class GroupTable:
         generation: Which life of the table in this group this is.
         begin: Where this life begins; None where the section says it.
         is_leaving: It is planned no more, but a batch that Spark repeats may still have its rows.
+        joined: The first number of the file that names it since it joined last: what was wrong with
+            it before is nothing to go by.
     """
 
     name: str
@@ -44,6 +46,7 @@ class GroupTable:
     generation: int = 1
     begin: Offset | None = None
     is_leaving: bool = False
+    joined: int = 0
 
     @property
     def limit(self) -> ReadLimit:
@@ -128,6 +131,7 @@ def _fields(table: GroupTable) -> dict[str, object]:
         "generation": table.generation,
         "begin": None if table.begin is None else table.begin.to_json(),
         "is_leaving": table.is_leaving,
+        "joined": table.joined,
     }
 
 
@@ -149,4 +153,5 @@ def _table(fields: dict[str, object]) -> GroupTable:
         generation=cast(int, fields["generation"]),
         begin=Offset.from_json(begin) if isinstance(begin, str) else None,
         is_leaving=bool(fields["is_leaving"]),
+        joined=int(str(fields.get("joined", 0))),
     )

@@ -11,6 +11,7 @@ import asyncio
 import random
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -76,6 +77,7 @@ class TableGroup:
         self._checkpoint = folder / CHECKPOINT_FOLDER
         self._loop = asyncio.get_running_loop()
         self._runners: dict[str, GroupedRunner] = {}
+        self._joined: dict[str, int] = {}
         self._leaving: dict[str, tuple[GroupTable, int]] = {}
         self._left: dict[str, asyncio.Event] = {}
         self._number = 0
@@ -104,6 +106,7 @@ class TableGroup:
         """Let a table take part from the next batch on."""
         name = runner.table.name
         self._runners[name] = runner
+        self._joined.pop(name, None)
         self._leaving.pop(name, None)
         self._emptied.clear()
         self._changed.set()
@@ -247,7 +250,10 @@ class TableGroup:
             await asyncio.wait([self._writing])
         self._changed.clear()
         self._number += 1
-        staying = [runner.table for runner in self._runners.values()]
+        staying = [
+            replace(runner.table, joined=self._joined.setdefault(name, self._number))
+            for name, runner in self._runners.items()
+        ]
         leaving = [table for table, _ in self._leaving.values()]
         members = Members(number=self._number, tables=(*staying, *leaving))
         # Whoever is in a batch that runs, or is repeated, is among them until that is done.
@@ -269,6 +275,9 @@ class TableGroup:
                 if (left := self._left.pop(name, None)) is not None:
                     left.set()
         for name, runner in list(self._runners.items()):
+            if report.members < self._joined.get(name, self._number + 1):
+                # It is about the time before the table joined, perhaps again.
+                continue
             runner.heard(report)
             trouble = report.troubles.get(name)
             if trouble is not None and trouble.wait_seconds is None:

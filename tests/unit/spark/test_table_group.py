@@ -6,8 +6,10 @@ import asyncio
 import json
 import os
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -17,13 +19,16 @@ from tailerd.config.sections import read_sink
 from tailerd.errors import ConfigError, OffsetError, TailerdError
 from tailerd.sinks.kafka.producer_options import revealed
 from tailerd.spark.engine import SparkEngine
+from tailerd.spark.group.followed_member import FollowedMember
+from tailerd.spark.group.follower import GroupFollower
 from tailerd.spark.group.group_offset import Entry, GroupOffset
 from tailerd.spark.group.group_query import kafka_sections
-from tailerd.spark.group.holds import marked, read_holds
+from tailerd.spark.group.holds import Hold, marked, read_holds
 from tailerd.spark.group.members import GroupTable, Members
 from tailerd.spark.group.report import SourceReport
 from tailerd.spark.group.table_group import TableGroup
 from tailerd.telemetry import Telemetry
+from tests.tables.builder import TableBuilder
 
 LINES: Mapping[str, object] = {"kind": "file", "path": "/out"}
 KAFKA: Mapping[str, object] = {
@@ -57,9 +62,10 @@ class Runner:
         self.table = of
         self.errors: list[TailerdError | None] = []
         self.waits: list[TailerdError] = []
+        self.heards = 0
 
     def heard(self, report: SourceReport) -> None:
-        pass
+        self.heards += 1
 
     def moved(self, end: GroupOffset, duration_seconds: float) -> None:
         pass
@@ -192,6 +198,59 @@ def test_a_write_of_the_tables_that_nobody_waits_for_any_more_is_in_nobodys_way(
         read = Members.read(tmp_path)
         assert read.number == 2
         assert [(each.name, each.is_leaving) for each in read.tables] == [("a", False), ("b", True)]
+
+    asyncio.run(scenario())
+
+
+def test_a_table_that_is_resumed_within_the_batch_it_failed_in_is_tried_again(
+    tmp_path: Path,
+) -> None:
+    builder = TableBuilder(tmp_path / "lake")
+    builder.append([{"id": 0}])
+    builder.append([{"id": 1}])
+    good = builder.commit_path(1).read_bytes()
+    builder.commit_path(1).write_bytes(
+        b'{"protocol":{"minReaderVersion":9,"minWriterVersion":9}}\n'
+    )
+    lines = read_sink("sink", {"kind": "file", "path": str(tmp_path / "out")})
+    section = {"path": str(builder.folder), "from": "0", "sink": lines}
+    it = GroupTable(name="a", config=TableConfig.model_validate(section))
+
+    async def scenario() -> None:
+        group = Group(tmp_path, it, table("b"))
+        first, again = group.runners["a"], Runner(it)
+        await group._write_members()
+        follower = GroupFollower(tmp_path)
+        await follower.latest(GroupOffset())
+        await group._hear()
+        assert [type(error).__name__ for error in first.errors] == ["UnsupportedFeatureError"]
+        # A long batch of others runs here: the source looks at no file and reports nothing.
+        builder.commit_path(1).write_bytes(good)
+        await group._write_members()
+        group._task = asyncio.ensure_future(asyncio.sleep(0))
+        group.join(again)
+        group._heard = SourceReport()
+        await group._hear()
+        await group._write_members()
+        await group._hear()
+        assert again.errors == []
+        end = await follower.latest(GroupOffset())
+        await group._hear()
+        await follower.aclose()
+        assert end.tables["a"].offset.version == 2
+        assert again.errors == []
+        assert again.heards == 1
+
+    with patch("tailerd.spark.group.follower.WAIT_SECONDS", 0.0):
+        asyncio.run(scenario())
+
+
+def test_a_clock_that_is_set_back_makes_nobody_wait_longer_than_the_longest_wait() -> None:
+    async def scenario() -> None:
+        later = Hold(number=1, generation=1, begin=at(1), attempt=1, retry_at=time.time() + 86400)
+        wait = FollowedMember(table("a"), later, asyncio.Event()).seconds_to_retry
+        assert wait is not None
+        assert 29 < wait <= 30
 
     asyncio.run(scenario())
 
