@@ -52,6 +52,8 @@ class Groups:
         self._state = Path(engine.config.state).absolute() / "spark"
         self._assignments = Assignments(self._state)
         self._groups: dict[str, TableGroup] = {}
+        # What groups that do not run have delivered, by the kind of sink that asked.
+        self._told: dict[str, dict[str, int | None]] = {}
         self.placing = asyncio.Lock()
 
     async def place(self, name: str, table: TableConfig) -> tuple[TableGroup, GroupTable] | None:
@@ -73,14 +75,19 @@ class Groups:
             left = self._groups.get(before.group)
             if left is not None and left.is_running:
                 return None
-            folder = self._assignments.folder(before.group)
-            delivered = await asyncio.to_thread(
-                delivered_by, folder, before.group, name, table.sink
-            )
+            told = self._told.setdefault(before.group, {})
+            if kind not in told:
+                folder = self._assignments.folder(before.group)
+                told[kind] = await asyncio.to_thread(
+                    delivered_by, folder, before.group, name, table.sink
+                )
+            delivered = told[kind]
         running = {group: len(found) for group, found in self._groups.items()}
         found = self._assignments.assign(
             name, kind, running, self._most, former=former, delivered=delivered
         )
+        # It goes on now: what it has delivered is not for certain any more.
+        self._told.pop(found.group, None)
         if found.group not in self._groups:
             folder = self._assignments.folder(found.group)
             self._groups[found.group] = TableGroup(self.engine, found.group, folder)

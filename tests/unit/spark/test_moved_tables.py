@@ -12,15 +12,18 @@ from unittest.mock import patch
 import pytest
 
 from tailerd.changefeed.offset import Offset, Version
-from tailerd.config import SinkConfig, TableConfig
+from tailerd.config import Config, SinkConfig, TableConfig
 from tailerd.config.sections import read_sink
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.sharing import former_sharing_key
+from tailerd.spark.engine import SparkEngine
 from tailerd.spark.group.assignments import Assignments, former_kind, group_kind
 from tailerd.spark.group.follower import GroupFollower
 from tailerd.spark.group.group_offset import Entry, GroupOffset
+from tailerd.spark.group.grouped_pipeline import Groups
 from tailerd.spark.group.holds import Hold, write_holds
 from tailerd.spark.group.members import GroupTable, Members
+from tailerd.telemetry import Telemetry
 from tests.tables.builder import TableBuilder
 
 PASSWORD = {
@@ -149,3 +152,47 @@ def test_a_batch_that_is_repeated_has_no_rows_of_a_table_that_is_elsewhere_by_th
 
     with patch("tailerd.spark.group.follower.WAIT_SECONDS", 0.0):
         asyncio.run(scenario())
+
+
+def test_tables_that_leave_a_group_together_ask_its_sink_once_and_wait_while_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def answer(folder: Path, group: str, name: str, sink: SinkConfig) -> int:
+        asked.append(name)
+        return 0
+
+    monkeypatch.setattr("tailerd.spark.group.grouped_pipeline.delivered_by", answer)
+    old, new = kafka(), kafka(compression_type="zstd")
+    tables: Any = {name: {"path": f"/{name}", "sink": new} for name in "abcd"}
+    fields: Any = {"state": str(tmp_path / "state"), "tables": tables}
+    config = Config(**fields)
+    state = tmp_path / "state/spark"
+    for name in "abcd":
+        place(Assignments(state), name, old)
+    folder = Assignments(state).folder(f"{group_kind(old)}-001")
+    one = GroupOffset().next(
+        {name: (at(2), Entry(offset=at(5), generation=1, moved=1)) for name in "abcd"}
+    )
+    log(folder, 0, one, is_done=False)
+
+    async def scenario() -> None:
+        groups = Groups(SparkEngine(config, Telemetry(), once=False), 9)
+        for name in "ab":
+            placed = await groups.place(name, config.tables[name])
+            assert placed is not None
+            assert placed[1].begin == at(5)
+        assert asked == ["a"]
+        # One that stays goes there: what the group has delivered is asked for anew behind that.
+        stays = config.tables["d"].model_copy(update={"sink": old})
+        placed = await groups.place("d", stays)
+        assert placed is not None
+        placed[0]._task = asyncio.ensure_future(asyncio.sleep(60))
+        assert await groups.place("c", config.tables["c"]) is None
+        placed[0]._task.cancel()
+        await asyncio.wait([placed[0]._task])
+        assert await groups.place("c", config.tables["c"]) is not None
+        assert asked == ["a", "c"]
+
+    asyncio.run(scenario())
