@@ -12,6 +12,7 @@ from tailerd.config.notifications import NotificationsConfig
 from tailerd.config.sections import (
     DiscoverConfig,
     Engine,
+    SinkConfig,
     SparkConfig,
     TableConfig,
     bucket_of,
@@ -137,9 +138,19 @@ class Config(BaseSettings):
         for name, table in self.tables.items():
             _check_engine(name, table.engine or self.engine, table)
             check_apart(seen, name, table)
+        self._check_sinks_together()
         for name, group in self.discover.items():
             _check_template(name, group, self.engine)
         return self
+
+    def _check_sinks_together(self) -> None:
+        """Refuse tables on Spark, which may share a query, that would mix there."""
+        kinds: dict[type[SinkConfig], dict[str, SinkConfig]] = {}
+        for name, table in self.tables.items():
+            if (table.engine or self.engine) == "spark":
+                kinds.setdefault(type(table.sink), {})[name] = table.sink
+        for kind, sinks in kinds.items():
+            kind.check_together(sinks)
 
     def _check_state(self) -> None:
         """Refuse Spark's checkpoints in a bucket: Spark would need a file system of its own."""

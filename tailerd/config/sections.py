@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import (
@@ -62,6 +63,17 @@ class SinkConfig(BaseModel):
     def guarantee(self) -> str:
         """Return how often a row may come, in the words of `delivery`."""
         return "at-least-once"
+
+    @classmethod
+    def check_together(cls, sinks: Mapping[str, SinkConfig]) -> None:
+        """Make sure that tables with sinks of this kind do not mix on the Spark engine.
+
+        Args:
+            sinks: All of this kind, by the table's name.
+
+        Raises:
+            ConfigError: Two do.
+        """
 
     def missing_on(self, engine: str) -> str:
         """Return an option that is set and that an engine does not have; empty when it has all."""

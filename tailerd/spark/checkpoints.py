@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,8 +34,8 @@ def logged_batches(checkpoint: Path) -> LoggedBatches:
     )
 
 
-def batch_end(checkpoint: Path, batch_id: int) -> str:
-    """Return the end of a batch as the query's one source gave it, JSON; blocking.
+def batch_end(checkpoint: Path, batch_id: int) -> dict[str, object]:
+    """Return the fields of the end of a batch, as the query's one source gave it; blocking.
 
     Raises:
         OffsetError: The checkpoint is damaged.
@@ -42,9 +43,18 @@ def batch_end(checkpoint: Path, batch_id: int) -> str:
     path = checkpoint / "offsets" / str(batch_id)
     try:
         # A version line, a line about the batch, then one line for each source.
-        return path.read_text(encoding="utf-8").splitlines()[2]
-    except (OSError, UnicodeDecodeError, IndexError) as error:
-        raise OffsetError(f"Spark's checkpoint {path} cannot be read: {error}.") from error
+        fields = json.loads(path.read_text(encoding="utf-8").splitlines()[2])
+    except OSError as error:
+        raise OffsetError(f"Spark's checkpoint {path} cannot be read: {error.strerror}.") from error
+    except (ValueError, IndexError):
+        fields = None
+    if not isinstance(fields, dict):
+        raise OffsetError(
+            f"Spark's checkpoint {path} is cut off, because it was copied in part or the disk"
+            " failed.",
+            hint="Restore the folder from a backup.",
+        )
+    return fields
 
 
 def _newest(folder: Path) -> int | None:

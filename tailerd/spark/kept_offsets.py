@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from tailerd.changefeed.offset import Offset
@@ -9,7 +10,7 @@ from tailerd.config import Config, TableConfig
 from tailerd.errors import ConfigError
 from tailerd.sinks.file_config import FileSinkConfig
 from tailerd.spark.checkpoints import batch_end, logged_batches
-from tailerd.spark.group.assignments import Assignments, group_kind
+from tailerd.spark.group.assignments import Assignments, former_kind, group_kind
 
 
 def shares_query(config: Config, table: TableConfig) -> bool:
@@ -55,7 +56,7 @@ def delivered_until(checkpoint: Path) -> Offset | None:
         OffsetError: The checkpoint cannot be read.
     """
     done = logged_batches(checkpoint).committed
-    return None if done is None else Offset.from_json(batch_end(checkpoint, done))
+    return None if done is None else Offset.from_json(json.dumps(batch_end(checkpoint, done)))
 
 
 def reset_shared(config: Config, name: str, offset: Offset) -> None:
@@ -66,7 +67,8 @@ def reset_shared(config: Config, name: str, offset: Offset) -> None:
     """
     table = config.tables[name]
     assignments = Assignments(spark_folder(config))
-    assignments.assign(name, group_kind(table.sink) or "", {}, config.spark.tables_per_query)
+    kind, most = group_kind(table.sink) or "", config.spark.tables_per_query
+    assignments.assign(name, kind, {}, most, former=former_kind(table.sink))
     assignments.begin_at(name, offset)
 
 

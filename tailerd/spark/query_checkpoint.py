@@ -9,35 +9,51 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from tailerd.changefeed.offset import Offset
 from tailerd.errors import MissingVersionError, OffsetError, TableRecreatedError, TailerdError
 
 _LOG_VERSION = "v1"
-_OTHER_VERSION = re.compile(r"v\d+")
+_ANY_VERSION = re.compile(r"v\d+")
 _NONE = "-"
+_ANEW = "and empty the sink; then the table comes again from where its configuration says."
 _ABOUT_OFFSETS = (OffsetError, TableRecreatedError, MissingVersionError)
 
 
-def check_checkpoint(folder: Path) -> None:
+def check_checkpoint(
+    folder: Path,
+    read_end: Callable[[str], object] = Offset.from_json,
+    anew: str = _ANEW,
+) -> None:
     """Make sure that a query can go on from a checkpoint; one that is not there yet is good.
+
+    Args:
+        folder: The checkpoint.
+        read_end: Reads what the query's source has logged; raises `OffsetError`.
+        anew: What to do besides removing the folder to begin anew, and what happens then.
 
     Raises:
         OffsetError: It is damaged, or not this release's.
     """
     if not folder.exists():
         return
+    begin_anew = f"`rm -r {folder}` {anew}"
     try:
-        _check_metadata(folder)
+        _check_metadata(folder, begin_anew)
         planned, done = _numbers(folder / "offsets"), _numbers(folder / "commits")
         if done and (not planned or done[-1] > planned[-1]):
             raise _damaged(
                 folder,
                 f"commits/{done[-1]} says that a micro-batch is done whose offset is not there",
+                begin_anew,
             )
+        for number in done[-2:]:
+            if not _lines(folder / f"commits/{number}"):
+                raise _damaged(folder, f"commits/{number} is cut off", begin_anew)
         for number in planned[-2:]:
-            _check_offset(folder, f"offsets/{number}")
+            _check_offset(folder, f"offsets/{number}", read_end, begin_anew)
     except OSError as error:
         raise OffsetError(
             f"Spark's checkpoint {folder} cannot be read: {error.strerror}.",
@@ -51,48 +67,54 @@ def with_checkpoint(error: TailerdError, folder: Path) -> TailerdError:
         return error
     return type(error)(
         error.message,
-        hint=f"{error.hint} Spark keeps the offset in {folder}: {_begin_anew(folder)}".strip(),
+        hint=f"{error.hint} Spark keeps the offset in {folder}: `rm -r {folder}` {_ANEW}".strip(),
     )
 
 
-def _check_metadata(folder: Path) -> None:
+def _check_metadata(folder: Path, begin_anew: str) -> None:
     path = folder / "metadata"
     if not path.exists():
         if _numbers(folder / "offsets"):
-            raise _damaged(folder, "metadata, which names the query, is missing")
+            raise _damaged(folder, "metadata, which names the query, is missing", begin_anew)
         return
     try:
         query = json.loads(path.read_text(encoding="utf-8"))["id"]
     except (ValueError, KeyError, TypeError):
         query = ""
     if not query:
-        raise _damaged(folder, "metadata, which names the query, is empty or cut off")
+        what = "metadata, which names the query, is empty or cut off"
+        raise _damaged(folder, what, begin_anew)
 
 
-def _check_offset(folder: Path, name: str) -> None:
+def _check_offset(
+    folder: Path, name: str, read_end: Callable[[str], object], begin_anew: str
+) -> None:
     """Check one file: the log's version, a line about the micro-batch, then one for each source."""
-    try:
-        lines = (folder / name).read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError:
-        lines = []
-    if lines and lines[0] != _LOG_VERSION and _OTHER_VERSION.fullmatch(lines[0]):
+    lines = _lines(folder / name)
+    if lines and lines[0] != _LOG_VERSION:
         # Spark knows whether it reads that.
         return
-    if len(lines) < 3 or lines[0] != _LOG_VERSION:
-        raise _damaged(folder, f"{name} is cut off")
+    if len(lines) < 3:
+        raise _damaged(folder, f"{name} is cut off", begin_anew)
     for line in lines[2:]:
-        if line != _NONE:
-            _check_source(folder, name, line)
+        if line == _NONE:
+            continue
+        try:
+            read_end(line)
+        except OffsetError as error:
+            raise OffsetError(
+                f"Spark's checkpoint {folder} cannot be gone on from: {name} says: {error.message}",
+                hint=f"{error.hint} For a query that means: {begin_anew}".strip(),
+            ) from error
 
 
-def _check_source(folder: Path, name: str, line: str) -> None:
+def _lines(path: Path) -> list[str]:
+    """Return the lines of a log's file; none where it does not begin with a version."""
     try:
-        Offset.from_json(line)
-    except OffsetError as error:
-        raise OffsetError(
-            f"Spark's checkpoint {folder} cannot be gone on from: {name} says: {error.message}",
-            hint=f"{error.hint} For a query that means: {_begin_anew(folder)}".strip(),
-        ) from error
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        return []
+    return lines if lines and _ANY_VERSION.fullmatch(lines[0]) else []
 
 
 def _numbers(folder: Path) -> list[int]:
@@ -100,16 +122,9 @@ def _numbers(folder: Path) -> list[int]:
     return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
 
-def _damaged(folder: Path, what: str) -> OffsetError:
+def _damaged(folder: Path, what: str, begin_anew: str) -> OffsetError:
     return OffsetError(
         f"Spark's checkpoint {folder} is damaged: {what}, because it was copied in part or the"
         " disk failed.",
-        hint=f"Restore the folder from a backup, or begin anew: {_begin_anew(folder)}",
-    )
-
-
-def _begin_anew(folder: Path) -> str:
-    return (
-        f"`rm -r {folder}` and empty the sink; then the table comes again from where its"
-        " configuration says."
+        hint=f"Restore the folder from a backup, or begin anew: {begin_anew}",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import (
@@ -294,6 +295,16 @@ class KafkaSinkConfig(SinkConfig):
         if self.transactional_id is None:
             return ""
         return f"transactional_id {self.transactional_id} at {','.join(self.bootstrap_servers)}"
+
+    @classmethod
+    def check_together(cls, sinks: Mapping[str, SinkConfig]) -> None:
+        """Refuse rows that go to the offsets or dead letters of tables in one transaction."""
+        # It builds on this module.
+        from tailerd.sinks.kafka.sharing import mixed_error, mixed_topics
+
+        kafka = {name: each for name, each in sinks.items() if isinstance(each, cls)}
+        for table, topic in mixed_topics(kafka).items():
+            raise mixed_error(table, topic)
 
     def missing_on(self, engine: str) -> str:
         """Return an option that is set and that an engine does not have."""

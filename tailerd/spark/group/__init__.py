@@ -23,6 +23,8 @@ What users see of it:
 - Files are named `group-<life>-<batch>-<n>.jsonl` and sort in the order of delivery; a repeated
   batch replaces its own. A life ends where a reset or another group begins. What files had before a
   reset stays in them.
+- Another password moves no table; other brokers, users or options of the producer do. It begins in
+  the other group behind what the one before has delivered, exactly once as the sink tells it.
 - The checkpoint of a query of the table's own is carried over when it becomes part of a group, and
-  kept beside as `<table>.before-its-group`; the way back is refused with an error that says so.
+  kept beside as `_<table>.before-its-group`; the way back is refused with an error that says so.
 """

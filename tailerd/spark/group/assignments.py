@@ -9,9 +9,8 @@ number, so that what an old one left in a checkpoint is never taken for the new 
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -19,18 +18,20 @@ from tailerd.changefeed.offset import Offset
 from tailerd.config import SinkConfig
 from tailerd.sinks.file_config import FileSinkConfig
 from tailerd.sinks.kafka.config import KafkaSinkConfig
+from tailerd.sinks.kafka.sharing import former_sharing_key, sharing_key
 from tailerd.spark.checkpoints import batch_end, logged_batches
 from tailerd.spark.group.durable import read_document, write_durably
 from tailerd.spark.group.group_offset import GroupOffset
+from tailerd.spark.group.groups_folder import (
+    assignments_file,
+    group_folder,
+    move_old_groups,
+    set_aside,
+)
 from tailerd.spark.group.holds import read_holds, stands_at
-from tailerd.spark.kafka.grouping import sharing_key
-from tailerd.spark.spark_offset import batch_start, offset_of
+from tailerd.spark.spark_offset import OffsetFields, batch_start, offset_of
 
-GROUPS_FOLDER = "groups"
 CHECKPOINT_FOLDER = "checkpoint"
-
-_FILE = "assignments.json"
-_CARRIED = ".before-its-group"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,20 +42,25 @@ class Assignment:
         group: Name of the group, and of its folder.
         generation: Number of the life.
         begin: Where it begins; None where the configuration says it.
+        kind: What `group_kind` said of its sink last; empty where an older release wrote it.
     """
 
     group: str
     generation: int
     begin: Offset | None
+    kind: str = ""
 
 
 def group_kind(sink: SinkConfig) -> str | None:
     """Return what sinks have in common that can share a query; None: it needs one of its own."""
     if isinstance(sink, FileSinkConfig):
         return "lines" if sink.format == "jsonl" else None
-    if isinstance(sink, KafkaSinkConfig):
-        return f"kafka-{hashlib.sha256(sharing_key(sink).encode()).hexdigest()[:8]}"
-    return None
+    return _kafka_kind(sharing_key(sink)) if isinstance(sink, KafkaSinkConfig) else None
+
+
+def former_kind(sink: SinkConfig) -> str:
+    """Return what older releases took for the kind, which names of their groups begin with."""
+    return _kafka_kind(former_sharing_key(sink)) if isinstance(sink, KafkaSinkConfig) else ""
 
 
 class Assignments:
@@ -64,9 +70,14 @@ class Assignments:
         """Take the folder of Spark's state, `<state>/spark`."""
         self._state = state
 
+    @classmethod
+    def around(cls, folder: Path) -> Assignments:
+        """Return those that a group with this folder is one of."""
+        return cls(folder.parent.parent)
+
     def folder(self, group: str) -> Path:
         """Return the folder of a group."""
-        return self._state / GROUPS_FOLDER / group
+        return group_folder(self._state, group)
 
     def find(self, name: str) -> Assignment | None:
         """Return where a table is; None where it never was in a group.
@@ -85,7 +96,38 @@ class Assignments:
         found = self.find(name)
         return None if found is None else self._stand(name, found)
 
-    def assign(self, name: str, kind: str, running: Mapping[str, int], most: int) -> Assignment:
+    def unfinished(self, name: str, kind: str, former: str = "") -> int | None:
+        """Return the batch with rows of a table that its group has not finished, if it must move.
+
+        While there is one, only the sink can tell from where the table goes on: it may have the
+        batch when Spark does not know that yet.
+
+        Raises:
+            OffsetError, StorageError: A file of the group cannot be read.
+        """
+        every = self._all()
+        found = every.get(name)
+        if found is None or _kind_of(found.group, every) in (kind, former):
+            return None
+        folder = self.folder(found.group)
+        batch_id = logged_batches(folder / CHECKPOINT_FOLDER).unfinished
+        if batch_id is None:
+            return None
+        end = _end(folder, batch_id)
+        entry = end.tables.get(name)
+        is_in = name in end.begins and entry is not None and entry.generation == found.generation
+        return batch_id if is_in else None
+
+    def assign(
+        self,
+        name: str,
+        kind: str,
+        running: Mapping[str, int],
+        most: int,
+        *,
+        former: str = "",
+        delivered: int | None = None,
+    ) -> Assignment:
         """Return the group of a table, which it is put into if it is in none of this kind.
 
         Args:
@@ -93,23 +135,34 @@ class Assignments:
             kind: What `group_kind` says of its sink.
             running: How many tables run in each group now.
             most: How many may.
+            former: What `former_kind` says of it.
+            delivered: The newest batch that the sink of its present group has for certain; None
+                where only Spark's own word counts.
 
         Raises:
             OffsetError, StorageError: A file cannot be read or written.
         """
+        move_old_groups(self._state)
         every = self._all()
         found = every.get(name)
-        if found is not None and _kind_of(found.group) == kind:
+        if found is not None and _kind_of(found.group, every) in (kind, former):
+            if found.kind != kind:
+                # From here on the group is known as of this kind, whatever its name says.
+                found = replace(found, kind=kind)
+                self._write({**every, name: found})
             return found
-        begin = self._carried(name) if found is None else self._stand(name, found)
+        begin = self._carried(name) if found is None else self._stand(name, found, delivered)
+        of_kind = {each.group for each in every.values() if _kind_of(each.group, every) == kind}
         new = Assignment(
-            group=self._with_room(kind, running, most),
+            group=_with_room(kind, of_kind, running, most),
             generation=1 if found is None else found.generation + 1,
             begin=begin,
+            kind=kind,
         )
         self._write({**every, name: new})
         if found is None:
-            self._set_aside(name)
+            # It no longer says where the table is.
+            set_aside(self._state, name)
         return new
 
     def begin_at(self, name: str, offset: Offset) -> None:
@@ -120,21 +173,18 @@ class Assignments:
         """
         every = self._all()
         old = every[name]
-        new = Assignment(group=old.group, generation=old.generation + 1, begin=offset)
+        new = replace(old, generation=old.generation + 1, begin=offset)
         self._write({**every, name: new})
 
-    def _with_room(self, kind: str, running: Mapping[str, int], most: int) -> str:
-        number = 1
-        while running.get(f"{kind}-{number:03}", 0) >= most:
-            number += 1
-        return f"{kind}-{number:03}"
-
-    def _stand(self, name: str, found: Assignment) -> Offset | None:
+    def _stand(self, name: str, found: Assignment, delivered: int | None = None) -> Offset | None:
         folder = self.folder(found.group)
-        done = logged_batches(folder / CHECKPOINT_FOLDER).committed
+        batches = logged_batches(folder / CHECKPOINT_FOLDER)
+        done = batches.committed
+        if delivered is not None and batches.logged is not None and delivered >= batches.logged:
+            done = batches.logged
         if done is None:
             return found.begin
-        end = GroupOffset.from_json(batch_end(folder / CHECKPOINT_FOLDER, done))
+        end = _end(folder, done)
         entry = end.tables.get(name)
         if entry is None or entry.generation != found.generation:
             return found.begin
@@ -145,20 +195,13 @@ class Assignments:
         checkpoint = self._state / name
         batches = logged_batches(checkpoint)
         if batches.committed is not None:
-            return offset_of(json.loads(batch_end(checkpoint, batches.committed)))
+            return offset_of(_own_end(checkpoint, batches.committed))
         if batches.logged is not None:
-            end = json.loads(batch_end(checkpoint, batches.logged))
-            return batch_start({"is_initial": True}, end)
+            return batch_start({"is_initial": True}, _own_end(checkpoint, batches.logged))
         return None
 
-    def _set_aside(self, name: str) -> None:
-        """Keep the old checkpoint under another name: it no longer says where the table is."""
-        old = self._state / name
-        if old.is_dir():
-            old.replace(old.with_name(f"{name}{_CARRIED}"))
-
     def _all(self) -> dict[str, Assignment]:
-        document = read_document(self._state / GROUPS_FOLDER / _FILE)
+        document = read_document(assignments_file(self._state))
         return {
             name: _assignment(cast("Mapping[str, object]", each)) for name, each in document.items()
         }
@@ -169,10 +212,11 @@ class Assignments:
                 "group": each.group,
                 "generation": each.generation,
                 "begin": None if each.begin is None else each.begin.to_json(),
+                "kind": each.kind,
             }
             for name, each in assignments.items()
         }
-        write_durably(self._state / GROUPS_FOLDER / _FILE, document)
+        write_durably(assignments_file(self._state), document)
 
 
 def unfinished_batch(state: Path, name: str) -> int | None:
@@ -180,8 +224,32 @@ def unfinished_batch(state: Path, name: str) -> int | None:
     return logged_batches(state / name).unfinished
 
 
-def _kind_of(group: str) -> str:
-    return group.rpartition("-")[0]
+def _kafka_kind(key: str) -> str:
+    return f"kafka-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
+
+
+def _kind_of(group: str, every: Mapping[str, Assignment]) -> str:
+    """Return the kind of a group: what its tables say, else its name, which may be a former one."""
+    kinds = (each.kind for each in every.values() if each.group == group and each.kind)
+    return next(kinds, group.rpartition("-")[0])
+
+
+def _with_room(kind: str, known: Iterable[str], running: Mapping[str, int], most: int) -> str:
+    for group in sorted(known):
+        if running.get(group, 0) < most:
+            return group
+    number = 1
+    while running.get(f"{kind}-{number:03}", 0) >= most:
+        number += 1
+    return f"{kind}-{number:03}"
+
+
+def _end(folder: Path, batch_id: int) -> GroupOffset:
+    return GroupOffset.of(batch_end(folder / CHECKPOINT_FOLDER, batch_id))
+
+
+def _own_end(checkpoint: Path, batch_id: int) -> OffsetFields:
+    return cast("OffsetFields", batch_end(checkpoint, batch_id))
 
 
 def _assignment(fields: Mapping[str, object]) -> Assignment:
@@ -190,4 +258,5 @@ def _assignment(fields: Mapping[str, object]) -> Assignment:
         group=str(fields["group"]),
         generation=cast(int, fields["generation"]),
         begin=Offset.from_json(begin) if isinstance(begin, str) else None,
+        kind=str(fields.get("kind", "")),
     )

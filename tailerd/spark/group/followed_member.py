@@ -73,7 +73,8 @@ class FollowedMember:
         self._source: DeltaChangeSource | None = None
         self._attempt = hold.attempt if hold is not None else 0
         wait = 0.0 if hold is None else max(0.0, hold.retry_at - time.time())
-        self._retry_at = time.monotonic() + wait
+        # The clock may have been set back since; no wait is longer than the longest.
+        self._retry_at = time.monotonic() + min(wait, Backoff().max_seconds)
         self._is_more = True
         self._final: Offset | None = None
 

@@ -22,6 +22,7 @@ from tailerd.config.sections import is_in_bucket
 from tailerd.delta.protocol.log_path import LOG_FOLDER
 from tailerd.errors import BugError, TailerdError
 from tailerd.spark.change_range import tasks_between
+from tailerd.spark.group.assignments import Assignments
 from tailerd.spark.group.followed_member import FollowedMember, Step
 from tailerd.spark.group.group_offset import Entry, GroupOffset
 from tailerd.spark.group.holds import read_holds
@@ -185,9 +186,15 @@ class GroupFollower:
         return hold is not None and hold.counts(end.tables[name])
 
     def _is_past(self, name: str, end: GroupOffset) -> bool:
-        """Tell whether the table has begun another life, before the batch was done."""
-        table = self._tables.get(name)
-        return table is not None and table.member.generation > end.tables[name].generation
+        """Tell whether the table has begun another life, before the batch was done.
+
+        That life may be in another group, which begins where this one had delivered it up to.
+        """
+        table, generation = self._tables.get(name), end.tables[name].generation
+        if table is not None and not table.member.is_leaving:
+            return table.member.generation > generation
+        found = Assignments.around(self._folder).find(name)
+        return found is not None and found.generation > generation
 
     async def _rows(self, name: str, end: GroupOffset, step: Step | None) -> TableRows:
         table = self._tables.get(name)

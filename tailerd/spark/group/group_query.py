@@ -14,6 +14,7 @@ from tailerd.sinks.file_config import FileSinkConfig
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.spark.group.assignments import CHECKPOINT_FOLDER
 from tailerd.spark.group.deliveries import RecordSink
+from tailerd.spark.group.group_offset import GroupOffset
 from tailerd.spark.group.lines_sink import LinesFolder, LinesSink
 from tailerd.spark.group.members import GroupTable
 from tailerd.spark.group.records_source import (
@@ -22,8 +23,15 @@ from tailerd.spark.group.records_source import (
     RECORDS_FORMAT,
     RecordsDataSource,
 )
+from tailerd.spark.kafka.writer_name import writer_name
+from tailerd.spark.query_checkpoint import check_checkpoint
 from tailerd.spark.query_errors import error_of
 from tailerd.telemetry import Telemetry
+
+_ANEW = (
+    "and empty the sinks of its tables; then they come again from where they began in the group, or"
+    " from where their configuration says."
+)
 
 Tables = Callable[[], Mapping[str, GroupTable]]
 """Says which tables a batch may have rows of."""
@@ -54,6 +62,8 @@ def start_group_query(
     def write(records: DataFrame, batch_id: int) -> None:
         sink.write(records, batch_id)
 
+    checkpoint = folder / CHECKPOINT_FOLDER
+    check_checkpoint(checkpoint, GroupOffset.from_json, _ANEW)
     sink.recover()
     spark.dataSource.register(RecordsDataSource)
     try:
@@ -62,14 +72,18 @@ def start_group_query(
             options[HINTS_OPTION] = str(hints)
         records = spark.readStream.format(RECORDS_FORMAT).options(**options).load()
         writer = records.writeStream.foreachBatch(write).queryName(name)
-        writer = writer.option("checkpointLocation", str(folder / CHECKPOINT_FOLDER))
+        writer = writer.option("checkpointLocation", str(checkpoint))
         return (writer.trigger(availableNow=True) if once else writer).start()
     except PySparkException as error:
         raise error_of(str(error)) from error
 
 
 def group_sink(name: str, folder: Path, tables: Tables, telemetry: Telemetry) -> RecordSink:
-    """Return the sink of a group, which tells of deliveries; there is at least one table."""
+    """Return the sink of a group, which tells of deliveries; there is at least one table.
+
+    Raises:
+        OffsetError, StorageError: A file of the group cannot be read or written.
+    """
     kinds = {table.config.sink.kind for table in tables().values()}
     if kinds == {"file"}:
         return _Told(LinesSink(lambda: _folders(tables())), "file", telemetry)
@@ -77,7 +91,8 @@ def group_sink(name: str, folder: Path, tables: Tables, telemetry: Telemetry) ->
     from tailerd.spark.kafka.group_sink import KafkaGroupSink
 
     checkpoint = folder / CHECKPOINT_FOLDER
-    kafka = KafkaGroupSink(lambda: _topics(tables()), checkpoint, name, telemetry)
+    writer = writer_name(folder, name, checkpoint)
+    kafka = KafkaGroupSink(lambda: kafka_sections(tables()), checkpoint, writer, telemetry)
     return _Told(kafka, "kafka", telemetry)
 
 
@@ -114,9 +129,14 @@ def _folders(tables: Mapping[str, GroupTable]) -> dict[str, LinesFolder]:
     }
 
 
-def _topics(tables: Mapping[str, GroupTable]) -> dict[str, KafkaSinkConfig]:
-    """Return the sections; tables that were read from a file get the producer of those here."""
+def kafka_sections(tables: Mapping[str, GroupTable]) -> dict[str, KafkaSinkConfig]:
+    """Return the sections of tables into Kafka, all with one producer: one writes for them all.
+
+    Tables that were read from a file have none, those of this process do, also while they leave;
+    what a running one says is newer.
+    """
     given = {name: table.kafka for name, table in tables.items() if table.kafka is not None}
-    running = [sink for name, sink in given.items() if not tables[name].is_leaving]
-    producer = running[0].producer if running else {}
+    last = sorted(given, key=lambda name: not tables[name].is_leaving)
+    producers = [given[name].producer for name in last if given[name].producer]
+    producer = producers[-1] if producers else {}
     return {name: sink.model_copy(update={"producer": producer}) for name, sink in given.items()}

@@ -3,27 +3,42 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import random
 from pathlib import Path
 
+from tailerd.backoff import Backoff
 from tailerd.changefeed.offset import Offset
 from tailerd.config import TableConfig
-from tailerd.errors import OffsetError, TailerdError
+from tailerd.errors import OffsetError, SinkError, TailerdError
 from tailerd.sinks.file_config import FileSinkConfig
 from tailerd.spark.engine import SparkEngine
 from tailerd.spark.file_writer import batch_prefix
-from tailerd.spark.group.assignments import Assignments, group_kind, unfinished_batch
+from tailerd.spark.group.assignments import (
+    Assignments,
+    former_kind,
+    group_kind,
+    unfinished_batch,
+)
 from tailerd.spark.group.group_offset import GroupOffset
 from tailerd.spark.group.members import GroupTable
+from tailerd.spark.group.old_group import delivered_by
 from tailerd.spark.group.report import SourceReport, Standing, Trouble
 from tailerd.spark.group.table_group import TableGroup
 from tailerd.spark.progress import ENGINE, begins_at
+from tailerd.spark.query_run import first_of
 from tailerd.telemetry import events
 
 _ATTEMPTS_ONCE = 5
+_LOOK_SECONDS = 0.25
 
 
 class Groups:
-    """The groups of one state folder, made as tables need them."""
+    """The groups of one state folder, made as tables need them.
+
+    Attributes:
+        placing: Held from a table's `place` to its `join`: no group starts in between.
+    """
 
     def __init__(self, engine: SparkEngine, most: int) -> None:
         """Prepare.
@@ -38,18 +53,42 @@ class Groups:
         self._state = Path(engine.config.state).absolute() / "spark"
         self._assignments = Assignments(self._state)
         self._groups: dict[str, TableGroup] = {}
+        # What groups that do not run have delivered, by the kind of sink that asked.
+        self._told: dict[str, dict[str, int | None]] = {}
+        self.placing = asyncio.Lock()
 
-    def place(self, name: str, table: TableConfig) -> tuple[TableGroup, GroupTable]:
-        """Return the group of a table, and the table as its group knows it; blocking, short.
+    async def place(self, name: str, table: TableConfig) -> tuple[TableGroup, GroupTable] | None:
+        """Return the group of a table, and the table as its group knows it.
+
+        Returns:
+            None while the group that it leaves is about to finish a batch with its rows.
 
         Raises:
             OffsetError, StorageError: The state folder cannot be read or written.
+            SinkError: What the group that it leaves has delivered cannot be told now.
         """
-        kind = group_kind(table.sink) or ""
-        if self._assignments.find(name) is None:
+        kind, former = group_kind(table.sink) or "", former_kind(table.sink)
+        before = self._assignments.find(name)
+        delivered: int | None = None
+        if before is None:
             _remove_unfinished(self._state, name, table)
+        elif self._assignments.unfinished(name, kind, former) is not None:
+            left = self._groups.get(before.group)
+            if left is not None and left.is_running:
+                return None
+            told = self._told.setdefault(before.group, {})
+            if kind not in told:
+                folder = self._assignments.folder(before.group)
+                told[kind] = await asyncio.to_thread(
+                    delivered_by, folder, before.group, name, table.sink
+                )
+            delivered = told[kind]
         running = {group: len(found) for group, found in self._groups.items()}
-        found = self._assignments.assign(name, kind, running, self._most)
+        found = self._assignments.assign(
+            name, kind, running, self._most, former=former, delivered=delivered
+        )
+        # It goes on now: what it has delivered is not for certain any more.
+        self._told.pop(found.group, None)
         if found.group not in self._groups:
             folder = self._assignments.folder(found.group)
             self._groups[found.group] = TableGroup(self.engine, found.group, folder)
@@ -128,9 +167,9 @@ class GroupedPipeline:
         )
 
     async def _take_part(self) -> None:
-        group, self.table = self._groups.place(self.table.name, self.table.config)
-        self._tell_begin()
-        group.join(self)
+        group = await self._enter()
+        if group is None:
+            return
         try:
             waits = [asyncio.ensure_future(each.wait()) for each in (self._stop, self._ended)]
             try:
@@ -142,6 +181,28 @@ class GroupedPipeline:
                 await group.leave(self)
         finally:
             group.drop(self)
+
+    async def _enter(self) -> TableGroup | None:
+        """Join the group; None when asked to stop before that was possible."""
+        attempt = 0
+        while not self._stop.is_set():
+            try:
+                async with self._groups.placing:
+                    placed = await self._groups.place(self.table.name, self.table.config)
+                    if placed is not None:
+                        group, self.table = placed
+                        self._tell_begin()
+                        group.join(self)
+                        return group
+                wait = _LOOK_SECONDS
+            except SinkError as error:
+                if not error.retryable or attempt >= (self.max_attempts or math.inf):
+                    raise
+                wait = Backoff().wait_seconds(attempt, random.Random())
+                attempt += 1
+                self.retries(error, attempt, wait)
+            await first_of(self._stop, seconds=wait)
+        return None
 
     def _tell_begin(self) -> None:
         try:

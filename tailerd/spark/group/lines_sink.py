@@ -13,6 +13,7 @@ import os
 import pickle
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -106,20 +107,26 @@ class LinesSink:
 
 def _publish(table: str, folder: LinesFolder, names: Iterable[str], batch_id: int) -> None:
     path, prefix = Path(folder.path), folder.prefix(batch_id)
-    published = set()
+    changed = set()
     try:
         for number, name in enumerate(names):
             final = f"{prefix}{number:05}.jsonl"
             (path / name).replace(path / final)
-            published.add(final)
-        # An earlier try of this batch may have had more files, and killed tasks left theirs.
-        for left in (*path.glob(f"{prefix}*"), *path.glob(_TEMPORARY.format("*"))):
-            if left.name not in published:
+            changed.add(final)
+        # An earlier try of this batch may have had more files.
+        for left in path.glob(f"{prefix}*"):
+            if left.name not in changed:
                 left.unlink(missing_ok=True)
-        if path.is_dir():
+                changed.add(left.name)
+        if changed:
             sync_folder(path)
     except OSError as error:
         raise marked(_unwritable(path, error), table) from error
+    # What killed tasks left is in nobody's way: a folder that the batch has no rows for, and that
+    # may not be written now, must not keep the other tables waiting.
+    with suppress(OSError):
+        for left in path.glob(_TEMPORARY.format("*")):
+            left.unlink(missing_ok=True)
 
 
 def _task(folders: Folders) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -134,13 +141,11 @@ def _task(folders: Folders) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.
                 name = piece.table
                 if name not in written:
                     written[name] = _TableFiles(folders[name])
-                try:
+                with _blaming(name, folders[name]):
                     written[name].write(piece)
-                except OSError as error:
-                    path = Path(folders[name].path)
-                    raise marked(_unwritable(path, error), name) from error
-            for files in written.values():
-                files.close()
+            for name, files in written.items():
+                with _blaming(name, folders[name]):
+                    files.close()
         except BaseException:
             for files in written.values():
                 files.remove()
@@ -153,6 +158,15 @@ def _task(folders: Folders) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.
         yield pa.record_batch({"answer": pa.array([pickle.dumps(answer)], pa.binary())})
 
     return write
+
+
+@contextmanager
+def _blaming(table: str, folder: LinesFolder) -> Iterator[None]:
+    """Mark what is wrong with a table's folder as its."""
+    try:
+        yield
+    except OSError as error:
+        raise marked(_unwritable(Path(folder.path), error), table) from error
 
 
 class _TableFiles:
@@ -194,11 +208,14 @@ class _TableFiles:
                 os.fsync(file.fileno())
 
     def remove(self) -> None:
+        """Take back what can be; why the task failed is told already."""
         file, self._file = self._file, None
-        if file is not None:
-            file.close()
+        with suppress(OSError):
+            if file is not None:
+                file.close()
         for name in self.names:
-            (self._folder / name).unlink(missing_ok=True)
+            with suppress(OSError):
+                (self._folder / name).unlink(missing_ok=True)
 
 
 def _joined(lines: pa.Array) -> memoryview:

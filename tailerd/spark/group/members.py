@@ -6,15 +6,19 @@ runs that another number decided about.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
+
+from pydantic import ValidationError
 
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset
 from tailerd.config import TableConfig
+from tailerd.config.explain import explain
 from tailerd.config.sections import read_sink
+from tailerd.errors import ConfigError, OffsetError
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.spark.group.durable import read_document, write_durably
 
@@ -33,6 +37,8 @@ class GroupTable:
         generation: Which life of the table in this group this is.
         begin: Where this life begins; None where the section says it.
         is_leaving: It is planned no more, but a batch that Spark repeats may still have its rows.
+        joined: The first number of the file that names it since it joined last: what was wrong with
+            it before is nothing to go by.
     """
 
     name: str
@@ -40,6 +46,7 @@ class GroupTable:
     generation: int = 1
     begin: Offset | None = None
     is_leaving: bool = False
+    joined: int = 0
 
     @property
     def limit(self) -> ReadLimit:
@@ -60,10 +67,17 @@ class GroupTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Members:
-    """The content of the file; `number` tells one from the next."""
+    """The content of the file.
+
+    Attributes:
+        number: Tells one from the next.
+        tables: Those that this release can read.
+        unreadable: The others, and why; nothing is lost by that unless a batch has their rows.
+    """
 
     number: int = 0
     tables: tuple[GroupTable, ...] = ()
+    unreadable: Mapping[str, ConfigError] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
         """Replace the file; blocking.
@@ -81,14 +95,24 @@ class Members:
         Raises:
             OffsetError: It is damaged.
             StorageError: It cannot be read.
-            ConfigError: A section in it does not fit this release.
         """
-        document = read_document(folder / MEMBERS_FILE)
-        tables = cast("Iterable[dict[str, object]]", document.get("tables", ()))
-        return cls(
-            number=cast(int, document.get("number", 0)),
-            tables=tuple(_table(each) for each in tables),
-        )
+        path = folder / MEMBERS_FILE
+        document = read_document(path)
+        tables: list[GroupTable] = []
+        unreadable: dict[str, ConfigError] = {}
+        try:
+            for each in cast("Iterable[dict[str, object]]", document.get("tables", ())):
+                name = str(each["name"])
+                try:
+                    tables.append(_table(each))
+                except (ValidationError, ConfigError) as error:
+                    unreadable[name] = _unreadable(name, path, error)
+            number = int(str(document.get("number", 0)))
+        except (KeyError, TypeError, ValueError) as error:
+            raise OffsetError(
+                f"{path} is damaged: {error!r}.", hint="Restore the state folder from a copy."
+            ) from error
+        return cls(number=number, tables=tuple(tables), unreadable=unreadable)
 
 
 def _fields(table: GroupTable) -> dict[str, object]:
@@ -107,7 +131,16 @@ def _fields(table: GroupTable) -> dict[str, object]:
         "generation": table.generation,
         "begin": None if table.begin is None else table.begin.to_json(),
         "is_leaving": table.is_leaving,
+        "joined": table.joined,
     }
+
+
+def _unreadable(name: str, path: Path, error: ValidationError | ConfigError) -> ConfigError:
+    why = explain(error, TableConfig) if isinstance(error, ValidationError) else error.message
+    return ConfigError(
+        f"The section of {name} in {path} does not fit this release: {why}",
+        hint=f"Run the release that wrote it, or let {name} run again until its batch is done.",
+    )
 
 
 def _table(fields: dict[str, object]) -> GroupTable:
@@ -120,4 +153,5 @@ def _table(fields: dict[str, object]) -> GroupTable:
         generation=cast(int, fields["generation"]),
         begin=Offset.from_json(begin) if isinstance(begin, str) else None,
         is_leaving=bool(fields["is_leaving"]),
+        joined=int(str(fields.get("joined", 0))),
     )

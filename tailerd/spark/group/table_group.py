@@ -8,10 +8,10 @@ batches only. The query ends with the last table.
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -77,6 +77,7 @@ class TableGroup:
         self._checkpoint = folder / CHECKPOINT_FOLDER
         self._loop = asyncio.get_running_loop()
         self._runners: dict[str, GroupedRunner] = {}
+        self._joined: dict[str, int] = {}
         self._leaving: dict[str, tuple[GroupTable, int]] = {}
         self._left: dict[str, asyncio.Event] = {}
         self._number = 0
@@ -88,6 +89,7 @@ class TableGroup:
         self._holds: dict[str, Hold] = {}
         self._sinks: Mapping[str, GroupTable] = {}
         self._heard = SourceReport()
+        self._writing: asyncio.Task[None] | None = None
         self._attempt = 0
         self._last_end = ""
 
@@ -95,10 +97,16 @@ class TableGroup:
         """Return how many tables are in it."""
         return len(self._runners)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether its query runs, or will run again."""
+        return self._task is not None and not self._task.done()
+
     def join(self, runner: GroupedRunner) -> None:
         """Let a table take part from the next batch on."""
         name = runner.table.name
         self._runners[name] = runner
+        self._joined.pop(name, None)
         self._leaving.pop(name, None)
         self._emptied.clear()
         self._changed.set()
@@ -143,7 +151,7 @@ class TableGroup:
     async def _run(self) -> None:
         """Keep the query alive while there are tables."""
         try:
-            await asyncio.to_thread(self._load)
+            await self._load()
             # Whoever starts with this one is part of the first batch.
             await asyncio.sleep(_GATHER_SECONDS)
             while self._runners:
@@ -163,14 +171,24 @@ class TableGroup:
             )
             self._end(said)
 
-    def _load(self) -> None:
-        members = Members.read(self._folder)
-        self._holds = read_holds(self._folder)
-        self._number = members.number
+    async def _load(self) -> None:
+        members, self._holds, batch = await asyncio.to_thread(self._read)
+        # From here on nothing joins or leaves in between.
+        self._number = max(self._number, members.number)
         # A batch that Spark repeats may have rows of tables that nobody runs now.
-        for table in members.tables:
-            if table.name not in self._runners:
-                self._leaving[table.name] = table.leaving(), self._number + 1
+        found = {table.name: table.leaving() for table in members.tables}
+        left = {**found, **{name: table for name, (table, _) in self._leaving.items()}}
+        self._leaving = {
+            name: (table, self._number + 1)
+            for name, table in left.items()
+            if name not in self._runners
+        }
+        for name, error in members.unreadable.items():
+            if name not in self._runners and batch is not None and name in batch.begins:
+                raise error
+
+    def _read(self) -> tuple[Members, dict[str, Hold], GroupOffset | None]:
+        return Members.read(self._folder), read_holds(self._folder), self._unfinished()
 
     def _end(self, error: TailerdError | None) -> None:
         runners, self._runners = self._runners, {}
@@ -227,14 +245,21 @@ class TableGroup:
             await self._hear()
 
     async def _write_members(self) -> None:
+        if self._writing is not None:
+            # Of whoever was cancelled meanwhile: two at once would write one draft.
+            await asyncio.wait([self._writing])
         self._changed.clear()
         self._number += 1
-        staying = [runner.table for runner in self._runners.values()]
+        staying = [
+            replace(runner.table, joined=self._joined.setdefault(name, self._number))
+            for name, runner in self._runners.items()
+        ]
         leaving = [table for table, _ in self._leaving.values()]
         members = Members(number=self._number, tables=(*staying, *leaving))
         # Whoever is in a batch that runs, or is repeated, is among them until that is done.
         self._sinks = {table.name: table for table in members.tables}
-        await asyncio.to_thread(members.write, self._folder)
+        self._writing = asyncio.ensure_future(asyncio.to_thread(members.write, self._folder))
+        await asyncio.shield(self._writing)
 
     async def _hear(self) -> None:
         report = await asyncio.to_thread(SourceReport.read, self._folder)
@@ -250,6 +275,9 @@ class TableGroup:
                 if (left := self._left.pop(name, None)) is not None:
                     left.set()
         for name, runner in list(self._runners.items()):
+            if report.members < self._joined.get(name, self._number + 1):
+                # It is about the time before the table joined, perhaps again.
+                continue
             runner.heard(report)
             trouble = report.troubles.get(name)
             if trouble is not None and trouble.wait_seconds is None:
@@ -268,7 +296,7 @@ class TableGroup:
             return
         self._last_end = report.end
         self._attempt = 0
-        end = GroupOffset.of(json.loads(report.end))
+        end = GroupOffset.from_json(report.end)
         for name in end.begins:
             runner, hold = self._runners.get(name), self._holds.get(name)
             entry = end.tables[name]
@@ -282,13 +310,14 @@ class TableGroup:
         """Hold a table back from the batch that it made fail; False if it is nobody's fault."""
         found = unmarked(failure)
         batch = await asyncio.to_thread(self._unfinished)
-        if found is None or batch is None or found[0] not in batch.begins:
+        if found is None:
             return False
         name, error = found
         runner, before = self._runners.get(name), self._holds.get(name)
-        if before is not None and before.counts(batch.tables[name]):
-            # It is in this batch no more: something else of it fails.
-            return False
+        is_in = batch is not None and name in batch.begins
+        if batch is None or not is_in or (before and before.counts(batch.tables[name])):
+            # It has no rows in this batch, or no more: something else of it fails.
+            return self._stop_alone(runner, error)
         attempt = 1 + (
             before.attempt if before is not None and before.begin == batch.begins[name] else 0
         )
@@ -305,11 +334,18 @@ class TableGroup:
             self._fail(runner, error)
         return True
 
+    def _stop_alone(self, runner: GroupedRunner | None, error: TailerdError) -> bool:
+        """Take out a table whose error does not pass; False if the others have to wait for it."""
+        if runner is None or error.retryable:
+            return False
+        self._fail(runner, error)
+        return True
+
     def _unfinished(self) -> GroupOffset | None:
         batch_id = logged_batches(self._checkpoint).unfinished
         if batch_id is None:
             return None
-        return GroupOffset.of(json.loads(batch_end(self._checkpoint, batch_id)))
+        return GroupOffset.of(batch_end(self._checkpoint, batch_id))
 
     async def _wait_or_give_up(self, failure: TailerdError) -> None:
         runners: Iterable[GroupedRunner] = list(self._runners.values())

@@ -13,6 +13,11 @@ _NAME = "tailerd-kafka.json"
 """In the checkpoint's folder, so that it goes with it. Spark takes no notice of it."""
 
 
+def has_identity(checkpoint: Path) -> bool:
+    """Tell whether batches of a checkpoint may have been delivered exactly once."""
+    return (checkpoint / _NAME).exists()
+
+
 def checkpoint_identity(checkpoint: Path) -> str:
     """Return the identity of a checkpoint; a new one is given it, durably.
 

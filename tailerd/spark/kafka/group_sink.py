@@ -71,11 +71,12 @@ class KafkaGroupSink:
             sinks: Asked at every micro-batch for the section of each table it may have rows of,
                 by the configured name; all, and always, with one `sharing_key`.
             checkpoint: Folder of the query's checkpoint, of this machine.
-            group: Name of the query, the same in every run.
+            group: What brokers know the query as, the same in every run (`writer_name`).
             telemetry: Hears of dead letters.
         """
         self._ask_sinks = sinks
         self._sinks: Sinks = {}
+        self._faults: Mapping[str, ConfigError] = {}
         self._checkpoint = checkpoint
         self._group = group
         self._telemetry = telemetry or Telemetry()
@@ -175,6 +176,7 @@ class KafkaGroupSink:
         transaction = None if session is None else session.begin()
         task = WriteTask(
             sinks=self._sinks,
+            faults=self._faults,
             facts=topics.known,
             group=self._group,
             batch_id=batch_id,
@@ -205,7 +207,10 @@ class KafkaGroupSink:
         if records.rdd.getNumPartitions() <= 1:
             return records
         placement = Placement(
-            sinks=self._sinks, facts=self._brokers.topics.known, batch_id=batch_id
+            sinks=self._sinks,
+            faults=self._faults,
+            facts=self._brokers.topics.known,
+            batch_id=batch_id,
         )
         return placed(records, placement, tasks)
 
@@ -215,11 +220,13 @@ class KafkaGroupSink:
         config = next(iter(sinks.values()), None)
         if config is None or sinks == self._sinks:
             return config
-        check_group(sinks)
+        self._faults = check_group(sinks)
         brokers = self._at(config)
         wanted: dict[str, NewTopic | None] = {}
         for table, section in sinks.items():
-            wanted |= wanted_topics(section, table)
+            # A topic of theirs is not made by whoever comes first.
+            if table not in self._faults:
+                wanted |= wanted_topics(section, table)
         # One look at all topics is fast. Where one of them is wrong, the task that has rows for it
         # finds out whose it is, and the tables beside it go on.
         with suppress(ConfigError, SinkRefusedError):

@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from tailerd.changefeed.change_batch import COMMIT_VERSION
+from tailerd.errors import ConfigError
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import Connection
 from tailerd.sinks.kafka.topics import TopicFacts, Topics
@@ -33,11 +34,13 @@ class Placement:
 
     Attributes:
         sinks: The section of each table.
+        faults: Tables whose records cannot be written, and why.
         facts: Topics that are known; about others brokers are asked.
         batch_id: Spark's number of the micro-batch.
     """
 
     sinks: Mapping[str, KafkaSinkConfig]
+    faults: Mapping[str, ConfigError]
     facts: tuple[TopicFacts, ...]
     batch_id: int
     _shapes: TopicShapes | None = field(default=None, init=False)
@@ -46,7 +49,8 @@ class Placement:
         """Cut the pieces of a task, so that the records of each go to one partition.
 
         Raises:
-            ConfigError: A partition is named that the topic does not have.
+            ConfigError: A partition is named that the topic does not have, or a table cannot be
+                written at all.
             SinkError: Brokers were asked about a topic, and it cannot be written.
         """
         partitioner = Partitioner(batch_id=self.batch_id)
@@ -68,7 +72,7 @@ class Placement:
         if self._shapes is None:
             topics = Topics(Connection(next(iter(self.sinks.values()))))
             topics.learn(self.facts)
-            self._shapes = TopicShapes(self.sinks, topics)
+            self._shapes = TopicShapes(self.sinks, topics, self.faults)
         return self._shapes
 
 

@@ -14,6 +14,7 @@ from pyspark import TaskContext
 from tailerd.encoding.record_batch import OversizeRecord
 from tailerd.errors import (
     BugError,
+    ConfigError,
     EngineError,
     SinkRefusedError,
     TailerdError,
@@ -68,6 +69,7 @@ class WriteTask:
 
     Attributes:
         sinks: The section of each table.
+        faults: Tables whose records cannot be written, and why.
         facts: Topics that the driver knows.
         group: Name of the query.
         batch_id: Spark's number of the micro-batch.
@@ -75,6 +77,7 @@ class WriteTask:
     """
 
     sinks: Mapping[str, KafkaSinkConfig]
+    faults: Mapping[str, ConfigError]
     facts: tuple[TopicFacts, ...]
     group: str
     batch_id: int
@@ -121,7 +124,7 @@ class _Writing:
         self._tables: dict[str, Tally] = {}
         self._letters: list[Outgoing] = []
         self._letter_bytes = 0
-        self._shapes = TopicShapes(task.sinks, opened.topics)
+        self._shapes = TopicShapes(task.sinks, opened.topics, task.faults)
         timeout_ms = opened.connection.number("delivery_timeout_ms", DEFAULT_DELIVERY_TIMEOUT_MS)
         self._acknowledgements = Acknowledgements(
             max_bytes=next(iter(task.sinks.values())).max_in_flight_bytes,

@@ -104,5 +104,5 @@ def _config(folder: Path, follows: dict[str, Followed], endpoint: str) -> Path:
 
 def _kill_source(state: Path) -> None:
     """Kill the process on the driver that follows the group's tables."""
-    [report] = state.glob("spark/groups/*/report.json")
+    [report] = state.glob("spark/_groups/*/report.json")
     os.kill(json.loads(report.read_text())["pid"], signal.SIGKILL)

@@ -145,7 +145,7 @@ def test_a_repeated_batch_replaces_its_own_files_whoever_is_still_there(
         await run_to_heads(spark, config)
         before = {name: lines(tmp_path, name) for name in tables}
         # As if the driver had died before Spark's note, in the middle of giving names.
-        state = tmp_path / "state/spark/groups/lines-001/checkpoint"
+        state = tmp_path / "state/spark/_groups/lines-001/checkpoint"
         (state / "commits/1").unlink()
         (state / "commits/.1.crc").unlink()
         last = sorted((tmp_path / "out/t0").glob("*.jsonl"))[-1]

@@ -26,6 +26,7 @@ from tailerd.errors import (
 )
 from tailerd.spark.arrow_functions import BATCH_BYTES, map_batches
 from tailerd.spark.group import record_partitions
+from tailerd.spark.group.old_group import delivered_by
 from tailerd.spark.group.record_partitions import TableRows, pack_tables, read_records
 from tailerd.spark.kafka import group_sink
 from tailerd.spark.kafka.batch_transaction import BatchTransaction
@@ -198,6 +199,27 @@ def test_a_repeated_batch_comes_once_exactly_once_and_twice_at_least_once(
         again.close()
 
         assert len(group.records()) == 10 * times + 1
+
+
+def test_a_table_that_leaves_a_group_hears_what_that_has_delivered(
+    spark: SparkSession, kafka_broker: Broker, topics: Topics, tmp_path: Path
+) -> None:
+    topic = topics.create()
+    group = Group(kafka_broker, tmp_path / "checkpoint", topic, delivery="exactly-once")
+    name, now = f"g-{topic}", config(kafka_broker.plain, topic, delivery="exactly-once")
+    assert delivered_by(tmp_path, name, "orders", now) is None
+    group.sink.recover()
+    assert delivered_by(tmp_path, name, "orders", now) is None
+    group.sink = group.another()
+    group.sink.recover()
+    group.sink.write(Rows().add(1, [1], topic=topic).frame(spark), 0)
+    # Its process ends here, without a word to Spark or to brokers.
+    told = now.model_copy(update={"producer": {"compression_type": "zstd"}})
+    assert delivered_by(tmp_path, name, "orders", told) == 0
+    assert delivered_by(tmp_path, name, "orders", config(kafka_broker.plain, topic)) is None
+    with started(Group(kafka_broker, tmp_path / "checkpoint", topic, delivery="exactly-once")) as s:
+        s.write(Rows().add(1, [1], topic=topic).frame(spark), 0)
+    assert len(group.records()) == 1
 
 
 def test_a_new_checkpoint_begins_anew(
@@ -397,18 +419,33 @@ def test_a_column_chooses_topics_that_are_made(
         assert {record.partition for record in records} == {0, 1, 2}
 
 
+def test_a_table_whose_rows_go_to_dead_letters_fails_alone(
+    spark: SparkSession, kafka_broker: Broker, topics: Topics, tmp_path: Path
+) -> None:
+    topic, dead = topics.create(), topics.create()
+    exactly = {"delivery": "exactly-once", "on_oversize": "dead-letter", "dead_letter_topic": dead}
+    sinks = {name: config(kafka_broker.plain, topic, **exactly) for name in ("fine", "wrong")}
+    sinks["wrong"] = config(kafka_broker.plain, dead, **exactly)
+    group = Group(kafka_broker, tmp_path, topic, sinks=sinks)
+    rows = Rows().add(1, range(9), table="fine", topic=topic)
+    both = Rows().add(1, range(9), table="fine", topic=topic).add(1, [1], table="wrong", topic=dead)
+    with started(group) as sink:
+        for partitions in (1, 2):
+            with pytest.raises(
+                ConfigError, match=r"^\[table wrong\] .*topic of offsets or of dead"
+            ):
+                sink.write(both.frame(spark, partitions), 0)
+        # Repeated without the one that is to blame, which is among the tables until it has left.
+        sink.write(rows.frame(spark), 0)
+
+    assert len(group.records()) == 9
+    assert group.records(dead) == []
+
+
 def test_what_spark_cannot_do_is_refused_with_the_table(kafka_broker: Broker) -> None:
     plain = kafka_broker.plain
     for option, value in {"transaction_topic": "t", "heartbeat_interval": "5s"}.items():
-        with pytest.raises(ConfigError, match=f"table orders.*{option}"):
-            check_group({"orders": config(plain, "orders", **{option: value})})
-    exactly = {"delivery": "exactly-once", "on_oversize": "dead-letter"}
-    with pytest.raises(ConfigError, match="topic of offsets or of dead letters"):
-        check_group(
-            {
-                "a": config(plain, "rows", **exactly, dead_letter_topic="dead"),
-                "b": config(plain, "dead", **exactly, dead_letter_topic="other"),
-            }
-        )
+        faults = check_group({"orders": config(plain, "orders", **{option: value})})
+        assert option in str(faults["orders"])
     with pytest.raises(ConfigError, match="different brokers"):
         check_group({"a": config(plain, "a"), "b": config("127.0.0.1:1", "b")})

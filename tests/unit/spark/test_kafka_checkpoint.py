@@ -10,6 +10,7 @@ import pytest
 from tailerd.errors import OffsetError, StorageError
 from tailerd.spark.kafka.batch_transaction import DeliveredBatch
 from tailerd.spark.kafka.checkpoint_identity import checkpoint_identity
+from tailerd.spark.kafka.writer_name import writer_name
 
 
 def test_a_checkpoint_keeps_its_identity_until_it_is_removed(tmp_path: Path) -> None:
@@ -39,3 +40,26 @@ def test_the_record_of_a_batch_is_read_back_and_a_strange_one_is_refused() -> No
     for damaged in (b"", b"[]", b'{"format": 1, "checkpoint": "c"}'):
         with pytest.raises(OffsetError, match="The record is damaged"):
             DeliveredBatch.from_json(damaged, "The record")
+
+
+def test_groups_of_two_state_folders_have_names_of_their_own_to_brokers(tmp_path: Path) -> None:
+    sales, logistics = (
+        writer_name(tmp_path / each, "kafka-1-001", tmp_path / each / "checkpoint")
+        for each in ("sales", "logistics")
+    )
+    assert sales != logistics
+    assert sales.startswith("kafka-1-001-")
+    # Also when it has a checkpoint by now.
+    checkpoint_identity(tmp_path / "sales/checkpoint")
+    assert writer_name(tmp_path / "sales", "kafka-1-001", tmp_path / "sales/checkpoint") == sales
+
+
+def test_a_group_from_before_goes_on_with_the_name_it_has_used(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint_identity(checkpoint)
+    assert writer_name(tmp_path, "kafka-1-001", checkpoint) == "kafka-1-001"
+    shutil.rmtree(checkpoint)
+    assert writer_name(tmp_path, "kafka-1-001", checkpoint) == "kafka-1-001"
+    (tmp_path / "writer.json").write_text('{"name": 3}')
+    with pytest.raises(OffsetError, match="has no name"):
+        writer_name(tmp_path, "kafka-1-001", checkpoint)

@@ -6,11 +6,17 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
+from pyspark.sql import SparkSession
 
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.errors import EngineError, MissingVersionError, OffsetError, TableRecreatedError
+from tailerd.spark.checkpoints import batch_end
+from tailerd.spark.group.group_offset import GroupOffset
+from tailerd.spark.group.group_query import start_group_query
+from tailerd.spark.group.lines_sink import LinesSink
 from tailerd.spark.query_checkpoint import check_checkpoint, with_checkpoint
 
 FIELDS = json.loads(Offset(table_id="t", version=Version(3)).to_json())
@@ -75,6 +81,8 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda p: (p / "commits/7").write_text("v1\n{}"),
         "commits/7 says that a micro-batch is done",
     ),
+    "an empty commit": (lambda p: (p / "commits/1").write_text(""), "commits/1 is cut off"),
+    "a commit of zeros": (lambda p: (p / "commits/0").write_bytes(bytes(9)), "commits/0 is cut"),
     "ends without any offset": (lambda p: shutil.rmtree(p / "offsets"), "commits/1 says"),
     "an offset of a newer release": (
         lambda p: (p / "offsets/2").write_text(f"v1\n{{}}\n{json.dumps({**FIELDS, 'format': 9})}"),
@@ -97,6 +105,42 @@ def test_a_damaged_one_is_named_with_what_mends_it(tmp_path: Path, damage: str) 
     assert said in str(raised.value)
     assert f"`rm -r {place}`" in str(raised.value)
     assert not raised.value.retryable
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("offsets/2", 'v1\n{}\n{"format":1,"num', "offsets/2 says: The checkpoint holds no offset"),
+        ("offsets/2", "", "offsets/2 is cut off"),
+        ("commits/1", "", "commits/1 is cut off"),
+        ("offsets/2", f"v1\n{{}}\n{json.dumps(FIELDS)}", "holds no offset of a group"),
+    ],
+)
+def test_a_damaged_one_of_a_group_is_named_before_its_query_starts(
+    tmp_path: Path, name: str, text: str, said: str
+) -> None:
+    place = checkpoint(tmp_path).rename(tmp_path / "checkpoint")
+    for number in range(3):
+        line = json.dumps(GroupOffset(number=number).fields())
+        (place / f"offsets/{number}").write_text(f"v1\n{{}}\n{line}")
+    check_checkpoint(place, GroupOffset.from_json)
+    (place / name).write_text(text)
+    sink, nobody = LinesSink(dict), cast("SparkSession", None)
+    with pytest.raises(OffsetError) as raised:
+        start_group_query(nobody, "lines-001", tmp_path, sink, once=True)
+    assert said in str(raised.value)
+    assert f"`rm -r {place}` and empty the sinks of its tables" in str(raised.value)
+
+
+@pytest.mark.parametrize("text", ["", "v1", "v1\n{}\n{", "v1\n{}\n3"])
+def test_an_end_that_is_cut_off_is_an_error_with_its_place(tmp_path: Path, text: str) -> None:
+    place = checkpoint(tmp_path)
+    assert batch_end(place, 2)["version"] == 2
+    (place / "offsets/2").write_text(text)
+    with pytest.raises(OffsetError, match="offsets/2 is cut off"):
+        batch_end(place, 2)
+    with pytest.raises(OffsetError, match="offsets/7 cannot be read"):
+        batch_end(place, 7)
 
 
 @pytest.mark.parametrize("kind", [TableRecreatedError, MissingVersionError, OffsetError])

@@ -1,0 +1,123 @@
+"""Lines of a group's tables: what is wrong with one table's folder is that table's trouble."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame
+
+from tailerd.errors import SinkError
+from tailerd.spark.group import lines_sink
+from tailerd.spark.group.holds import unmarked
+from tailerd.spark.group.lines_sink import LinesFolder, LinesSink
+from tailerd.spark.packed_records import packed
+from tests.unit.spark.record_rows import piece_of
+
+
+def rows(table: str, count: int) -> list[dict[str, Any]]:
+    first: dict[str, Any] = {"table": table, "topic": "", "partition": None, "key": None}
+    first |= {"value": b'{"id":1}', "headers": (), "_change_type": "insert"}
+    return [
+        {**first, "_commit_version": 1, "_commit_timestamp": 0, "_order": n} for n in range(count)
+    ]
+
+
+class Sink:
+    """A sink whose tasks run here; what Spark does is to call them."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.given: list[str] = []
+        folders = {
+            name: LinesFolder(path=str(folder / name), generation=1, max_bytes_per_file=1 << 20)
+            for name in "ab"
+        }
+        self.sink = LinesSink(lambda: folders)
+
+        def run(_: object, task: Any, __: str) -> SimpleNamespace:
+            batches: Iterator[pa.RecordBatch] = packed(piece_of(rows(t, 9)) for t in self.given)
+            answers = [row for batch in task(batches) for row in batch.to_pylist()]
+            return SimpleNamespace(collect=lambda: answers)
+
+        monkeypatch.setattr(lines_sink, "map_batches", run)
+
+    def write(self, names: str, batch_id: int = 0) -> None:
+        self.given = list(names)
+        list(self.sink.write(cast("DataFrame", None), batch_id))
+
+    def files(self, name: str) -> list[str]:
+        return sorted(path.name for path in (self.folder / name).iterdir())
+
+
+@pytest.fixture
+def sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sink:
+    return Sink(tmp_path, monkeypatch)
+
+
+FILE = "group-000001-0000000000-00000.jsonl"
+
+
+def test_what_a_killed_task_left_and_nobody_can_remove_keeps_no_other_table_waiting(
+    sink: Sink,
+) -> None:
+    # A folder stands for what cannot be unlinked: who runs tests may be root.
+    (sink.folder / "b/.tailerd-group-0.tmp").mkdir(parents=True)
+    sink.write("a")
+    assert sink.files("a") == [FILE]
+    (sink.folder / "a/.tailerd-group-0.tmp").write_text("left")
+    sink.sink.recover()
+    sink.write("a")
+    assert sink.files("a") == [FILE]
+
+
+def test_lines_of_the_batch_that_cannot_be_taken_back_are_an_error_of_their_table(
+    sink: Sink,
+) -> None:
+    sink.write("ab")
+    (sink.folder / "b" / FILE).unlink()
+    (sink.folder / "b" / FILE).mkdir()
+    sink.sink.recover()
+    with pytest.raises(SinkError) as raised:
+        sink.write("a")
+    found = unmarked(raised.value)
+    assert found is not None
+    assert found[0] == "b"
+
+
+@pytest.mark.parametrize("names", ["ab", "ba"])
+def test_a_disk_that_is_full_when_a_file_is_closed_is_told_with_its_table(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch, names: str
+) -> None:
+    sync = os.fsync
+
+    def full_for_b(descriptor: int) -> None:
+        if "/b/" in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full_for_b)
+    with pytest.raises(SinkError, match="No space left on device") as raised:
+        sink.write(names)
+    found = unmarked(raised.value)
+    assert found is not None
+    assert found[0] == "b"
+    assert sink.files("a") == sink.files("b") == []
+
+
+def test_a_file_that_cannot_be_closed_any_more_does_not_hide_why_the_task_failed(
+    tmp_path: Path,
+) -> None:
+    folder = LinesFolder(path=str(tmp_path), generation=1, max_bytes_per_file=1 << 20)
+    files = lines_sink._TableFiles(folder)
+    files.write(piece_of(rows("a", 9)))
+    assert files._file is not None
+    os.close(files._file.fileno())
+    files.remove()
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,198 @@
+"""Tables that go from one group to another: each row is delivered by one of the two."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from tailerd.changefeed.offset import Offset, Version
+from tailerd.config import Config, SinkConfig, TableConfig
+from tailerd.config.sections import read_sink
+from tailerd.sinks.kafka.config import KafkaSinkConfig
+from tailerd.sinks.kafka.sharing import former_sharing_key
+from tailerd.spark.engine import SparkEngine
+from tailerd.spark.group.assignments import Assignments, former_kind, group_kind
+from tailerd.spark.group.follower import GroupFollower
+from tailerd.spark.group.group_offset import Entry, GroupOffset
+from tailerd.spark.group.grouped_pipeline import Groups
+from tailerd.spark.group.holds import Hold, write_holds
+from tailerd.spark.group.members import GroupTable, Members
+from tailerd.telemetry import Telemetry
+from tests.tables.builder import TableBuilder
+
+PASSWORD = {
+    "security_protocol": "SASL_PLAINTEXT",
+    "sasl_mechanism": "PLAIN",
+    "sasl_plain_username": "u",
+    "sasl_plain_password": "old",
+}
+
+
+def kafka(**producer: Any) -> SinkConfig:
+    section = {"kind": "kafka", "bootstrap_servers": "127.0.0.1:9092", "topic": "{table}"}
+    return read_sink("sink", {**section, "delivery": "exactly-once", "producer": producer})
+
+
+def at(version: int) -> Offset:
+    return Offset(table_id="id-1", version=Version(version))
+
+
+def log(folder: Path, batch_id: int, end: GroupOffset, *, is_done: bool) -> None:
+    for name in ("offsets", "commits"):
+        (folder / "checkpoint" / name).mkdir(parents=True, exist_ok=True)
+    text = f"v1\n{{}}\n{json.dumps(end.fields())}"
+    (folder / f"checkpoint/offsets/{batch_id}").write_text(text)
+    if is_done:
+        (folder / f"checkpoint/commits/{batch_id}").write_text("v1\n{}")
+
+
+def place(assignments: Assignments, name: str, sink: SinkConfig, most: int = 9) -> str:
+    kind = group_kind(sink)
+    assert kind is not None
+    return assignments.assign(name, kind, {}, most, former=former_kind(sink)).group
+
+
+def test_a_new_password_moves_nobody_and_another_user_does(tmp_path: Path) -> None:
+    assignments = Assignments(tmp_path)
+    group = place(assignments, "a", kafka(**PASSWORD))
+    assert place(assignments, "a", kafka(**{**PASSWORD, "sasl_plain_password": "new"})) == group
+    assert place(assignments, "b", kafka(**{**PASSWORD, "sasl_plain_password": "new"})) == group
+    assert place(assignments, "a", kafka(**{**PASSWORD, "sasl_plain_username": "v"})) != group
+    assert place(assignments, "b", kafka(**PASSWORD, max_request_size=2000000)) != group
+
+
+def test_groups_of_an_older_release_stay_whose_they_are(tmp_path: Path) -> None:
+    sink = kafka(**PASSWORD)
+    assert isinstance(sink, KafkaSinkConfig)
+    # As its name was made then.
+    digest = hashlib.sha256(former_sharing_key(sink).encode()).hexdigest()[:8]
+    old = f"kafka-{digest}-001"
+    (tmp_path / "groups").mkdir()
+    fields = {"group": old, "generation": 3, "begin": at(4).to_json()}
+    (tmp_path / "groups/assignments.json").write_text(json.dumps({"a": fields, "b": fields}))
+    assignments = Assignments(tmp_path)
+    assert place(assignments, "a", sink) == old
+    found = assignments.find("a")
+    assert found is not None
+    assert (found.generation, found.begin) == (3, at(4))
+    # The other one comes later, when the password is another one already.
+    rotated = kafka(**{**PASSWORD, "sasl_plain_password": "new"})
+    assert place(assignments, "b", rotated) == old
+    assert place(assignments, "c", rotated) == old
+    # Without passwords names of groups are as they were.
+    assert group_kind(kafka()) == former_kind(kafka())
+
+
+@pytest.mark.parametrize(
+    ("delivered", "is_held", "version"),
+    [(None, False, 5), (0, False, 5), (1, False, 8), (1, True, 5)],
+)
+def test_a_table_begins_behind_what_the_sink_has_for_certain(
+    tmp_path: Path, delivered: int | None, is_held: bool, version: int
+) -> None:
+    assignments, old, new = Assignments(tmp_path), kafka(), kafka(compression_type="zstd")
+    for name in "abc":
+        place(assignments, name, old)
+    folder = assignments.folder(f"{group_kind(old)}-001")
+    one = GroupOffset().next(
+        {name: (at(0), Entry(offset=at(5), generation=1, moved=1)) for name in "abc"}
+    )
+    two = one.next({name: (at(5), Entry(offset=at(8), generation=1, moved=2)) for name in "ab"})
+    log(folder, 0, one, is_done=True)
+    log(folder, 1, two, is_done=False)
+    if is_held:
+        write_holds(folder, {"a": Hold(number=2, generation=1, begin=at(5))})
+    kind = group_kind(new) or ""
+    assert assignments.unfinished("a", kind) == 1
+    # Of those that stay, that are not in the batch, and that are in no group, it is nobody's.
+    assert assignments.unfinished("a", group_kind(old) or "") is None
+    assert assignments.unfinished("c", kind) is None
+    assert assignments.unfinished("d", kind) is None
+    moved = assignments.assign("a", kind, {}, 9, delivered=delivered)
+    assert moved.begin == at(version)
+    assert assignments.assign("c", kind, {}, 9, delivered=delivered).begin == at(5)
+
+
+def test_a_batch_that_is_repeated_has_no_rows_of_a_table_that_is_elsewhere_by_then(
+    tmp_path: Path,
+) -> None:
+    assignments = Assignments(tmp_path / "spark")
+    tables = {name: TableBuilder(tmp_path / name) for name in "ab"}
+    old, new = kafka(), kafka(compression_type="zstd")
+
+    def section(name: str) -> TableConfig:
+        return TableConfig.model_validate(
+            {"path": str(tables[name].folder), "from": "0", "sink": old}
+        )
+
+    async def scenario() -> None:
+        for name, builder in tables.items():
+            builder.append([{"id": 0}])
+            place(assignments, name, old)
+        folder = assignments.folder(f"{group_kind(old)}-001")
+        members = tuple(GroupTable(name=name, config=section(name)) for name in "ab")
+        Members(number=1, tables=members).write(folder)
+        follower = GroupFollower(folder)
+        end = await follower.latest(GroupOffset())
+        log(folder, 0, end, is_done=False)
+        await follower.aclose()
+        place(assignments, "a", new)
+        # Neither as one that leaves nor as one that nobody knows any more.
+        for number, left in ((2, (members[0].leaving(),)), (3, ())):
+            Members(number=number, tables=(members[1], *left)).write(folder)
+            follower = GroupFollower(folder)
+            assert [rows.name for rows in await follower.rows(GroupOffset(), end)] == ["b"]
+            await follower.aclose()
+
+    with patch("tailerd.spark.group.follower.WAIT_SECONDS", 0.0):
+        asyncio.run(scenario())
+
+
+def test_tables_that_leave_a_group_together_ask_its_sink_once_and_wait_while_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def answer(folder: Path, group: str, name: str, sink: SinkConfig) -> int:
+        asked.append(name)
+        return 0
+
+    monkeypatch.setattr("tailerd.spark.group.grouped_pipeline.delivered_by", answer)
+    old, new = kafka(), kafka(compression_type="zstd")
+    tables: Any = {name: {"path": f"/{name}", "sink": new} for name in "abcd"}
+    fields: Any = {"state": str(tmp_path / "state"), "tables": tables}
+    config = Config(**fields)
+    state = tmp_path / "state/spark"
+    for name in "abcd":
+        place(Assignments(state), name, old)
+    folder = Assignments(state).folder(f"{group_kind(old)}-001")
+    one = GroupOffset().next(
+        {name: (at(2), Entry(offset=at(5), generation=1, moved=1)) for name in "abcd"}
+    )
+    log(folder, 0, one, is_done=False)
+
+    async def scenario() -> None:
+        groups = Groups(SparkEngine(config, Telemetry(), once=False), 9)
+        for name in "ab":
+            placed = await groups.place(name, config.tables[name])
+            assert placed is not None
+            assert placed[1].begin == at(5)
+        assert asked == ["a"]
+        # One that stays goes there: what the group has delivered is asked for anew behind that.
+        stays = config.tables["d"].model_copy(update={"sink": old})
+        placed = await groups.place("d", stays)
+        assert placed is not None
+        placed[0]._task = asyncio.ensure_future(asyncio.sleep(60))
+        assert await groups.place("c", config.tables["c"]) is None
+        placed[0]._task.cancel()
+        await asyncio.wait([placed[0]._task])
+        assert await groups.place("c", config.tables["c"]) is not None
+        assert asked == ["a", "c"]
+
+    asyncio.run(scenario())
