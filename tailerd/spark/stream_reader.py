@@ -41,10 +41,13 @@ from tailerd.spark.source_loop import SourceLoop, end_quietly
 from tailerd.spark.spark_offset import (
     OffsetFields,
     batch_start,
+    check_continues,
+    check_repeats,
     end_fields,
     fields_of,
     initial_fields,
     offset_of,
+    planned_changes,
     planned_with,
 )
 from tailerd.spark.table_source import FollowedTable
@@ -107,9 +110,12 @@ class TailerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:
             SchemaChangedError: The next rows have another schema; all before them are delivered.
+            OffsetError: `start` counts what other `changes` gave.
         """
-        end = self._driver().latest(offset_of(start), self._admission(limit))
-        return end_fields(start, end, self._schema_version)
+        changes, begin = self._options.changes, offset_of(start)
+        check_continues(begin, planned_changes(start), changes)
+        end = self._driver().latest(begin, self._admission(limit))
+        return end_fields(start, end, self._schema_version, changes)
 
     def reportLatestOffset(self) -> OffsetFields | None:  # noqa: N802 - Spark's name
         """Return the head of the table and the age of the backlog, for Spark's reports."""
@@ -122,9 +128,14 @@ class TailerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(
         self, start: Mapping[str, str | int | bool], end: Mapping[str, str | int | bool]
     ) -> Sequence[InputPartition]:
-        """Return the partitions of one micro-batch."""
-        driver = self._driver()
-        return driver.partitions(batch_start(start, end), offset_of(end), planned_with(end))
+        """Return the partitions of one micro-batch.
+
+        Raises:
+            OffsetError: It was planned with other `changes`, which gave other rows.
+        """
+        begin, behind = batch_start(start, end), offset_of(end)
+        check_repeats(begin, behind, planned_changes(end), self._options.changes)
+        return self._driver().partitions(begin, behind, planned_with(end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the partition's change rows; on an executor."""

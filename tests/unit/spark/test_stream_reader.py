@@ -18,11 +18,11 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from tailerd.changefeed.offset import Version
-from tailerd.errors import UsageError
+from tailerd.errors import OffsetError, UsageError
 from tailerd.spark.options import ReadOptions
 from tailerd.spark.partitions import ChangePartition
 from tailerd.spark.stream_reader import WAIT_SECONDS, TailerdStreamReader
-from tests.tables.builder import TableBuilder
+from tests.tables.builder import CDF, TableBuilder
 
 SCHEMA = (
     StructType()
@@ -208,3 +208,42 @@ def test_stopping_twice_is_fine(table: TableBuilder) -> None:
     reader.stop()
     reader.stop()
     assert not [thread for thread in threading.enumerate() if thread.name == "tailerd-source"]
+
+
+def _updated(folder: Path) -> TableBuilder:
+    """A table whose version 1 has two parts as files, and another two as change files."""
+    table = TableBuilder(folder, properties=CDF)
+    commit = table.append([{"id": 0, "name": "a"}])
+    images = [
+        table.cdc_file(
+            [
+                {"id": n, "name": "a", "_change_type": "update_preimage"},
+                {"id": n, "name": "b", "_change_type": "update_postimage"},
+            ]
+        )
+        for n in range(2)
+    ]
+    removed = [table.remove(add) for add in commit.adds]
+    table.commit(*removed, table.data_file([{"id": 0, "name": "b"}]), *images)
+    return table
+
+
+def test_other_changes_do_not_go_on_within_a_commit_nor_repeat_a_batch(tmp_path: Path) -> None:
+    table = _updated(tmp_path)
+    before = _reader(table, startingVersion="1", changes="files")
+    after = _reader(table, startingVersion="1", changes="auto")
+    try:
+        start = before.initialOffset()
+        within = before.latestOffset(start, ReadMaxFiles(1))
+        assert (within["version"], within["position"]) == (1, 1)
+        with pytest.raises(OffsetError, match="changes back to files"):
+            after.latestOffset(within, ReadMaxFiles(9))
+        with pytest.raises(OffsetError, match="changes back to files"):
+            after.partitions(after.initialOffset(), within)
+        behind = before.latestOffset(within, ReadMaxFiles(9))
+        assert (behind["version"], behind["position"]) == (2, 0)
+        table.append([{"id": 4, "name": "x"}])
+        assert after.latestOffset(behind, ReadMaxFiles(9))["version"] == 3
+    finally:
+        before.stop()
+        after.stop()
