@@ -19,9 +19,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tailerd.backoff import Backoff
 from tailerd.config import Config, TableConfig
-from tailerd.errors import SchemaChangedError, TailerdError
+from tailerd.errors import MissingVersionError, SchemaChangedError, TailerdError
 from tailerd.spark.engine import SparkEngine
 from tailerd.spark.kept_offsets import check_not_shared
+from tailerd.spark.options import is_about_option
 from tailerd.spark.progress import ENGINE, BatchReport, events_of
 from tailerd.spark.queries import start_query
 from tailerd.spark.query_checkpoint import with_checkpoint
@@ -110,7 +111,10 @@ class SparkPipeline:
                 break
             if isinstance(failure, SchemaChangedError) and self._takes_schema_of(failure):
                 continue
-            failure = with_checkpoint(failure, self._checkpoint)
+            if isinstance(failure, MissingVersionError) and self._lets_go_of_schema(failure):
+                continue
+            if not is_about_option(failure):
+                failure = with_checkpoint(failure, self._checkpoint)
             if not self._may_retry(failure):
                 self._engine.telemetry.emit(
                     events.PipelineFailed(
@@ -170,6 +174,13 @@ class SparkPipeline:
                 table=self._name, engine=ENGINE, version=version, hint=failure.message
             )
         )
+        return True
+
+    def _lets_go_of_schema(self, failure: MissingVersionError) -> bool:
+        """Let the next query have the newest schema, if the log may have lost the adopted one."""
+        if failure.retryable or self._schema_version is None:
+            return False
+        self._schema_version = None
         return True
 
     async def _wait_before_retry(self, failure: TailerdError) -> None:
