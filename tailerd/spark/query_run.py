@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -12,10 +13,23 @@ from tailerd.errors import EngineError, TailerdError
 from tailerd.spark.engine import SparkEngine
 from tailerd.spark.progress import BatchReport
 from tailerd.spark.query_errors import error_of
+from tailerd.spark.query_listener import QueryListener
 
 _ANSWER_TIMEOUT_SECONDS = 120.0
 _LOOK_SECONDS = 1.0
 _LAST_REPORT_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Begun:
+    """A query that was started, and who tells of it."""
+
+    query: StreamingQuery
+    run_id: str
+    listener: QueryListener
+
+    def forget(self) -> None:
+        self.listener.forget(self.run_id)
 
 
 class QueryRun:
@@ -59,9 +73,16 @@ class QueryRun:
             async with self._engine.starting:
                 if self.stop.is_set():
                     return None
-                query = await self._start()
-                await self._until_answered(query)
-            return await self._until_ended(query)
+                begun = await self._start()
+                try:
+                    await self._until_answered(begun.query)
+                except BaseException:
+                    begun.forget()
+                    raise
+            try:
+                return await self._until_ended(begun.query)
+            finally:
+                begun.forget()
         except TailerdError as error:
             return error
 
@@ -82,14 +103,15 @@ class QueryRun:
         """Wake the one that waits for the query."""
         self._loop.call_soon_threadsafe(self._woken.set)
 
-    async def _start(self) -> StreamingQuery:
+    async def _start(self) -> _Begun:
         engine = self._engine
         spark = await engine.session()
 
-        def start() -> StreamingQuery:
+        def start() -> _Begun:
             query = self._start_query(spark)
-            engine.listener.observe(str(query.runId), self)
-            return query
+            begun = _Begun(query=query, run_id=str(query.runId), listener=engine.listener)
+            begun.listener.observe(begun.run_id, self)
+            return begun
 
         return await engine.blocking(start, in_session_thread=True)
 
@@ -97,6 +119,8 @@ class QueryRun:
         deadline = self._loop.time() + _ANSWER_TIMEOUT_SECONDS
         while not self._answered.is_set() and not self.stop.is_set():
             if self._woken.is_set() or not await self._engine.blocking(lambda: query.isActive):
+                return
+            if await self._engine.blocking(lambda: _has_batch(query)):
                 return
             if self._loop.time() > deadline:
                 await self._engine.blocking(query.stop)
@@ -108,21 +132,17 @@ class QueryRun:
 
     async def _until_ended(self, query: StreamingQuery) -> TailerdError | None:
         engine = self._engine
-        run_id = str(query.runId)
-        try:
-            while await engine.blocking(lambda: query.isActive):
-                if self.stop.is_set():
-                    await self._end(query)
-                    await first_of(self._woken, seconds=_LAST_REPORT_SECONDS)
-                    return None
-                await first_of(self._woken, self.stop, seconds=_LOOK_SECONDS)
-                # Java may be gone without a word: then asking fails, and the wait was short.
-            # Reports come through a queue, the last of them before the word of the end.
-            await first_of(self._woken, seconds=_LAST_REPORT_SECONDS)
-            failure = await engine.blocking(query.exception)
-            return None if failure is None else error_of(str(failure))
-        finally:
-            engine.listener.forget(run_id)
+        while await engine.blocking(lambda: query.isActive):
+            if self.stop.is_set():
+                await self._end(query)
+                await first_of(self._woken, seconds=_LAST_REPORT_SECONDS)
+                return None
+            await first_of(self._woken, self.stop, seconds=_LOOK_SECONDS)
+            # Java may be gone without a word: then asking fails, and the wait was short.
+        # Reports come through a queue, the last of them before the word of the end.
+        await first_of(self._woken, seconds=_LAST_REPORT_SECONDS)
+        failure = await engine.blocking(query.exception)
+        return None if failure is None else error_of(str(failure))
 
     async def _end(self, query: StreamingQuery) -> None:
         """Let the running micro-batch finish if it is quick; else Spark repeats it next time."""
@@ -130,8 +150,7 @@ class QueryRun:
         patience = engine.config.shutdown_timeout / 2
         deadline = self._loop.time() + patience
         while self._loop.time() < deadline:
-            status = await engine.blocking(lambda: query.status)
-            if not (status["isTriggerActive"] and status["isDataAvailable"]):
+            if not await engine.blocking(lambda: _has_batch(query)):
                 break
             await asyncio.sleep(0.05)
         try:
@@ -140,6 +159,15 @@ class QueryRun:
         except TimeoutError:
             # Stopping the session ends the query too.
             return
+
+
+def _has_batch(query: StreamingQuery) -> bool:
+    """Tell whether a micro-batch runs: its report comes when it is done, however long that is.
+
+    Blocking. Sources have said by then what there is, or the checkpoint has.
+    """
+    status = query.status
+    return bool(status["isTriggerActive"] and status["isDataAvailable"])
 
 
 async def first_of(*events: asyncio.Event, seconds: float) -> None:
