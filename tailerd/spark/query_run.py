@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
@@ -64,27 +65,28 @@ class QueryRun:
         self._loop = asyncio.get_running_loop()
         self._answered = asyncio.Event()
         self._woken = asyncio.Event()
+        self._giving_up: asyncio.Task[None] | None = None
 
     async def run(self) -> TailerdError | None:
         """Run the query once; return why it died, or None when it ended as asked."""
         self._answered.clear()
         self._woken.clear()
+        begun: list[_Begun] = []
         try:
             async with self._engine.starting:
                 if self.stop.is_set():
                     return None
-                begun = await self._start()
-                try:
-                    await self._until_answered(begun.query)
-                except BaseException:
-                    begun.forget()
-                    raise
-            try:
-                return await self._until_ended(begun.query)
-            finally:
-                begun.forget()
+                await self._start(begun)
+                await self._until_answered(begun[0].query)
+            return await self._until_ended(begun[0].query)
         except TailerdError as error:
             return error
+        except asyncio.CancelledError:
+            self._giving_up = asyncio.ensure_future(self._give_up(begun))
+            raise
+        finally:
+            for each in begun:
+                each.forget()
 
     def answered(self) -> None:
         """Hear that the query lives, from somebody in the event loop who knows."""
@@ -103,17 +105,31 @@ class QueryRun:
         """Wake the one that waits for the query."""
         self._loop.call_soon_threadsafe(self._woken.set)
 
-    async def _start(self) -> _Begun:
+    async def _start(self, begun: list[_Begun]) -> None:
+        """Start the query and put it in `begun`, also where nobody waits for that any more."""
         engine = self._engine
         spark = await engine.session()
 
-        def start() -> _Begun:
+        def start() -> None:
             query = self._start_query(spark)
-            begun = _Begun(query=query, run_id=str(query.runId), listener=engine.listener)
-            begun.listener.observe(begun.run_id, self)
-            return begun
+            found = _Begun(query=query, run_id=str(query.runId), listener=engine.listener)
+            begun.append(found)
+            found.listener.observe(found.run_id, self)
 
-        return await engine.blocking(start, in_session_thread=True)
+        await engine.blocking(start, in_session_thread=True)
+
+    async def _give_up(self, begun: list[_Begun]) -> None:
+        """End a query whose run was cancelled, even one that is only being started."""
+
+        def end() -> None:
+            for each in begun:
+                each.forget()
+                each.query.stop()
+
+        # Where queries start, so that it comes behind this one's start and before the next.
+        with suppress(TailerdError):
+            # Else Java is gone, and the query with it.
+            await self._engine.blocking(end, in_session_thread=True)
 
     async def _until_answered(self, query: StreamingQuery) -> None:
         deadline = self._loop.time() + _ANSWER_TIMEOUT_SECONDS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,4 +62,51 @@ async def test_what_a_query_died_of_before_it_answered_is_returned(tmp_path: Pat
     query.failure = "tailerd.errors.StorageError: The disk is gone."
     error = await _run(engine, lambda: query.query).run()
     assert "The disk is gone" in str(error)
+    assert engine.observed == []
+
+
+async def _until(is_true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not is_true():  # noqa: ASYNC110 - threads change it
+            await asyncio.sleep(0.01)
+
+
+async def test_a_query_that_is_given_up_while_it_is_started_ends_before_the_next(
+    tmp_path: Path,
+) -> None:
+    engine, late, next_one = EngineDouble(tmp_path), QueryDouble("late"), QueryDouble("next")
+    begun, may_go_on = threading.Event(), threading.Event()
+    was_active: list[bool] = []
+
+    def start_late() -> StreamingQuery:
+        begun.set()
+        may_go_on.wait(5)
+        return late.query
+
+    def start_next() -> StreamingQuery:
+        was_active.append(late.isActive)
+        return next_one.query
+
+    given_up = asyncio.ensure_future(_run(engine, start_late).run())
+    await asyncio.to_thread(begun.wait, 5)
+    given_up.cancel()
+    await asyncio.wait([given_up])
+    running = asyncio.ensure_future(_run(engine, start_next).run())
+    await asyncio.sleep(0.05)
+    may_go_on.set()
+    await _until(lambda: bool(was_active))
+    assert was_active == [False]
+    assert engine.observed == ["next"]
+    next_one.stop()
+    await running
+
+
+async def test_a_query_that_is_given_up_while_it_runs_ends(tmp_path: Path) -> None:
+    engine, query = EngineDouble(tmp_path), QueryDouble()
+    query.status = {"isTriggerActive": True, "isDataAvailable": True}
+    given_up = asyncio.ensure_future(_run(engine, lambda: query.query).run())
+    await _until(lambda: bool(engine.observed))
+    given_up.cancel()
+    await asyncio.wait([given_up])
+    await _until(lambda: not query.isActive)
     assert engine.observed == []
