@@ -28,6 +28,7 @@ from tailerd.spark.group.holds import read_holds
 from tailerd.spark.group.members import MEMBERS_FILE, Members
 from tailerd.spark.group.record_partitions import TableRows
 from tailerd.spark.group.report import SourceReport
+from tailerd.spark.table_source import check_listening
 from tailerd.storage.locate import locate
 from tailerd.storage.s3.settings import settings_in_use
 from tailerd.telemetry import Telemetry
@@ -73,6 +74,8 @@ class GroupFollower:
             OffsetError, StorageError: The group's own files cannot be read.
         """
         await self._take_members()
+        if self._listening is not None:
+            check_listening(self._listening)
         deadline = time.monotonic() + WAIT_SECONDS
         while True:
             self._rung.clear()
