@@ -108,11 +108,11 @@ class FollowedTable:
             found = await self._look(start, limit)
             if found != start or wait_seconds <= 0:
                 return found
-        check_listening(self._listening)
         try:
             async with asyncio.timeout(wait_seconds):
                 await self._bell.wait()
         except TimeoutError:
+            check_listening(self._listening)
             self.is_idle = True
             return start
         found = await self._look(start, limit)

@@ -74,8 +74,6 @@ class GroupFollower:
             OffsetError, StorageError: The group's own files cannot be read.
         """
         await self._take_members()
-        if self._listening is not None:
-            check_listening(self._listening)
         deadline = time.monotonic() + WAIT_SECONDS
         while True:
             self._rung.clear()
@@ -90,7 +88,8 @@ class GroupFollower:
                 async with asyncio.timeout(wait):
                     await self._rung.wait()
             except TimeoutError:
-                continue
+                if self._listening is not None:
+                    check_listening(self._listening)
 
     async def rows(self, start: GroupOffset, end: GroupOffset) -> list[TableRows]:
         """Return what each table gives to a batch that `latest` has answered, now or long ago."""
