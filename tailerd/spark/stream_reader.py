@@ -197,7 +197,12 @@ class _Follower:
         return self._initial
 
     def latest(self, start: Offset, limit: AdmissionLimit) -> Offset:
-        wait = 0.0 if self._ends_at_head or self._is_finished(start) else WAIT_SECONDS
+        wait = 0.0 if self._ends_at_head else WAIT_SECONDS
+        if self._is_finished(start):
+            # What is behind the end is not this query's, whatever it may be.
+            time.sleep(wait)
+            self._planned = start
+            return start
         found = self._call(self._table.latest(start, limit, wait))
         end = clamped(found, start=start, end=self._end)
         if end is self._end:
@@ -210,6 +215,8 @@ class _Follower:
         """Return the head as an offset, and the commit time of what is not even planned yet."""
         if self._planned is None:
             return None
+        if self._is_finished(self._planned):
+            return fields_of(self._planned)
         if self._reported is not None:
             planned, fields = self._reported
             # While nothing rings, the log is what it was.

@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 
 from tailerd.changefeed.offset import Version
 from tailerd.errors import OffsetError, UsageError
+from tailerd.spark import stream_reader
 from tailerd.spark.options import ReadOptions
 from tailerd.spark.partitions import ChangePartition
 from tailerd.spark.stream_reader import WAIT_SECONDS, TailerdStreamReader
@@ -247,3 +248,25 @@ def test_other_changes_do_not_go_on_within_a_commit_nor_repeat_a_batch(tmp_path:
     finally:
         before.stop()
         after.stop()
+
+
+def test_a_stream_at_its_end_neither_spins_nor_looks_at_what_is_behind(
+    table: TableBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_reader, "WAIT_SECONDS", 0.2)
+    first = _reader(table, startingVersion="1", endingVersion="2")
+    again = _reader(table, startingVersion="1", endingVersion="2")
+    try:
+        end = first.latestOffset(first.initialOffset(), ReadAllAvailable())
+        again.initialOffset()
+        table.commit(table.protocol(minReaderVersion=9))
+        began = time.monotonic()
+        for reader in (first, again):
+            assert reader.latestOffset(end, ReadAllAvailable()) == end
+            report = reader.reportLatestOffset()
+            assert report is not None
+            assert report["version"] == 3
+        assert time.monotonic() - began >= 0.4
+    finally:
+        first.stop()
+        again.stop()
