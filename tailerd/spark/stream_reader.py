@@ -262,6 +262,8 @@ class _Follower:
         try:
             return self._loop.call(work)
         except (MissingVersionError, TableRecreatedError) as error:
+            if error.retryable:
+                raise
             raise type(error)(error.message, hint=_HINTS[type(error)]) from error
 
     def _is_finished(self, start: Offset) -> bool:

@@ -17,8 +17,9 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.offset import Version
-from tailerd.errors import OffsetError, UsageError
+from tailerd.errors import LogCleanedUpError, MissingVersionError, OffsetError, UsageError
 from tailerd.spark import stream_reader
 from tailerd.spark.options import ReadOptions
 from tailerd.spark.partitions import ChangePartition
@@ -270,3 +271,32 @@ def test_a_stream_at_its_end_neither_spins_nor_looks_at_what_is_behind(
     finally:
         first.stop()
         again.stop()
+
+
+def test_an_error_that_may_pass_stays_what_it_is(
+    table: TableBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = _reader(table)
+    try:
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, ReadMaxFiles(9))
+
+        async def gone(*_: object) -> list[ChangeTask]:
+            raise LogCleanedUpError("The checkpoint was replaced.", hint="Look again.")
+
+        monkeypatch.setattr(stream_reader, "tasks_between", gone)
+        with pytest.raises(LogCleanedUpError, match=r"replaced\. Look again\.$"):
+            reader.partitions(start, end)
+    finally:
+        reader.stop()
+
+
+def test_a_snapshot_of_a_version_to_come_is_refused_by_the_options_name(
+    table: TableBuilder,
+) -> None:
+    reader = _reader(table, startingVersion="4", snapshot="true")
+    try:
+        with pytest.raises(MissingVersionError, match=r"startingVersion=4 .* the newest is 3"):
+            reader.initialOffset()
+    finally:
+        reader.stop()
