@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tailerd.errors import ConfigError
+from tailerd.spark.handed_storage import hand_down_storage
 from tailerd.spark.remote import PYTHON, is_local, remote_settings, ship_package
-from tailerd.storage.s3.settings import hand_down_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -202,7 +202,7 @@ def _prepare_environment(master: str, settings: Mapping[str, str]) -> None:
     if is_local(master):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Spark's Python processes take the environment of its Java, which takes this one's.
-    hand_down_settings()
+    hand_down_storage()
     os.environ["TZ"] = "UTC"
     time.tzset()
 
