@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import difflib
 import enum
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -127,7 +128,7 @@ class ReadOptions:
             limit=_read_limit(given),
             poll_seconds=_seconds(given, "pollInterval"),
             hints_folder=given.get("hintsFolder", ""),
-            allowed_paths=tuple(p for p in given.get("allowedPaths", "").split(",") if p),
+            allowed_paths=_allowed_paths(given.get("allowedPaths", "")),
         )
         parsed._refuse_contradictions()
         return parsed
@@ -288,6 +289,22 @@ def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
             hint="Write names of the table's columns like a,b; the change columns always come.",
         )
     return names
+
+
+def _allowed_paths(text: str) -> tuple[str, ...]:
+    """Read places between commas, or a JSON list of them, which begins as no place does."""
+    if not text.startswith("["):
+        return tuple(path for path in text.split(",") if path)
+    try:
+        paths = json.loads(text)
+    except ValueError:
+        paths = [None]
+    if not all(isinstance(path, str) for path in paths):
+        raise UsageError(
+            f"The option allowedPaths={_shown(text)} is no JSON list of texts.",
+            hint='Write it like ["/shared", "/other"], or /shared,/other.',
+        )
+    return tuple(paths)
 
 
 def _schema_version(given: Mapping[str, str]) -> Version | None:
