@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,7 +16,13 @@ from typing import TYPE_CHECKING
 
 from tailerd.errors import ConfigError
 from tailerd.spark.handed_storage import hand_down_storage
-from tailerd.spark.remote import PYTHON, is_local, remote_settings, ship_package
+from tailerd.spark.remote import (
+    PYTHON,
+    is_local,
+    remote_settings,
+    ship_package,
+    temporary_folder,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -211,7 +216,6 @@ def _log4j_file() -> Path:
     lines = [_LOG4J]
     for number, name in enumerate(_SILENCED):
         lines.append(f"logger.quiet{number}.name = {name}\nlogger.quiet{number}.level = off\n")
-    folder = Path(tempfile.mkdtemp(prefix="tailerd-spark-"))
-    file = folder / "log4j2.properties"
+    file = temporary_folder("tailerd-spark-") / "log4j2.properties"
     file.write_text("".join(lines), encoding="utf-8")
     return file
