@@ -40,7 +40,7 @@ class TableRows:
 
     Attributes:
         name: The configured name.
-        table_id: `metaData.id`.
+        table_id: `metaData.id` at the batch's end, for tasks that say none.
         kafka: How records are made; None gives JSON lines.
         tasks: What to read, in order.
         error: Why that cannot even be planned; the batch was logged before.
@@ -121,10 +121,14 @@ def _part(part: TablePart, files: FilesAhead) -> Iterator[RecordPiece]:
     table = part.rows
     if table.error is not None:
         raise table.error
-    encoder = RecordEncoder(table.name, table.table_id, table.kafka)
+    # A table that was replaced has another identity from there on, wherever batches are cut.
+    encoders: dict[str, RecordEncoder] = {}
     for number, each in enumerate(part.shares, start=part.first):
         order = number * SHARE_ORDERS
+        table_id = each.task.table_id or table.table_id
+        if table_id not in encoders:
+            encoders[table_id] = RecordEncoder(table.name, table_id, table.kafka)
         for batch in read_changes(each.task, DEFAULT_BATCH_LIMIT, None, each.share, files.open):
-            for piece in encoder.encoded(batch, order):
+            for piece in encoders[table_id].encoded(batch, order):
                 order += piece.records.num_rows
                 yield piece
