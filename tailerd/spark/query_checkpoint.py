@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tailerd.changefeed.offset import Offset
 from tailerd.errors import MissingVersionError, OffsetError, TableRecreatedError, TailerdError
+from tailerd.spark.checkpoints import batch_numbers
 
 _LOG_VERSION = "v1"
 _OTHER_VERSION = re.compile(r"v\d+")
@@ -30,7 +31,7 @@ def check_checkpoint(folder: Path) -> None:
         return
     try:
         _check_metadata(folder)
-        planned, done = _numbers(folder / "offsets"), _numbers(folder / "commits")
+        planned, done = batch_numbers(folder / "offsets"), batch_numbers(folder / "commits")
         if done and (not planned or done[-1] > planned[-1]):
             raise _damaged(
                 folder,
@@ -58,7 +59,7 @@ def with_checkpoint(error: TailerdError, folder: Path) -> TailerdError:
 def _check_metadata(folder: Path) -> None:
     path = folder / "metadata"
     if not path.exists():
-        if _numbers(folder / "offsets"):
+        if batch_numbers(folder / "offsets"):
             raise _damaged(folder, "metadata, which names the query, is missing")
         return
     try:
@@ -93,11 +94,6 @@ def _check_source(folder: Path, name: str, line: str) -> None:
             f"Spark's checkpoint {folder} cannot be gone on from: {name} says: {error.message}",
             hint=f"{error.hint} For a query that means: {_begin_anew(folder)}".strip(),
         ) from error
-
-
-def _numbers(folder: Path) -> list[int]:
-    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
 
 def _damaged(folder: Path, what: str) -> OffsetError:

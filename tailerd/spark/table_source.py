@@ -37,11 +37,12 @@ async def open_source(options: ReadOptions) -> DeltaChangeSource:
         options.path,
         changes=options.changes,
         allowed_paths=options.allowed_paths,
-        on_mismatch=_warn,
+        on_mismatch=warn_of_mismatch,
     )
 
 
-def _warn(error: ChecksumMismatchError) -> None:
+def warn_of_mismatch(error: ChecksumMismatchError) -> None:
+    """Say it where users see it; for logs that can be read all the same."""
     # Spark shows what its Python processes write to standard error.
     sys.stderr.write(f"warning[{error.code}]: {error}\n")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from tailerd.backoff import ATTEMPTS_ONCE
 from tailerd.config import TableConfig
 from tailerd.errors import TailerdError
 from tailerd.sinks.file_config import FileSinkConfig
@@ -17,8 +18,6 @@ from tailerd.spark.group.report import SourceReport, Standing, Trouble
 from tailerd.spark.group.table_group import TableGroup
 from tailerd.spark.progress import ENGINE
 from tailerd.telemetry import events
-
-_ATTEMPTS_ONCE = 5
 
 
 class Groups:
@@ -81,7 +80,7 @@ class GroupedPipeline:
     @property
     def max_attempts(self) -> int | None:
         """Failed attempts in a row after which it stops; None: never."""
-        return self.table.config.max_attempts or (_ATTEMPTS_ONCE if self._is_once else None)
+        return self.table.config.max_attempts or (ATTEMPTS_ONCE if self._is_once else None)
 
     def stop(self) -> None:
         """Ask `run` to leave the group and return."""
