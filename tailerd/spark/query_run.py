@@ -17,6 +17,9 @@ from tailerd.spark.query_errors import error_of
 from tailerd.spark.query_listener import QueryListener
 
 _ANSWER_TIMEOUT_SECONDS = 120.0
+_BATCH_SECONDS = 10.0
+"""How long a first micro-batch keeps the next query from starting: its workers start too, and many
+at once time out."""
 _LOOK_SECONDS = 1.0
 _LAST_REPORT_SECONDS = 5.0
 
@@ -133,12 +136,16 @@ class QueryRun:
 
     async def _until_answered(self, query: StreamingQuery) -> None:
         deadline = self._loop.time() + _ANSWER_TIMEOUT_SECONDS
+        begun_at: float | None = None
         while not self._answered.is_set() and not self.stop.is_set():
             if self._woken.is_set() or not await self._engine.blocking(lambda: query.isActive):
                 return
+            now = self._loop.time()
             if await self._engine.blocking(lambda: _has_batch(query)):
-                return
-            if self._loop.time() > deadline:
+                begun_at = now if begun_at is None else begun_at
+                if now - begun_at > _BATCH_SECONDS:
+                    return
+            elif now > deadline:
                 await self._engine.blocking(query.stop)
                 raise EngineError(
                     f"The query of {self._what} did not answer within"

@@ -20,6 +20,7 @@ from tests.unit.spark.engine_double import EngineDouble, QueryDouble
 @pytest.fixture(autouse=True)
 def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(query_run, "_ANSWER_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(query_run, "_BATCH_SECONDS", 0.1)
     monkeypatch.setattr(query_run, "_LOOK_SECONDS", 0.02)
     monkeypatch.setattr(query_run, "_LAST_REPORT_SECONDS", 0.02)
 
@@ -31,13 +32,20 @@ def _run(engine: EngineDouble, start: Callable[[], StreamingQuery]) -> QueryRun:
     return QueryRun(engine.engine, "table orders", begin, lambda report: None)
 
 
+async def _until(is_true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not is_true():  # noqa: ASYNC110 - threads change it
+            await asyncio.sleep(0.01)
+
+
 async def test_a_first_micro_batch_may_take_longer_than_the_time_to_answer(tmp_path: Path) -> None:
     engine, query = EngineDouble(tmp_path), QueryDouble()
     query.status = {"isTriggerActive": True, "isDataAvailable": True}
     running = asyncio.ensure_future(_run(engine, lambda: query.query).run())
-    await asyncio.sleep(0.5)
+    await _until(lambda: bool(engine.observed))
+    await _until(lambda: not engine.starting.locked())
+    await asyncio.sleep(0.3)
     assert query.isActive
-    assert not engine.starting.locked()
     query.stop()
     assert await running is None
     assert engine.observed == []
@@ -56,6 +64,22 @@ async def test_a_query_that_does_not_answer_is_ended_and_not_observed(
     assert engine.observed == []
 
 
+async def test_the_next_query_waits_a_moment_for_the_first_micro_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(query_run, "_BATCH_SECONDS", 5.0)
+    engine, query = EngineDouble(tmp_path), QueryDouble()
+    query.status = {"isTriggerActive": True, "isDataAvailable": True}
+    run = _run(engine, lambda: query.query)
+    running = asyncio.ensure_future(run.run())
+    await asyncio.sleep(0.3)
+    assert engine.starting.locked()
+    run.idled()
+    await _until(lambda: not engine.starting.locked())
+    query.stop()
+    await running
+
+
 async def test_what_a_query_died_of_before_it_answered_is_returned(tmp_path: Path) -> None:
     engine, query = EngineDouble(tmp_path), QueryDouble()
     query.stop()
@@ -63,12 +87,6 @@ async def test_what_a_query_died_of_before_it_answered_is_returned(tmp_path: Pat
     error = await _run(engine, lambda: query.query).run()
     assert "The disk is gone" in str(error)
     assert engine.observed == []
-
-
-async def _until(is_true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not is_true():  # noqa: ASYNC110 - threads change it
-            await asyncio.sleep(0.01)
 
 
 async def test_a_query_that_is_given_up_while_it_is_started_ends_before_the_next(
