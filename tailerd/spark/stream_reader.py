@@ -199,7 +199,8 @@ class _Follower:
     def latest(self, start: Offset, limit: AdmissionLimit) -> Offset:
         wait = 0.0 if self._ends_at_head else WAIT_SECONDS
         if self._is_finished(start):
-            # What is behind the end is not this query's, whatever it may be.
+            # What is behind the end is not this query's, whatever it may be; the table must be.
+            self._call(tasks_between(self._table.source, start, start))
             time.sleep(wait)
             self._planned = start
             return start

@@ -19,7 +19,13 @@ from pyspark.sql.types import StructType
 
 from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.offset import Version
-from tailerd.errors import LogCleanedUpError, MissingVersionError, OffsetError, UsageError
+from tailerd.errors import (
+    LogCleanedUpError,
+    MissingVersionError,
+    OffsetError,
+    TableRecreatedError,
+    UsageError,
+)
 from tailerd.spark import stream_reader
 from tailerd.spark.options import ReadOptions
 from tailerd.spark.partitions import ChangePartition
@@ -271,6 +277,25 @@ def test_a_stream_at_its_end_neither_spins_nor_looks_at_what_is_behind(
     finally:
         first.stop()
         again.stop()
+
+
+@pytest.mark.parametrize("is_available_now", [False, True])
+def test_a_stream_at_its_end_is_still_of_its_table(
+    is_available_now: bool, table: TableBuilder, tmp_path: Path
+) -> None:
+    before = _reader(table, startingVersion="0", endingVersion="1")
+    other = TableBuilder(tmp_path / "other", table_id="00000000-0000-4000-8000-000000000002")
+    other.append([{"id": 1, "name": "x"}])
+    after = _reader(other, startingVersion="0", endingVersion="1")
+    try:
+        end = before.latestOffset(before.initialOffset(), ReadAllAvailable())
+        if is_available_now:
+            after.prepareForTriggerAvailableNow()
+        with pytest.raises(TableRecreatedError, match="checkpoint was begun with"):
+            after.latestOffset(end, ReadAllAvailable())
+    finally:
+        before.stop()
+        after.stop()
 
 
 def test_an_error_that_may_pass_stays_what_it_is(
