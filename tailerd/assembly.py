@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from tailerd.backoff import ATTEMPTS_ONCE
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset
@@ -48,9 +49,6 @@ from tailerd.watchers.relay import HintRelay
 if TYPE_CHECKING:
     from tailerd.spark.engine import SparkEngine
     from tailerd.spark.group.grouped_pipeline import Groups
-
-_ATTEMPTS_ONCE = 5
-"""`--once` is a command somebody waits for: it gives up where the daemon would go on trying."""
 
 
 @runtime_checkable
@@ -285,7 +283,7 @@ class Assembly:
         sink = open_sink(name, table.sink, self._telemetry)
         if sink is None:
             raise BugError(f"The sink of {name} cannot be written by the Arrow engine.")
-        attempts_once = _ATTEMPTS_ONCE if self._is_once else None
+        attempts_once = ATTEMPTS_ONCE if self._is_once else None
         return Pipeline(
             _journey_plan(name, table, is_once=self._is_once),
             source_place=table.path,

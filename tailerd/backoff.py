@@ -5,6 +5,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+ATTEMPTS_ONCE = 5
+"""`--once` is a command somebody waits for: it gives up where the daemon would go on trying."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:

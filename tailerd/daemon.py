@@ -28,13 +28,13 @@ from tailerd.assembly import (
 )
 from tailerd.clock import SystemClock
 from tailerd.config import Config
-from tailerd.config.reload import check_fixed
 from tailerd.errors import BugError, TailerdError
 from tailerd.maintenance.keeper_process import KeeperProcess
 from tailerd.pipeline.fleet import Fleet
 from tailerd.pipeline.growth_keeper import GrowthKeeper
 from tailerd.pipeline.state_reports import StateReports
 from tailerd.sources.delta.table_search import TableSearch
+from tailerd.spark.handed_storage import check_reload
 from tailerd.storage.metered import RequestKind
 from tailerd.storage.s3.settings import S3Settings, use_settings
 from tailerd.telemetry import Handler, Telemetry, events
@@ -302,7 +302,7 @@ class Daemon:
             return
         try:
             config = await asyncio.to_thread(self._reload)
-            check_fixed(self._file_config, config)
+            check_reload(self._file_config, config)
         except TailerdError as error:
             self._telemetry.emit(
                 events.ConfigRejected(

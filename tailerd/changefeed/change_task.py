@@ -103,6 +103,7 @@ class ChangeTask:
         partition_values: (physical name, serialized value or None) pairs, as the log has them.
         rows: Which rows count.
         num_records: Physical rows in the file where statistics say so.
+        table_id: Identity of the table in that version; empty where the source does not say.
     """
 
     version: Version
@@ -116,6 +117,7 @@ class ChangeTask:
     schema: TableSchema
     rows: RowFilter = ALL_ROWS
     num_records: int | None = None
+    table_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,8 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from tailerd.changefeed.change_task import ChangeTask
-from tailerd.changefeed.offset import Offset, Phase, Version
+from tailerd.changefeed.offset import Offset, Version
+from tailerd.sources.delta.source import DeltaChangeSource
 from tailerd.spark.arrow_schema import declared_schema
 from tailerd.spark.change_range import batch_range, tasks_between
 from tailerd.spark.options import ReadOptions
@@ -50,17 +51,22 @@ class TailerdBatchReader(DataSourceReader):
     async def _tasks(self) -> list[ChangeTask]:
         source = await open_source(self._options)
         start, end = await batch_range(source, self._options)
-        start, end = self._narrowed(start, end)
+        start, end = await self._narrowed(source, start, end)
         tasks = await tasks_between(source, start, end) if start.is_before(end) else []
         return [task for task in tasks if may_match(task, self._filters)]
 
-    def _narrowed(self, start: Offset, end: Offset) -> tuple[Offset, Offset]:
+    async def _narrowed(
+        self, source: DeltaChangeSource, start: Offset, end: Offset
+    ) -> tuple[Offset, Offset]:
         """Leave out commits at both ends that no row can pass the filters of."""
         first, last = first_version(self._filters), last_version(self._filters)
         if last is not None and last < end.version - 1:
             end = replace(end, version=Version(max(last + 1, 0)))
+        if first >= end.version:
+            return end, end
         if first > start.version:
-            start = replace(start, version=Version(first), phase=Phase.FOLLOW)
+            # The table may have been replaced on the way there: then it has another id.
+            start = await source.offset_at(first)
         return start, end
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset, Phase, Version
+from tailerd.errors import MissingVersionError
 from tailerd.sources.base import ChangeSource
 from tailerd.sources.delta.source import DeltaChangeSource
 from tailerd.spark.options import ReadOptions, naming
@@ -30,11 +31,21 @@ async def starting_offset(
         is_version = options.start.isdigit() or options.start == "latest"
         with naming("startingVersion" if is_version else "startingTimestamp", options.start):
             offset = await source.initial_offset(options.start)
-        return (
-            await source.offset_at(offset.version, Phase.SNAPSHOT) if options.snapshot else offset
-        )
+            if not options.snapshot:
+                return offset
+            await _check_exists(source, offset.version)
+        return await source.offset_at(offset.version, Phase.SNAPSHOT)
     wants_snapshot = snapshot_by_default if options.snapshot is None else options.snapshot
     return await source.initial_offset("snapshot" if wants_snapshot else EARLIEST)
+
+
+async def _check_exists(source: DeltaChangeSource, version: Version) -> None:
+    head = (await source.initial_offset("latest")).version - 1
+    if version > head:
+        raise MissingVersionError(
+            f"Version {version} has no rows yet: the newest is {head}.",
+            hint=f"Give {head} or less, or leave snapshot out to wait for the commit.",
+        )
 
 
 async def ending_offset(source: DeltaChangeSource, options: ReadOptions) -> Offset | None:

@@ -28,10 +28,24 @@ class LoggedBatches:
 
 
 def logged_batches(checkpoint: Path) -> LoggedBatches:
-    """Look which batches a checkpoint has; blocking."""
+    """Look which batches a checkpoint has; blocking.
+
+    Raises:
+        OffsetError: It cannot be read.
+    """
     return LoggedBatches(
         logged=_newest(checkpoint / "offsets"), committed=_newest(checkpoint / "commits")
     )
+
+
+def batch_numbers(folder: Path) -> list[int]:
+    """Return the numbers of the batches that a folder of a checkpoint has, sorted; blocking.
+
+    Raises:
+        OSError: It cannot be listed; one that is not there has none.
+    """
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
 
 def batch_end(checkpoint: Path, batch_id: int) -> dict[str, object]:
@@ -58,4 +72,7 @@ def batch_end(checkpoint: Path, batch_id: int) -> dict[str, object]:
 
 
 def _newest(folder: Path) -> int | None:
-    return max((int(p.name) for p in folder.glob("*") if p.name.isdecimal()), default=None)
+    try:
+        return max(batch_numbers(folder), default=None)
+    except OSError as error:
+        raise OffsetError(f"Spark's checkpoint {folder} cannot be read: {error}.") from error

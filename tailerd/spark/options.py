@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import difflib
 import enum
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from typing import TypeVar
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import DEFAULT_READ_LIMIT, ReadLimit
 from tailerd.changefeed.offset import Version
-from tailerd.errors import MissingVersionError, UsageError
+from tailerd.errors import MissingVersionError, TailerdError, UsageError
 from tailerd.sources.delta.start import parse_point
 from tailerd.storage.s3.settings import S3Settings, settings_in_use
 
@@ -61,6 +62,7 @@ _BYTE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _MOST_DIGITS = 18
 """Longer numbers do not fit the 63 bits that Delta and Spark have for versions and sizes."""
 _MOST_SHOWN = 60
+_OPTION = "The option "
 _BYTES = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 
 
@@ -126,7 +128,7 @@ class ReadOptions:
             limit=_read_limit(given),
             poll_seconds=_seconds(given, "pollInterval"),
             hints_folder=given.get("hintsFolder", ""),
-            allowed_paths=tuple(p for p in given.get("allowedPaths", "").split(",") if p),
+            allowed_paths=_allowed_paths(given.get("allowedPaths", "")),
         )
         parsed._refuse_contradictions()
         return parsed
@@ -184,9 +186,14 @@ def naming(option: str, text: object) -> Iterator[None]:
         yield
     except (MissingVersionError, UsageError) as error:
         raise type(error)(
-            f"The option {option}={text} cannot be met. {error.message}",
+            f"{_OPTION}{option}={text} cannot be met. {error.message}",
             hint="Give what the table's log still has, or leave the option out.",
         ) from error
+
+
+def is_about_option(error: TailerdError) -> bool:
+    """Tell whether what a table has does not fit an option, as `naming` says it."""
+    return error.message.startswith(_OPTION)
 
 
 def _known(options: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
@@ -282,6 +289,22 @@ def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
             hint="Write names of the table's columns like a,b; the change columns always come.",
         )
     return names
+
+
+def _allowed_paths(text: str) -> tuple[str, ...]:
+    """Read places between commas, or a JSON list of them, which begins as no place does."""
+    if not text.startswith("["):
+        return tuple(path for path in text.split(",") if path)
+    try:
+        paths = json.loads(text)
+    except ValueError:
+        paths = [None]
+    if not all(isinstance(path, str) for path in paths):
+        raise UsageError(
+            f"The option allowedPaths={_shown(text)} is no JSON list of texts.",
+            hint='Write it like ["/shared", "/other"], or /shared,/other.',
+        )
+    return tuple(paths)
 
 
 def _schema_version(given: Mapping[str, str]) -> Version | None:

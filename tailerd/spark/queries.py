@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -67,7 +68,7 @@ def read_options(table: TableConfig) -> dict[str, str]:
         "changes": table.changes,
         "maxFilesPerTrigger": str(table.max_files_per_batch),
         "maxBytesPerTrigger": str(table.max_bytes_per_batch),
-        "allowedPaths": ",".join(table.allowed_paths),
+        "allowedPaths": json.dumps(table.allowed_paths),
     }
     if table.poll_interval is not None:
         options["pollInterval"] = str(table.poll_interval)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tailerd.changefeed.offset import Offset
 from tailerd.errors import MissingVersionError, OffsetError, TableRecreatedError, TailerdError
+from tailerd.spark.checkpoints import batch_numbers
 
 _LOG_VERSION = "v1"
 _ANY_VERSION = re.compile(r"v\d+")
@@ -42,7 +43,7 @@ def check_checkpoint(
     begin_anew = f"`rm -r {folder}` {anew}"
     try:
         _check_metadata(folder, begin_anew)
-        planned, done = _numbers(folder / "offsets"), _numbers(folder / "commits")
+        planned, done = batch_numbers(folder / "offsets"), batch_numbers(folder / "commits")
         if done and (not planned or done[-1] > planned[-1]):
             raise _damaged(
                 folder,
@@ -74,7 +75,7 @@ def with_checkpoint(error: TailerdError, folder: Path) -> TailerdError:
 def _check_metadata(folder: Path, begin_anew: str) -> None:
     path = folder / "metadata"
     if not path.exists():
-        if _numbers(folder / "offsets"):
+        if batch_numbers(folder / "offsets"):
             raise _damaged(folder, "metadata, which names the query, is missing", begin_anew)
         return
     try:
@@ -115,11 +116,6 @@ def _lines(path: Path) -> list[str]:
     except UnicodeDecodeError:
         return []
     return lines if lines and _ANY_VERSION.fullmatch(lines[0]) else []
-
-
-def _numbers(folder: Path) -> list[int]:
-    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
 
 def _damaged(folder: Path, what: str, begin_anew: str) -> OffsetError:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -12,10 +14,26 @@ from tailerd.errors import EngineError, TailerdError
 from tailerd.spark.engine import SparkEngine
 from tailerd.spark.progress import BatchReport
 from tailerd.spark.query_errors import error_of
+from tailerd.spark.query_listener import QueryListener
 
 _ANSWER_TIMEOUT_SECONDS = 120.0
+_BATCH_SECONDS = 10.0
+"""How long a first micro-batch keeps the next query from starting: its workers start too, and many
+at once time out."""
 _LOOK_SECONDS = 1.0
 _LAST_REPORT_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Begun:
+    """A query that was started, and who tells of it."""
+
+    query: StreamingQuery
+    run_id: str
+    listener: QueryListener
+
+    def forget(self) -> None:
+        self.listener.forget(self.run_id)
 
 
 class QueryRun:
@@ -50,20 +68,28 @@ class QueryRun:
         self._loop = asyncio.get_running_loop()
         self._answered = asyncio.Event()
         self._woken = asyncio.Event()
+        self._giving_up: asyncio.Task[None] | None = None
 
     async def run(self) -> TailerdError | None:
         """Run the query once; return why it died, or None when it ended as asked."""
         self._answered.clear()
         self._woken.clear()
+        begun: list[_Begun] = []
         try:
             async with self._engine.starting:
                 if self.stop.is_set():
                     return None
-                query = await self._start()
-                await self._until_answered(query)
-            return await self._until_ended(query)
+                await self._start(begun)
+                await self._until_answered(begun[0].query)
+            return await self._until_ended(begun[0].query)
         except TailerdError as error:
             return error
+        except asyncio.CancelledError:
+            self._giving_up = asyncio.ensure_future(self._give_up(begun))
+            raise
+        finally:
+            for each in begun:
+                each.forget()
 
     def answered(self) -> None:
         """Hear that the query lives, from somebody in the event loop who knows."""
@@ -82,23 +108,44 @@ class QueryRun:
         """Wake the one that waits for the query."""
         self._loop.call_soon_threadsafe(self._woken.set)
 
-    async def _start(self) -> StreamingQuery:
+    async def _start(self, begun: list[_Begun]) -> None:
+        """Start the query and put it in `begun`, also where nobody waits for that any more."""
         engine = self._engine
         spark = await engine.session()
 
-        def start() -> StreamingQuery:
+        def start() -> None:
             query = self._start_query(spark)
-            engine.listener.observe(str(query.runId), self)
-            return query
+            found = _Begun(query=query, run_id=str(query.runId), listener=engine.listener)
+            begun.append(found)
+            found.listener.observe(found.run_id, self)
 
-        return await engine.blocking(start, in_session_thread=True)
+        await engine.blocking(start, in_session_thread=True)
+
+    async def _give_up(self, begun: list[_Begun]) -> None:
+        """End a query whose run was cancelled, even one that is only being started."""
+
+        def end() -> None:
+            for each in begun:
+                each.forget()
+                each.query.stop()
+
+        # Where queries start, so that it comes behind this one's start and before the next.
+        with suppress(TailerdError):
+            # Else Java is gone, and the query with it.
+            await self._engine.blocking(end, in_session_thread=True)
 
     async def _until_answered(self, query: StreamingQuery) -> None:
         deadline = self._loop.time() + _ANSWER_TIMEOUT_SECONDS
+        begun_at: float | None = None
         while not self._answered.is_set() and not self.stop.is_set():
             if self._woken.is_set() or not await self._engine.blocking(lambda: query.isActive):
                 return
-            if self._loop.time() > deadline:
+            now = self._loop.time()
+            if await self._engine.blocking(lambda: _has_batch(query)):
+                begun_at = now if begun_at is None else begun_at
+                if now - begun_at > _BATCH_SECONDS:
+                    return
+            elif now > deadline:
                 await self._engine.blocking(query.stop)
                 raise EngineError(
                     f"The query of {self._what} did not answer within"
@@ -108,21 +155,17 @@ class QueryRun:
 
     async def _until_ended(self, query: StreamingQuery) -> TailerdError | None:
         engine = self._engine
-        run_id = str(query.runId)
-        try:
-            while await engine.blocking(lambda: query.isActive):
-                if self.stop.is_set():
-                    await self._end(query)
-                    await first_of(self._woken, seconds=_LAST_REPORT_SECONDS)
-                    return None
-                await first_of(self._woken, self.stop, seconds=_LOOK_SECONDS)
-                # Java may be gone without a word: then asking fails, and the wait was short.
-            # Reports come through a queue, the last of them before the word of the end.
-            await first_of(self._woken, seconds=_LAST_REPORT_SECONDS)
-            failure = await engine.blocking(query.exception)
-            return None if failure is None else error_of(str(failure))
-        finally:
-            engine.listener.forget(run_id)
+        while await engine.blocking(lambda: query.isActive):
+            if self.stop.is_set():
+                await self._end(query)
+                await first_of(self._woken, seconds=_LAST_REPORT_SECONDS)
+                return None
+            await first_of(self._woken, self.stop, seconds=_LOOK_SECONDS)
+            # Java may be gone without a word: then asking fails, and the wait was short.
+        # Reports come through a queue, the last of them before the word of the end.
+        await first_of(self._woken, seconds=_LAST_REPORT_SECONDS)
+        failure = await engine.blocking(query.exception)
+        return None if failure is None else error_of(str(failure))
 
     async def _end(self, query: StreamingQuery) -> None:
         """Let the running micro-batch finish if it is quick; else Spark repeats it next time."""
@@ -130,8 +173,7 @@ class QueryRun:
         patience = engine.config.shutdown_timeout / 2
         deadline = self._loop.time() + patience
         while self._loop.time() < deadline:
-            status = await engine.blocking(lambda: query.status)
-            if not (status["isTriggerActive"] and status["isDataAvailable"]):
+            if not await engine.blocking(lambda: _has_batch(query)):
                 break
             await asyncio.sleep(0.05)
         try:
@@ -140,6 +182,15 @@ class QueryRun:
         except TimeoutError:
             # Stopping the session ends the query too.
             return
+
+
+def _has_batch(query: StreamingQuery) -> bool:
+    """Tell whether a micro-batch runs: its report comes when it is done, however long that is.
+
+    Blocking. Sources have said by then what there is, or the checkpoint has.
+    """
+    status = query.status
+    return bool(status["isTriggerActive"] and status["isDataAvailable"])
 
 
 async def first_of(*events: asyncio.Event, seconds: float) -> None:

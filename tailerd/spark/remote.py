@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
 import tempfile
 import zipfile
 from collections.abc import Mapping
@@ -38,7 +40,7 @@ def ship_package(spark: SparkSession) -> None:
     Raises:
         ConfigError: It cannot be written to a temporary folder.
     """
-    folder = Path(tempfile.mkdtemp(prefix="tailerd-package-"))
+    folder = temporary_folder("tailerd-package-")
     try:
         archive = write_archive(folder)
     except OSError as error:
@@ -47,6 +49,13 @@ def ship_package(spark: SparkSession) -> None:
             hint="Free space there, or point TMPDIR at another folder.",
         ) from error
     spark.sparkContext.addPyFile(str(archive))
+
+
+def temporary_folder(prefix: str) -> Path:
+    """Return a new folder for what Java reads now and later; it goes when this process ends."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def write_archive(folder: Path) -> Path:

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,8 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tailerd.errors import ConfigError
-from tailerd.spark.remote import PYTHON, is_local, remote_settings, ship_package
-from tailerd.storage.s3.settings import hand_down_settings
+from tailerd.spark.handed_storage import hand_down_storage
+from tailerd.spark.remote import (
+    PYTHON,
+    is_local,
+    remote_settings,
+    ship_package,
+    temporary_folder,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -202,7 +207,7 @@ def _prepare_environment(master: str, settings: Mapping[str, str]) -> None:
     if is_local(master):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Spark's Python processes take the environment of its Java, which takes this one's.
-    hand_down_settings()
+    hand_down_storage()
     os.environ["TZ"] = "UTC"
     time.tzset()
 
@@ -211,7 +216,6 @@ def _log4j_file() -> Path:
     lines = [_LOG4J]
     for number, name in enumerate(_SILENCED):
         lines.append(f"logger.quiet{number}.name = {name}\nlogger.quiet{number}.level = off\n")
-    folder = Path(tempfile.mkdtemp(prefix="tailerd-spark-"))
-    file = folder / "log4j2.properties"
+    file = temporary_folder("tailerd-spark-") / "log4j2.properties"
     file.write_text("".join(lines), encoding="utf-8")
     return file

@@ -41,10 +41,13 @@ from tailerd.spark.source_loop import SourceLoop, end_quietly
 from tailerd.spark.spark_offset import (
     OffsetFields,
     batch_start,
+    check_continues,
+    check_repeats,
     end_fields,
     fields_of,
     initial_fields,
     offset_of,
+    planned_changes,
     planned_with,
 )
 from tailerd.spark.table_source import FollowedTable
@@ -107,9 +110,12 @@ class TailerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:
             SchemaChangedError: The next rows have another schema; all before them are delivered.
+            OffsetError: `start` counts what other `changes` gave.
         """
-        end = self._driver().latest(offset_of(start), self._admission(limit))
-        return end_fields(start, end, self._schema_version)
+        changes, begin = self._options.changes, offset_of(start)
+        check_continues(begin, planned_changes(start), changes)
+        end = self._driver().latest(begin, self._admission(limit))
+        return end_fields(start, end, self._schema_version, changes)
 
     def reportLatestOffset(self) -> OffsetFields | None:  # noqa: N802 - Spark's name
         """Return the head of the table and the age of the backlog, for Spark's reports."""
@@ -122,9 +128,14 @@ class TailerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(
         self, start: Mapping[str, str | int | bool], end: Mapping[str, str | int | bool]
     ) -> Sequence[InputPartition]:
-        """Return the partitions of one micro-batch."""
-        driver = self._driver()
-        return driver.partitions(batch_start(start, end), offset_of(end), planned_with(end))
+        """Return the partitions of one micro-batch.
+
+        Raises:
+            OffsetError: It was planned with other `changes`, which gave other rows.
+        """
+        begin, behind = batch_start(start, end), offset_of(end)
+        check_repeats(begin, behind, planned_changes(end), self._options.changes)
+        return self._driver().partitions(begin, behind, planned_with(end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the partition's change rows; on an executor."""
@@ -186,7 +197,13 @@ class _Follower:
         return self._initial
 
     def latest(self, start: Offset, limit: AdmissionLimit) -> Offset:
-        wait = 0.0 if self._ends_at_head or self._is_finished(start) else WAIT_SECONDS
+        wait = 0.0 if self._ends_at_head else WAIT_SECONDS
+        if self._is_finished(start):
+            # What is behind the end is not this query's, whatever it may be; the table must be.
+            self._call(tasks_between(self._table.source, start, start))
+            time.sleep(wait)
+            self._planned = start
+            return start
         found = self._call(self._table.latest(start, limit, wait))
         end = clamped(found, start=start, end=self._end)
         if end is self._end:
@@ -199,6 +216,8 @@ class _Follower:
         """Return the head as an offset, and the commit time of what is not even planned yet."""
         if self._planned is None:
             return None
+        if self._is_finished(self._planned):
+            return fields_of(self._planned)
         if self._reported is not None:
             planned, fields = self._reported
             # While nothing rings, the log is what it was.
@@ -244,6 +263,8 @@ class _Follower:
         try:
             return self._loop.call(work)
         except (MissingVersionError, TableRecreatedError) as error:
+            if error.retryable:
+                raise
             raise type(error)(error.message, hint=_HINTS[type(error)]) from error
 
     def _is_finished(self, start: Offset) -> bool:

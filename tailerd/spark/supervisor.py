@@ -11,58 +11,23 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tailerd.backoff import Backoff
-from tailerd.config import Config, TableConfig
-from tailerd.errors import OffsetError, SchemaChangedError, TailerdError
+from tailerd.backoff import ATTEMPTS_ONCE, Backoff
+from tailerd.config import TableConfig
+from tailerd.errors import MissingVersionError, OffsetError, SchemaChangedError, TailerdError
 from tailerd.spark.engine import SparkEngine
 from tailerd.spark.kept_offsets import check_not_shared, delivered_until
+from tailerd.spark.options import is_about_option
 from tailerd.spark.progress import ENGINE, BatchReport, begins_at, events_of
 from tailerd.spark.queries import start_query
 from tailerd.spark.query_checkpoint import with_checkpoint
 from tailerd.spark.query_run import QueryRun, first_of
 from tailerd.spark.schema_boundary import named_version
-from tailerd.telemetry import Telemetry, events
-
-_ATTEMPTS_ONCE = 5
-
-
-async def run_supervised(
-    config: Config,
-    tables: Mapping[str, TableConfig],
-    telemetry: Telemetry,
-    stop: asyncio.Event,
-    once: bool,
-) -> None:
-    """Run the Spark pipelines of `tables` until `stop` is set, or with `once` to their heads.
-
-    Raises:
-        TailerdError: A table's pipeline ended with it; raised when all others have ended too.
-    """
-    engine = SparkEngine(config, telemetry, once=once)
-    pipelines = [SparkPipeline(engine, name, table) for name, table in tables.items()]
-
-    async def pass_on() -> None:
-        await stop.wait()
-        for pipeline in pipelines:
-            pipeline.stop()
-
-    passing_on = asyncio.ensure_future(pass_on())
-    try:
-        async with asyncio.TaskGroup() as group:
-            for pipeline in pipelines:
-                group.create_task(pipeline.run())
-    finally:
-        passing_on.cancel()
-        await engine.close()
-    failures = [pipeline.error for pipeline in pipelines if pipeline.error is not None]
-    if failures:
-        raise failures[0]
+from tailerd.telemetry import events
 
 
 class SparkPipeline:
@@ -110,7 +75,10 @@ class SparkPipeline:
                 break
             if isinstance(failure, SchemaChangedError) and self._takes_schema_of(failure):
                 continue
-            failure = with_checkpoint(failure, self._checkpoint)
+            if isinstance(failure, MissingVersionError) and self._lets_go_of_schema(failure):
+                continue
+            if not is_about_option(failure):
+                failure = with_checkpoint(failure, self._checkpoint)
             if not self._may_retry(failure):
                 self._engine.telemetry.emit(
                     events.PipelineFailed(
@@ -165,7 +133,7 @@ class SparkPipeline:
             self._engine.telemetry.emit(begins_at(self._name, offset))
 
     def _may_retry(self, failure: TailerdError) -> bool:
-        limit = self._table.max_attempts or (_ATTEMPTS_ONCE if self._engine.once else None)
+        limit = self._table.max_attempts or (ATTEMPTS_ONCE if self._engine.once else None)
         return failure.retryable and (limit is None or self._attempt < limit)
 
     def _takes_schema_of(self, failure: SchemaChangedError) -> bool:
@@ -180,6 +148,13 @@ class SparkPipeline:
                 table=self._name, engine=ENGINE, version=version, hint=failure.message
             )
         )
+        return True
+
+    def _lets_go_of_schema(self, failure: MissingVersionError) -> bool:
+        """Let the next query have the newest schema, if the log may have lost the adopted one."""
+        if failure.retryable or self._schema_version is None:
+            return False
+        self._schema_version = None
         return True
 
     async def _wait_before_retry(self, failure: TailerdError) -> None:

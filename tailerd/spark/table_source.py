@@ -12,7 +12,7 @@ from tailerd.changefeed.offset import Offset, Version
 from tailerd.clock import SystemClock
 from tailerd.delta.log_reader import LogReader
 from tailerd.delta.protocol.log_path import LOG_FOLDER
-from tailerd.errors import ChecksumMismatchError
+from tailerd.errors import BugError, ChecksumMismatchError, TailerdError
 from tailerd.sources.base import Backlog
 from tailerd.sources.delta.read import rows_schema
 from tailerd.sources.delta.source import DeltaChangeSource
@@ -37,11 +37,12 @@ async def open_source(options: ReadOptions) -> DeltaChangeSource:
         options.path,
         changes=options.changes,
         allowed_paths=options.allowed_paths,
-        on_mismatch=_warn,
+        on_mismatch=warn_of_mismatch,
     )
 
 
-def _warn(error: ChecksumMismatchError) -> None:
+def warn_of_mismatch(error: ChecksumMismatchError) -> None:
+    """Say it where users see it; for logs that can be read all the same."""
     # Spark shows what its Python processes write to standard error.
     sys.stderr.write(f"warning[{error.code}]: {error}\n")
 
@@ -100,6 +101,9 @@ class FollowedTable:
 
         A table that was idle is looked at again only when the bell has rung, so that idling costs
         neither CPU nor requests. Without waiting it is looked at in any case.
+
+        Raises:
+            TailerdError: As the source raises it, or what ended the watchers of an idle table.
         """
         if not (self.is_idle and wait_seconds > 0):
             found = await self._look(start, limit)
@@ -109,6 +113,7 @@ class FollowedTable:
             async with asyncio.timeout(wait_seconds):
                 await self._bell.wait()
         except TimeoutError:
+            check_listening(self._listening)
             self.is_idle = True
             return start
         found = await self._look(start, limit)
@@ -131,6 +136,24 @@ class FollowedTable:
         """Stop listening."""
         self._listening.cancel()
         await asyncio.gather(self._listening, return_exceptions=True)
+
+
+def check_listening(listening: asyncio.Task[None]) -> None:
+    """Make sure that what should ring a bell has not failed: nobody would hear of commits.
+
+    Raises:
+        TailerdError: It has; as it was raised, or `BugError`.
+    """
+    error = None if listening.cancelled() or not listening.done() else listening.exception()
+    if error is None:
+        return
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, TailerdError):
+        raise error
+    raise BugError(
+        f"The watchers of a table's log ended with {error!r}.", hint="Please report it."
+    ) from error
 
 
 def _watchers(folder: str, options: ReadOptions) -> list[Watcher]:

@@ -22,12 +22,13 @@ def answers_at_once(folder: str, mounts: Path = _MOUNTS) -> bool | None:
     except OSError:
         return None
     try:
-        lines = mounts.read_text().splitlines()
+        # Names of folders are bytes, in no encoding that anybody has to say.
+        lines = mounts.read_bytes().split(b"\n")
     except OSError:
         return False
-    wanted = f"{os.major(device)}:{os.minor(device)}"
+    wanted = f"{os.major(device)}:{os.minor(device)}".encode()
     for line in lines:
-        before, _, after = line.partition(" - ")
+        before, _, after = line.partition(b" - ")
         if before.split()[2:3] == [wanted]:
-            return after.split()[0] in _OWN_DISKS
+            return after.split()[0].decode(errors="replace") in _OWN_DISKS
     return False

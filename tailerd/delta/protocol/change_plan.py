@@ -301,6 +301,7 @@ class TaskPlanner:
             schema=schema,
             rows=rows,
             num_records=num_records_of(action),
+            table_id=plan.table_id,
         )
         self.position += 1
         return task

@@ -57,7 +57,7 @@ class SnapshotTasks:
         until = end.position if end.version == start.version else None
         tasks: list[ChangeTask] = []
         async for files in self._files.between(start.position, until):
-            tasks.extend(self._task(file) for file in files)
+            tasks.extend(self._task(file, start.table_id) for file in files)
         tasks.sort(key=lambda task: task.position)
         return TaskGroup(
             start=start,
@@ -68,7 +68,7 @@ class SnapshotTasks:
             tasks=tuple(tasks),
         )
 
-    def _task(self, file: LiveFile) -> ChangeTask:
+    def _task(self, file: LiveFile, table_id: str) -> ChangeTask:
         rows = ALL_ROWS
         if file.deletion_vector is not None:
             rows = RowFilter(exclude=self._paths.vector(file.deletion_vector))
@@ -84,4 +84,5 @@ class SnapshotTasks:
             schema=self._files.schema,
             rows=rows,
             num_records=file.num_records,
+            table_id=table_id,
         )

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sys
 import time
 from dataclasses import dataclass
 
-from tailerd.backoff import Backoff
+from tailerd.backoff import ATTEMPTS_ONCE, Backoff
 from tailerd.changefeed.change_task import ChangeMode, ChangeTask
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset
-from tailerd.errors import BugError, ChecksumMismatchError, TailerdError
+from tailerd.errors import BugError, TailerdError
 from tailerd.sources.delta.source import DeltaChangeSource
 from tailerd.spark.change_range import clamped, tasks_between
 from tailerd.spark.group.group_offset import Entry
 from tailerd.spark.group.holds import Hold, stands_at
 from tailerd.spark.group.members import GroupTable
 from tailerd.spark.group.report import Standing, Trouble
+from tailerd.spark.table_source import warn_of_mismatch
 from tailerd.watchers.hints import Hint
-
-_ATTEMPTS_ONCE = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +108,7 @@ class FollowedMember:
                 config.path,
                 changes=ChangeMode(config.changes),
                 allowed_paths=config.allowed_paths,
-                on_mismatch=_warn,
+                on_mismatch=warn_of_mismatch,
             )
         return self._source
 
@@ -173,7 +171,7 @@ class FollowedMember:
         )
 
     def _failed(self, error: TailerdError, *, once: bool) -> None:
-        most = self.member.config.max_attempts or (_ATTEMPTS_ONCE if once else None)
+        most = self.member.config.max_attempts or (ATTEMPTS_ONCE if once else None)
         wait: float | None = None
         if error.retryable and (most is None or self._attempt < most):
             wait = Backoff().wait_seconds(self._attempt, random.Random())
@@ -183,8 +181,3 @@ class FollowedMember:
         self._attempt += 1
         self._is_more = True
         self.trouble = Trouble.of(error, self._attempt, wait)
-
-
-def _warn(error: ChecksumMismatchError) -> None:
-    # Spark shows what its Python processes write to standard error.
-    sys.stderr.write(f"warning[{error.code}]: {error}\n")

@@ -29,6 +29,7 @@ from tailerd.spark.group.holds import read_holds
 from tailerd.spark.group.members import MEMBERS_FILE, Members
 from tailerd.spark.group.record_partitions import TableRows
 from tailerd.spark.group.report import SourceReport
+from tailerd.spark.table_source import check_listening
 from tailerd.storage.locate import locate
 from tailerd.storage.s3.settings import settings_in_use
 from tailerd.telemetry import Telemetry
@@ -88,7 +89,8 @@ class GroupFollower:
                 async with asyncio.timeout(wait):
                     await self._rung.wait()
             except TimeoutError:
-                continue
+                if self._listening is not None:
+                    check_listening(self._listening)
 
     async def rows(self, start: GroupOffset, end: GroupOffset) -> list[TableRows]:
         """Return what each table gives to a batch that `latest` has answered, now or long ago."""

@@ -7,7 +7,7 @@ import math
 import random
 from pathlib import Path
 
-from tailerd.backoff import Backoff
+from tailerd.backoff import ATTEMPTS_ONCE, Backoff
 from tailerd.changefeed.offset import Offset
 from tailerd.config import TableConfig
 from tailerd.errors import OffsetError, SinkError, TailerdError
@@ -29,7 +29,6 @@ from tailerd.spark.progress import ENGINE, begins_at
 from tailerd.spark.query_run import first_of
 from tailerd.telemetry import events
 
-_ATTEMPTS_ONCE = 5
 _LOOK_SECONDS = 0.25
 
 
@@ -129,7 +128,7 @@ class GroupedPipeline:
     @property
     def max_attempts(self) -> int | None:
         """Failed attempts in a row after which it stops; None: never."""
-        return self.table.config.max_attempts or (_ATTEMPTS_ONCE if self._is_once else None)
+        return self.table.config.max_attempts or (ATTEMPTS_ONCE if self._is_once else None)
 
     def stop(self) -> None:
         """Ask `run` to leave the group and return."""

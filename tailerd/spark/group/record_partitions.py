@@ -48,7 +48,7 @@ class TableRows:
 
     Attributes:
         name: The configured name.
-        table_id: `metaData.id`.
+        table_id: `metaData.id` at the batch's end, for tasks that say none.
         kafka: How records are made; None gives JSON lines.
         tasks: What to read, in order.
         error: Why that cannot even be planned; the batch was logged before.
@@ -141,10 +141,12 @@ def _part(part: TablePart) -> Iterator[RecordPiece]:
     table = part.rows
     if table.error is not None:
         raise table.error
-    encoder = RecordEncoder(table.name, table.table_id, table.kafka)
+    # A table that was replaced has another identity from there on, wherever batches are cut.
+    ids = {each.task.version: each.task.table_id or table.table_id for each in part.shares}
+    encoders = {each: RecordEncoder(table.name, each, table.kafka) for each in set(ids.values())}
     order = part.first * SHARE_ORDERS
     for batch in _ordered(part.shares, table.key):
-        for piece in encoder.encoded(batch, order):
+        for piece in encoders[ids[batch.version]].encoded(batch, order):
             order += piece.records.num_rows
             yield piece
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from tailerd.config import Config
 from tailerd.errors import TailerdError
-from tailerd.spark.supervisor import run_supervised
+from tailerd.spark.engine import SparkEngine
+from tailerd.spark.supervisor import SparkPipeline
 from tailerd.telemetry import Telemetry
 from tailerd.telemetry.events import Event
 
@@ -25,9 +26,24 @@ def _show(event: Event) -> None:
 
 
 async def _main(config: Config, once: bool) -> None:
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    await run_supervised(config, config.tables, Telemetry([_show]), stop, once)
+    """Run all tables until SIGTERM, or with `once` to their heads; raise what ended the first."""
+    engine = SparkEngine(config, Telemetry([_show]), once=once)
+    pipelines = [SparkPipeline(engine, name, table) for name, table in config.tables.items()]
+
+    def stop() -> None:
+        for pipeline in pipelines:
+            pipeline.stop()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
+    try:
+        async with asyncio.TaskGroup() as group:
+            for pipeline in pipelines:
+                group.create_task(pipeline.run())
+    finally:
+        await engine.close()
+    for pipeline in pipelines:
+        if pipeline.error is not None:
+            raise pipeline.error
 
 
 if __name__ == "__main__":

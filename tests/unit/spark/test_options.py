@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from tailerd.changefeed.change_task import ChangeMode
+from tailerd.config import TableConfig
 from tailerd.errors import UsageError
 from tailerd.spark.options import (
     READ_OPTIONS,
@@ -18,6 +19,7 @@ from tailerd.spark.options import (
     ReadOptions,
     WriteOptions,
 )
+from tailerd.spark.queries import read_options
 
 
 def test_every_option_is_read_whatever_its_case() -> None:
@@ -136,3 +138,18 @@ def test_a_misspelt_option_is_answered_with_the_right_name(data: st.DataObject, 
     with pytest.raises(UsageError) as raised:
         kind.parse({"path": "/data/orders", wrong: "1"})
     assert f"did you mean {name}?" in str(raised.value)
+
+
+def test_allowed_paths_are_a_list_that_may_hold_commas_or_names_between_commas() -> None:
+    sink = {"kind": "console"}
+    table = TableConfig.model_validate(
+        {"path": "/x", "allowed_paths": ["/a,b", "/c"], "sink": sink}
+    )
+    assert ReadOptions.parse(read_options(table)).allowed_paths == ("/a,b", "/c")
+    none = TableConfig.model_validate({"path": "/x", "sink": sink})
+    assert ReadOptions.parse(read_options(none)).allowed_paths == ()
+    given = ReadOptions.parse({"path": "/x", "allowedPaths": "/a,/c"})
+    assert given.allowed_paths == ("/a", "/c")
+    for text in ('["/a"', "[1]"):
+        with pytest.raises(UsageError, match="allowedPaths"):
+            ReadOptions.parse({"path": "/x", "allowedPaths": text})

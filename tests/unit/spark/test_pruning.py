@@ -186,3 +186,31 @@ def test_a_value_of_years_that_python_lacks_excludes_nothing(
         In(("at",), (DAY,)),
     ):
         assert len(_tasks(table, each)) == 1
+
+
+@pytest.mark.parametrize(
+    ("wanted", "ids"),
+    [
+        (GreaterThan(("_commit_version",), 0), [1, 0, 1, 2, 3, 4]),
+        (EqualTo(("_commit_version",), 2), [0, 1, 2]),
+        (EqualTo(("_commit_version",), 3), [3]),
+        (EqualTo(("_commit_version",), 4), [4]),
+        (GreaterThan(("_commit_version",), 4), []),
+        (GreaterThan(("_commit_version",), 99), []),
+    ],
+)
+def test_commits_may_be_left_out_before_a_table_was_replaced(
+    wanted: Filter, ids: list[int], tmp_path: Path
+) -> None:
+    table = TableBuilder(tmp_path)
+    for version in range(2):
+        table.append([{"id": version, "name": "x"}])
+    removed = [table.remove({"add": action}) for action in table.state().adds.values()]
+    table.table_id = "00000000-0000-4000-8000-000000000007"
+    table.commit(table.metadata(), *removed, *table.data_files([{"id": 2, "name": "x"}]))
+    for version in range(3, 5):
+        table.append([{"id": version, "name": "x"}])
+    reader = _reader(table)
+    reader.pushFilters([wanted])
+    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+    assert [row["id"] for batch in batches for row in batch.to_pylist()] == ids

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -50,3 +51,21 @@ def test_the_same_package_makes_the_same_bytes(tmp_path: Path) -> None:
     (tmp_path / "again").mkdir()
     first, second = write_archive(tmp_path), write_archive(tmp_path / "again")
     assert first.read_bytes() == second.read_bytes()
+
+
+def test_folders_of_a_session_are_gone_when_its_process_has_ended(tmp_path: Path) -> None:
+    program = (
+        "from pathlib import Path; from tailerd.spark import remote, session;"
+        "session._settings('local[1]'); remote.write_archive(remote.temporary_folder('a-'));"
+        "print(len(list(Path.cwd().iterdir())))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout.split() == ["2"]
+    assert list(tmp_path.iterdir()) == []

@@ -6,9 +6,18 @@ import json
 
 import pytest
 
+from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.errors import OffsetError
-from tailerd.spark.spark_offset import batch_start, end_fields, initial_fields, offset_of
+from tailerd.spark.spark_offset import (
+    batch_start,
+    check_continues,
+    check_repeats,
+    end_fields,
+    initial_fields,
+    offset_of,
+    planned_changes,
+)
 
 
 def _at(version: int, phase: Phase = Phase.FOLLOW, position: int = 0) -> Offset:
@@ -52,3 +61,35 @@ def test_a_checkpoint_of_a_newer_release_is_refused() -> None:
         offset_of({**initial_fields(_at(1)), "format": 99})
     with pytest.raises(OffsetError, match="cannot be read"):
         offset_of({"version": 1})
+
+
+def test_the_end_of_a_batch_says_with_which_changes_it_was_planned() -> None:
+    end = end_fields(initial_fields(_at(5)), _at(6), 3, ChangeMode.FILES)
+    assert planned_changes(end) == "files"
+    assert offset_of(end) == _at(6)
+    assert planned_changes(end_fields(end, _at(6), 3, ChangeMode.AUTO)) == "files"
+    assert planned_changes(end_fields(end, _at(7), 3, ChangeMode.AUTO)) == "auto"
+    assert planned_changes(initial_fields(_at(5))) is None
+
+
+@pytest.mark.parametrize("place", [_at(5), _at(5, Phase.SNAPSHOT, 77)])
+def test_other_changes_may_go_on_where_no_commit_is_begun(place: Offset) -> None:
+    check_continues(place, "files", ChangeMode.AUTO)
+
+
+def test_other_changes_cannot_go_on_within_a_commit() -> None:
+    check_continues(_at(5, position=1), "files", ChangeMode.FILES)
+    check_continues(_at(5, position=1), None, ChangeMode.FILES)
+    with pytest.raises(OffsetError, match=r"within version 5 .* 'files' .* 'auto'.* back to files"):
+        check_continues(_at(5, position=1), "files", ChangeMode.AUTO)
+
+
+def test_a_batch_of_commits_is_not_repeated_with_other_changes() -> None:
+    snapshot = _at(5, Phase.SNAPSHOT)
+    check_repeats(snapshot, snapshot.at(77), "files", ChangeMode.AUTO)
+    check_repeats(_at(5), _at(7), None, ChangeMode.AUTO)
+    check_repeats(_at(5), _at(7), "auto", ChangeMode.AUTO)
+    check_repeats(_at(7), _at(7), "files", ChangeMode.AUTO)
+    for start in (_at(5), snapshot):
+        with pytest.raises(OffsetError, match=r"from version 5 to 6 is not done .* back to files"):
+            check_repeats(start, _at(7), "files", ChangeMode.AUTO)

@@ -17,12 +17,20 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.offset import Version
-from tailerd.errors import UsageError
+from tailerd.errors import (
+    LogCleanedUpError,
+    MissingVersionError,
+    OffsetError,
+    TableRecreatedError,
+    UsageError,
+)
+from tailerd.spark import stream_reader
 from tailerd.spark.options import ReadOptions
 from tailerd.spark.partitions import ChangePartition
 from tailerd.spark.stream_reader import WAIT_SECONDS, TailerdStreamReader
-from tests.tables.builder import TableBuilder
+from tests.tables.builder import CDF, TableBuilder
 
 SCHEMA = (
     StructType()
@@ -208,3 +216,112 @@ def test_stopping_twice_is_fine(table: TableBuilder) -> None:
     reader.stop()
     reader.stop()
     assert not [thread for thread in threading.enumerate() if thread.name == "tailerd-source"]
+
+
+def _updated(folder: Path) -> TableBuilder:
+    """A table whose version 1 has two parts as files, and another two as change files."""
+    table = TableBuilder(folder, properties=CDF)
+    commit = table.append([{"id": 0, "name": "a"}])
+    images = [
+        table.cdc_file(
+            [
+                {"id": n, "name": "a", "_change_type": "update_preimage"},
+                {"id": n, "name": "b", "_change_type": "update_postimage"},
+            ]
+        )
+        for n in range(2)
+    ]
+    removed = [table.remove(add) for add in commit.adds]
+    table.commit(*removed, table.data_file([{"id": 0, "name": "b"}]), *images)
+    return table
+
+
+def test_other_changes_do_not_go_on_within_a_commit_nor_repeat_a_batch(tmp_path: Path) -> None:
+    table = _updated(tmp_path)
+    before = _reader(table, startingVersion="1", changes="files")
+    after = _reader(table, startingVersion="1", changes="auto")
+    try:
+        start = before.initialOffset()
+        within = before.latestOffset(start, ReadMaxFiles(1))
+        assert (within["version"], within["position"]) == (1, 1)
+        with pytest.raises(OffsetError, match="changes back to files"):
+            after.latestOffset(within, ReadMaxFiles(9))
+        with pytest.raises(OffsetError, match="changes back to files"):
+            after.partitions(after.initialOffset(), within)
+        behind = before.latestOffset(within, ReadMaxFiles(9))
+        assert (behind["version"], behind["position"]) == (2, 0)
+        table.append([{"id": 4, "name": "x"}])
+        assert after.latestOffset(behind, ReadMaxFiles(9))["version"] == 3
+    finally:
+        before.stop()
+        after.stop()
+
+
+def test_a_stream_at_its_end_neither_spins_nor_looks_at_what_is_behind(
+    table: TableBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_reader, "WAIT_SECONDS", 0.2)
+    first = _reader(table, startingVersion="1", endingVersion="2")
+    again = _reader(table, startingVersion="1", endingVersion="2")
+    try:
+        end = first.latestOffset(first.initialOffset(), ReadAllAvailable())
+        again.initialOffset()
+        table.commit(table.protocol(minReaderVersion=9))
+        began = time.monotonic()
+        for reader in (first, again):
+            assert reader.latestOffset(end, ReadAllAvailable()) == end
+            report = reader.reportLatestOffset()
+            assert report is not None
+            assert report["version"] == 3
+        assert time.monotonic() - began >= 0.4
+    finally:
+        first.stop()
+        again.stop()
+
+
+@pytest.mark.parametrize("is_available_now", [False, True])
+def test_a_stream_at_its_end_is_still_of_its_table(
+    is_available_now: bool, table: TableBuilder, tmp_path: Path
+) -> None:
+    before = _reader(table, startingVersion="0", endingVersion="1")
+    other = TableBuilder(tmp_path / "other", table_id="00000000-0000-4000-8000-000000000002")
+    other.append([{"id": 1, "name": "x"}])
+    after = _reader(other, startingVersion="0", endingVersion="1")
+    try:
+        end = before.latestOffset(before.initialOffset(), ReadAllAvailable())
+        if is_available_now:
+            after.prepareForTriggerAvailableNow()
+        with pytest.raises(TableRecreatedError, match="checkpoint was begun with"):
+            after.latestOffset(end, ReadAllAvailable())
+    finally:
+        before.stop()
+        after.stop()
+
+
+def test_an_error_that_may_pass_stays_what_it_is(
+    table: TableBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = _reader(table)
+    try:
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, ReadMaxFiles(9))
+
+        async def gone(*_: object) -> list[ChangeTask]:
+            raise LogCleanedUpError("The checkpoint was replaced.", hint="Look again.")
+
+        monkeypatch.setattr(stream_reader, "tasks_between", gone)
+        with pytest.raises(LogCleanedUpError, match=r"replaced\. Look again\.$"):
+            reader.partitions(start, end)
+    finally:
+        reader.stop()
+
+
+def test_a_snapshot_of_a_version_to_come_is_refused_by_the_options_name(
+    table: TableBuilder,
+) -> None:
+    reader = _reader(table, startingVersion="4", snapshot="true")
+    try:
+        with pytest.raises(MissingVersionError, match=r"startingVersion=4 .* the newest is 3"):
+            reader.initialOffset()
+    finally:
+        reader.stop()

@@ -178,6 +178,14 @@ def test_only_file_systems_of_own_disks_are_asked_in_place(
     assert answers_at_once(str(tmp_path), mounts(tmp_path, kind)) is expected
 
 
+@pytest.mark.parametrize("name", ["M\xfcller", "a\x0cb\x85c\rd"])
+def test_names_of_mounts_may_be_any_bytes(tmp_path: Path, name: str) -> None:
+    path = mounts(tmp_path, "ext4")
+    other = f"9 2 0:98 / /media/{name} rw - ext4 /dev/y rw\n"
+    path.write_bytes(other.encode("latin-1") + path.read_bytes())
+    assert answers_at_once(str(tmp_path), path)
+
+
 def test_what_cannot_be_known_is_asked_in_threads(tmp_path: Path) -> None:
     assert not answers_at_once(f"{tmp_path}/absent", mounts(tmp_path, "ext4"))
     assert not answers_at_once(str(tmp_path), tmp_path / "no-proc")
