@@ -18,6 +18,7 @@ from tailerd.spark.group.group_offset import Entry
 from tailerd.spark.group.holds import Hold, stands_at
 from tailerd.spark.group.members import GroupTable
 from tailerd.spark.group.report import Standing, Trouble
+from tailerd.spark.spark_offset import check_continues
 from tailerd.spark.table_source import warn_of_mismatch
 from tailerd.watchers.hints import Hint
 
@@ -77,6 +78,11 @@ class FollowedMember:
         self._final: Offset | None = None
 
     @property
+    def changes(self) -> ChangeMode:
+        """How its commits become rows."""
+        return ChangeMode(self.member.config.changes)
+
+    @property
     def is_lost(self) -> bool:
         """Whether it failed for good."""
         return self.trouble is not None and self.trouble.wait_seconds is None
@@ -106,7 +112,7 @@ class FollowedMember:
             config = self.member.config
             self._source = await DeltaChangeSource.open(
                 config.path,
-                changes=ChangeMode(config.changes),
+                changes=self.changes,
                 allowed_paths=config.allowed_paths,
                 on_mismatch=warn_of_mismatch,
             )
@@ -151,6 +157,7 @@ class FollowedMember:
             begin = self.member.begin or await source.initial_offset(self.member.config.start)
         else:
             begin = stands_at(entry, self._hold)
+            check_continues(begin, entry.changes, self.changes)
         if once and self._final is None:
             self._final = await source.initial_offset("latest")
         end = await source.latest_offset(begin, limit)

@@ -29,6 +29,7 @@ from tailerd.spark.group.holds import read_holds
 from tailerd.spark.group.members import MEMBERS_FILE, Members
 from tailerd.spark.group.record_partitions import TableRows
 from tailerd.spark.group.report import SourceReport
+from tailerd.spark.spark_offset import check_repeats
 from tailerd.spark.table_source import check_listening
 from tailerd.storage.locate import locate
 from tailerd.storage.s3.settings import settings_in_use
@@ -131,6 +132,7 @@ class GroupFollower:
                         offset=step.end,
                         generation=self._tables[name].member.generation,
                         moved=number,
+                        changes=self._tables[name].changes.value,
                     ),
                 )
                 for name, step in steps.items()
@@ -211,7 +213,9 @@ class GroupFollower:
             return TableRows(name=name, table_id=table_id, kafka=kafka, tasks=step.tasks)
         try:
             # Not planned by this process: a repetition. Its errors are those of its rows now.
-            tasks = await tasks_between(await table.source(), end.begins[name], entry.offset)
+            begin = end.begins[name]
+            check_repeats(begin, entry.offset, entry.changes, table.changes)
+            tasks = await tasks_between(await table.source(), begin, entry.offset)
         except TailerdError as error:
             return TableRows(name=name, table_id=table_id, kafka=kafka, error=error)
         return TableRows(name=name, table_id=table_id, kafka=kafka, tasks=tasks)

@@ -29,11 +29,13 @@ class Entry:
         offset: The first thing not in any batch yet.
         generation: Which life of the table in this group it belongs to; another one begins anew.
         moved: Number of the batch that moved it last.
+        changes: The change mode it was planned with; None where an older release planned it.
     """
 
     offset: Offset
     generation: int
     moved: int
+    changes: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,9 @@ class GroupOffset:
             "begins": {
                 name: [begin.table_id, *_place(begin)] for name, begin in self.begins.items()
             },
+            "changes": {
+                name: entry.changes for name, entry in self.tables.items() if entry.changes
+            },
         }
 
     @classmethod
@@ -102,9 +107,14 @@ class GroupOffset:
                 hint="A newer tailerd may have written it: run that one.",
             )
         try:
+            told = fields.get("changes")
+            changes = told if isinstance(told, dict) else {}
             return cls(
                 number=_whole(fields["number"]),
-                tables={name: _entry(items) for name, items in _items(fields["tables"])},
+                tables={
+                    name: _entry(items, changes.get(name))
+                    for name, items in _items(fields["tables"])
+                },
                 begins={name: _offset(items) for name, items in _items(fields["begins"])},
             )
         except (KeyError, TypeError, ValueError) as error:
@@ -134,9 +144,14 @@ def _offset(items: list[object]) -> Offset:
     )
 
 
-def _entry(items: list[object]) -> Entry:
+def _entry(items: list[object], changes: object) -> Entry:
     *place, generation, moved = items
-    return Entry(offset=_offset(place), generation=_whole(generation), moved=_whole(moved))
+    return Entry(
+        offset=_offset(place),
+        generation=_whole(generation),
+        moved=_whole(moved),
+        changes=None if changes is None else str(changes),
+    )
 
 
 def _whole(value: object) -> int:

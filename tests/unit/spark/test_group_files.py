@@ -43,7 +43,11 @@ OFFSETS = st.builds(
     position=st.integers(0, 2**64 - 1),
 )
 ENTRIES = st.builds(
-    Entry, offset=OFFSETS, generation=st.integers(1, 9), moved=st.integers(0, 10**9)
+    Entry,
+    offset=OFFSETS,
+    generation=st.integers(1, 9),
+    moved=st.integers(0, 10**9),
+    changes=st.sampled_from([None, "auto", "files"]),
 )
 
 
