@@ -43,7 +43,9 @@ def old_table(folder: Path, policy: str) -> TableBuilder:
 
 
 def make_anew(folder: Path, versions: int) -> TableBuilder:
-    shutil.rmtree(folder)
+    while folder.exists():
+        # A checkpoint may be at work in it, and bring a file while it is emptied.
+        shutil.rmtree(folder, ignore_errors=True)
     table = TableBuilder(folder)
     table.create()
     for number in range(versions):
