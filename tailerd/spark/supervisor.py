@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -18,11 +19,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tailerd.backoff import ATTEMPTS_ONCE, Backoff
 from tailerd.config import TableConfig
-from tailerd.errors import MissingVersionError, OffsetError, SchemaChangedError, TailerdError
+from tailerd.errors import MissingVersionError, SchemaChangedError, TailerdError
 from tailerd.spark.engine import SparkEngine
-from tailerd.spark.kept_offsets import check_not_shared, delivered_until
+from tailerd.spark.kept_offsets import check_not_shared, delivered_until, tell_begin
 from tailerd.spark.options import is_about_option
-from tailerd.spark.progress import ENGINE, BatchReport, begins_at, events_of
+from tailerd.spark.progress import ENGINE, BatchReport, events_of
 from tailerd.spark.queries import start_query
 from tailerd.spark.query_checkpoint import with_checkpoint
 from tailerd.spark.query_run import QueryRun, first_of
@@ -112,7 +113,7 @@ class SparkPipeline:
     def _start(self, spark: SparkSession) -> StreamingQuery:
         state = Path(self._engine.config.state).absolute()
         check_not_shared(state, self._name)
-        self._tell_begin()
+        tell_begin(self._engine.telemetry, self._name, partial(delivered_until, self._checkpoint))
         return start_query(
             spark,
             self._name,
@@ -122,15 +123,6 @@ class SparkPipeline:
             schema_version=self._schema_version,
             hints=self._engine.hints,
         )
-
-    def _tell_begin(self) -> None:
-        try:
-            offset = delivered_until(self._checkpoint)
-        except OffsetError:
-            # Said by the query, if it cannot go on from there either.
-            return
-        if offset is not None:
-            self._engine.telemetry.emit(begins_at(self._name, offset))
 
     def _may_retry(self, failure: TailerdError) -> bool:
         limit = self._table.max_attempts or (ATTEMPTS_ONCE if self._engine.once else None)

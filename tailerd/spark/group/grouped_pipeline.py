@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+from functools import partial
 from pathlib import Path
 
 from tailerd.backoff import ATTEMPTS_ONCE, Backoff
 from tailerd.changefeed.offset import Offset
 from tailerd.config import TableConfig
-from tailerd.errors import OffsetError, SinkError, TailerdError
+from tailerd.errors import SinkError, TailerdError
 from tailerd.sinks.file_config import FileSinkConfig
 from tailerd.spark.engine import SparkEngine
 from tailerd.spark.file_writer import batch_prefix
@@ -25,7 +26,8 @@ from tailerd.spark.group.members import GroupTable
 from tailerd.spark.group.old_group import delivered_by
 from tailerd.spark.group.report import SourceReport, Standing, Trouble
 from tailerd.spark.group.table_group import TableGroup
-from tailerd.spark.progress import ENGINE, begins_at
+from tailerd.spark.kept_offsets import tell_begin
+from tailerd.spark.progress import ENGINE
 from tailerd.spark.query_run import first_of
 from tailerd.telemetry import events
 
@@ -190,7 +192,8 @@ class GroupedPipeline:
                     placed = await self._groups.place(self.table.name, self.table.config)
                     if placed is not None:
                         group, self.table = placed
-                        self._tell_begin()
+                        stands = partial(self._groups.delivered_until, self.table.name)
+                        tell_begin(self._telemetry, self.table.name, stands)
                         group.join(self)
                         return group
                 wait = _LOOK_SECONDS
@@ -202,15 +205,6 @@ class GroupedPipeline:
                 self.retries(error, attempt, wait)
             await first_of(self._stop, seconds=wait)
         return None
-
-    def _tell_begin(self) -> None:
-        try:
-            offset = self._groups.delivered_until(self.table.name)
-        except OffsetError:
-            # Said by the query, if it cannot go on from there either.
-            return
-        if offset is not None:
-            self._telemetry.emit(begins_at(self.table.name, offset))
 
     def heard(self, report: SourceReport) -> None:
         """Pass on what is new of this table."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tailerd.errors import StorageError
@@ -43,7 +44,7 @@ def move_old_groups(state: Path) -> None:
     names = list(_left_in(old, new))
     if not names:
         return
-    try:
+    with _told(f"{old} cannot be moved to {new}"):
         new.mkdir(exist_ok=True)
         # The new folder itself is durable before anything is in it.
         sync_folder(state)
@@ -53,11 +54,6 @@ def move_old_groups(state: Path) -> None:
             sync_folder(old)
         if not any(old.iterdir()):
             old.rmdir()
-    except OSError as error:
-        raise StorageError(
-            f"{old} cannot be moved to {new}: {error.strerror or error}.",
-            hint="Look at the permissions of the state folder.",
-        ) from error
 
 
 def set_aside(state: Path, name: str) -> None:
@@ -72,12 +68,18 @@ def set_aside(state: Path, name: str) -> None:
     aside, number = state / _SET_ASIDE.format(name), 2
     while aside.exists():
         aside, number = state / f"{_SET_ASIDE.format(name)}-{number}", number + 1
-    try:
+    with _told(f"{checkpoint} cannot be renamed"):
         checkpoint.replace(aside)
         sync_folder(state)
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise StorageError(
-            f"{checkpoint} cannot be renamed: {error.strerror or error}.",
+            f"{what}: {error.strerror or error}.",
             hint="Look at the permissions of the state folder.",
         ) from error
 
