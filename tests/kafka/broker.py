@@ -63,8 +63,14 @@ class Ports:
 
 
 def new_cluster_id() -> str:
-    """Return an identity as Kafka wants it: 22 characters of base64."""
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    """Return an identity as Kafka wants it: 22 characters of base64, of which "-" is not the first.
+
+    Kafka's own identities leave that out as well: its tools take such a one for an option.
+    """
+    while True:
+        name = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not name.startswith("-"):
+            return name
 
 
 class Broker:

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from tests.kafka.broker import USERS, Broker
+from tests.kafka.broker import USERS, Broker, new_cluster_id
 from tests.kafka.certificates import make_certificates
 from tests.kafka.reader import read_topic
 from tests.kafka.topics import Topics
@@ -34,6 +34,13 @@ def produce(bootstrap: str, topic: str, values: list[bytes], **options: str) -> 
         producer.produce(topic, value, b"k%d" % number, headers=[("n", b"%d" % number)])
     assert producer.flush(20) == 0
     return producer
+
+
+def test_no_cluster_is_named_like_an_option() -> None:
+    names = {new_cluster_id() for _ in range(2_000)}
+    assert len(names) == 2_000
+    assert [name for name in names if name.startswith("-")] == []
+    assert {len(name) for name in names} == {22}
 
 
 def test_the_reader_gives_keys_values_headers_and_positions(
