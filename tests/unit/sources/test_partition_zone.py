@@ -9,8 +9,10 @@ import pytest
 
 from tailerd.changefeed.change_task import ChangeTask, ChangeType
 from tailerd.changefeed.limits import ReadLimit
+from tailerd.changefeed.offset import Offset
 from tailerd.errors import ConfigError, ZoneAssumedError
 from tailerd.sources.delta.partition_zone import PartitionZone
+from tailerd.sources.delta.snapshot_spool import SnapshotSpool
 from tailerd.sources.delta.source import DeltaChangeSource
 from tests.tables.builder import TableBuilder
 
@@ -108,6 +110,19 @@ async def test_tables_without_such_partitions_keep_their_tasks_as_they_are(tmp_p
     end = await source.latest_offset(at, EVERYTHING)
     [group] = [group async for group in source.plan(at, end)]
     assert PartitionZone(str(tmp_path), "Asia/Kolkata").applied(group) is group
+
+
+async def test_a_snapshot_that_was_begun_without_a_zone_goes_on_with_one(tmp_path: Path) -> None:
+    folder = str(events(tmp_path / "t", NOON, NOON).folder)
+    spool, one = SnapshotSpool(tmp_path / "spool"), ReadLimit(max_files=1, max_bytes=1)
+    at, texts = None, []
+    for zone in (None, PartitionZone(folder, "Europe/Berlin")):
+        source = await DeltaChangeSource.open(folder, spool=spool, partition_zone=zone)
+        at = Offset.from_json(at.to_json()) if at else await source.initial_offset("snapshot")
+        end = await source.latest_offset(at, one)
+        texts += [t.partition_values[0][1] async for g in source.plan(at, end) for t in g.tasks]
+        at = end
+    assert texts == [NOON, f"{NOON}+02:00:00"]
 
 
 @pytest.mark.parametrize("name", ["Berlin", "europe/paris2", "Europe", "../UTC", " ", "right/UTC"])
