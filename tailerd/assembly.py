@@ -20,7 +20,7 @@ from tailerd.config.sections import is_in_bucket
 from tailerd.config.values import check_start
 from tailerd.delta.log_reader import LogReader
 from tailerd.encoding.json import JsonEncoder
-from tailerd.errors import BugError, ChecksumMismatchError, UsageError
+from tailerd.errors import BugError, ChecksumMismatchError, UsageError, ZoneAssumedError
 from tailerd.maintenance.settings import policies_of
 from tailerd.maintenance.table_keeper import KeptTable
 from tailerd.pipeline.fleet import Member, Runner
@@ -35,6 +35,7 @@ from tailerd.registry import load_class
 from tailerd.sinks.base import Sink
 from tailerd.sinks.resources import SinkResources
 from tailerd.sources.base import ChangeSource
+from tailerd.sources.delta.partition_zone import PartitionZone
 from tailerd.sources.delta.snapshot_spool import Spool
 from tailerd.sources.delta.source import DeltaChangeSource
 from tailerd.spark.kept_offsets import reset_shared, shares_query, spark_offset
@@ -98,6 +99,9 @@ async def open_source(
             events.ChecksumDiffered(path=config.path, error_code=error.code, hint=str(error))
         )
 
+    def warn_of_guess(error: ZoneAssumedError) -> None:
+        telemetry.emit(events.ZoneAssumed(path=config.path, error_code=error.code, hint=str(error)))
+
     return await DeltaChangeSource.open(
         config.path,
         changes=ChangeMode(config.changes),
@@ -105,6 +109,7 @@ async def open_source(
         wrap_store=lambda store: telling(MeteredStore(store, count)),
         on_mismatch=warn,
         spool=spool,
+        partition_zone=PartitionZone(config.path, config.partition_timezone, warn_of_guess),
     )
 
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from typing import Protocol
+from zoneinfo import ZoneInfo
+
+_COPIES = ("posix/", "right/")
+"""Folders that some systems keep beside the zones; what is in `right` counts leap seconds."""
 
 
 class Clock(Protocol):
@@ -37,3 +41,20 @@ class SystemClock:
     async def sleep(self, seconds: float) -> None:
         """Wait without blocking the loop."""
         await asyncio.sleep(seconds)
+
+
+def zone_named(name: str) -> ZoneInfo:
+    """Return the time zone of an IANA name.
+
+    Raises:
+        ValueError: There is none of that name.
+    """
+    try:
+        if name.startswith(_COPIES) or not name.strip():
+            raise ValueError(name)
+        return ZoneInfo(name)
+    # A folder's name, one that leaves the folder of zones, one that no file can have.
+    except (KeyError, OSError, ValueError):
+        raise ValueError(
+            "it is no name of a time zone; write an IANA name, such as Europe/Berlin or UTC"
+        ) from None

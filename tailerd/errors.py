@@ -124,6 +124,12 @@ class ChecksumMismatchError(CorruptLogError):
     code = "checksum_mismatch"
 
 
+class ZoneAssumedError(TableError):
+    """Timestamps do not say their zone; told as a warning, for UTC is assumed."""
+
+    code = "zone_assumed"
+
+
 class InvalidDeletionVectorError(TableError):
     """A deletion vector is damaged or does not fit its descriptor."""
 

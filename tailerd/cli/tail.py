@@ -14,11 +14,12 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.cli.output import FORMATS, ChangeWriter, warn, writer_for
-from tailerd.clock import SystemClock
+from tailerd.clock import SystemClock, zone_named
 from tailerd.delta.protocol.log_path import LOG_FOLDER
 from tailerd.errors import UsageError
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.target import clipped
+from tailerd.sources.delta.partition_zone import PartitionZone
 from tailerd.sources.delta.source import DeltaChangeSource
 from tailerd.storage.locate import locate
 from tailerd.watchers.hints import Hint, HintBoard
@@ -48,6 +49,7 @@ class TailRequest:
     changes: ChangeMode
     columns: tuple[str, ...] | None
     allowed_paths: tuple[str, ...]
+    partition_zone: PartitionZone
 
 
 @click.command("tail", epilog=_EXAMPLES)
@@ -79,6 +81,11 @@ class TailRequest:
     metavar="PLACE",
     help="A folder outside the table that its log may name (shallow clones); repeatable.",
 )
+@click.option(
+    "--partition-timezone",
+    metavar="ZONE",
+    help="The zone of partition timestamps that have none, such as Europe/Berlin; UTC by default.",
+)
 def command(
     table: str,
     start: str,
@@ -88,6 +95,7 @@ def command(
     format_name: str | None,
     columns: str | None,
     allowed_paths: tuple[str, ...],
+    partition_timezone: str | None,
 ) -> None:
     """Print the row changes of a table as they are committed.
 
@@ -103,6 +111,7 @@ def command(
         changes=ChangeMode(changes),
         columns=names,
         allowed_paths=allowed_paths,
+        partition_zone=PartitionZone(table, _timezone(partition_timezone), warn),
     )
     writer = writer_for(
         format_name or "table",
@@ -128,6 +137,13 @@ def _names(columns: str) -> tuple[str, ...]:
     return names
 
 
+def _timezone(text: str | None) -> str | None:
+    try:
+        return None if text is None else zone_named(text).key
+    except ValueError as error:
+        raise UsageError(f"--partition-timezone is {text!r}, but {error}.") from error
+
+
 async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
     source = await DeltaChangeSource.open(
         request.table,
@@ -135,6 +151,7 @@ async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
         allowed_paths=request.allowed_paths,
         columns=request.columns,
         on_mismatch=warn,
+        partition_zone=request.partition_zone,
     )
     await source.arrow_schema()
     at = await source.initial_offset(request.start)

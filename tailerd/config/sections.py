@@ -18,7 +18,7 @@ from pydantic import (
 
 from tailerd.config.explain import explain, prefixed
 from tailerd.config.maintenance import MaintenanceConfig
-from tailerd.config.values import Seconds, SizeBytes, Start
+from tailerd.config.values import Seconds, SizeBytes, Start, TimeZone
 from tailerd.errors import ConfigError
 from tailerd.registry import sink_config_class, sink_kinds
 
@@ -207,6 +207,12 @@ class TableConfig(BaseModel):
         default_factory=list,
         description="Folders outside the table's own that its log may name files in.",
         examples=[["/data/shared"]],
+    )
+    partition_timezone: TimeZone | None = Field(
+        default=None,
+        description="Zone of partition timestamps that have none in the log, by its IANA name."
+        " Without it they are taken as UTC, with a warning.",
+        examples=["Europe/Berlin"],
     )
     sink: SerializeAsAny[SinkConfig] = Field(
         default=SinkConfig(kind=NO_SINK),

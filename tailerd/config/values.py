@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, PlainSerializer, WithJsonSchema
 
+from tailerd.clock import zone_named
+
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 _SIZE_UNITS = {
     "": 1,
@@ -127,6 +129,15 @@ def _check_address(text: str) -> str:
     return text
 
 
+def check_zone(text: str) -> str:
+    """Return `text` when it names a time zone.
+
+    Raises:
+        ValueError: It does not.
+    """
+    return zone_named(text).key
+
+
 SizeBytes = Annotated[
     int,
     BeforeValidator(parse_size),
@@ -153,6 +164,9 @@ Start = Annotated[
     WithJsonSchema({"type": ["string", "integer"], "examples": ["snapshot", "latest", 42]}),
 ]
 """Where a pipeline begins that has no saved offset."""
+
+TimeZone = Annotated[str, AfterValidator(check_zone)]
+"""The IANA name of a time zone."""
 
 
 def parse_http_url(value: str) -> str:

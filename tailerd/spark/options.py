@@ -19,6 +19,7 @@ from typing import TypeVar
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import DEFAULT_READ_LIMIT, ReadLimit
 from tailerd.changefeed.offset import Version
+from tailerd.clock import zone_named
 from tailerd.errors import MissingVersionError, TailerdError, UsageError
 from tailerd.sources.delta.start import parse_point
 from tailerd.storage.s3.settings import S3Settings, settings_in_use
@@ -38,6 +39,7 @@ READ_OPTIONS = (
     "pollInterval",
     "hintsFolder",
     "allowedPaths",
+    "partitionTimezone",
 )
 DELTA_OPTIONS = {
     "readChangeFeed": "Leave it out: format tailerd always gives changes.",
@@ -91,6 +93,7 @@ class ReadOptions:
             None as the place needs it.
         hints_folder: Where the daemon leaves hints of commits in a bucket; empty: it leaves none.
         allowed_paths: Folders outside the table's own that its log may name files in.
+        partition_timezone: IANA name of the zone of partition timestamps without one; empty: UTC.
         storage: How buckets are reached; executors know only what comes with a task.
     """
 
@@ -105,6 +108,7 @@ class ReadOptions:
     poll_seconds: float | None = None
     hints_folder: str = ""
     allowed_paths: tuple[str, ...] = ()
+    partition_timezone: str = ""
     storage: S3Settings = field(default_factory=settings_in_use)
 
     @classmethod
@@ -129,6 +133,7 @@ class ReadOptions:
             poll_seconds=_seconds(given, "pollInterval"),
             hints_folder=given.get("hintsFolder", ""),
             allowed_paths=_allowed_paths(given.get("allowedPaths", "")),
+            partition_timezone=_timezone(given, "partitionTimezone"),
         )
         parsed._refuse_contradictions()
         return parsed
@@ -305,6 +310,16 @@ def _allowed_paths(text: str) -> tuple[str, ...]:
             hint='Write it like ["/shared", "/other"], or /shared,/other.',
         )
     return tuple(paths)
+
+
+def _timezone(given: Mapping[str, str], name: str) -> str:
+    text = given.get(name, "")
+    if name in given:
+        try:
+            zone_named(text)
+        except ValueError as error:
+            raise UsageError(f"The option {name} is {_shown(text)}, but {error}.") from error
+    return text
 
 
 def _schema_version(given: Mapping[str, str]) -> Version | None:

@@ -72,6 +72,8 @@ def read_options(table: TableConfig) -> dict[str, str]:
     }
     if table.poll_interval is not None:
         options["pollInterval"] = str(table.poll_interval)
+    if table.partition_timezone is not None:
+        options["partitionTimezone"] = table.partition_timezone
     if table.start == "snapshot":
         return {**options, "snapshot": "true"}
     if table.start == "latest" or table.start.isdigit():

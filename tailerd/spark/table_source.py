@@ -12,8 +12,9 @@ from tailerd.changefeed.offset import Offset, Version
 from tailerd.clock import SystemClock
 from tailerd.delta.log_reader import LogReader
 from tailerd.delta.protocol.log_path import LOG_FOLDER
-from tailerd.errors import BugError, ChecksumMismatchError, TailerdError
+from tailerd.errors import BugError, TailerdError
 from tailerd.sources.base import Backlog
+from tailerd.sources.delta.partition_zone import PartitionZone
 from tailerd.sources.delta.read import rows_schema
 from tailerd.sources.delta.source import DeltaChangeSource
 from tailerd.spark.options import ReadOptions, naming
@@ -37,11 +38,12 @@ async def open_source(options: ReadOptions) -> DeltaChangeSource:
         options.path,
         changes=options.changes,
         allowed_paths=options.allowed_paths,
-        on_mismatch=warn_of_mismatch,
+        on_mismatch=warn,
+        partition_zone=PartitionZone(options.path, options.partition_timezone, warn),
     )
 
 
-def warn_of_mismatch(error: ChecksumMismatchError) -> None:
+def warn(error: TailerdError) -> None:
     """Say it where users see it; for logs that can be read all the same."""
     # Spark shows what its Python processes write to standard error.
     sys.stderr.write(f"warning[{error.code}]: {error}\n")

@@ -33,6 +33,7 @@ from tailerd.telemetry.storage_events import WatcherUnavailable as WatcherUnavai
 from tailerd.telemetry.table_events import CommitObserved as CommitObserved
 from tailerd.telemetry.table_events import MaskUnmatched as MaskUnmatched
 from tailerd.telemetry.table_events import SchemaObserved as SchemaObserved
+from tailerd.telemetry.table_events import ZoneAssumed as ZoneAssumed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,6 +350,7 @@ Event = (
     | CommitObserved
     | SchemaObserved
     | MaskUnmatched
+    | ZoneAssumed
     | SnapshotAdvanced
     | DeliveryAcknowledged
     | OffsetSaved

@@ -57,6 +57,7 @@ LINES: dict[type[events.Event], tuple[Level, str] | None] = {
     events.CommitObserved: ("debug", "A commit was seen."),
     events.SchemaObserved: ("debug", "A schema was read."),
     events.MaskUnmatched: ("warning", "Names in `web.mask` mask nothing in a table."),
+    events.ZoneAssumed: ("warning", "Partition timestamps without a zone are taken as UTC."),
     events.SnapshotAdvanced: ("debug", "The snapshot advanced."),
     events.DeliveryAcknowledged: ("info", "Changes were delivered."),
     events.OffsetSaved: ("debug", "The offset was saved."),

@@ -42,6 +42,15 @@ class SchemaObserved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ZoneAssumed:
+    """Partition timestamps of a table have no zone and were taken as UTC; told once."""
+
+    path: str
+    error_code: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MaskUnmatched:
     """Names that no one may see are no columns of a table whose rows the page shows."""
 

@@ -11,6 +11,7 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset
+from tailerd.sources.delta.partition_zone import PartitionZone
 from tailerd.sources.delta.source import DeltaChangeSource
 from tests.unit.cli.commands import Commands as Commands
 
@@ -52,6 +53,7 @@ async def changes(
     restarts: bool = False,
     columns: Sequence[str] | None = None,
     allowed: Sequence[str] = (),
+    zone: str | None = None,
 ) -> list[Row]:
     """Return every change row from `start` to the head.
 
@@ -67,6 +69,7 @@ async def changes(
         restarts=restarts,
         columns=columns,
         allowed=allowed,
+        zone=zone,
     ):
         found += rows
     return found
@@ -81,12 +84,17 @@ async def steps(
     restarts: bool = False,
     columns: Sequence[str] | None = None,
     allowed: Sequence[str] = (),
+    zone: str | None = None,
 ) -> list[tuple[Offset, Offset, list[Row]]]:
     """Return what each step from `start` to the head delivers: its offsets and rows."""
 
     async def opened() -> DeltaChangeSource:
         return await DeltaChangeSource.open(
-            str(folder), changes=mode, columns=columns, allowed_paths=allowed
+            str(folder),
+            changes=mode,
+            columns=columns,
+            allowed_paths=allowed,
+            partition_zone=PartitionZone(str(folder), zone),
         )
 
     source = await opened()

@@ -77,6 +77,46 @@ async def test_row_39_a_partition_value_of_every_type_is_read(
             assert row["p"] == value
 
 
+@pytest.mark.parametrize("start", ["0", "snapshot"])
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        ("timestamp", "2024-10-27 02:30:00", datetime.datetime(2024, 10, 27, 0, 30, tzinfo=UTC)),
+        ("timestamp", "2024-10-27T02:30:00Z", datetime.datetime(2024, 10, 27, 2, 30, tzinfo=UTC)),
+        ("timestamp", "", None),
+        ("timestamp_ntz", "2024-10-27 02:30:00", datetime.datetime(2024, 10, 27, 2, 30)),
+        ("string", "2024-10-27 02:30:00", "2024-10-27 02:30:00"),
+    ],
+)
+async def test_row_39_a_timestamp_without_a_zone_is_in_the_zone_that_is_set(
+    tmp_path: Path, kind: str, text: str, value: object, start: str
+) -> None:
+    table = partitioned(tmp_path, kind, text)
+    [add] = table.state().adds.values()
+    if start == "0":
+        table.commit(table.remove({"add": add}))
+    rows = await changes(tmp_path, start, zone="Europe/Berlin", restarts=True)
+    assert [row["p"] for row in rows] == [value] * (2 if start == "0" else 1)
+
+
+def test_row_39_the_command_takes_a_zone_and_warns_once_where_it_is_not_told(
+    tmp_path: Path, command: Commands
+) -> None:
+    table = partitioned(tmp_path, "timestamp", "2024-07-01 12:00:00")
+    table.commit(table.data_file(pa.table({"id": [2]}), partition={"p": "2024-07-02 12:00:00"}))
+    ran = command.tail(tmp_path, "--from", 0, "--partition-timezone", "Europe/Berlin")
+    assert (ran.status, ran.errors) == (0, "")
+    assert [row["p"] for row in ran.rows] == [f"2024-07-0{n}T10:00:00.000000Z" for n in (1, 2)]
+    ran = command.tail(tmp_path, "--from", 0)
+    assert [row["p"] for row in ran.rows] == [f"2024-07-0{n}T12:00:00.000000Z" for n in (1, 2)]
+    assert ran.errors.count("warning[zone_assumed]: ") == 1
+    assert "--partition-timezone" in ran.errors
+    ran = command.tail(tmp_path, "--from", 0, "--partition-timezone", "Berlin")
+    assert (ran.status, ran.output) == (2, "")
+    assert "--partition-timezone is 'Berlin', but" in ran.errors
+    assert "such as Europe/Berlin" in ran.errors
+
+
 async def test_row_39_a_partition_value_that_is_no_number_is_not_a_number(tmp_path: Path) -> None:
     partitioned(tmp_path, "double", "NaN")
     [row] = await changes(tmp_path)

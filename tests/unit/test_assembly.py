@@ -7,9 +7,11 @@ from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from tailerd.assembly import Assembly
+from tailerd.assembly import Assembly, open_source
+from tailerd.changefeed.limits import DEFAULT_READ_LIMIT
 from tailerd.clock import SystemClock
 from tailerd.config import Config
 from tailerd.pipeline.fleet import Fleet
@@ -100,3 +102,26 @@ async def test_a_pipeline_that_is_gone_keeps_no_message_of_a_folder_it_shared(
             fleet.stop()
             fleet.is_lasting = False
         await assembly.close()
+
+
+async def test_a_guessed_zone_is_told_to_the_log_once_and_not_where_one_is_set(
+    tmp_path: Path,
+) -> None:
+    fields = [("id", "long"), ("at", "timestamp")]
+    table = TableBuilder(tmp_path / "orders", fields=fields, partition_by=["at"])
+    partition = {"at": "2024-07-01 12:00:00"}
+    table.create(table.data_file(pa.table({"id": [1]}), partition=partition))
+    told: list[events.Event] = []
+    guessing = configured(tmp_path, "a").tables["a"]
+    zoned = guessing.model_copy(update={"partition_timezone": "Europe/Berlin"})
+    texts = []
+    for config in (zoned, guessing, guessing):
+        source = await open_source(config, Telemetry([told.append]))
+        at = await source.initial_offset("0")
+        end = await source.latest_offset(at, DEFAULT_READ_LIMIT)
+        texts += [g.tasks[0].partition_values async for g in source.plan(at, end)]
+        assert len([e for e in told if isinstance(e, events.ZoneAssumed)]) == (config is guessing)
+    assert [text for ((_, text),) in texts] == [
+        "2024-07-01 12:00:00+02:00:00",
+        *["2024-07-01 12:00:00"] * 2,
+    ]

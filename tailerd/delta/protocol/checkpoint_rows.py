@@ -222,6 +222,8 @@ def _lenient(array: pa.Array, kind: pa.DataType) -> pa.Array:
 def parsed_partitions(values: pa.MapArray, kind: pa.StructType) -> pa.StructArray:
     """Return partition values, which are texts by name, as columns of their types.
 
+    Timestamps without a zone are UTC in these columns, whatever zone a reader is told.
+
     Raises:
         CorruptLogError: A text is no value of its column's type.
     """

@@ -9,6 +9,7 @@ import datetime
 import re
 from collections.abc import Callable
 from decimal import Context, Decimal, InvalidOperation
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
@@ -18,7 +19,7 @@ _DATE = re.compile(r"([+-]?\d{1,6})-(\d{1,2})-(\d{1,2})")
 _TIMESTAMP = re.compile(
     r"(?P<date>[+-]?\d{1,6}-\d{1,2}-\d{1,2})"
     r"(?:[ T](?P<hour>\d{1,2}):(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})(?:\.(?P<part>\d{1,9}))?)?"
-    r"(?P<zone>Z|[+-]\d{2}:?\d{2})?)?"
+    r"(?P<zone>Z|[+-]\d{2}:?\d{2}(?::\d{2})?)?)?"
 )
 _MICROS = 1_000_000
 _DIGITS = Context(prec=76)
@@ -32,7 +33,7 @@ def parse_partition_value(text: str | None, arrow_type: pa.DataType, column: str
     protocol says null and every writer means an empty string.
 
     A timestamp without a zone is taken as UTC. The log does not say which zone its writer
-    meant: where it was another one, the value is off by it.
+    meant: where it is known to be another one, give what `in_zone` makes of the text.
 
     Raises:
         CorruptLogError: The text is no value of the type.
@@ -114,4 +115,49 @@ def _offset_seconds(zone: str | None) -> int:
         return 0
     sign = -1 if zone[0] == "-" else 1
     digits = zone[1:].replace(":", "")
-    return sign * (int(digits[:2]) * 3600 + int(digits[2:]) * 60)
+    return sign * (int(digits[:2]) * 3600 + int(digits[2:4]) * 60 + int(digits[4:] or 0))
+
+
+def lacks_zone(text: str) -> bool:
+    """Tell whether a text is a timestamp that does not say its zone."""
+    match = _TIMESTAMP.fullmatch(text.strip())
+    return match is not None and match["zone"] is None
+
+
+def in_zone(text: str, zone: ZoneInfo) -> str:
+    """Return a timestamp without a zone with the offset it has in `zone`; other texts as they are.
+
+    As in Java, a local time that comes twice is the earlier instant, and one that is left out is
+    moved on by what was left out.
+    """
+    match = _TIMESTAMP.fullmatch(text.strip())
+    if match is None or match["zone"] is not None:
+        return text
+    try:
+        local = _near(match["date"], int(match["hour"] or 0), int(match["minute"] or 0))
+    except ValueError:
+        # Whoever parses it says what is wrong.
+        return text
+    local = local.replace(second=min(int(match["second"] or 0), 59))
+    # Both of Java's rules are the offset from before the change, which fold=0 stands for.
+    offset = zone.utcoffset(local)
+    assert offset is not None
+    seconds = offset.days * 86_400 + offset.seconds
+    hours, rest = divmod(abs(seconds), 3600)
+    sign = "-" if seconds < 0 else "+"
+    time = "" if match["hour"] else " 00:00"
+    return f"{match[0]}{time}{sign}{hours:02}:{rest // 60:02}:{rest % 60:02}"
+
+
+def _near(date: str, hour: int, minute: int) -> datetime.datetime:
+    """Return a local time with the same offset as this one, in a year that `datetime` has."""
+    match = _DATE.fullmatch(date)
+    assert match is not None
+    year = int(match[1])
+    if year > datetime.MAXYEAR:
+        # The last rule of a zone goes on for ever, and 400 years have the same weekdays.
+        year -= -(-(year - datetime.MAXYEAR) // 400) * 400
+    if year < datetime.MINYEAR:
+        # Long before the first change of a zone all days have one offset.
+        return datetime.datetime.min
+    return datetime.datetime(year, int(match[2]), int(match[3]), hour, minute)

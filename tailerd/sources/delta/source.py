@@ -6,7 +6,6 @@ Protocol: PROTOCOL.md#change-data-files, #reader-requirements-for-addcdcfile
 from __future__ import annotations
 
 import asyncio
-import datetime
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -29,7 +28,6 @@ from tailerd.errors import (
     ChecksumMismatchError,
     MissingVersionError,
     TableRecreatedError,
-    UsageError,
 )
 from tailerd.reading.files_ahead import FilesAhead
 from tailerd.sources.base import Backlog, TableIdentity
@@ -38,11 +36,12 @@ from tailerd.sources.delta.commit_tasks import CommitTasks, SchemaStep
 from tailerd.sources.delta.commit_window import CommitWindow
 from tailerd.sources.delta.identity import schema_id
 from tailerd.sources.delta.log_guard import LogGuard
+from tailerd.sources.delta.partition_zone import PartitionZone
 from tailerd.sources.delta.read import read_changes, rows_schema
 from tailerd.sources.delta.snapshot_files import LoggedFiles, SnapshotFiles, worth_another_look
 from tailerd.sources.delta.snapshot_spool import Spool
 from tailerd.sources.delta.snapshot_tasks import SnapshotTasks
-from tailerd.sources.delta.start import StartWord, parse_point, parse_start, show_ms, to_ms
+from tailerd.sources.delta.start import StartWord, first_from, parse_point, parse_start, to_ms
 from tailerd.storage.base import ObjectStore, OpensAhead
 from tailerd.storage.locate import locate
 
@@ -68,6 +67,7 @@ class DeltaChangeSource:
         columns: Sequence[str] | None = None,
         clock: Clock | None = None,
         spool: Spool | None = None,
+        partition_zone: PartitionZone | None = None,
     ) -> None:
         self._name = name
         self._reader = reader
@@ -79,6 +79,7 @@ class DeltaChangeSource:
         self._commits = CommitTasks(self._window, self._paths)
         self._snapshot: SnapshotTasks | None = None
         self._spool = spool
+        self._partition_zone = partition_zone or PartitionZone(name)
         self._table_ids = {state.metadata.id}
         self._guard = LogGuard(
             name, self._table_ids, self._window, clock or SystemClock(), head_version
@@ -97,6 +98,7 @@ class DeltaChangeSource:
         on_mismatch: Callable[[ChecksumMismatchError], None] | None = None,
         clock: Clock | None = None,
         spool: Spool | None = None,
+        partition_zone: PartitionZone | None = None,
     ) -> DeltaChangeSource:
         """Open a table at its newest version.
 
@@ -110,6 +112,7 @@ class DeltaChangeSource:
                 is an error.
             spool: Keeps the file list of a snapshot over a restart; without it, the snapshot goes
                 on only as long as the log has its version.
+            partition_zone: Of partition timestamps without a zone; without it they are UTC.
 
         Raises:
             NotATableError, TableError: The table cannot be served.
@@ -131,6 +134,7 @@ class DeltaChangeSource:
             columns=columns,
             clock=clock,
             spool=spool,
+            partition_zone=partition_zone,
         )
         source._window.timeline.restart(head.version, head.state)
         for file in segment.ascending_commits[-1:]:
@@ -193,7 +197,7 @@ class DeltaChangeSource:
             case int(version):
                 return await self._at_version(version)
             case time:
-                return await self.offset_at(await self._first_from(time))
+                return await self.offset_at(await first_from(self._reader, time))
 
     async def _at_version(self, version: int) -> Offset:
         listing = await self._guard.look_around(version)
@@ -217,18 +221,6 @@ class DeltaChangeSource:
                 hint="Use --from snapshot, or a later version.",
             )
         return await self.offset_at(version)
-
-    async def _first_from(self, time: datetime.datetime) -> int:
-        axis = await TimeAxis.of(self._reader)
-        found = await axis.first_from(to_ms(time, round_up=True))
-        if found is None:
-            newest = max(axis.commits)
-            raise UsageError(
-                f"There is no commit at or after {time.isoformat()}: the newest, version {newest},"
-                f" is of {show_ms(await axis.time_ms(newest))}.",
-                hint="Use --from latest to wait for the next one.",
-            )
-        return found
 
     async def end_version(self, text: str) -> int:
         """Return the version that `--to` means: itself, or the last one at or before a time.
@@ -327,11 +319,11 @@ class DeltaChangeSource:
         if start.phase is Phase.SNAPSHOT:
             boundary = end if end.version == start.version else start.after_version()
             tasks = await self._snapshot_tasks(start)
-            yield await tasks.group(start, boundary)
+            yield self._partition_zone.applied(await tasks.group(start, boundary))
             start = boundary
         if start.phase is Phase.FOLLOW:
             async for group in self._commits.groups(start, end):
-                yield group
+                yield self._partition_zone.applied(group)
 
     async def schema_steps(self, start: Offset, end: Offset) -> AsyncIterator[SchemaStep]:
         """Yield where in [start, end) rows of another schema begin, the first rows included."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 import enum
 
+from tailerd.delta.log_reader import LogReader
+from tailerd.delta.time_travel import TimeAxis
 from tailerd.errors import UsageError
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -44,6 +46,24 @@ def parse_point(text: str) -> int | datetime.datetime:
             hint="Times look like 2026-11-21, 2026-11-21T09:30:00 or 2026-11-21T09:30:00+01:00.",
         ) from error
     return time if time.tzinfo else time.replace(tzinfo=datetime.UTC)
+
+
+async def first_from(reader: LogReader, time: datetime.datetime) -> int:
+    """Return the version of a log's first commit at or after a time.
+
+    Raises:
+        UsageError: There is none.
+    """
+    axis = await TimeAxis.of(reader)
+    found = await axis.first_from(to_ms(time, round_up=True))
+    if found is None:
+        newest = max(axis.commits)
+        raise UsageError(
+            f"There is no commit at or after {time.isoformat()}: the newest, version {newest},"
+            f" is of {show_ms(await axis.time_ms(newest))}.",
+            hint="Use --from latest to wait for the next one.",
+        )
+    return found
 
 
 def to_ms(time: datetime.datetime, *, round_up: bool = False) -> int:

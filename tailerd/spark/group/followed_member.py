@@ -12,6 +12,7 @@ from tailerd.changefeed.change_task import ChangeMode, ChangeTask
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset
 from tailerd.errors import BugError, TailerdError
+from tailerd.sources.delta.partition_zone import PartitionZone
 from tailerd.sources.delta.source import DeltaChangeSource
 from tailerd.spark.change_range import clamped, tasks_between
 from tailerd.spark.group.group_offset import Entry
@@ -19,7 +20,7 @@ from tailerd.spark.group.holds import Hold, stands_at
 from tailerd.spark.group.members import GroupTable
 from tailerd.spark.group.report import Standing, Trouble
 from tailerd.spark.spark_offset import check_continues
-from tailerd.spark.table_source import warn_of_mismatch
+from tailerd.spark.table_source import warn
 from tailerd.watchers.hints import Hint
 
 
@@ -114,7 +115,8 @@ class FollowedMember:
                 config.path,
                 changes=self.changes,
                 allowed_paths=config.allowed_paths,
-                on_mismatch=warn_of_mismatch,
+                on_mismatch=warn,
+                partition_zone=PartitionZone(config.path, config.partition_timezone, warn),
             )
         return self._source
 

@@ -7,6 +7,7 @@ import decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -147,6 +148,29 @@ def test_a_filter_keeps_files_closed_of_which_no_row_can_pass(
     finally:
         tailerd.spark.register(spark)
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def test_partition_times_without_a_zone_are_what_java_takes_them_for(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = TableBuilder(
+        tmp_path, fields=[("id", "long"), ("at", "timestamp")], partition_by=["at"]
+    )
+    texts = [
+        f"{text}:00"
+        for text in ("2024-03-31 02:30", "2024-10-27 02:30", "2024-07-01 00:00", "1880-05-05 05:05")
+    ]
+    for number, text in enumerate(texts):
+        file = table.data_file(pa.table({"id": [number]}), partition={"at": text})
+        table.commit(file) if number else table.create(file)
+    rows = _read(spark, table, partitionTimezone="Europe/Berlin").selectExpr(
+        "id", "unix_micros(at)"
+    )
+    instants = [
+        f"unix_micros(to_utc_timestamp(TIMESTAMP'{text}Z', 'Europe/Berlin'))" for text in texts
+    ]
+    [java] = spark.range(1).selectExpr(*instants).collect()
+    assert [row[1] for row in sorted(rows.collect())] == list(java)
 
 
 def test_a_filter_of_one_query_takes_no_rows_from_the_next(

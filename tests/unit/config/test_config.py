@@ -126,6 +126,10 @@ REFUSED = {
         MINIMAL + "    max_files_per_batch: 0",
         ["max_files_per_batch is 0", "greater than or equal to 1"],
     ),
+    "no time zone": (
+        MINIMAL + "    partition_timezone: Berlin",
+        ["tables.orders.partition_timezone is 'Berlin'", "such as Europe/Berlin"],
+    ),
     "absurd interval": (
         MINIMAL + "    poll_interval: 999d",
         ["poll_interval is '999d'", "86400"],

@@ -214,3 +214,20 @@ def test_commits_may_be_left_out_before_a_table_was_replaced(
     reader.pushFilters([wanted])
     batches = [batch for part in reader.partitions() for batch in reader.read(part)]
     assert [row["id"] for batch in batches for row in batch.to_pylist()] == ids
+
+
+def test_filters_and_rows_have_the_zone_that_an_option_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = TableBuilder(
+        tmp_path, fields=[("id", "long"), ("at", "timestamp")], partition_by=["at"]
+    )
+    partition = {"at": "2024-10-27 02:30:00"}
+    table.create(table.data_file(pa.table({"id": [1]}), partition=partition))
+    for options, hour in (({"partitionTimezone": "Europe/Berlin"}, 0), ({}, 2)):
+        instant = dt.datetime(2024, 10, 27, hour, 30, tzinfo=dt.UTC)
+        reader = _reader(table, **options)
+        list(reader.pushFilters([EqualTo(("at",), instant), IsNotNull(("at",))]))
+        found = [batch for part in reader.partitions() for batch in reader.read(part)]
+        assert [batch.column("at").to_pylist() for batch in found] == [[instant]]
+        assert ("warning[zone_assumed]" in capsys.readouterr().err) == (not options)

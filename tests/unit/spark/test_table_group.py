@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from unittest.mock import patch
 
+import pyarrow as pa
 import pytest
 
 from tailerd.changefeed.offset import Offset, Version
@@ -299,3 +300,29 @@ def test_what_a_running_table_says_of_the_producer_counts_more_than_what_one_tha
             str({"client_id": "new"})
         }
     assert kafka_sections({"a": table("a")}) == {}
+
+
+def test_a_table_of_a_group_is_planned_in_the_zone_of_its_section(tmp_path: Path) -> None:
+    builder = TableBuilder(
+        tmp_path / "lake", fields=[("id", "long"), ("at", "timestamp")], partition_by=["at"]
+    )
+    file = pa.table({"id": [1]})
+    builder.create(builder.data_file(file, partition={"at": "2024-07-01 12:00:00"}))
+    section = {
+        "path": str(builder.folder),
+        "from": "0",
+        "partition_timezone": "Europe/Berlin",
+        "sink": read_sink("sink", {"kind": "file", "path": str(tmp_path / "out")}),
+    }
+    member = GroupTable(name="a", config=TableConfig.model_validate(section))
+    Members(number=1, tables=(member,)).write(tmp_path)
+
+    async def scenario() -> None:
+        followed = FollowedMember(Members.read(tmp_path).tables[0], None, asyncio.Event())
+        step = await followed.look(None, member.limit, once=False)
+        assert step is not None
+        assert [task.partition_values for task in step.tasks] == [
+            (("at", "2024-07-01 12:00:00+02:00:00"),)
+        ]
+
+    asyncio.run(scenario())

@@ -35,6 +35,7 @@ NOT_COUNTED = {
     events.HistoryUnsaved,
     events.SchemaObserved,
     events.MaskUnmatched,
+    events.ZoneAssumed,
 }
 
 STARTED = events.PipelineStarted(table="orders", source="/t", sink="file", engine="arrow")

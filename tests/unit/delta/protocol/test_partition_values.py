@@ -3,13 +3,18 @@ from __future__ import annotations
 import datetime
 from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailerd.delta.protocol.partition_values import parse_partition_value
+from tailerd.delta.protocol.partition_values import (
+    in_zone,
+    lacks_zone,
+    parse_partition_value,
+)
 from tailerd.errors import CorruptLogError
 
 UTC = pa.timestamp("us", tz="UTC")
@@ -159,3 +164,71 @@ def test_no_text_is_another_error(text: str, kind: pa.DataType) -> None:
     except CorruptLogError:
         return
     assert value.type == kind
+
+
+@pytest.mark.parametrize(
+    ("zone", "text", "instant"),
+    [
+        ("Europe/Berlin", "2024-01-15 12:00:00", "2024-01-15T11:00:00Z"),
+        ("Europe/Berlin", "2024-07-01 00:00:00.123456", "2024-06-30T22:00:00.123456Z"),
+        ("Europe/Berlin", " 2024-07-01T08:30 ", "2024-07-01T06:30:00Z"),
+        ("Asia/Kolkata", "2024-02-29", "2024-02-28T18:30:00Z"),
+        # Left out in spring: moved on by what was left out.
+        ("Europe/Berlin", "2024-03-31 01:59:59.999999", "2024-03-31T00:59:59.999999Z"),
+        ("Europe/Berlin", "2024-03-31 02:00:00", "2024-03-31T01:00:00Z"),
+        ("Europe/Berlin", "2024-03-31 02:30:00", "2024-03-31T01:30:00Z"),
+        ("Europe/Berlin", "2024-03-31 03:00:00", "2024-03-31T01:00:00Z"),
+        ("America/New_York", "2024-03-10 02:30:00", "2024-03-10T07:30:00Z"),
+        ("Australia/Lord_Howe", "2024-10-06 02:15:00", "2024-10-05T15:45:00Z"),
+        # Twice in autumn: the earlier one.
+        ("Europe/Berlin", "2024-10-27 02:00:00", "2024-10-27T00:00:00Z"),
+        ("Europe/Berlin", "2024-10-27 02:59:59.999999", "2024-10-27T00:59:59.999999Z"),
+        ("Europe/Berlin", "2024-10-27 03:00:00", "2024-10-27T02:00:00Z"),
+        ("America/New_York", "2024-11-03 01:30:00", "2024-11-03T05:30:00Z"),
+        # A day that a place did not have, and a place's own sun before there were zones.
+        ("Pacific/Apia", "2011-12-30 12:00:00", "2011-12-30T22:00:00Z"),
+        ("Europe/Berlin", "1800-01-01 00:00:00", "1799-12-31T23:06:32Z"),
+        ("America/New_York", "0001-01-01 00:00:00", "0001-01-01T04:56:02Z"),
+        ("America/New_York", "0000-02-29 00:00:00", "0000-02-29T04:56:02Z"),
+        ("America/New_York", "-0044-03-15 00:00:00", "-0044-03-15T04:56:02Z"),
+        ("Europe/Berlin", "9999-12-31 23:59:59", "9999-12-31T22:59:59Z"),
+        ("Europe/Berlin", "10000-01-01 00:00:00", "9999-12-31T23:00:00Z"),
+        ("Europe/Berlin", "12024-03-31 02:30:00", "12024-03-31T01:30:00Z"),
+        ("Europe/Berlin", "+294000-07-01 00:00:00", "+294000-06-30T22:00:00Z"),
+    ],
+)
+def test_a_local_time_is_the_instant_that_java_takes_it_for(
+    zone: str, text: str, instant: str
+) -> None:
+    assert lacks_zone(text)
+    zoned = in_zone(text, ZoneInfo(zone))
+    assert not lacks_zone(zoned)
+    found = parse_partition_value(zoned, UTC, "p")
+    assert found == parse_partition_value(instant, UTC, "p")
+    assert in_zone(zoned, ZoneInfo("Asia/Tokyo")) == zoned
+
+
+@pytest.mark.parametrize(
+    "text", ["2024-07-01T12:00:00Z", "2024-07-01 12:00:00+01:00", "", "yesterday", "2024-02-30"]
+)
+def test_what_has_a_zone_or_is_no_time_stays_as_it_is(text: str) -> None:
+    assert in_zone(text, ZoneInfo("Europe/Berlin")) == text
+
+
+@pytest.mark.parametrize("text", ["2024-13-01 00:00:00", "2024-01-01 25:00:00", "0000-02-30"])
+def test_no_zone_makes_a_time_of_what_is_none(text: str) -> None:
+    with pytest.raises(CorruptLogError):
+        parse_partition_value(in_zone(text, ZoneInfo("Europe/Berlin")), UTC, "p")
+
+
+@given(st.datetimes(), st.sampled_from(["Europe/Berlin", "America/St_Johns", "Africa/Cairo"]))
+def test_any_local_time_that_a_clock_shows_is_its_instant(
+    local: datetime.datetime, name: str
+) -> None:
+    zone = ZoneInfo(name)
+    zoned = in_zone(local.isoformat(sep=" "), zone)
+    micros = parse_partition_value(zoned, UTC, "p").value
+    epoch = datetime.datetime(1970, 1, 1)
+    offset = zone.utcoffset(local)
+    assert offset is not None
+    assert micros == (local - epoch - offset) // datetime.timedelta(microseconds=1)
