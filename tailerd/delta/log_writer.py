@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from tailerd.clock import Clock, SystemClock
@@ -230,34 +231,43 @@ class LogWriter:
             MissingVersionError: A commit is not there.
             CorruptLogError: A commit is damaged; or what was written is not what it should be, and
                 then it is withdrawn.
+            LogChangedError: Another table took the place of this one meanwhile.
             StorageError: It cannot be written.
         """
         check_maintainable(state)
         if end <= start:
             raise BugError(f"{start} to {end} is no range of commits.")
         name = compaction_name(start, end)
+        # Looked up before anything is read: what is read later is of this table or of none.
+        published = await self.reader.commit_file(end)
+        if published is None:
+            raise self._missing_of(start, end, f"{commit_name(end)} is not there.")
         names = [commit_name(version) for version in range(start, end + 1)]
         try:
             bodies = await self.reader.store.get_many(
                 [f"{self.reader.path}/{commit}" for commit in names]
             )
         except FileMissingError as error:
-            raise MissingVersionError(
-                f"The commits {start} to {end} cannot be compacted, because one is missing from the"
-                f" log: {error}"
-            ) from error
+            raise self._missing_of(start, end, str(error)) from error
         named = list(zip(names, bodies, strict=True))
         body = await asyncio.to_thread(compact, named, self.reader.url)
         if not body:
             return FileResult(name=name, outcome="nothing_to_say")
-        return await self._put_compaction(name, body, named)
+        return await self._put_compaction(name, body, named, published)
+
+    def _missing_of(self, start: int, end: int, reason: str) -> MissingVersionError:
+        return MissingVersionError(
+            f"The commits {start} to {end} cannot be compacted, because one is missing from the"
+            f" log: {reason}"
+        )
 
     async def _put_compaction(
-        self, name: str, body: bytes, commits: Sequence[tuple[str, bytes]]
+        self, name: str, body: bytes, commits: Sequence[tuple[str, bytes]], published: LogFile
     ) -> FileResult:
         path = f"{self.reader.path}/{name}"
+        put = partial(self.reader.store.put, path, body, if_absent=True)
         try:
-            await self.reader.store.put(path, body, if_absent=True)
+            await publish(self.reader, path, published, put)
         except FileExistsAlreadyError:
             return FileResult(name=name, outcome="already_there")
         try:

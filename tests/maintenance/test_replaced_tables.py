@@ -167,3 +167,40 @@ async def test_a_keeper_that_finds_another_table_tries_again_with_that(tmp_path:
     last = turns.of(events.LogMaintained)[-1]
     assert (last.job, last.result, last.version) == ("checkpoint", "written", store.new.version)
     assert_is(await LogReader(LocalStore(), str(table.folder)).open(), store.new.state())
+
+
+class ReplacingByPut(LocalStore):
+    """Another table takes the place of this one right before a file of the log appears."""
+
+    def __init__(self, table: TableBuilder, suffix: str) -> None:
+        super().__init__()
+        self._table, self._suffix = table, suffix
+        self.new: TableBuilder | None = None
+
+    async def put(self, path: str, data: bytes, *, if_absent: bool = False) -> None:
+        self._replace_before(path)
+        await super().put(path, data, if_absent=if_absent)
+
+    async def put_volatile(self, path: str, data: bytes) -> None:
+        self._replace_before(path)
+        await super().put_volatile(path, data)
+
+    def _replace_before(self, path: str) -> None:
+        if path.endswith(self._suffix):
+            self.new = make_anew(self._table.folder, OLD_VERSIONS + 8)
+
+
+async def assert_new(store: ReplacingByPut, suffix: str) -> None:
+    assert store.new is not None
+    assert not [*store.new.log.glob(f"*{suffix}")]
+    assert_is(await LogReader(LocalStore(), str(store.new.folder)).open(), store.new.state())
+
+
+async def test_no_compaction_of_the_old_table_stays_in_the_new_one(tmp_path: Path) -> None:
+    table = old_table(tmp_path / "t", "classic")
+    store = ReplacingByPut(table, ".compacted.json")
+    reader = LogReader(store, str(table.folder))
+    snapshot = await reader.open()
+    with pytest.raises(LogChangedError, match="another took its place"):
+        await LogWriter(reader).write_compaction(snapshot.state, 1, 9)
+    await assert_new(store, ".compacted.json")
