@@ -287,33 +287,40 @@ class LogWriter:
         return FileResult(name=name, outcome="written", size_bytes=len(body))
 
     async def write_checksum(
-        self, snapshot: Snapshot, info: CommitInfo | None = None
+        self,
+        snapshot: Snapshot,
+        info: CommitInfo | None = None,
+        *,
+        published: LogFile | None = None,
     ) -> FileResult:
         """Write the checksum of a version that is published; one that is there stays.
 
         Args:
             snapshot: Of that version, with its files.
             info: Provenance of its commit; read from the log where it is not given.
+            published: The commit the snapshot was made from; looked up where it is not given.
 
         Raises:
-            UnsupportedFeatureError, StorageError: As `write_checkpoint`.
+            UnsupportedFeatureError, LogChangedError, StorageError: As `write_checkpoint`.
             MissingVersionError: The commit is not there.
         """
         check_maintainable(snapshot.state)
         name = checksum_name(snapshot.version)
+        path = f"{self.reader.path}/{name}"
+        published = published or await self.reader.commit_file(snapshot.version)
+        if published is None:
+            raise MissingVersionError(
+                f"The commit of version {snapshot.version} is not in the log of {self.reader.url},"
+                " so no checksum of it may be written."
+            )
         if info is None:
-            file = await self.reader.commit_file(snapshot.version)
-            if file is None:
-                raise MissingVersionError(
-                    f"The commit of version {snapshot.version} is not in the log of"
-                    f" {self.reader.url}, so no checksum of it may be written."
-                )
-            info = (await self.reader.read_commit(file)).commit.info
+            info = (await self.reader.read_commit(published)).commit.info
         body = checksum_body(snapshot, info)
+        # Nobody waits for the disk: readers pass over a checksum that a power cut damaged, as it is
+        # no JSON then, and the next version gets its own.
+        put = partial(put_volatile, self.reader.store, path, body)
         try:
-            # Nobody waits for the disk: readers pass over a checksum that a power cut damaged, as
-            # it is no JSON then, and the next version gets its own.
-            await put_volatile(self.reader.store, f"{self.reader.path}/{name}", body)
+            await publish(self.reader, path, published, put)
         except FileExistsAlreadyError:
             return FileResult(name=name, outcome="already_there")
         return FileResult(name=name, outcome="written", size_bytes=len(body))

@@ -184,7 +184,8 @@ class TableMaintenance:
             case "checkpoint":
                 return await self._checkpoint()
             case "checksum":
-                written = await self._writer.write_checksum(await self._newest())
+                newest = await self._newest()
+                written = await self._writer.write_checksum(newest, published=self._held.published)
                 return _of_file("checksum", written.name, written.outcome, written.size_bytes)
             case "log_compaction":
                 start, end = decision.start_version, decision.end_version

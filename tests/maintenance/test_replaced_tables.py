@@ -15,6 +15,7 @@ from tailerd.errors import LogChangedError
 from tailerd.maintenance.jobs import TableMaintenance
 from tailerd.maintenance.plan import CleanupPolicy, Policies
 from tailerd.maintenance.policies.checkpoint import CheckpointPolicy
+from tailerd.maintenance.policies.checksum import ChecksumPolicy
 from tailerd.storage.base import FileMeta
 from tailerd.storage.local import LocalStore
 from tailerd.telemetry import events
@@ -204,3 +205,38 @@ async def test_no_compaction_of_the_old_table_stays_in_the_new_one(tmp_path: Pat
     with pytest.raises(LogChangedError, match="another took its place"):
         await LogWriter(reader).write_compaction(snapshot.state, 1, 9)
     await assert_new(store, ".compacted.json")
+
+
+async def test_no_checksum_of_the_old_table_stays_in_the_new_one(tmp_path: Path) -> None:
+    table = old_table(tmp_path / "t", "classic")
+    store = ReplacingByPut(table, ".crc")
+    reader = LogReader(store, str(table.folder))
+    with pytest.raises(LogChangedError, match="another took its place"):
+        await LogWriter(reader).write_checksum(await reader.open())
+    await assert_new(store, ".crc")
+
+
+async def test_a_snapshot_of_the_old_table_makes_no_checksum_of_the_new_one(
+    tmp_path: Path,
+) -> None:
+    table = old_table(tmp_path / "t", "classic")
+    reader = LogReader(LocalStore(), str(table.folder))
+    snapshot, published = await reader.open(), await reader.commit_file(table.version)
+    new = make_anew(table.folder, OLD_VERSIONS + 8)
+    with pytest.raises(LogChangedError, match="another took its place"):
+        await LogWriter(reader).write_checksum(snapshot, published=published)
+    assert not [*new.log.glob("*.crc")]
+
+
+async def test_a_checksum_by_policy_knows_the_commit_it_is_made_from(tmp_path: Path) -> None:
+    table = old_table(tmp_path, "classic")
+    store = FaultyStore(LocalStore())
+    policies = Policies(checksum=ChecksumPolicy(is_enabled=True))
+    work = TableMaintenance(LogReader(store, str(tmp_path)), policies)
+    survey = await work.survey()
+    [due] = [each for each in survey.decisions if each.job == "checksum"]
+    assert due.is_due
+    before = store.count("head")
+    assert (await work.apply(survey, due)).outcome == "written"
+    assert store.count("head") == before + 2
+    assert_is(await LogReader(LocalStore(), str(tmp_path)).open(), table.state())
