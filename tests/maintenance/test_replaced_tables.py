@@ -240,3 +240,26 @@ async def test_a_checksum_by_policy_knows_the_commit_it_is_made_from(tmp_path: P
     assert (await work.apply(survey, due)).outcome == "written"
     assert store.count("head") == before + 2
     assert_is(await LogReader(LocalStore(), str(tmp_path)).open(), table.state())
+
+
+@pytest.mark.parametrize("batch", [1, 2], ids=["at once", "after a batch"])
+async def test_a_cleanup_stops_where_a_new_table_appears_while_it_deletes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    monkeypatch.setattr("tailerd.delta.log_cleanup.BATCH_FILES", 5)
+    table = old_table(tmp_path / "t", "classic")
+    kept = table.checkpoint()[0].name
+    store = Replacing(table.folder, kept, look=batch, versions=OLD_VERSIONS + 2)
+    work = TableMaintenance(
+        LogReader(store, str(table.folder)),
+        Policies(cleanup=CleanupPolicy(is_enabled=True)),
+        clock=SimClock(START_MS + 90 * DAY),
+    )
+    survey = await work.survey()
+    [due] = [each for each in survey.decisions if each.job == "cleanup"]
+    result = await work.apply(survey, due)
+    assert result.files == 5 * (batch - 1)
+    assert "The log changed since it was looked at." in result.summary
+    assert store.new is not None
+    assert_is(await LogReader(LocalStore(), str(table.folder)).open(0), store.new.state(0))
+    assert_is(await work.reader.open(), store.new.state())
