@@ -195,8 +195,8 @@ class LogWriter:
         await sidecars.write()
         try:
             check_complete(snapshot, sidecars.adds)
-        except LogChangedError:
-            await sidecars.withdraw()
+        except LogChangedError as error:
+            await sidecars.withdraw(error)
             raise
         manifest = await sidecars.write_manifest(others, published, kind)
         is_hinted = await self.write_hint(
@@ -275,15 +275,14 @@ class LogWriter:
             is_right = found == body and await asyncio.to_thread(
                 is_compaction_of, found, commits, self.reader.url
             )
-        except BaseException:
-            await withdraw(self.reader, path)
+            if not is_right:
+                raise CorruptLogError(
+                    f"{name} was read again and is not what its commits add up to.",
+                    hint="The storage may be failing, or a commit is illegal: inspect the range.",
+                )
+        except BaseException as error:
+            await withdraw(self.reader, path, reason=error)
             raise
-        if not is_right:
-            await withdraw(self.reader, path)
-            raise CorruptLogError(
-                f"{name} was read again and is not what its commits add up to, and was withdrawn.",
-                hint="The storage may be failing, or a commit is illegal: inspect the range.",
-            )
         return FileResult(name=name, outcome="written", size_bytes=len(body))
 
     async def write_checksum(
