@@ -18,13 +18,14 @@ from tailerd.errors import AccessDeniedError, LogChangedError, StorageError
 from tailerd.maintenance.jobs import TableMaintenance
 from tailerd.maintenance.plan import Policies
 from tailerd.maintenance.policies.checkpoint import CheckpointPolicy
-from tailerd.storage.local import LocalStore
+from tailerd.storage.local import LocalOutput, LocalStore
 from tailerd.storage.memory import MemoryStore
+from tailerd.storage.output import Output
 from tailerd.storage.posix_files import TEMPORARY_PREFIX
 from tests.doubles.faulty_store import FaultyStore
 from tests.tables.builder import TableBuilder
 from tests.unit.delta.histories import assert_is
-from tests.unit.delta.log_bodies import add
+from tests.unit.delta.log_bodies import add, remove
 
 Manifest = Literal["json", "parquet"]
 DAY_SECONDS = 86_400
@@ -133,6 +134,34 @@ async def test_a_refused_manifest_is_told_as_that_where_deleting_is_refused_too(
     assert text.count("may have stayed and could not be deleted: The deletion was refused.") == 1
     assert f"{table.log}/{table.version:020}.checkpoint." in text
     assert text.endswith("Delete what stayed there.")
+
+
+class Full(LocalOutput):
+    """A second file that does not fit, and that cannot be forgotten either."""
+
+    async def finish(self, *, if_absent: bool = False) -> None:
+        raise StorageError("The disk is full.")
+
+    async def discard(self) -> None:
+        await super().discard()
+        raise StorageError("It cannot be forgotten.")
+
+
+class Filling(FaultyStore):
+    """Has room for one file that is written piece by piece."""
+
+    def open_output(self, path: str) -> Output:
+        is_first = self.count("put") == 0
+        return super().open_output(path) if is_first else Full(path)
+
+
+async def test_a_sidecar_that_cannot_be_forgotten_hides_nothing_and_keeps_no_other(
+    table: TableBuilder,
+) -> None:
+    table.commit(remove("b", deletionTimestamp=round(time.time() * 1000)))
+    with pytest.raises(StorageError, match="The disk is full"):
+        await checkpoint(Filling(LocalStore()), table)
+    assert written(table) == []
 
 
 class Silent(FaultyStore):
