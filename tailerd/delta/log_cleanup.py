@@ -28,9 +28,10 @@ from tailerd.delta.protocol.metadata_cleanup import (
 )
 from tailerd.delta.protocol.snapshot import TableState
 from tailerd.delta.protocol.writer_features import check_maintainable
+from tailerd.delta.publication import check_unchanged
 from tailerd.delta.segment_replay import DamagedCheckpointError, replay_segment
-from tailerd.errors import CorruptLogError, FileMissingError
-from tailerd.storage.deletion import delete_all
+from tailerd.errors import CorruptLogError, FileMissingError, LogChangedError
+from tailerd.storage.deletion import BATCH_FILES, delete_all
 from tailerd.storage.output import sweep
 
 
@@ -42,7 +43,7 @@ class CleanupResult:
         files: Names relative to `_delta_log`, sidecars among them.
         size_bytes: Of these.
         leftovers: Unfinished files of writers that died.
-        oldest_version: As in the plan; None where its checkpoint is gone, and nothing was deleted.
+        oldest_version: As in the plan; None where its checkpoint is gone, and no more was deleted.
         reason: Why nothing, or no more, was deleted.
     """
 
@@ -54,9 +55,22 @@ class CleanupResult:
 
 
 LOG_CHANGED = "The log changed since it was looked at."
-NOTHING_CLEANED = CleanupResult(
-    files=(), size_bytes=0, leftovers=0, oldest_version=None, reason=LOG_CHANGED
-)
+
+
+def _result(
+    deleted: Sequence[LogFile],
+    *,
+    leftovers: int = 0,
+    oldest_version: int | None = None,
+    reason: str,
+) -> CleanupResult:
+    return CleanupResult(
+        files=tuple(file.name for file in deleted),
+        size_bytes=sum(file.size_bytes for file in deleted),
+        leftovers=leftovers,
+        oldest_version=oldest_version,
+        reason=reason,
+    )
 
 
 class LogCleanup:
@@ -158,20 +172,31 @@ class LogCleanup:
     async def apply(self, plan: CleanupPlan) -> CleanupResult:
         """Delete what was planned and is still the same, then sidecars and leftovers.
 
+        It stops where the checkpoint that stays is not the planned one any more: another table may
+        be here by now.
+
         Raises:
             StorageError: A file cannot be deleted; what is to be kept is whole nevertheless.
         """
         files = await self._still_there(plan)
         if files is None:
-            return NOTHING_CLEANED
-        await self._delete(files)
+            return _result([], reason=LOG_CHANGED)
+        deleted: list[LogFile] = []
+        try:
+            # A batch is one request; looking before each file would take one more for every file.
+            for first in range(0, len(files), BATCH_FILES):
+                if plan.stays is not None:
+                    await check_unchanged(self._reader, plan.stays)
+                batch = files[first : first + BATCH_FILES]
+                await self._delete(batch)
+                deleted += batch
+        except LogChangedError:
+            return _result(deleted, reason=LOG_CHANGED)
         sidecars = await self.unnamed_sidecars()
         await self._delete(sidecars)
         leftovers = await self.sweep()
-        deleted = (*files, *sidecars)
-        return CleanupResult(
-            files=tuple(file.name for file in deleted),
-            size_bytes=sum(file.size_bytes for file in deleted),
+        return _result(
+            [*files, *sidecars],
             leftovers=leftovers,
             oldest_version=plan.oldest_version,
             reason=plan.reason if files or not plan.files else LOG_CHANGED,

@@ -40,6 +40,8 @@ T = TypeVar("T")
 
 GAP_PATIENCE_SECONDS = 0.5
 """Folders and stores exist that show a file later than the one written after it."""
+GAP_LOOKS = 5
+"""So often it is looked again, each time for another file: some may show now one, now the other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +148,7 @@ class LogReader(LogFolder):
         listing = await self._list_for(version)
         excluded: set[str] = set()
         damage: CorruptLogError | None = None
-        awaited: int | None = None
+        awaited: list[int] = []
         while True:
             try:
                 segment = LogSegment.for_version(
@@ -154,10 +156,10 @@ class LogReader(LogFolder):
                 )
             except TableError as error:
                 lacking = listing.gap(version, frozenset(excluded))
-                if lacking is None or lacking == awaited:
+                if lacking is None or lacking in awaited[-1:] or len(awaited) == GAP_LOOKS:
                     raise damage or error from error
                 # A folder that is listed while it grows may show a file and not the one before.
-                awaited = lacking
+                awaited.append(lacking)
                 await asyncio.sleep(GAP_PATIENCE_SECONDS)
                 listing = await self._list_again(version, excluded)
                 continue

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from tailerd.clock import Clock, SystemClock
@@ -194,8 +195,8 @@ class LogWriter:
         await sidecars.write()
         try:
             check_complete(snapshot, sidecars.adds)
-        except LogChangedError:
-            await sidecars.withdraw()
+        except LogChangedError as error:
+            await sidecars.withdraw(error)
             raise
         manifest = await sidecars.write_manifest(others, published, kind)
         is_hinted = await self.write_hint(
@@ -230,34 +231,43 @@ class LogWriter:
             MissingVersionError: A commit is not there.
             CorruptLogError: A commit is damaged; or what was written is not what it should be, and
                 then it is withdrawn.
+            LogChangedError: Another table took the place of this one meanwhile.
             StorageError: It cannot be written.
         """
         check_maintainable(state)
         if end <= start:
             raise BugError(f"{start} to {end} is no range of commits.")
         name = compaction_name(start, end)
+        # Looked up before anything is read: what is read later is of this table or of none.
+        published = await self.reader.commit_file(end)
+        if published is None:
+            raise self._missing_of(start, end, f"{commit_name(end)} is not there.")
         names = [commit_name(version) for version in range(start, end + 1)]
         try:
             bodies = await self.reader.store.get_many(
                 [f"{self.reader.path}/{commit}" for commit in names]
             )
         except FileMissingError as error:
-            raise MissingVersionError(
-                f"The commits {start} to {end} cannot be compacted, because one is missing from the"
-                f" log: {error}"
-            ) from error
+            raise self._missing_of(start, end, str(error)) from error
         named = list(zip(names, bodies, strict=True))
         body = await asyncio.to_thread(compact, named, self.reader.url)
         if not body:
             return FileResult(name=name, outcome="nothing_to_say")
-        return await self._put_compaction(name, body, named)
+        return await self._put_compaction(name, body, named, published)
+
+    def _missing_of(self, start: int, end: int, reason: str) -> MissingVersionError:
+        return MissingVersionError(
+            f"The commits {start} to {end} cannot be compacted, because one is missing from the"
+            f" log: {reason}"
+        )
 
     async def _put_compaction(
-        self, name: str, body: bytes, commits: Sequence[tuple[str, bytes]]
+        self, name: str, body: bytes, commits: Sequence[tuple[str, bytes]], published: LogFile
     ) -> FileResult:
         path = f"{self.reader.path}/{name}"
+        put = partial(self.reader.store.put, path, body, if_absent=True)
         try:
-            await self.reader.store.put(path, body, if_absent=True)
+            await publish(self.reader, path, published, put)
         except FileExistsAlreadyError:
             return FileResult(name=name, outcome="already_there")
         try:
@@ -265,45 +275,51 @@ class LogWriter:
             is_right = found == body and await asyncio.to_thread(
                 is_compaction_of, found, commits, self.reader.url
             )
-        except BaseException:
-            await withdraw(self.reader, path)
+            if not is_right:
+                raise CorruptLogError(
+                    f"{name} was read again and is not what its commits add up to.",
+                    hint="The storage may be failing, or a commit is illegal: inspect the range.",
+                )
+        except BaseException as error:
+            await withdraw(self.reader, path, reason=error)
             raise
-        if not is_right:
-            await withdraw(self.reader, path)
-            raise CorruptLogError(
-                f"{name} was read again and is not what its commits add up to, and was withdrawn.",
-                hint="The storage may be failing, or a commit is illegal: inspect the range.",
-            )
         return FileResult(name=name, outcome="written", size_bytes=len(body))
 
     async def write_checksum(
-        self, snapshot: Snapshot, info: CommitInfo | None = None
+        self,
+        snapshot: Snapshot,
+        info: CommitInfo | None = None,
+        *,
+        published: LogFile | None = None,
     ) -> FileResult:
         """Write the checksum of a version that is published; one that is there stays.
 
         Args:
             snapshot: Of that version, with its files.
             info: Provenance of its commit; read from the log where it is not given.
+            published: The commit the snapshot was made from; looked up where it is not given.
 
         Raises:
-            UnsupportedFeatureError, StorageError: As `write_checkpoint`.
+            UnsupportedFeatureError, LogChangedError, StorageError: As `write_checkpoint`.
             MissingVersionError: The commit is not there.
         """
         check_maintainable(snapshot.state)
         name = checksum_name(snapshot.version)
+        path = f"{self.reader.path}/{name}"
+        published = published or await self.reader.commit_file(snapshot.version)
+        if published is None:
+            raise MissingVersionError(
+                f"The commit of version {snapshot.version} is not in the log of {self.reader.url},"
+                " so no checksum of it may be written."
+            )
         if info is None:
-            file = await self.reader.commit_file(snapshot.version)
-            if file is None:
-                raise MissingVersionError(
-                    f"The commit of version {snapshot.version} is not in the log of"
-                    f" {self.reader.url}, so no checksum of it may be written."
-                )
-            info = (await self.reader.read_commit(file)).commit.info
+            info = (await self.reader.read_commit(published)).commit.info
         body = checksum_body(snapshot, info)
+        # Nobody waits for the disk: readers pass over a checksum that a power cut damaged, as it is
+        # no JSON then, and the next version gets its own.
+        put = partial(put_volatile, self.reader.store, path, body)
         try:
-            # Nobody waits for the disk: readers pass over a checksum that a power cut damaged, as
-            # it is no JSON then, and the next version gets its own.
-            await put_volatile(self.reader.store, f"{self.reader.path}/{name}", body)
+            await publish(self.reader, path, published, put)
         except FileExistsAlreadyError:
             return FileResult(name=name, outcome="already_there")
         return FileResult(name=name, outcome="written", size_bytes=len(body))

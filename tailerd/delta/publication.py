@@ -7,12 +7,13 @@ the checkpoint would turn into the one that is gone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from tailerd.delta.log_folder import LogFolder
 from tailerd.delta.protocol.log_path import LogFile
-from tailerd.errors import FileMissingError, LogChangedError
+from tailerd.errors import FileMissingError, LogChangedError, StorageError, TailerdError
 from tailerd.storage.deletion import delete_all
+from tailerd.storage.locate import url_of
 
 WITHDRAW_SECONDS = 30.0
 
@@ -35,8 +36,8 @@ async def publish(
     await appear()
     try:
         await check_unchanged(log, published)
-    except BaseException:
-        await withdraw(log, path)
+    except BaseException as error:
+        await withdraw(log, path, reason=error)
         raise
 
 
@@ -66,7 +67,30 @@ async def check_unchanged(log: LogFolder, published: LogFile) -> None:
         )
 
 
-async def withdraw(log: LogFolder, *paths: str) -> None:
-    """Delete files that must not stay, in bounded time."""
-    async with asyncio.timeout(WITHDRAW_SECONDS):
-        await delete_all(log.store, paths)
+async def withdraw(log: LogFolder, *paths: str, reason: BaseException) -> bool:
+    """Delete files that must not stay, in bounded time; tell whether they are gone.
+
+    Args:
+        reason: The error on its way, which is what people are told. It says so where files may
+            have stayed: an error in its place would hide why they had to go.
+    """
+    try:
+        async with asyncio.timeout(WITHDRAW_SECONDS):
+            await delete_all(log.store, paths)
+    except TimeoutError:
+        _add(reason, log, paths, f"The storage did not answer within {WITHDRAW_SECONDS:g} seconds.")
+    except StorageError as error:
+        _add(reason, log, paths, str(error))
+    else:
+        return True
+    return False
+
+
+def _add(reason: BaseException, log: LogFolder, paths: Sequence[str], why: str) -> None:
+    more = f" and {len(paths) - 1} more" * (len(paths) > 1)
+    text = f"Besides, {url_of(log.store, paths[0])}{more} may have stayed and could not be deleted:"
+    if not isinstance(reason, TailerdError):
+        reason.add_note(f"{text} {why}")
+    elif text not in reason.message:
+        reason.message += f" {text} {why}"
+        reason.hint = f"{reason.hint} Delete what stayed there.".strip()

@@ -98,17 +98,17 @@ class SidecarWriter:
                 await self._write_adds(stored)
             await self._write_adds(source.new_adds())
             await self._close()
-        except BaseException:
-            await self.withdraw()
+        except BaseException as error:
+            await self.withdraw(error)
             raise
 
-    async def withdraw(self) -> None:
-        """Delete what was written: nobody was told of it."""
+    async def withdraw(self, reason: BaseException) -> None:
+        """Delete what was written: nobody was told of it. `reason` as in `publication`."""
         if self._open is not None:
             await self._open.__aexit__()
             # It may be there, and only the answer was lost.
-            await withdraw(self._log, self._open.path)
-        await withdraw_sidecars(self._log, self.new_files)
+            await withdraw(self._log, self._open.path, reason=reason)
+        await withdraw_sidecars(self._log, self.new_files, reason)
 
     def _stored_parts(self) -> list[StoredPart]:
         rows = self._source.live_rows

@@ -102,16 +102,18 @@ async def write_manifest(
     except BaseException as error:
         # What failed may be the answer: sidecars go only after the manifest that names them. One
         # that is still being put when this is cancelled may appear later, so that they stay.
-        await withdraw(log, path)
-        if isinstance(error, Exception):
-            await withdraw_sidecars(log, contents.new)
+        is_gone = await withdraw(log, path, reason=error)
+        if is_gone and isinstance(error, Exception):
+            await withdraw_sidecars(log, contents.new, error)
         raise
     return Manifest(name=name, size_bytes=size_bytes, actions=len(actions))
 
 
-async def withdraw_sidecars(log: LogFolder, files: Sequence[LogFile]) -> None:
-    """Delete sidecars that no manifest names, in bounded time."""
-    await withdraw(log, *(log.path_of(file) for file in files))
+async def withdraw_sidecars(
+    log: LogFolder, files: Sequence[LogFile], reason: BaseException
+) -> None:
+    """Delete sidecars that no manifest names, in bounded time. `reason` as in `withdraw`."""
+    await withdraw(log, *(log.path_of(file) for file in files), reason=reason)
 
 
 async def _check_reused(log: LogFolder, contents: ManifestContents) -> None:

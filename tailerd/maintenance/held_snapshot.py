@@ -34,6 +34,11 @@ class HeldSnapshot:
             return 0
         return max(0, self._snapshot.checkpoint_version or 0)
 
+    @property
+    def published(self) -> LogFile | None:
+        """The commit that publishes the version held; None where the log has none."""
+        return self._last
+
     def drop(self) -> None:
         """Forget the snapshot: what it was based on cannot be relied upon."""
         self._snapshot = self._last = None

@@ -184,7 +184,8 @@ class TableMaintenance:
             case "checkpoint":
                 return await self._checkpoint()
             case "checksum":
-                written = await self._writer.write_checksum(await self._newest())
+                newest = await self._newest()
+                written = await self._writer.write_checksum(newest, published=self._held.published)
                 return _of_file("checksum", written.name, written.outcome, written.size_bytes)
             case "log_compaction":
                 start, end = decision.start_version, decision.end_version
@@ -255,14 +256,16 @@ class TableMaintenance:
         result = await self._cleanup.apply(plan)
         if not result.files and not result.leftovers:
             return _nothing_deleted(oldest, result.reason)
+        text = f"Deleted {len(result.files)} files of {spell_bytes(result.size_bytes)}"
+        kept = result.oldest_version
+        text += f". {result.reason}" if kept is None else f"; the oldest version is now {kept}."
         return JobResult(
             job="cleanup",
             outcome="deleted",
             version=oldest,
             files=len(result.files) + result.leftovers,
             size_bytes=result.size_bytes,
-            summary=f"Deleted {len(result.files)} files of {spell_bytes(result.size_bytes)}; the"
-            f" oldest version is now {result.oldest_version}.",
+            summary=text,
         )
 
 

@@ -111,8 +111,8 @@ class DistributedCheckpoints:
         written = await self._move(plan)
         try:
             await self._check_complete(plan, written)
-        except TailerdError:
-            await withdraw_sidecars(self._log, [each.file for each in written])
+        except TailerdError as error:
+            await withdraw_sidecars(self._log, [each.file for each in written], error)
             raise
         return await self._finish(plan, written, manifest)
 

@@ -15,7 +15,7 @@ from tailerd.storage.output import Output, open_output, sweep
 @dataclass(slots=True)
 class _Failure:
     countdown: int
-    error: Exception
+    error: BaseException
     kind: RequestKind | None
     name_part: str
 
@@ -50,7 +50,7 @@ class FaultyStore:
     def fail_nth(
         self,
         n: int,
-        error: Exception | None = None,
+        error: BaseException | None = None,
         *,
         kind: RequestKind | None = None,
         path_part: str = "",

@@ -7,9 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tailerd.delta.protocol.statistics_columns import statistics_texts
 from tests.corners.test_types import int96
 from tests.maintenance.test_checkpoints import NO_JSON, STRUCT, write
 from tests.maintenance.written import checkpoint_actions, checkpoint_of, state_of
@@ -77,6 +79,18 @@ def test_far_times_in_the_statistics_of_spark_pass_through(
         for bounds, at in ((parsed["minValues"], EARLY), (parsed["maxValues"], FAR)):
             assert bounds["valid_to"] == at.replace(tzinfo=datetime.UTC)
             assert (bounds["local"], bounds["id"]) == (at, 1)
+
+
+@pytest.mark.parametrize("far", [2**63 - 1, -(2**63), 971_922_564_648_000_000])
+@pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.date32()])
+def test_bounds_in_years_that_cannot_be_spelt_are_left_out(kind: pa.DataType, far: int) -> None:
+    days = pa.types.is_date(kind)
+    values = pa.array([0, far >> 32 if days else far], pa.int32() if days else pa.int64())
+    bounds = pa.StructArray.from_arrays([values.cast(kind)], ["at"])
+    parsed = pa.StructArray.from_arrays([pa.array([1, 1]), bounds], ["numRecords", "maxValues"])
+    near, spelt = (json.loads(text) for text in statistics_texts(parsed).to_pylist())
+    assert near["maxValues"]["at"].startswith("1970-01-01")
+    assert spelt == {"numRecords": 1, "maxValues": {}}
 
 
 def told(bounds: dict[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from tailerd.errors import LogChangedError
 from tailerd.maintenance.jobs import TableMaintenance
 from tailerd.maintenance.plan import CleanupPolicy, Policies
 from tailerd.maintenance.policies.checkpoint import CheckpointPolicy
+from tailerd.maintenance.policies.checksum import ChecksumPolicy
 from tailerd.storage.base import FileMeta
 from tailerd.storage.local import LocalStore
 from tailerd.telemetry import events
@@ -167,3 +168,98 @@ async def test_a_keeper_that_finds_another_table_tries_again_with_that(tmp_path:
     last = turns.of(events.LogMaintained)[-1]
     assert (last.job, last.result, last.version) == ("checkpoint", "written", store.new.version)
     assert_is(await LogReader(LocalStore(), str(table.folder)).open(), store.new.state())
+
+
+class ReplacingByPut(LocalStore):
+    """Another table takes the place of this one right before a file of the log appears."""
+
+    def __init__(self, table: TableBuilder, suffix: str) -> None:
+        super().__init__()
+        self._table, self._suffix = table, suffix
+        self.new: TableBuilder | None = None
+
+    async def put(self, path: str, data: bytes, *, if_absent: bool = False) -> None:
+        self._replace_before(path)
+        await super().put(path, data, if_absent=if_absent)
+
+    async def put_volatile(self, path: str, data: bytes) -> None:
+        self._replace_before(path)
+        await super().put_volatile(path, data)
+
+    def _replace_before(self, path: str) -> None:
+        if path.endswith(self._suffix):
+            self.new = make_anew(self._table.folder, OLD_VERSIONS + 8)
+
+
+async def assert_new(store: ReplacingByPut, suffix: str) -> None:
+    assert store.new is not None
+    assert not [*store.new.log.glob(f"*{suffix}")]
+    assert_is(await LogReader(LocalStore(), str(store.new.folder)).open(), store.new.state())
+
+
+async def test_no_compaction_of_the_old_table_stays_in_the_new_one(tmp_path: Path) -> None:
+    table = old_table(tmp_path / "t", "classic")
+    store = ReplacingByPut(table, ".compacted.json")
+    reader = LogReader(store, str(table.folder))
+    snapshot = await reader.open()
+    with pytest.raises(LogChangedError, match="another took its place"):
+        await LogWriter(reader).write_compaction(snapshot.state, 1, 9)
+    await assert_new(store, ".compacted.json")
+
+
+async def test_no_checksum_of_the_old_table_stays_in_the_new_one(tmp_path: Path) -> None:
+    table = old_table(tmp_path / "t", "classic")
+    store = ReplacingByPut(table, ".crc")
+    reader = LogReader(store, str(table.folder))
+    with pytest.raises(LogChangedError, match="another took its place"):
+        await LogWriter(reader).write_checksum(await reader.open())
+    await assert_new(store, ".crc")
+
+
+async def test_a_snapshot_of_the_old_table_makes_no_checksum_of_the_new_one(
+    tmp_path: Path,
+) -> None:
+    table = old_table(tmp_path / "t", "classic")
+    reader = LogReader(LocalStore(), str(table.folder))
+    snapshot, published = await reader.open(), await reader.commit_file(table.version)
+    new = make_anew(table.folder, OLD_VERSIONS + 8)
+    with pytest.raises(LogChangedError, match="another took its place"):
+        await LogWriter(reader).write_checksum(snapshot, published=published)
+    assert not [*new.log.glob("*.crc")]
+
+
+async def test_a_checksum_by_policy_knows_the_commit_it_is_made_from(tmp_path: Path) -> None:
+    table = old_table(tmp_path, "classic")
+    store = FaultyStore(LocalStore())
+    policies = Policies(checksum=ChecksumPolicy(is_enabled=True))
+    work = TableMaintenance(LogReader(store, str(tmp_path)), policies)
+    survey = await work.survey()
+    [due] = [each for each in survey.decisions if each.job == "checksum"]
+    assert due.is_due
+    before = store.count("head")
+    assert (await work.apply(survey, due)).outcome == "written"
+    assert store.count("head") == before + 2
+    assert_is(await LogReader(LocalStore(), str(tmp_path)).open(), table.state())
+
+
+@pytest.mark.parametrize("batch", [1, 2], ids=["at once", "after a batch"])
+async def test_a_cleanup_stops_where_a_new_table_appears_while_it_deletes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    monkeypatch.setattr("tailerd.delta.log_cleanup.BATCH_FILES", 5)
+    table = old_table(tmp_path / "t", "classic")
+    kept = table.checkpoint()[0].name
+    store = Replacing(table.folder, kept, look=batch, versions=OLD_VERSIONS + 2)
+    work = TableMaintenance(
+        LogReader(store, str(table.folder)),
+        Policies(cleanup=CleanupPolicy(is_enabled=True)),
+        clock=SimClock(START_MS + 90 * DAY),
+    )
+    survey = await work.survey()
+    [due] = [each for each in survey.decisions if each.job == "cleanup"]
+    result = await work.apply(survey, due)
+    assert result.files == 5 * (batch - 1)
+    assert "The log changed since it was looked at." in result.summary
+    assert store.new is not None
+    assert_is(await LogReader(LocalStore(), str(table.folder)).open(0), store.new.state(0))
+    assert_is(await work.reader.open(), store.new.state())

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import re
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Literal
 
@@ -11,17 +14,18 @@ import pytest
 
 from tailerd.delta.log_reader import LogReader
 from tailerd.delta.log_writer import LogWriter
-from tailerd.errors import LogChangedError, StorageError
+from tailerd.errors import AccessDeniedError, LogChangedError, StorageError
 from tailerd.maintenance.jobs import TableMaintenance
 from tailerd.maintenance.plan import Policies
 from tailerd.maintenance.policies.checkpoint import CheckpointPolicy
-from tailerd.storage.local import LocalStore
+from tailerd.storage.local import LocalOutput, LocalStore
 from tailerd.storage.memory import MemoryStore
+from tailerd.storage.output import Output
 from tailerd.storage.posix_files import TEMPORARY_PREFIX
 from tests.doubles.faulty_store import FaultyStore
 from tests.tables.builder import TableBuilder
 from tests.unit.delta.histories import assert_is
-from tests.unit.delta.log_bodies import add
+from tests.unit.delta.log_bodies import add, remove
 
 Manifest = Literal["json", "parquet"]
 DAY_SECONDS = 86_400
@@ -106,6 +110,100 @@ async def test_a_manifest_that_cannot_be_withdrawn_keeps_its_sidecars(table: Tab
     snapshot = await LogReader(LocalStore(), str(table.folder)).open()
     assert snapshot.checkpoint_version == table.version
     assert_is(snapshot, table.state())
+
+
+class Refusing(FaultyStore):
+    """Refuses to put what is no sidecar, and to delete anything."""
+
+    async def put(self, path: str, data: bytes, *, if_absent: bool = False) -> None:
+        if "_sidecars" not in path:
+            raise AccessDeniedError("The put was refused.")
+        await super().put(path, data, if_absent=if_absent)
+
+    async def delete(self, path: str) -> None:
+        raise AccessDeniedError("The deletion was refused.")
+
+
+async def test_a_refused_manifest_is_told_as_that_where_deleting_is_refused_too(
+    table: TableBuilder,
+) -> None:
+    with pytest.raises(AccessDeniedError) as caught:
+        await checkpoint(Refusing(LocalStore()), table)
+    text = str(caught.value)
+    assert text.startswith("The put was refused.")
+    assert text.count("may have stayed and could not be deleted: The deletion was refused.") == 1
+    assert f"{table.log}/{table.version:020}.checkpoint." in text
+    assert text.endswith("Delete what stayed there.")
+
+
+class Full(LocalOutput):
+    """A second file that does not fit, and that cannot be forgotten either."""
+
+    async def finish(self, *, if_absent: bool = False) -> None:
+        raise StorageError("The disk is full.")
+
+    async def discard(self) -> None:
+        await super().discard()
+        raise StorageError("It cannot be forgotten.")
+
+
+class Filling(FaultyStore):
+    """Has room for one file that is written piece by piece."""
+
+    def open_output(self, path: str) -> Output:
+        is_first = self.count("put") == 0
+        return super().open_output(path) if is_first else Full(path)
+
+
+async def test_a_sidecar_that_cannot_be_forgotten_hides_nothing_and_keeps_no_other(
+    table: TableBuilder,
+) -> None:
+    table.commit(remove("b", deletionTimestamp=round(time.time() * 1000)))
+    with pytest.raises(StorageError, match="The disk is full"):
+        await checkpoint(Filling(LocalStore()), table)
+    assert written(table) == []
+
+
+class Silent(FaultyStore):
+    """Never answers to a deletion."""
+
+    async def delete(self, path: str) -> None:
+        await asyncio.sleep(60)
+
+
+@pytest.mark.parametrize("job", ["checkpoint", "compaction", "checksum"])
+async def test_what_cannot_be_deleted_in_time_is_named_with_the_reason(
+    table: TableBuilder, monkeypatch: pytest.MonkeyPatch, job: str
+) -> None:
+    monkeypatch.setattr("tailerd.delta.publication.WITHDRAW_SECONDS", 0.05)
+    store = Silent(LocalStore())
+    reader = LogReader(store, str(table.folder))
+    snapshot, published = await reader.open(), await reader.commit_file(table.version)
+    writer = LogWriter(reader)
+    # A compaction looks its commit up first.
+    store.fail_nth(3 if job == "compaction" else 2, kind="head")
+    jobs: dict[str, Callable[[], Awaitable[object]]] = {
+        "checkpoint": lambda: writer.write_checkpoint(snapshot),
+        "compaction": lambda: writer.write_compaction(snapshot.state, 0, table.version),
+        "checksum": lambda: writer.write_checksum(snapshot, published=published),
+    }
+    with pytest.raises(StorageError, match=r"^The storage failed because") as caught:
+        await jobs[job]()
+    found = re.search(r"Besides, (\S+) may have stayed .* within 0.05 seconds", str(caught.value))
+    assert found
+    left = [path.name for path in table.log.iterdir()]
+    assert Path(found[1]).name in left
+
+
+async def test_a_cancelled_job_stays_cancelled_where_its_file_cannot_be_deleted(
+    table: TableBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tailerd.delta.publication.WITHDRAW_SECONDS", 0.05)
+    store = Silent(LocalStore())
+    store.fail_nth(2, asyncio.CancelledError(), kind="head")
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await checkpoint(store, table)
+    assert "may have stayed" in caught.value.__notes__[0]
 
 
 async def test_a_log_that_does_not_add_up_leaves_no_sidecar(table: TableBuilder) -> None:

@@ -80,7 +80,8 @@ class LogListing:
         """Return the first commit that lacks on the way to a version (None: the newest).
 
         None where none lacks, and where the log was cut off behind what is asked for: it is an
-        older version, or its checkpoint is damaged.
+        older version, or its checkpoint is damaged. Where only the first commit lacks, it may be
+        late.
 
         Args:
             excluded: As `LogSegment.for_version`.
@@ -92,10 +93,10 @@ class LogListing:
         checkpoint = _newest_checkpoint(self, target, excluded)
         after = checkpoint[0].version if checkpoint else -1
         _, lacking = _chain(self, after, target, excluded)
-        is_cut_off = (
-            not checkpoint and lacking is not None and lacking < (self.earliest_commit or 0)
-        )
-        return None if is_cut_off and (excluded or version is not None) else lacking
+        earliest = self.earliest_commit or 0
+        is_cut_off = not checkpoint and lacking is not None and lacking < earliest
+        is_older = version is not None and earliest > 1
+        return None if is_cut_off and (excluded or is_older) else lacking
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,11 +26,13 @@ class CleanupPlan:
         files: In the order of their deletion: were it to stop anywhere, every version that is to
             be kept could still be rebuilt.
         oldest_version: The oldest version that can be rebuilt afterwards; None where nothing goes.
+        stays: A file of the checkpoint of that version, as it was listed.
         reason: Why nothing, or no more, is deleted; a sentence.
     """
 
     files: tuple[LogFile, ...] = ()
     oldest_version: int | None = None
+    stays: LogFile | None = None
     reason: str = ""
 
 
@@ -115,6 +117,7 @@ def plan_cleanup(
     return CleanupPlan(
         files=tuple(gone),
         oldest_version=kept if gone else None,
+        stays=listing.checkpoints[kept][0][0] if gone else None,
         reason=reason if gone else f"Nothing lies before the checkpoint of version {kept}.",
     )
 

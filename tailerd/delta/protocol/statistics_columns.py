@@ -31,6 +31,10 @@ from tailerd.errors import CorruptLogError, UnsupportedFeatureError
 _UNBOUNDED = frozenset({"boolean", "binary", "variant"})
 """Types without an order that writers would keep bounds of."""
 
+_PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+_SPELT_DAYS = (-12_687_427, 11_248_737)
+"""Days since the epoch of the years -32767 to 32767."""
+
 # Decimals keep their digits; floats are made where the column is one.
 _JSON = msgspec.json.Decoder(dict[str, Any], float_hook=Decimal)
 _ENCODER = msgspec.json.Encoder(decimal_format="number")
@@ -145,14 +149,25 @@ def _speakable(array: pa.Array) -> pa.Array:
         names = [item.name for item in kind]
         return pa.StructArray.from_arrays(members, names, mask=pc.is_null(array))
     if pa.types.is_timestamp(kind):
-        return pc.replace_substring(array.cast(pa.string()), " ", "T")
+        return pc.replace_substring(_spelt(array), " ", "T")
     if pa.types.is_date(kind):
-        return array.cast(pa.string())
+        return _spelt(array)
     if pa.types.is_floating(kind):
         return pc.if_else(pc.is_finite(array), array, pa.scalar(None, kind))
     if pa.types.is_binary(kind) or pa.types.is_nested(kind):
         return pa.nulls(len(array))
     return array
+
+
+def _spelt(array: pa.Array) -> pa.StringArray:
+    """Return dates or times as texts; null for years that Arrow cannot spell."""
+    kind = array.type
+    if pa.types.is_date(kind):
+        days = array.cast(pa.int32())
+    else:
+        days = pc.divide(array.cast(pa.int64()), _PER_DAY[kind.unit])
+    is_spelt = pc.and_(pc.greater_equal(days, _SPELT_DAYS[0]), pc.less_equal(days, _SPELT_DAYS[1]))
+    return pc.if_else(is_spelt, array, pa.scalar(None, kind)).cast(pa.string())
 
 
 def _pruned(row: dict[str, Any]) -> dict[str, Any]:

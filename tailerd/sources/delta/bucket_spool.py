@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Coroutine, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from tailerd.errors import StorageError
+from tailerd.errors import FileMissingError, OffsetError, StorageError
 from tailerd.sources.delta.snapshot_files import SnapshotFiles
 from tailerd.sources.delta.snapshot_spool import MANIFEST, SnapshotSpool, SpooledFiles
 from tailerd.storage.base import ObjectStore
@@ -36,15 +37,25 @@ class BucketSpool:
         self._may_exist = True
 
     async def find(self, table_id: str, version: int) -> SpooledFiles | None:
-        """Return what was spooled of this snapshot; None when it was not.
+        """Return what was spooled of this snapshot; None when it was not, or is not whole.
 
         Raises:
-            OffsetError: It is damaged.
             StorageError: The bucket cannot be read, or this machine's disk not be written.
         """
-        found = await self._spool.find(table_id, version)
-        if found is None and await self._fetch(version):
+        with suppress(OffsetError):
             found = await self._spool.find(table_id, version)
+            if found is not None:
+                return found
+        if not await self._fetch(version):
+            return None
+        try:
+            found = await self._spool.find(table_id, version)
+            if found is not None:
+                await _read_through(found)
+        except OffsetError:
+            # Somebody was removing it, or wrote another over it. Whoever asks makes it again.
+            await asyncio.to_thread(shutil.rmtree, self._scratch / str(version), ignore_errors=True)
+            return None
         return found
 
     async def write(self, table_id: str, files: SnapshotFiles) -> SpooledFiles:
@@ -107,6 +118,10 @@ class BucketSpool:
             # What is there may be of a table that was here before.
             await asyncio.to_thread(shutil.rmtree, self._scratch / str(version), ignore_errors=True)
             await asyncio.to_thread(coming.rename, self._scratch / str(version))
+        except FileMissingError:
+            # Removed since it was listed.
+            await asyncio.to_thread(shutil.rmtree, coming, ignore_errors=True)
+            return False
         except OSError as error:
             await asyncio.to_thread(shutil.rmtree, coming, ignore_errors=True)
             raise StorageError(
@@ -114,6 +129,16 @@ class BucketSpool:
                 hint="Free space, or set TMPDIR to a folder this user can write.",
             ) from error
         return True
+
+
+async def _read_through(files: SpooledFiles) -> None:
+    """Read a list once, so that what is missing is found before anything was delivered of it.
+
+    Raises:
+        OffsetError: It is damaged.
+    """
+    async for _ in files.between(0, None):
+        pass
 
 
 def _make_empty(folder: Path) -> None:

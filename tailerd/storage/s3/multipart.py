@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from botocore.exceptions import ClientError
 
-from tailerd.errors import (
-    AccessDeniedError,
-    FileExistsAlreadyError,
-    FileMissingError,
-    StorageError,
-)
+from tailerd.errors import FileExistsAlreadyError, FileMissingError, StorageError
 from tailerd.storage.output import Output
 from tailerd.storage.s3.connection import Request, S3Client
 from tailerd.storage.s3.failures import is_unknown_operation
@@ -35,7 +30,7 @@ class MultipartOutput(Output):
     """One file: below a part's size a single put, else an upload in parts.
 
     What a writer that dies leaves is not to be seen and costs money: `abort_old_uploads` ends it.
-    So it does with what is left where a writer may not abort: why it gave up counts, not that.
+    So it does with what is left where aborting fails: why a writer gave up counts, not that.
     """
 
     def __init__(self, store: S3Store, path: str) -> None:
@@ -115,8 +110,7 @@ class MultipartOutput(Output):
         try:
             await io_thread().run(self._finish(if_absent))
         except BaseException:
-            with suppress(StorageError):
-                await self.discard()
+            await self.discard()
             raise
         self._upload = ""
 
@@ -152,7 +146,7 @@ class MultipartOutput(Output):
             raise FileExistsAlreadyError(f"s3://{self._path} exists already.")
 
     async def discard(self) -> None:
-        """Abort the upload."""
+        """Abort the upload; one that cannot be aborted is left to `abort_old_uploads`."""
         with self._ending:
             self._is_over = True
             upload, self._upload = self._upload, ""
@@ -163,7 +157,7 @@ class MultipartOutput(Output):
     async def _abort(self, upload: str) -> None:
         for part in self._parts:
             part.cancel()
-        with suppress(AccessDeniedError):
+        with suppress(StorageError):
             await abort_upload(self._store, self._path, upload)
 
     async def _call(self, work: Any) -> dict[str, object]:

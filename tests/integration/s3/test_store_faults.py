@@ -447,13 +447,14 @@ async def test_an_upload_that_is_given_up_while_it_begins_leaves_nothing(
     assert [seen.kind for seen in proxy.requests] == ["other", "delete"]
 
 
-async def test_an_upload_that_may_not_be_aborted_hides_nothing_of_why_it_failed(
-    store: S3Store, proxy: FaultProxy, bucket: str
+@pytest.mark.parametrize("fault", [Fault.DENY, Fault.UNKNOWN])
+async def test_an_upload_that_cannot_be_aborted_hides_nothing_of_why_it_failed(
+    store: S3Store, proxy: FaultProxy, bucket: str, fault: Fault
 ) -> None:
     await store.put(f"{bucket}/large", b"", if_absent=True)
     output = open_output(store, f"{bucket}/large")
     await asyncio.to_thread(output.write, b"x" * 9_000_000)
-    proxy.choose = lambda seen: Fault.DENY if seen.kind == "delete" else None
+    proxy.choose = lambda seen: fault if seen.kind == "delete" else None
     with pytest.raises(FileExistsAlreadyError):
         await output.finish(if_absent=True)
     given_up = open_output(store, f"{bucket}/larger")

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from tailerd.errors import (
     TornCommitError,
     UnsupportedFeatureError,
 )
+from tailerd.storage.base import FileMeta
 from tailerd.storage.local import LocalStore
 from tailerd.storage.metered import MeteredStore
 from tests.doubles.faulty_store import FaultyStore
@@ -531,6 +532,35 @@ class TestAListingThatShowsFilesOutOfOrder:
         store.hide_from_listings(table.commit_path(HEAD - 2).name, times=2)
         inner.hide_from_listings(table.commit_path(HEAD - 3).name)
         assert_is(await LogReader(store, str(tmp_path)).open(), table.state(HEAD))
+
+    @pytest.mark.parametrize("version", [None, 0, 3])
+    async def test_may_lack_the_first_commit(self, tmp_path: Path, version: int | None) -> None:
+        table = write_history(tmp_path)
+        store = FaultyStore(LocalStore())
+        store.hide_from_listings(table.commit_path(0).name)
+        snapshot = await LogReader(store, str(tmp_path)).open(version)
+        assert_is(snapshot, table.state(HEAD if version is None else version))
+
+    async def test_now_one_and_now_the_other_is_believed_after_some_looks(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(log_reader, "GAP_PATIENCE_SECONDS", 0.01)
+        table = write_history(tmp_path)
+        names = [table.commit_path(HEAD - 1).name, table.commit_path(HEAD - 2).name]
+
+        class Alternating(FaultyStore):
+            async def list_from(
+                self, folder: str, start_after: str = ""
+            ) -> AsyncIterator[FileMeta]:
+                hidden = names[self.count("list") % 2]
+                async for meta in super().list_from(folder, start_after):
+                    if meta.name != hidden:
+                        yield meta
+
+        store = Alternating(LocalStore())
+        with pytest.raises(MissingVersionError, match=r"Version \d is missing"):
+            await asyncio.wait_for(LogReader(store, str(tmp_path)).open(), 5)
+        assert store.count("list") == 1 + log_reader.GAP_LOOKS
 
     async def test_is_believed_the_second_time(self, tmp_path: Path) -> None:
         table = write_history(tmp_path)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tailerd.errors import OffsetError, StorageError
+from tailerd.errors import FileMissingError, StorageError
 from tailerd.sources.delta.bucket_spool import BucketSpool
 from tailerd.sources.delta.snapshot_spool import BUCKET_FILES
 from tailerd.storage.base import ObjectStore
@@ -83,9 +83,36 @@ async def test_a_list_whose_writing_failed_is_none_for_the_next(tmp_path: Path, 
     assert len(files.sorted_files()[0]) == 9
 
 
-async def test_a_damaged_list_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", ["keys", "sizes", "00000.files", "00001.files"])
+@pytest.mark.parametrize("body", [None, b"123"], ids=["missing", "damaged"])
+async def test_a_list_that_is_not_whole_counts_as_none_and_is_made_again(
+    tmp_path: Path, lost: str, body: bytes | None
+) -> None:
     store = MemoryStore()
+    await spool_on(tmp_path / "a", store).write("t", ListedFiles(BUCKET_FILES + 9))
+    path = f"{FOLDER}/4.{lost}"
+    await (store.delete(path) if body is None else store.put(path, body))
+    other = spool_on(tmp_path / "b", store)
+    assert await other.find("t", 4) is None
+    assert list((tmp_path / "b/orders").iterdir()) == []
+    await other.write("t", ListedFiles(9))
+    files = await spool_on(tmp_path / "c", store).find("t", 4)
+    assert files is not None
+    assert len(files.sorted_files()[0]) == 9
+
+
+async def test_a_list_that_is_removed_while_it_is_copied_counts_as_none(tmp_path: Path) -> None:
+    store = FaultyStore(MemoryStore())
     await spool_on(tmp_path / "a", store).write("t", ListedFiles(9))
-    await store.put(f"{FOLDER}/4.keys", b"123")
-    with pytest.raises(OffsetError, match="damaged"):
-        await spool_on(tmp_path / "b", store).find("t", 4)
+    store.fail_nth(1, FileMissingError("It is gone."), kind="get", path_part="4.keys")
+    other = spool_on(tmp_path / "b", store)
+    assert await other.find("t", 4) is None
+    assert list((tmp_path / "b/orders").iterdir()) == []
+
+
+async def test_a_damaged_copy_on_this_machine_gives_way_to_the_list(tmp_path: Path) -> None:
+    store = MemoryStore()
+    spool = spool_on(tmp_path / "a", store)
+    await spool.write("t", ListedFiles(9))
+    (tmp_path / "a/orders/4/keys").write_bytes(b"123")
+    assert await spool.find("t", 4) is not None
