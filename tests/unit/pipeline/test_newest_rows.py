@@ -87,6 +87,80 @@ def test_a_dotted_path_masks_a_field_wherever_the_structs_are(
     assert not told
 
 
+DEEP = pa.list_(pa.map_(pa.string(), pa.struct([("x.y", STRUCT)])))
+DEEP_VALUE = [[("k", (("bob@example.org", 1),))]]
+HOMES = [("home", ("bob@example.org", 1))]
+OF_PEOPLE = pa.map_(pa.string(), STRUCT)
+MEMBER = pa.struct([("element", STRUCT), ("Email", pa.string()), ("n", pa.int64())])
+MEMBER_VALUE = [(("bob@example.org", 1), "bob@example.org", 2)]
+TEXTS = pa.map_(pa.string(), pa.string())
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "value", "shown"),
+    [
+        ("value.email", OF_PEOPLE, HOMES, {"home": {"n": 1}}),
+        ("key_value.value.email", OF_PEOPLE, HOMES, {"home": {"n": 1}}),
+        ("HOME.email", OF_PEOPLE, HOMES, {"home": {"n": 1}}),
+        ("value", OF_PEOPLE, HOMES, {}),
+        ("key_value", OF_PEOPLE, HOMES, {}),
+        ("key", TEXTS, [("bob@example.org", "x")], {}),
+        ("key_value.key", TEXTS, [("bob@example.org", "x")], {}),
+        ("value", TEXTS, [("x", "bob@example.org")], {}),
+        ("bob", TEXTS, [("bob", "bob@example.org"), ("n", "1")], {"n": "1"}),
+        ("key.email", pa.map_(STRUCT, pa.int64()), [(("bob@example.org", 1), 1)], {}),
+        ("element.email", pa.list_(STRUCT), [("bob@example.org", 1), None], [{"n": 1}, None]),
+        ("element", pa.list_(pa.string()), ["bob@example.org"], []),
+        ("element.email", pa.list_(MEMBER), MEMBER_VALUE, [{"element": {"n": 1}, "n": 2}]),
+        ("element.value.x.y.email", DEEP, DEEP_VALUE, [{"k": {"x.y": {"n": 1}}}]),
+        ("value.x.y.email", DEEP, DEEP_VALUE, [{"k": {"x.y": {"n": 1}}}]),
+        ("element.value", DEEP, DEEP_VALUE, [{}]),
+    ],
+    ids=str,
+)
+def test_the_words_of_spark_and_parquet_for_the_inside_of_lists_and_maps_may_be_in_a_path(
+    path: str, kind: pa.DataType, value: object, shown: object
+) -> None:
+    told: list[Event] = []
+    rows = NewestRows(3, [f"customer.{path}"], Telemetry([told.append]))
+    rows.listener("orders")(batch(1, id=[1], customer=pa.array([value], kind)))
+    assert "bob@" not in repr(vars(rows))
+    assert rows.of("orders")[0]["customer"] == shown
+    assert rows.masked("orders") == [f"customer.{path}"]
+    assert not told
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "value"),
+    [
+        ("value.emial", OF_PEOPLE, HOMES),
+        ("home.emial", OF_PEOPLE, HOMES),
+        ("emial", OF_PEOPLE, HOMES),
+        ("element.emial", pa.list_(STRUCT), [("bob@example.org", 1)]),
+        ("value.email", TEXTS, [("bob", "1")]),
+        ("element.value.x.email", DEEP, DEEP_VALUE),
+    ],
+    ids=str,
+)
+def test_a_path_that_ends_at_nothing_inside_a_list_or_map_is_told(
+    path: str, kind: pa.DataType, value: object
+) -> None:
+    told: list[Event] = []
+    rows = NewestRows(3, [f"customer.{path}"], Telemetry([told.append]))
+    rows.listener("orders")(batch(1, customer=pa.array([value], kind)))
+    [event] = told
+    assert isinstance(event, MaskUnmatched)
+    assert f"have: customer.{path}." in event.hint
+    assert rows.masked("orders") == []
+
+
+def test_an_entry_of_a_map_is_left_out_by_its_key_though_the_schema_does_not_tell_of_it() -> None:
+    rows = NewestRows(3, ["customer.home"])
+    people = [*HOMES, ("n", ("x", 2))]
+    rows.listener("orders")(batch(1, customer=pa.array([people], OF_PEOPLE)))
+    assert rows.of("orders")[0]["customer"] == {"n": {"Email": "x", "n": 2}}
+
+
 def test_a_path_ends_at_any_depth_and_a_name_may_have_dots() -> None:
     rows = NewestRows(3, ["a.b.c", "x.y", "a.d"])
     inner = {"b": {"c": "bob", "e": 1}, "d": {"c": "bob"}}
