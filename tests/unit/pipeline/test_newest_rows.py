@@ -11,7 +11,7 @@ import pytest
 from tailerd.changefeed.change_batch import VARIANT_FIELD, ChangeBatch
 from tailerd.changefeed.change_task import ChangeSourceKind, ChangeType
 from tailerd.changefeed.offset import Version
-from tailerd.pipeline.newest_rows import NewestRows
+from tailerd.pipeline.newest_rows import LONGEST_ROW_BYTES, NewestRows
 from tailerd.telemetry import Telemetry
 from tailerd.telemetry.events import Event, MaskUnmatched
 from tests.unit.encoding.variants import array_of, metadata_of, object_of, short_string
@@ -187,7 +187,7 @@ def test_names_that_mask_nothing_are_told_once_for_each_table() -> None:
     for table in ("orders", "payments"):
         for version in range(2):
             rows.listener(table)(batch(version, id=[1], email=["a@b"], customer=[ADDRESS]))
-    rows.listener("orders")(batch(3, id=[1], other=["x"]))
+    rows.listener("orders")(batch(3, id=[1], email=["a@b"], other=["x"]))
     assert [event.table for event in told if isinstance(event, MaskUnmatched)] == [
         "orders",
         "payments",
@@ -195,6 +195,38 @@ def test_names_that_mask_nothing_are_told_once_for_each_table() -> None:
     for event in told:
         assert isinstance(event, MaskUnmatched)
         assert "have: emial, customer.mail, id.x." in event.hint
+
+
+def test_a_masked_column_that_is_renamed_is_told() -> None:
+    told: list[Event] = []
+    rows = NewestRows(3, ["email", "emial"], Telemetry([told.append]))
+    take = rows.listener("orders")
+    take(batch(1, email=["a@b"]))
+    take(batch(2, mail=["a@b"]))
+    take(batch(3, mail=["a@b"], other=["x"]))
+    first, second = told
+    assert isinstance(first, MaskUnmatched)
+    assert isinstance(second, MaskUnmatched)
+    assert "have: emial." in first.hint
+    assert "have: email." in second.hint
+
+
+def test_a_table_that_goes_and_comes_again_is_looked_at_anew() -> None:
+    told: list[Event] = []
+    rows = NewestRows(3, ["email"], Telemetry([told.append]))
+    for version in (1, 2):
+        rows.listener("orders")(batch(version, mail=["a@b"]))
+        rows.forget("orders")
+        assert rows.masked("orders") == []
+    assert len(told) == 2
+
+
+@pytest.mark.parametrize("mask", [[], ["customer.email"]], ids=["no mask", "mask"])
+def test_a_row_is_as_long_with_a_mask_as_without(mask: list[str]) -> None:
+    rows = NewestRows(3, mask)
+    text = "\u00fc" * (LONGEST_ROW_BYTES // 4)
+    rows.listener("orders")(batch(1, id=[1], text=[text], customer=[ADDRESS]))
+    assert [row["text"] for row in rows.of("orders")] == [text]
 
 
 def test_a_table_of_masked_columns_only_shows_its_changes() -> None:
