@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from tailerd.config.sections import TableConfig, is_in_bucket, is_table_name
 from tailerd.errors import ConfigError
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
+_FILE_URL = re.compile(r"(?i:file):(?://(?:localhost)?)?(/.*)", re.DOTALL)
+"""All that `storage.locate`, which is above this, takes for a file."""
 _WILDCARD = re.compile(r"[*?\[]")
 
 
@@ -89,5 +92,6 @@ def _levels(path: str) -> list[str]:
 def _place(path: str) -> str:
     if is_in_bucket(path):
         return "s3://" + path.partition("://")[2].rstrip("/")
-    path = unquote(path.removeprefix("file://")) if path.startswith("file:") else path
-    return str(Path(path).resolve())
+    if match := _FILE_URL.fullmatch(path):
+        path = "/" + unquote(match[1]).lstrip("/")
+    return str(Path(os.path.abspath(path)).resolve())  # noqa: PTH100 - as `locate` reads `..`

@@ -42,10 +42,6 @@ _TABLES: dict[str, tuple[str, str]] = {
 """Example tables: name -> (kind of the sink, engine); the first shows every field."""
 
 
-_OF_NO_CLEANUP: dict[str, object] = {"wait_for_pins": []}
-"""Its example would be refused beside `enabled: false`, which the others are shown with."""
-
-
 def documents() -> dict[str, str]:
     """Return the text of each generated document by its file name."""
     return {EXAMPLE_NAME: example(), SCHEMA_NAME: json.dumps(schema(), indent=2) + "\n"}
@@ -129,7 +125,7 @@ def _maintenance_fields() -> Iterator[str]:
         if name in sections:
             yield from _comment(field.description or "", 6)
             yield f"      {name}:"
-            yield from _fields(sections[name], _OF_NO_CLEANUP, 8)
+            yield from _fields(sections[name], {}, 8)
         else:
             yield from _field(name, field, {}, 6)
 

@@ -156,12 +156,6 @@ class CleanupConfig(BaseModel):
         examples=[["nightly-export"]],
     )
 
-    def set_fields(self) -> list[str]:
-        """Return the names of the fields that say another thing than by default."""
-        fields = type(self).model_fields.items()
-        defaults = {name: field.get_default(call_default_factory=True) for name, field in fields}
-        return [name for name, default in defaults.items() if getattr(self, name) != default]
-
 
 class MaintenanceConfig(BaseModel):
     """What is done for a table's log, beside any other writer. Data files are never touched."""
@@ -210,8 +204,10 @@ class MaintenanceConfig(BaseModel):
                 if self.checksum
                 else "engine is spark, but checkpoint is null, and Spark does nothing else"
             )
-        if not cleanup.enabled and (unused := cleanup.set_fields()):
-            raise ValueError(f"cleanup.{unused[0]} is set, but cleanup.enabled is false")
+        # The others have been taken beside `enabled: false` from the beginning.
+        for name in ("older_than", "keep_from"):
+            if not cleanup.enabled and getattr(cleanup, name) is not None:
+                raise ValueError(f"cleanup.{name} is set, but cleanup.enabled is false")
         longest = max(
             (checkpoint.every_age or 0.0, checkpoint.min_interval) if checkpoint else (0.0,)
         )

@@ -150,7 +150,11 @@ class Config(BaseSettings):
             if (table.engine or self.engine) == "spark":
                 kinds.setdefault(type(table.sink), {})[name] = table.sink
         for kind, sinks in kinds.items():
-            kind.check_together(sinks)
+            if self.spark.tables_per_query > 1:
+                kind.check_together(sinks)
+                continue
+            for name, sink in sinks.items():
+                kind.check_together({name: sink})
 
     def _check_state(self) -> None:
         """Refuse Spark's checkpoints in a bucket: Spark would need a file system of its own."""

@@ -69,7 +69,7 @@ class SinkConfig(BaseModel):
         """Make sure that tables with sinks of this kind do not mix on the Spark engine.
 
         Args:
-            sinks: All of this kind, by the table's name.
+            sinks: All of this kind that may share a query, by the table's name.
 
         Raises:
             ConfigError: Two do.

@@ -13,7 +13,14 @@ from tailerd.encoding.connect_schema import envelope_schema, key_schema, with_js
 from tailerd.encoding.debezium import DebeziumEncoder
 from tailerd.encoding.record_keys import record_keys
 from tailerd.encoding.records import FormatOptions, Records
-from tailerd.encoding.update_pairs import NO_ROW, RowChanges, key_columns, key_texts, pair_rows
+from tailerd.encoding.update_pairs import (
+    NO_ROW,
+    RowChanges,
+    key_columns,
+    key_texts,
+    known_columns,
+    pair_rows,
+)
 
 
 class DebeziumRecords:
@@ -75,8 +82,7 @@ class DebeziumRecords:
 
 def _parted(changes: RowChanges, batch: ChangeBatch, columns: Sequence[str]) -> RowChanges:
     """Return the changes with those images apart that differ in one of the columns."""
-    # A missing column is told of by what chooses with it.
-    known = [name for name in columns if name in batch.rows.schema.names]
+    known = known_columns(batch, columns)
     paired = np.flatnonzero((changes.before != NO_ROW) & (changes.after != NO_ROW))
     if not known or not len(paired):
         return changes

@@ -6,17 +6,19 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.encoding.json import JsonEncoder
 from tailerd.encoding.record_keys import record_keys
 from tailerd.encoding.records import FormatOptions, Records
-from tailerd.encoding.update_pairs import replay_order
+from tailerd.encoding.update_pairs import known_columns, replay_order
 
 
 class JsonRecords:
     """One record per row: both images of an update are records, each with its own key.
 
+    An old image whose new one goes to another topic or partition comes with what only removes.
     Without a key the records are in the order of the rows.
     """
 
     def __init__(self, options: FormatOptions) -> None:
         self._key = tuple(options.key)
+        self._routed_by = tuple(options.routed_by)
         self._quote_decimals = options.decimals == "string"
         self._encoder = JsonEncoder(decimals=options.decimals)
 
@@ -27,5 +29,5 @@ class JsonRecords:
             return Records(keys=None, values=values)
         keys = record_keys(batch, self._key, quote_decimals=self._quote_decimals)
         records = Records(keys=keys, values=values)
-        order = replay_order(batch, self._key)
+        order = replay_order(batch, (*self._key, *known_columns(batch, self._routed_by)))
         return records if order is None else records.take(order)

@@ -40,6 +40,18 @@ Change = tuple[int, Any, int]
 Spelling = Callable[[Any], Any]
 
 
+class _Number(float):
+    """A number with a fraction or an exponent, and its text: a decimal may have more digits."""
+
+    def __init__(self, text: str) -> None:
+        if math.isinf(self):
+            raise msgspec.DecodeError(f"the number {text} is out of range")
+        self.text = text
+
+
+_ENCODER = msgspec.json.Encoder(order="sorted", enc_hook=float)
+
+
 @dataclass(slots=True)
 class RowReader:
     """Reads records of one table.
@@ -57,8 +69,12 @@ class RowReader:
     widened: Set[str] = frozenset()
     foreign: set[str] = field(default_factory=set)
     _spell: Spelling = field(init=False)
+    _decoder: msgspec.json.Decoder[Any] = field(init=False)
 
     def __post_init__(self) -> None:
+        # Only decimals need the texts of numbers, which cost time.
+        has_decimals = any(_has_decimals(column.type) for column in self.schema)
+        self._decoder = msgspec.json.Decoder(float_hook=_Number if has_decimals else None)
         columns = {
             column.name: _spelling(column, column.name, self, column.name in self.widened)
             for column in self.schema
@@ -77,10 +93,10 @@ class RowReader:
         versions: list[int] = []
         for value in values:
             try:
-                for sign, row, version in changes_of(msgspec.json.decode(value)):
+                for sign, row, version in changes_of(self._decoder.decode(value)):
                     if not isinstance(row, dict):
                         raise TypeError("a row is no object")
-                    rows.append(msgspec.json.encode(self._spell(row), order="sorted"))
+                    rows.append(_ENCODER.encode(self._spell(row)))
                     signs.append(sign)
                     versions.append(version)
             except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
@@ -137,6 +153,12 @@ def _spelling(column: pa.Field, path: str, reader: RowReader, is_widened: bool) 
     return _as_it_is
 
 
+def _has_decimals(kind: pa.DataType) -> bool:
+    return pa.types.is_decimal(kind) or any(
+        _has_decimals(kind.field(place).type) for place in range(kind.num_fields)
+    )
+
+
 def _as_it_is(value: Any) -> Any:
     return value
 
@@ -183,10 +205,15 @@ def _plain_key(spelling: Spelling, kind: pa.DataType, value: str) -> str:
 
 def _plain_decimal(value: Any) -> Any:
     try:
-        number = Decimal(value)
+        number = Decimal(value.text if isinstance(value, _Number) else value)
     except (InvalidOperation, TypeError, ValueError):
         return value
-    return "0" if number == 0 else f"{number.normalize():f}"
+    if not number.is_finite():
+        return value
+    # Not by arithmetic: that rounds, and the widest decimal has 76 digits.
+    text = f"{number:f}"
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return "0" if number == 0 else text
 
 
 def _plain_number(value: Any) -> Any:

@@ -90,7 +90,7 @@ class RecordFormat(Protocol):
 
     Order: applying the records one after the other by key leaves the rows that the commit leaves.
     With a key, records that only remove a row therefore come before those that write one, and an
-    update's old image stays directly before its new one.
+    update's old image stays directly before its new one, unless they go to different places.
 
     Errors: `ConfigError` when a key column is not among the table's columns; `TableError` for
     values that the format cannot carry. Nothing is returned then.

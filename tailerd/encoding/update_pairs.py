@@ -211,6 +211,14 @@ def _numbered(codes: Rows, rows: Rows) -> Rows:
     return numbered
 
 
+def known_columns(batch: ChangeBatch, names: Sequence[str]) -> list[str]:
+    """Return which of the columns that choose a record's place the batch has.
+
+    What chooses by them tells of those that are missing.
+    """
+    return [name for name in names if name in batch.rows.schema.names]
+
+
 def key_texts(rows: pa.RecordBatch, key: Sequence[str]) -> pa.Array:
     """Return the key of each row as a JSON array; equal keys have equal texts.
 
@@ -235,8 +243,8 @@ def key_columns(rows: pa.RecordBatch, key: Sequence[str]) -> tuple[list[pa.Array
     for name, place in zip(key, places, strict=True):
         if place < 0:
             raise ConfigError(
-                f"The key column {name!r} is not among the table's columns"
-                f" ({', '.join(rows.schema.names)}).",
-                hint="Correct `key`.",
+                f"Rows are told apart by the column {name!r}, but {name!r} is not among the table's"
+                f" columns ({', '.join(rows.schema.names)}).",
+                hint="Correct `key`, or the column that chooses topic or partition.",
             )
     return [rows.column(place) for place in places], [rows.schema.field(at) for at in places]

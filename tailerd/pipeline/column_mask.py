@@ -2,6 +2,9 @@
 
 Names are compared whatever their case. `customer.email` is the field `email` of the struct
 `customer`, or of the structs in a list or map of that name, or the column that is called so.
+So are `customer.element.email` and `customer.value.email`, as Spark writes it, and
+`customer.key_value.value.email`, as Parquet does; an entry's own key may be in that place. Without
+`email` they are all that is in there. Where a path may be two things, both are masked.
 """
 
 from __future__ import annotations
@@ -17,6 +20,12 @@ from tailerd.encoding.json_columns import is_any_list, is_variant
 Paths = Sequence[str]
 """Without case, relative to where they are used."""
 
+_ELEMENT = "element"
+_KEYS = ("key", "key_value.key")
+_VALUES = ("value", "key_value.value")
+_ENTRIES = {"key_value", *_KEYS, *_VALUES}
+"""Each of these names something of every entry: without it there is nothing to show."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnMask:
@@ -25,7 +34,8 @@ class ColumnMask:
     Attributes:
         shown: Columns of which something is left.
         masked: What is left out, by its name in the table or its dotted path as configured.
-        unknown: Configured names that no column of this schema has.
+        unknown: Configured names that no column of this schema has. An entry of a map whose key is
+            such a name is left out all the same.
     """
 
     shown: tuple[str, ...]
@@ -41,10 +51,11 @@ class ColumnMask:
         within: dict[str, tuple[pa.Field, Paths]] = {}
         partly: dict[str, str] = {}
         for column in schema:
-            paths = [path for path in known if _reaches_into(column, path)]
-            if paths and column.name not in whole:
-                within[column.name] = (column, _below(column.name, paths))
-                partly |= {path: known[path] for path in paths}
+            paths = _below(column.name, known)
+            if paths and pa.types.is_nested(column.type) and column.name not in whole:
+                within[column.name] = (column, paths)
+                reaching = (path for path in known if _reaches_into(column, path))
+                partly |= {path: known[path] for path in reaching}
         found = {name.casefold() for name in whole} | {
             path for path in known for column in schema if _reaches_into(column, path)
         }
@@ -84,14 +95,30 @@ def _reaches_into(column: pa.Field, path: str) -> bool:
 
 def _reaches(field: pa.Field, path: str) -> bool:
     kind = field.type
-    # What keys they have, the schema does not tell.
-    if is_variant(field) or pa.types.is_map(kind):
+    # What fields they have, the schema does not tell.
+    if is_variant(field):
         return True
+    if pa.types.is_map(kind):
+        return _reaches_entries(kind, path)
     if is_any_list(kind):
-        return _reaches(kind.value_field, path)
+        return path == _ELEMENT or any(
+            _reaches(kind.value_field, rest) for rest in (path, *_below(_ELEMENT, [path]))
+        )
     return pa.types.is_struct(kind) and any(
         _is_hit(child.name, [path]) or _reaches_into(child, path) for child in kind
     )
+
+
+def _reaches_entries(kind: pa.MapType, path: str) -> bool:
+    if pa.types.is_nested(kind.key_type) or path in _ENTRIES:
+        return True
+    if not pa.types.is_nested(kind.item_type):
+        # It may be a key, which the schema does not tell.
+        return not any(_below(word, [path]) for word in _ENTRIES)
+    # What is before the rest is a word for all entries or one's key, and keys may have dots.
+    steps = path.split(".")
+    rests = (".".join(steps[place:]) for place in range(len(steps)))
+    return any(_reaches(kind.item_field, rest) for rest in rests)
 
 
 def _hidden(value: Any, field: pa.Field, paths: Paths) -> Any:
@@ -101,7 +128,9 @@ def _hidden(value: Any, field: pa.Field, paths: Paths) -> Any:
     if is_variant(field):
         return _hidden_anywhere(value, paths)
     if is_any_list(kind):
-        return [_hidden(each, kind.value_field, paths) for each in value]
+        inside = [*paths, *_below(_ELEMENT, paths)]
+        is_whole = _is_hit(_ELEMENT, paths)
+        return [] if is_whole else [_hidden(each, kind.value_field, inside) for each in value]
     if pa.types.is_struct(kind):
         return {
             child.name: _hidden(value[child.name], child, _below(child.name, paths))
@@ -109,11 +138,12 @@ def _hidden(value: Any, field: pa.Field, paths: Paths) -> Any:
             if not _is_hit(child.name, paths)
         }
     if pa.types.is_map(kind):
-        if pa.types.is_nested(kind.key_type):
-            # The keys are texts here, and may hold what is masked.
+        # Nested keys are texts here, and may hold what is masked.
+        if pa.types.is_nested(kind.key_type) or not _ENTRIES.isdisjoint(paths):
             return {}
+        inside = [*paths, *(rest for word in _VALUES for rest in _below(word, paths))]
         return {
-            key: _hidden(each, kind.item_field, [*paths, *_below(key, paths)])
+            key: _hidden(each, kind.item_field, [*inside, *_below(key, paths)])
             for key, each in value.items()
             if not _is_hit(key, paths)
         }
@@ -122,7 +152,9 @@ def _hidden(value: Any, field: pa.Field, paths: Paths) -> Any:
 
 def _hidden_anywhere(value: Any, paths: Paths) -> Any:
     if isinstance(value, list):
-        return [_hidden_anywhere(each, paths) for each in value]
+        inside = [*paths, *_below(_ELEMENT, paths)]
+        is_whole = _is_hit(_ELEMENT, paths)
+        return [] if is_whole else [_hidden_anywhere(each, inside) for each in value]
     if isinstance(value, dict):
         return {
             key: _hidden_anywhere(each, _below(key, paths))

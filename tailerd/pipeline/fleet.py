@@ -48,7 +48,8 @@ class Member:
         build: Makes a runner.
         reset: Moves the saved offset to a place such as `snapshot`; None where something else
             keeps it.
-        ended: Called when a runner has ended, however that came.
+        ended: Called when a runner has ended, however that came, unless the next one has been built
+            by then: that has taken over.
     """
 
     settings: object
@@ -280,10 +281,11 @@ class Fleet:
             raise BugError("A fleet was told to start a pipeline before it runs.")
         slot.runner = slot.member.build()
         slot.task = self._group.create_task(slot.runner.run(), name=f"pipeline {name}")
-        slot.task.add_done_callback(partial(self._ended, slot.member))
+        slot.task.add_done_callback(partial(self._ended, slot, slot.member))
 
-    def _ended(self, member: Member, _: asyncio.Task[None]) -> None:
-        if member.ended is not None:
+    def _ended(self, slot: _Slot, member: Member, task: asyncio.Task[None]) -> None:
+        # A resume may come between the end of a task and this.
+        if member.ended is not None and slot.task is task:
             member.ended()
         self._changed.set()
 

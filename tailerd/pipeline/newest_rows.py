@@ -27,7 +27,8 @@ class NewestRows:
     Args:
         count: So many of each table.
         mask: Names of columns nobody may see, whatever their case, or dotted paths to fields.
-        telemetry: Hears once for each table of names that mask nothing there.
+        telemetry: Hears of names that mask nothing in a table: when it is first seen, and when its
+            columns change.
     """
 
     def __init__(
@@ -49,9 +50,10 @@ class NewestRows:
         return take
 
     def forget(self, table: str) -> None:
-        """Drop a table's rows."""
+        """Drop a table's rows, and what is known of its columns."""
         with self._lock:
             self._rows.pop(table, None)
+            self._masks.pop(table, None)
 
     def of(self, table: str) -> list[dict[str, object]]:
         """Return a table's rows, newest first, as `tail --format jsonl` prints them."""
@@ -71,7 +73,7 @@ class NewestRows:
         texts = JsonEncoder(columns=mask.shown).encode(last).to_pylist() if last.num_rows else []
         shown = [_text(text) for text in texts]
         if mask.hides_within():
-            shown = [json.dumps(mask.without(json.loads(text))) for text in shown]
+            shown = [_compact(mask.without(json.loads(text))) for text in shown]
         kept = [text for text in shown if len(text) <= LONGEST_ROW_BYTES]
         with self._lock:
             self._rows.setdefault(table, deque(maxlen=self._count)).extend(kept)
@@ -83,8 +85,9 @@ class NewestRows:
                 return mask
             made = ColumnMask.of(self._mask, schema)
             self._masks[table] = (schema, made)
-        if mask is None and made.unknown:
-            names = ", ".join(made.unknown)
+        told = () if mask is None else mask.unknown
+        if new := [name for name in made.unknown if name not in told]:
+            names = ", ".join(new)
             self._telemetry.emit(
                 events.MaskUnmatched(
                     table=table,
@@ -108,6 +111,11 @@ def _last(batch: ChangeBatch, count: int) -> ChangeBatch:
         timestamp_us=batch.timestamp_us,
         change_source=batch.change_source,
     )
+
+
+def _compact(row: dict[str, object]) -> str:
+    """Write a row as `JsonEncoder` does, so that a mask makes none too long to be kept."""
+    return json.dumps(row, ensure_ascii=False, separators=(",", ":"))
 
 
 def _text(value: object) -> str:

@@ -110,7 +110,7 @@ class Keyed(Protocol):
         """Columns that identify a row; empty where nobody goes by keys.
 
         With some, a delivery has, of each commit, what only removes rows before the rest; an
-        update's images that come in one batch stay together.
+        update's images that come in one batch and agree in these columns stay together.
         """
         ...
 

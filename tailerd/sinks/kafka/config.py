@@ -334,6 +334,15 @@ class KafkaSinkConfig(SinkConfig):
             columns.append(self.partition.column)
         return tuple(columns)
 
+    @property
+    def ordering_key(self) -> tuple[str, ...]:
+        """Return the columns by which a topic's or partition's readers tell rows apart.
+
+        Empty without a key. Rows with one key may be several where the key is unique in each topic
+        only; and what an update moves is removed in one and written in the other.
+        """
+        return tuple(dict.fromkeys((*self.key, *self.routing_columns))) if self.key else ()
+
     def topic_of(self, text: str, table: str) -> str:
         """Return the name of one of the sink's other topics for a table."""
         return filled_text(text, dict.fromkeys(TABLE_NAMES, table))

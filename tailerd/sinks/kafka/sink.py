@@ -74,8 +74,8 @@ class KafkaSink:
 
     @property
     def key(self) -> Sequence[str]:
-        """The columns of a record's key."""
-        return tuple(self._config.key)
+        """The columns of a record's key and those that choose where it goes."""
+        return self._config.ordering_key
 
     async def healthcheck(self) -> None:
         """Ask the brokers whether deliveries would succeed; make nothing.

@@ -154,9 +154,10 @@ class Topics:
                 found[name] = _facts(topic)
             elif code != _NOT_THERE:
                 # A leader being chosen, a broker that starts: the topic may well be there.
+                why = for_code(code).__name__ if code else "it has no partitions yet"
                 raise SinkError(
                     f"Kafka at {self._connection.address} cannot tell of the topic {name} now:"
-                    f" {for_code(code).__name__}."
+                    f" {why}."
                 )
         there = [name for name, facts in found.items() if facts is not None]
         for name, settings in _settings(admin, there).items():

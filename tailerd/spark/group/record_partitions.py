@@ -62,8 +62,8 @@ class TableRows:
 
     @property
     def key(self) -> Sequence[str]:
-        """Columns that make the key of a record; empty without one."""
-        return () if self.kafka is None else self.kafka.key
+        """Columns by which readers tell rows apart; empty where records have no key."""
+        return () if self.kafka is None else self.kafka.ordering_key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

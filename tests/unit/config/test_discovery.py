@@ -13,6 +13,7 @@ from tailerd.config.loading import load_config
 from tailerd.errors import ConfigError
 from tailerd.sinks.file_config import FileSinkConfig
 from tailerd.sources.delta.table_search import discover_tables
+from tailerd.storage.locate import locate
 
 TEMPLATE = {"from": "snapshot", "sink": {"kind": "file", "path": "/out/{name}"}}
 
@@ -65,9 +66,15 @@ def test_a_pattern_and_a_table_may_be_urls_with_escapes(tmp_path: Path) -> None:
     assert discovery.config.tables["50-25"].path == f"{tmp_path}/my lake/50%25"
 
 
-def test_a_table_of_the_file_is_not_found_again(tmp_path: Path) -> None:
-    pattern = lake(tmp_path, "orders", "other")
-    own = {"path": f"file://{tmp_path}/orders", "sink": {"kind": "console"}}
+@pytest.mark.parametrize(
+    "start",
+    ["", "/", "file:", "file:///", "file://", "file://localhost", "FILE:", "/tmp/.."],
+)
+def test_a_table_of_the_file_is_not_found_again(tmp_path: Path, start: str) -> None:
+    pattern = lake(tmp_path, "my orders", "other")
+    name = "my%20orders" if ":" in start else "my orders"
+    own: dict[str, Any] = {"path": f"{start}{tmp_path}/{name}", "sink": {"kind": "console"}}
+    assert (Path(locate(own["path"])[1]) / "_delta_log").is_dir()
     discovery = discover_tables(config_of(pattern, tables={"mine": own}))
     assert list(discovery.config.tables) == ["mine", "other"]
 

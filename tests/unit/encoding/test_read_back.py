@@ -39,6 +39,7 @@ SCHEMA = pa.schema(
     ]
 )
 NO_ROW = b'{"before":null,"after":"text","source":{"commit_version":1}}'
+TOO_LARGE = b'{"weight":1e999,"_change_type":"insert","_commit_version":1}'
 WIDENED = frozenset({"was_float"})
 
 
@@ -145,8 +146,46 @@ def test_rows_that_differ_stay_different(before: dict[str, Any], after: dict[str
     assert rows[0] != rows[1]
 
 
+@pytest.mark.parametrize("shape", ["%s", '"%s"', '{"x":%s}', '{"%s":1}', "[%s]", '["%s"]'])
 @pytest.mark.parametrize(
-    "value", [b"", b"{", b"[]", b"null", b'{"id":1}', b'{"before":{}}', NO_ROW], ids=str
+    ("one", "other", "same"),
+    [
+        ("1234567890123456789012345678.0000000001", "1234567890123456789012345678.4", False),
+        ("12345678901234567890.01", "12345678901234567890.02", False),
+        ("-0.00000000000000000000000000000000000001", "0", False),
+        (f"{'9' * 38}.{'9' * 37}1", f"{'9' * 38}.{'9' * 37}2", False),
+        ("12345678901234567890123456789.50", "12345678901234567890123456789.5", True),
+        ("1200", "1200.000", True),
+        ("-0.0", "0.000", True),
+    ],
+)
+def test_decimals_are_compared_to_their_last_digit_as_texts_and_as_numbers(
+    shape: str, one: str, other: str, same: bool
+) -> None:
+    wide = pa.decimal256(76, 38)
+    kinds = {"{": pa.struct([pa.field("x", wide)]), "[": pa.list_(wide)}
+    kind = pa.map_(wide, pa.int64()) if shape.endswith("1}") else kinds.get(shape[0], wide)
+    values = [
+        f'{{"c":{shape % text},"_change_type":"insert","_commit_version":1}}'.encode()
+        for text in (one, other)
+    ]
+    rows, _, _ = RowReader(pa.schema([pa.field("c", kind)]), "json").read(values)
+    assert (rows[0] == rows[1]) is same
+
+
+def test_other_numbers_beside_a_decimal_are_compared_as_doubles() -> None:
+    values = [
+        b'{"weight":%s,"any":[%s],"_change_type":"insert","_commit_version":1}' % (text, text)
+        for text in (b"0.5", b"5e-1", b"0.50000000000000000000001")
+    ]
+    rows, _, _ = RowReader(SCHEMA, "json").read(values)
+    assert rows == [b'{"any":[0.5],"weight":0.5}'] * 3
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"", b"{", b"[]", b"null", b'{"id":1}', b'{"before":{}}', TOO_LARGE, NO_ROW],
+    ids=str,
 )
 @pytest.mark.parametrize("form", ["json", "debezium"])
 def test_something_else_in_the_topic_is_an_error_that_shows_it(value: bytes, form: str) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.errors import TableError, TailerdError, UsageError
-from tailerd.pipeline.fleet import Fleet, Member
+from tailerd.pipeline.fleet import Fleet, Member, Runner
 from tailerd.pipeline.pause_store import PauseStore
 from tailerd.telemetry import Telemetry, events
 
@@ -183,6 +183,27 @@ async def test_resume_tries_a_failed_pipeline_again() -> None:
         await eventually(lambda: len(fleet.errors) == 1)
         await fleet.resume("bad")
         await eventually(lambda: tables.started("bad") == 2)
+
+
+async def test_a_resume_as_a_pipeline_ends_leaves_the_next_its_bell() -> None:
+    tables = Tables()
+    bells: list[FakeRunner] = []
+    plain = tables.member("a")
+
+    def build() -> Runner:
+        runner = plain.build()
+        # As a pipeline does that is made for a table: the one before it rings no more.
+        bells[:] = [tables.runners["a"][-1]]
+        return runner
+
+    fleet = tables.fleet(is_lasting=True)
+    async with running(fleet, {"a": replace(plain, build=build, ended=bells.clear)}):
+        tables.runners["a"][0].stop()
+        # The task has ended when this one begins, and nobody has been told yet.
+        await asyncio.create_task(fleet.resume("a"))
+        await eventually(lambda: tables.started("a") == 2 and tables.running("a"))
+        assert bells == [tables.runners["a"][1]]
+    assert bells == []
 
 
 async def test_a_reset_happens_while_the_pipeline_rests_and_it_goes_on() -> None:

@@ -11,7 +11,7 @@ import pytest
 from tailerd.changefeed.change_batch import VARIANT_FIELD, ChangeBatch
 from tailerd.changefeed.change_task import ChangeSourceKind, ChangeType
 from tailerd.changefeed.offset import Version
-from tailerd.pipeline.newest_rows import NewestRows
+from tailerd.pipeline.newest_rows import LONGEST_ROW_BYTES, NewestRows
 from tailerd.telemetry import Telemetry
 from tailerd.telemetry.events import Event, MaskUnmatched
 from tests.unit.encoding.variants import array_of, metadata_of, object_of, short_string
@@ -87,6 +87,80 @@ def test_a_dotted_path_masks_a_field_wherever_the_structs_are(
     assert not told
 
 
+DEEP = pa.list_(pa.map_(pa.string(), pa.struct([("x.y", STRUCT)])))
+DEEP_VALUE = [[("k", (("bob@example.org", 1),))]]
+HOMES = [("home", ("bob@example.org", 1))]
+OF_PEOPLE = pa.map_(pa.string(), STRUCT)
+MEMBER = pa.struct([("element", STRUCT), ("Email", pa.string()), ("n", pa.int64())])
+MEMBER_VALUE = [(("bob@example.org", 1), "bob@example.org", 2)]
+TEXTS = pa.map_(pa.string(), pa.string())
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "value", "shown"),
+    [
+        ("value.email", OF_PEOPLE, HOMES, {"home": {"n": 1}}),
+        ("key_value.value.email", OF_PEOPLE, HOMES, {"home": {"n": 1}}),
+        ("HOME.email", OF_PEOPLE, HOMES, {"home": {"n": 1}}),
+        ("value", OF_PEOPLE, HOMES, {}),
+        ("key_value", OF_PEOPLE, HOMES, {}),
+        ("key", TEXTS, [("bob@example.org", "x")], {}),
+        ("key_value.key", TEXTS, [("bob@example.org", "x")], {}),
+        ("value", TEXTS, [("x", "bob@example.org")], {}),
+        ("bob", TEXTS, [("bob", "bob@example.org"), ("n", "1")], {"n": "1"}),
+        ("key.email", pa.map_(STRUCT, pa.int64()), [(("bob@example.org", 1), 1)], {}),
+        ("element.email", pa.list_(STRUCT), [("bob@example.org", 1), None], [{"n": 1}, None]),
+        ("element", pa.list_(pa.string()), ["bob@example.org"], []),
+        ("element.email", pa.list_(MEMBER), MEMBER_VALUE, [{"element": {"n": 1}, "n": 2}]),
+        ("element.value.x.y.email", DEEP, DEEP_VALUE, [{"k": {"x.y": {"n": 1}}}]),
+        ("value.x.y.email", DEEP, DEEP_VALUE, [{"k": {"x.y": {"n": 1}}}]),
+        ("element.value", DEEP, DEEP_VALUE, [{}]),
+    ],
+    ids=str,
+)
+def test_the_words_of_spark_and_parquet_for_the_inside_of_lists_and_maps_may_be_in_a_path(
+    path: str, kind: pa.DataType, value: object, shown: object
+) -> None:
+    told: list[Event] = []
+    rows = NewestRows(3, [f"customer.{path}"], Telemetry([told.append]))
+    rows.listener("orders")(batch(1, id=[1], customer=pa.array([value], kind)))
+    assert "bob@" not in repr(vars(rows))
+    assert rows.of("orders")[0]["customer"] == shown
+    assert rows.masked("orders") == [f"customer.{path}"]
+    assert not told
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "value"),
+    [
+        ("value.emial", OF_PEOPLE, HOMES),
+        ("home.emial", OF_PEOPLE, HOMES),
+        ("emial", OF_PEOPLE, HOMES),
+        ("element.emial", pa.list_(STRUCT), [("bob@example.org", 1)]),
+        ("value.email", TEXTS, [("bob", "1")]),
+        ("element.value.x.email", DEEP, DEEP_VALUE),
+    ],
+    ids=str,
+)
+def test_a_path_that_ends_at_nothing_inside_a_list_or_map_is_told(
+    path: str, kind: pa.DataType, value: object
+) -> None:
+    told: list[Event] = []
+    rows = NewestRows(3, [f"customer.{path}"], Telemetry([told.append]))
+    rows.listener("orders")(batch(1, customer=pa.array([value], kind)))
+    [event] = told
+    assert isinstance(event, MaskUnmatched)
+    assert f"have: customer.{path}." in event.hint
+    assert rows.masked("orders") == []
+
+
+def test_an_entry_of_a_map_is_left_out_by_its_key_though_the_schema_does_not_tell_of_it() -> None:
+    rows = NewestRows(3, ["customer.home"])
+    people = [*HOMES, ("n", ("x", 2))]
+    rows.listener("orders")(batch(1, customer=pa.array([people], OF_PEOPLE)))
+    assert rows.of("orders")[0]["customer"] == {"n": {"Email": "x", "n": 2}}
+
+
 def test_a_path_ends_at_any_depth_and_a_name_may_have_dots() -> None:
     rows = NewestRows(3, ["a.b.c", "x.y", "a.d"])
     inner = {"b": {"c": "bob", "e": 1}, "d": {"c": "bob"}}
@@ -113,7 +187,7 @@ def test_names_that_mask_nothing_are_told_once_for_each_table() -> None:
     for table in ("orders", "payments"):
         for version in range(2):
             rows.listener(table)(batch(version, id=[1], email=["a@b"], customer=[ADDRESS]))
-    rows.listener("orders")(batch(3, id=[1], other=["x"]))
+    rows.listener("orders")(batch(3, id=[1], email=["a@b"], other=["x"]))
     assert [event.table for event in told if isinstance(event, MaskUnmatched)] == [
         "orders",
         "payments",
@@ -121,6 +195,38 @@ def test_names_that_mask_nothing_are_told_once_for_each_table() -> None:
     for event in told:
         assert isinstance(event, MaskUnmatched)
         assert "have: emial, customer.mail, id.x." in event.hint
+
+
+def test_a_masked_column_that_is_renamed_is_told() -> None:
+    told: list[Event] = []
+    rows = NewestRows(3, ["email", "emial"], Telemetry([told.append]))
+    take = rows.listener("orders")
+    take(batch(1, email=["a@b"]))
+    take(batch(2, mail=["a@b"]))
+    take(batch(3, mail=["a@b"], other=["x"]))
+    first, second = told
+    assert isinstance(first, MaskUnmatched)
+    assert isinstance(second, MaskUnmatched)
+    assert "have: emial." in first.hint
+    assert "have: email." in second.hint
+
+
+def test_a_table_that_goes_and_comes_again_is_looked_at_anew() -> None:
+    told: list[Event] = []
+    rows = NewestRows(3, ["email"], Telemetry([told.append]))
+    for version in (1, 2):
+        rows.listener("orders")(batch(version, mail=["a@b"]))
+        rows.forget("orders")
+        assert rows.masked("orders") == []
+    assert len(told) == 2
+
+
+@pytest.mark.parametrize("mask", [[], ["customer.email"]], ids=["no mask", "mask"])
+def test_a_row_is_as_long_with_a_mask_as_without(mask: list[str]) -> None:
+    rows = NewestRows(3, mask)
+    text = "\u00fc" * (LONGEST_ROW_BYTES // 4)
+    rows.listener("orders")(batch(1, id=[1], text=[text], customer=[ADDRESS]))
+    assert [row["text"] for row in rows.of("orders")] == [text]
 
 
 def test_a_table_of_masked_columns_only_shows_its_changes() -> None:

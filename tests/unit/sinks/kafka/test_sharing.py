@@ -49,3 +49,13 @@ def test_a_configuration_that_mixes_them_is_refused_where_tables_share_a_query()
     with pytest.raises(ConfigError, match=r"Rows of d go to the topic dead\.a.*Name another"):
         configured(tables=tables)
     configured(tables=tables, engine="arrow")
+
+
+def test_tables_with_a_query_each_are_looked_at_one_by_one() -> None:
+    alone: Any = {"tables_per_query": 1}
+    tables: Any = {"a": {"path": "/a", "sink": sink("a", **LETTERS)}}
+    tables["d"] = {"path": "/d", "sink": sink("dead.a")}
+    assert list(configured(tables=tables, spark=alone).tables) == ["a", "d"]
+    tables["e"] = {"path": "/e", "sink": sink("dead.e", **LETTERS)}
+    with pytest.raises(ConfigError, match=r"Rows of e go to the topic dead\.e"):
+        configured(tables=tables, spark=alone)

@@ -22,11 +22,14 @@ PARTITION = {"partition_index": 0, "replica_nodes": [1], "isr_nodes": [1], "lead
 
 
 class Answers:
-    """A connection to brokers that answer each question about topics with the next code."""
+    """A connection to brokers that answer each question about topics with the next code.
+
+    None is a topic that is there without partitions.
+    """
 
     address = "broker:9092"
 
-    def __init__(self, *codes: int) -> None:
+    def __init__(self, *codes: int | None) -> None:
         self._codes = list(codes)
 
     def number(self, _: str, default: int) -> int:
@@ -41,14 +44,14 @@ class Answers:
 
     def describe_topics(self, names: list[str]) -> list[dict[str, Any]]:
         code = self._codes.pop(0)
-        partitions = [] if code else [PARTITION]
-        return [{"error_code": code, "name": name, "partitions": partitions} for name in names]
+        partitions = [PARTITION] if code == 0 else []
+        return [{"error_code": code or 0, "name": name, "partitions": partitions} for name in names]
 
     def describe_configs(self, *_: object, **__: object) -> dict[str, Any]:
         return {}
 
 
-def topics(*codes: int) -> Topics:
+def topics(*codes: int | None) -> Topics:
     return Topics(Answers(*codes))  # type: ignore[arg-type]
 
 
@@ -61,6 +64,14 @@ def test_a_topic_that_brokers_cannot_tell_of_now_is_asked_for_again(error: Any) 
         with pytest.raises(SinkError, match=rf"topic orders .*{error.__name__}") as raised:
             ask()
         assert raised.value.retryable
+    assert asked.ensure({"orders": None})["orders"].partitions == 1
+
+
+def test_a_topic_without_partitions_is_asked_for_again_and_said_to_have_none() -> None:
+    asked = topics(None, 0)
+    with pytest.raises(SinkError, match="topic orders now: it has no partitions yet") as raised:
+        asked.look(["orders"])
+    assert raised.value.retryable
     assert asked.ensure({"orders": None})["orders"].partitions == 1
 
 

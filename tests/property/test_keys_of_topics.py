@@ -1,0 +1,103 @@
+"""Where a column chooses the topic and a key is unique in each only: each topic's last records."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.changefeed.change_task import ChangeTask
+from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
+from tailerd.encoding.formats import record_format
+from tailerd.encoding.records import FormatOptions
+from tailerd.errors import ConfigError
+from tailerd.pipeline.change_stream import ChangeStream
+from tailerd.sinks.kafka.config import KafkaSinkConfig
+from tailerd.sinks.kafka.routing import Router
+from tailerd.sinks.kafka.sink import KafkaSink
+from tailerd.sources.delta.source import DeltaChangeSource
+from tailerd.spark.change_range import tasks_between
+from tailerd.spark.group.record_partitions import TableRows, pack_tables, read_records
+from tests.property.key_histories import KeyHistory, applied, pairs_of, rows_that_are_there
+from tests.unit.spark.record_rows import rows_of
+
+PRE, POST = "update_preimage", "update_postimage"
+# One row moves from b to a, and another, whose key is the same, from a to c.
+IMAGES = [("b", 1, PRE), ("a", 2, POST), ("a", 3, PRE), ("c", 4, POST)]
+LEFT = {"t.a": {1: {"id": 1, "p": "a", "v": 2}}, "t.c": {1: {"id": 1, "p": "c", "v": 4}}}
+FILES = [[[0, 1], [2, 3]], [[2, 3], [0, 1]], [[0, 1, 2, 3]], [[1], [3], [0], [2]], [[1, 2], [3, 0]]]
+SECTION = {"kind": "kafka", "bootstrap_servers": "127.0.0.1:1", "key": ["id"]}
+STYLES = ["json", "debezium"]
+
+
+def config_of(style: str, topic: str = "t.{column:p}") -> KafkaSinkConfig:
+    return KafkaSinkConfig.model_validate({**SECTION, "topic": topic, "format": style})
+
+
+def table_in(folder: Path, files: list[list[int]]) -> None:
+    table = KeyHistory(folder, random.Random(0)).table
+    rows = [{"id": 1, "p": p, "v": v, "_change_type": kind} for p, v, kind in IMAGES]
+    table.commit(*[table.cdc_file([rows[number] for number in numbers]) for numbers in files])
+
+
+async def batches_of(folder: Path, key: tuple[str, ...]) -> list[ChangeBatch]:
+    source = await DeltaChangeSource.open(str(folder))
+    start, end = await source.initial_offset("1"), await source.initial_offset("latest")
+    stream = ChangeStream(source, start, end, limit=DEFAULT_BATCH_LIMIT, key=key)
+    async with aclosing(stream.batches()) as batches:
+        return [batch async for batch in batches]
+
+
+async def tasks_of(folder: Path) -> list[ChangeTask]:
+    source = await DeltaChangeSource.open(str(folder))
+    start, end = await source.initial_offset("1"), await source.initial_offset("latest")
+    return await tasks_between(source, start, end)
+
+
+def by_arrow(folder: Path, config: KafkaSinkConfig) -> Iterator[tuple[str, bytes, bytes | None]]:
+    sink = KafkaSink(config, table="t")
+    options = FormatOptions(name="n", table="t", key=config.key, routed_by=config.routing_columns)
+    for batch in asyncio.run(batches_of(folder, tuple(sink.key))):
+        records = record_format(config.format, options).records(batch)
+        for topic, part in Router(config, "t").by_topic(batch, records):
+            for key, value in pairs_of(part):
+                yield topic, key, value
+
+
+def by_spark(folder: Path, config: KafkaSinkConfig) -> Iterator[tuple[str, bytes, bytes | None]]:
+    tasks = asyncio.run(tasks_of(folder))
+    partitions = pack_tables([TableRows(name="t", table_id="", kafka=config, tasks=tasks)])
+    for piece in (piece for each in partitions for piece in read_records(each)):
+        for row in rows_of(piece):
+            yield row["topic"], row["key"], row["value"]
+
+
+@pytest.mark.parametrize("records_of", [by_arrow, by_spark])
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("files", FILES, ids=str)
+def test_the_last_record_of_a_key_in_a_topic_is_what_the_table_has_there(
+    tmp_path: Path, style: str, files: list[list[int]], records_of: object
+) -> None:
+    assert callable(records_of)
+    table_in(tmp_path, files)
+    topics: dict[str, dict[bytes, dict[str, object]]] = {}
+    for topic, key, value in records_of(tmp_path, config_of(style)):
+        assert key == b'{"id":1}'
+        applied(topics.setdefault(topic, {}), [(key, value)])
+    found = {topic: rows_that_are_there(state) for topic, state in topics.items()}
+    assert {topic: rows for topic, rows in found.items() if rows} == LEFT
+
+
+@pytest.mark.parametrize("files", [FILES[0], FILES[2]], ids=str)
+def test_a_column_that_chooses_the_topic_and_is_not_there_is_named(
+    tmp_path: Path, files: list[list[int]]
+) -> None:
+    table_in(tmp_path, files)
+    with pytest.raises(ConfigError, match=r"column 'q'.* not .*table") as caught:
+        list(by_arrow(tmp_path, config_of("json", "t.{column:q}")))
+    assert "topic" in f"{caught.value} {caught.value.hint}"
