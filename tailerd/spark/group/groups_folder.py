@@ -17,6 +17,8 @@ from tailerd.errors import StorageError
 from tailerd.storage.posix_files import sync_folder
 
 ASSIGNMENTS_FILE = "assignments.json"
+CHECKPOINT_FOLDER = "checkpoint"
+"""Of the query of a group, in the group's folder."""
 
 _FOLDER = "_groups"
 _OLD_FOLDER = "groups"

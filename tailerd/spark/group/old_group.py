@@ -7,7 +7,7 @@ from pathlib import Path
 from tailerd.config import SinkConfig
 from tailerd.errors import TailerdError
 from tailerd.sinks.kafka.config import KafkaSinkConfig
-from tailerd.spark.group.assignments import CHECKPOINT_FOLDER
+from tailerd.spark.group.groups_folder import CHECKPOINT_FOLDER
 from tailerd.spark.group.members import Members
 
 

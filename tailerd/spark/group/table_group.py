@@ -22,11 +22,11 @@ from tailerd.backoff import Backoff
 from tailerd.errors import BugError, TailerdError
 from tailerd.spark.checkpoints import batch_end, logged_batches
 from tailerd.spark.engine import SparkEngine
-from tailerd.spark.group.assignments import CHECKPOINT_FOLDER
 from tailerd.spark.group.deliveries import RecordSink
 from tailerd.spark.group.group_offset import GroupOffset
 from tailerd.spark.group.group_query import group_sink, start_group_query
-from tailerd.spark.group.holds import Hold, held_back, read_holds, unmarked, write_holds
+from tailerd.spark.group.groups_folder import CHECKPOINT_FOLDER
+from tailerd.spark.group.holds import Hold, held_back, settle_holds, unmarked, write_holds
 from tailerd.spark.group.members import GroupTable, Members
 from tailerd.spark.group.report import REPORT_FILE, SourceReport
 from tailerd.spark.progress import BatchReport
@@ -188,7 +188,7 @@ class TableGroup:
                 raise error
 
     def _read(self) -> tuple[Members, dict[str, Hold], GroupOffset | None]:
-        return Members.read(self._folder), read_holds(self._folder), self._unfinished()
+        return Members.read(self._folder), settle_holds(self._folder), self._unfinished()
 
     def _end(self, error: TailerdError | None) -> None:
         runners, self._runners = self._runners, {}
