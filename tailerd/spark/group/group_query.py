@@ -86,7 +86,7 @@ def group_sink(name: str, folder: Path, tables: Tables, telemetry: Telemetry) ->
     """
     kinds = {table.config.sink.kind for table in tables().values()}
     if kinds == {"file"}:
-        return _Told(LinesSink(lambda: _folders(tables())), "file", telemetry)
+        return _Told(LinesSink(lambda: _folders(tables()), folder), "file", telemetry)
     # Loads the client, which files do without.
     from tailerd.spark.kafka.group_sink import KafkaGroupSink
 

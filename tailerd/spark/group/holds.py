@@ -14,7 +14,7 @@ lost or doubled:
   entry's offset. The batch that moves it next says in its own end that it begins there.
 - That batch is logged, by Spark, before a row of it is read. From then on the entry names it, and
   the note no longer counts, without anybody having to remove it at that moment.
-- A sink that had already committed the batch does not read it again, so it cannot fail here.
+- A sink that had the whole batch already does not read it again, so it cannot fail here.
 - The note says which checkpoint the batch is of. That of one that is gone, or of a batch behind the
   end of one put back from a copy, is of a batch that never was: it is dropped before the first.
 """

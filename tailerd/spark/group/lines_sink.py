@@ -4,7 +4,9 @@ Executors write temporary files; only the driver gives them their names,
 `group-{generation}-{batch id}-{number}.jsonl`, which sort in the order of delivery and behind the
 names of a query of the table's own. A batch that is repeated gets the same names again and replaces
 what an unfinished one left. The first batch of every query may be a repetition, perhaps without a
-table that was in it: then the folders of all tables are looked through.
+table that was in it: then the folders of all tables are looked through. A batch whose files all
+have their names is noted in the group's folder (`delivered_batch`), and its repetition does
+nothing: its rows may be gone by then, and what has been told is not taken back.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from pyspark.sql import DataFrame
 from tailerd.errors import SinkError
 from tailerd.spark.arrow_functions import map_batches
 from tailerd.spark.encoded_records import VALUE, RecordPiece
+from tailerd.spark.group.delivered_batch import published_batch, write_published
 from tailerd.spark.group.deliveries import TableDelivery
 from tailerd.spark.group.holds import marked
 from tailerd.spark.group.tally import Tally, summed
@@ -71,9 +74,10 @@ Folders = Mapping[str, LinesFolder]
 class LinesSink:
     """Implements `RecordSink`."""
 
-    def __init__(self, folders: Callable[[], Folders]) -> None:
-        """Ask `folders` at every batch where the lines of each table go."""
+    def __init__(self, folders: Callable[[], Folders], group: Path) -> None:
+        """Ask `folders` at every batch where the lines of each table go; `group` is its folder."""
         self._folders = folders
+        self._group = group
         self._may_repeat = True
 
     def recover(self) -> None:
@@ -86,9 +90,18 @@ class LinesSink:
     def write(self, records: DataFrame, batch_id: int) -> Iterable[TableDelivery]:
         """Write the lines of a batch and give the files their names; they are durable then.
 
+        Returns:
+            What was delivered of each table; nothing where all of it was delivered before.
+
         Raises:
             SinkError: A folder cannot be written.
+            OffsetError, StorageError: The group's own folder cannot be read or written.
         """
+        if self._may_repeat:
+            last = published_batch(self._group)
+            if last is not None and batch_id <= last.batch_id:
+                self._may_repeat = False
+                return []
         folders = dict(self._folders())
         rows = map_batches(records, _task(folders), _ANSWER).collect()
         answers: list[_Answer] = [pickle.loads(row["answer"]) for row in rows]
@@ -100,6 +113,7 @@ class LinesSink:
         for name, folder in folders.items():
             if name in names or self._may_repeat:
                 _publish(name, folder, names.get(name, []), batch_id)
+        write_published(self._group, batch_id)
         self._may_repeat = False
         tallies = summed(answer.tables for answer in answers)
         return [tally.delivery(name) for name, tally in tallies.items()]

@@ -21,9 +21,10 @@ from tailerd.sinks.kafka.side_records import TOO_LARGE
 from tailerd.sinks.kafka.topics import NewTopic, Topics
 from tailerd.sinks.kafka.transactions import Claim
 from tailerd.spark.arrow_functions import map_batches
+from tailerd.spark.group.delivered_batch import DeliveredBatch
 from tailerd.spark.group.deliveries import TableDelivery
 from tailerd.spark.group.tally import Tally, summed
-from tailerd.spark.kafka.batch_transaction import BatchTransaction, DeliveredBatch
+from tailerd.spark.kafka.batch_transaction import BatchTransaction
 from tailerd.spark.kafka.checkpoint_identity import checkpoint_identity
 from tailerd.spark.kafka.grouping import check_group
 from tailerd.spark.kafka.placement import Placement, placed

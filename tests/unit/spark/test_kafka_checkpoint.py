@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tailerd.errors import OffsetError, StorageError
-from tailerd.spark.kafka.batch_transaction import DeliveredBatch
+from tailerd.spark.group.delivered_batch import DeliveredBatch
 from tailerd.spark.kafka.checkpoint_identity import checkpoint_identity
 from tailerd.spark.kafka.writer_name import writer_name
 

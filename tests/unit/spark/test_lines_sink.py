@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 
 from tailerd.errors import SinkError
 from tailerd.spark.group import lines_sink
+from tailerd.spark.group.delivered_batch import PUBLISHED_FILE
 from tailerd.spark.group.holds import unmarked
 from tailerd.spark.group.lines_sink import LinesFolder, LinesSink
 from tailerd.spark.packed_records import packed
@@ -34,14 +35,17 @@ class Sink:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
+        self.group = folder / "group"
         self.given: list[str] = []
+        self.reads = 0
         folders = {
             name: LinesFolder(path=str(folder / name), generation=1, max_bytes_per_file=1 << 20)
             for name in "ab"
         }
-        self.sink = LinesSink(lambda: folders)
+        self.sink = LinesSink(lambda: folders, self.group)
 
         def run(_: object, task: Any, __: str) -> SimpleNamespace:
+            self.reads += 1
             batches: Iterator[pa.RecordBatch] = packed(piece_of(rows(t, 9)) for t in self.given)
             answers = [row for batch in task(batches) for row in batch.to_pylist()]
             return SimpleNamespace(collect=lambda: answers)
@@ -51,6 +55,11 @@ class Sink:
     def write(self, names: str, batch_id: int = 0) -> None:
         self.given = list(names)
         list(self.sink.write(cast("DataFrame", None), batch_id))
+
+    def forget(self) -> None:
+        """Die when the files have their names, before that is noted; the next process begins."""
+        (self.group / PUBLISHED_FILE).unlink(missing_ok=True)
+        self.sink.recover()
 
     def files(self, name: str) -> list[str]:
         return sorted(path.name for path in (self.folder / name).iterdir())
@@ -72,9 +81,42 @@ def test_what_a_killed_task_left_and_nobody_can_remove_keeps_no_other_table_wait
     sink.write("a")
     assert sink.files("a") == [FILE]
     (sink.folder / "a/.tailerd-group-0.tmp").write_text("left")
-    sink.sink.recover()
+    sink.forget()
     sink.write("a")
     assert sink.files("a") == [FILE]
+
+
+def test_a_batch_whose_lines_all_have_their_places_is_neither_read_nor_taken_back(
+    sink: Sink,
+) -> None:
+    sink.write("ab", 4)
+    sink.write("ab", 5)
+    delivered = {name: sink.files(name) for name in "ab"}
+    # What Spark does when it has not heard of it; meanwhile the rows of `b` are gone.
+    sink.sink.recover()
+    sink.write("a", 5)
+    assert sink.reads == 2
+    assert {name: sink.files(name) for name in "ab"} == delivered
+    sink.write("a", 6)
+    assert sink.reads == 3
+    assert len(sink.files("a")) == 3
+
+
+def test_one_that_was_about_to_get_its_places_is_written_again(sink: Sink) -> None:
+    sink.write("ab")
+    sink.forget()
+    sink.write("a")
+    assert (sink.reads, sink.files("a"), sink.files("b")) == (2, [FILE], [])
+
+
+def test_a_checkpoint_made_anew_has_no_batch_delivered(sink: Sink) -> None:
+    sink.write("a", 5)
+    (sink.group / "checkpoint").mkdir()
+    (sink.group / "checkpoint/metadata").write_text('{"id": "another"}')
+    sink.sink.recover()
+    sink.write("a")
+    assert sink.reads == 2
+    assert FILE in sink.files("a")
 
 
 def test_lines_of_the_batch_that_cannot_be_taken_back_are_an_error_of_their_table(
@@ -83,7 +125,7 @@ def test_lines_of_the_batch_that_cannot_be_taken_back_are_an_error_of_their_tabl
     sink.write("ab")
     (sink.folder / "b" / FILE).unlink()
     (sink.folder / "b" / FILE).mkdir()
-    sink.sink.recover()
+    sink.forget()
     with pytest.raises(SinkError) as raised:
         sink.write("a")
     found = unmarked(raised.value)
