@@ -30,6 +30,10 @@ def rows(table: str, count: int) -> list[dict[str, Any]]:
     ]
 
 
+def lines_folder(path: Path) -> LinesFolder:
+    return LinesFolder(path=str(path), generation=1, max_bytes_per_file=1 << 20)
+
+
 class Sink:
     """A sink whose tasks run here; what Spark does is to call them."""
 
@@ -38,11 +42,8 @@ class Sink:
         self.group = folder / "group"
         self.given: list[str] = []
         self.reads = 0
-        folders = {
-            name: LinesFolder(path=str(folder / name), generation=1, max_bytes_per_file=1 << 20)
-            for name in "ab"
-        }
-        self.sink = LinesSink(lambda: folders, self.group)
+        self.folders = {name: lines_folder(folder / name) for name in "ab"}
+        self.sink = LinesSink(lambda: self.folders, self.group)
 
         def run(_: object, task: Any, __: str) -> SimpleNamespace:
             self.reads += 1
@@ -119,6 +120,34 @@ def test_a_checkpoint_made_anew_has_no_batch_delivered(sink: Sink) -> None:
     assert FILE in sink.files("a")
 
 
+@pytest.mark.parametrize("names", ["ac", "ca"])
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_table_that_is_renamed_while_its_batch_is_unfinished_keeps_its_lines(
+    sink: Sink, names: str, is_link: bool
+) -> None:
+    sink.write("a")
+    sink.forget()
+    # `a` leaves, `c` comes in its place, with its folder.
+    if is_link:
+        (sink.folder / "c").symlink_to(sink.folder / "a")
+    of_c = sink.folder / ("c" if is_link else "a")
+    by_name = {"a": sink.folders["a"], "c": lines_folder(of_c)}
+    sink.folders = {name: by_name[name] for name in names}
+    sink.write("a")
+    assert sink.files("a") == [FILE]
+    sink.forget()
+    sink.write(names)
+    assert sink.files("a") == [FILE, FILE.replace("00000.", "00001.")]
+
+
+def test_what_tasks_of_others_write_into_a_folder_is_left_to_them(sink: Sink) -> None:
+    (sink.folder / "a").mkdir()
+    for name in ("a-0", "a-b-0", "0"):
+        (sink.folder / f"a/.tailerd-group-{name}.tmp").write_text("")
+    sink.write("a")
+    assert sink.files("a") == [".tailerd-group-a-b-0.tmp", FILE]
+
+
 def test_lines_of_the_batch_that_cannot_be_taken_back_are_an_error_of_their_table(
     sink: Sink,
 ) -> None:
@@ -157,7 +186,7 @@ def test_a_file_that_cannot_be_closed_any_more_does_not_hide_why_the_task_failed
     tmp_path: Path,
 ) -> None:
     folder = LinesFolder(path=str(tmp_path), generation=1, max_bytes_per_file=1 << 20)
-    files = lines_sink._TableFiles(folder)
+    files = lines_sink._TableFiles("a", folder)
     files.write(piece_of(rows("a", 9)))
     assert files._file is not None
     os.close(files._file.fileno())
