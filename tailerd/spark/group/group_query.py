@@ -63,7 +63,7 @@ def start_group_query(
         sink.write(records, batch_id)
 
     checkpoint = folder / CHECKPOINT_FOLDER
-    check_checkpoint(checkpoint, GroupOffset.from_json, _ANEW)
+    check_checkpoint(checkpoint, GroupOffset.from_json, _ANEW, may_restore=False)
     sink.recover()
     spark.dataSource.register(RecordsDataSource)
     try:

@@ -31,8 +31,9 @@ from pyspark.sql import DataFrame
 from tailerd.errors import SinkError
 from tailerd.spark.arrow_functions import map_batches
 from tailerd.spark.encoded_records import VALUE, RecordPiece
-from tailerd.spark.group.delivered_batch import published_batch, write_published
+from tailerd.spark.group.delivered_batch import end_digest, published_batch, write_published
 from tailerd.spark.group.deliveries import TableDelivery
+from tailerd.spark.group.groups_folder import CHECKPOINT_FOLDER
 from tailerd.spark.group.holds import marked
 from tailerd.spark.group.tally import Tally, summed
 from tailerd.spark.packed_records import unpacked
@@ -97,11 +98,13 @@ class LinesSink:
 
         Raises:
             SinkError: A folder cannot be written.
-            OffsetError, StorageError: The group's own folder cannot be read or written.
+            OffsetError: The checkpoint was put back from a copy, or is damaged.
+            StorageError: The group's own folder cannot be read or written.
         """
+        end = end_digest(self._group, batch_id)
         if self._may_repeat:
             last = published_batch(self._group)
-            if last is not None and batch_id <= last.batch_id:
+            if last is not None and last.covers(batch_id, end, self._group / CHECKPOINT_FOLDER):
                 self._may_repeat = False
                 return []
         folders = dict(self._folders())
@@ -115,7 +118,7 @@ class LinesSink:
         for tables in _by_place(folders):
             if self._may_repeat or not names.keys().isdisjoint(tables):
                 _publish(tables, names, batch_id)
-        write_published(self._group, batch_id)
+        write_published(self._group, batch_id, end)
         self._may_repeat = False
         tallies = summed(answer.tables for answer in answers)
         return [tally.delivery(name) for name, tally in tallies.items()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +14,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
 
-from tailerd.errors import SinkError
+from tailerd.changefeed.offset import Offset, Version
+from tailerd.errors import OffsetError, SinkError
 from tailerd.spark.group import lines_sink
-from tailerd.spark.group.delivered_batch import PUBLISHED_FILE
-from tailerd.spark.group.holds import unmarked
+from tailerd.spark.group.delivered_batch import PUBLISHED_FILE, write_published
+from tailerd.spark.group.group_offset import Entry, GroupOffset
+from tailerd.spark.group.holds import Hold, unmarked, write_holds
 from tailerd.spark.group.lines_sink import LinesFolder, LinesSink
 from tailerd.spark.packed_records import packed
 from tests.unit.spark.record_rows import piece_of
@@ -56,6 +59,12 @@ class Sink:
     def write(self, names: str, batch_id: int = 0) -> None:
         self.given = list(names)
         list(self.sink.write(cast("DataFrame", None), batch_id))
+
+    def log(self, batch_id: int, end: GroupOffset) -> None:
+        """Log the end of a batch, as Spark does before it gives it."""
+        offsets = self.group / "checkpoint/offsets"
+        offsets.mkdir(parents=True, exist_ok=True)
+        (offsets / str(batch_id)).write_text(f"v1\n{{}}\n{json.dumps(end.fields())}")
 
     def forget(self) -> None:
         """Die when the files have their names, before that is noted; the next process begins."""
@@ -101,6 +110,40 @@ def test_a_batch_whose_lines_all_have_their_places_is_neither_read_nor_taken_bac
     sink.write("a", 6)
     assert sink.reads == 3
     assert len(sink.files("a")) == 3
+
+
+def end_of_batch(version: int) -> GroupOffset:
+    begin, end = (Offset(table_id="id", version=Version(each)) for each in (0, version))
+    return GroupOffset().next({"a": (begin, Entry(offset=end, generation=1, moved=1))})
+
+
+def test_another_batch_of_a_number_that_is_delivered_is_refused_instead_of_skipped(
+    sink: Sink,
+) -> None:
+    sink.log(5, end_of_batch(3))
+    sink.write("a", 5)
+    # The checkpoint of before is put back, and the table has more rows by now.
+    for batch_id, version in ((5, 4), (4, 3)):
+        sink.log(batch_id, end_of_batch(version))
+        sink.sink.recover()
+        with pytest.raises(OffsetError, match=r"batches up to 5 .* copy.* Begin anew: `rm -r /"):
+            sink.write("a", batch_id)
+    sink.log(5, end_of_batch(3))
+    sink.write("a", 5)
+    # The same rows, and one table was not in it then.
+    begin = Offset(table_id="b", version=Version(0))
+    write_holds(sink.group, {"b": Hold(number=1, generation=1, begin=begin)})
+    sink.sink.recover()
+    with pytest.raises(OffsetError, match="another batch 5"):
+        sink.write("a", 5)
+    assert sink.reads == 1
+
+
+def test_a_batch_that_an_older_release_delivered_is_known_by_its_number(sink: Sink) -> None:
+    sink.log(5, end_of_batch(3))
+    write_published(sink.group, 5)
+    sink.write("a", 5)
+    assert sink.reads == 0
 
 
 def test_one_that_was_about_to_get_its_places_is_written_again(sink: Sink) -> None:
