@@ -40,10 +40,11 @@ def move_old_groups(state: Path) -> None:
     """Take over what an older release left; blocking, nothing the second time.
 
     Raises:
-        StorageError: The state folder cannot be written.
+        StorageError: The state folder cannot be read or written.
     """
     old, new = state / _OLD_FOLDER, state / _FOLDER
-    names = list(_left_in(old, new))
+    with _told(f"{old} cannot be read"):
+        names = list(_left_in(old, new))
     if not names:
         return
     with _told(f"{old} cannot be moved to {new}"):
