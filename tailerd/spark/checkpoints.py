@@ -48,6 +48,25 @@ def batch_numbers(folder: Path) -> list[int]:
     return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
 
+def query_of(checkpoint: Path) -> str:
+    """Return what Spark has named a checkpoint's query, anew in each one; empty without one.
+
+    Raises:
+        OffsetError: It cannot be read.
+    """
+    path = checkpoint / "metadata"
+    try:
+        return str(json.loads(path.read_text(encoding="utf-8"))["id"])
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except OSError as error:
+        raise OffsetError(f"Spark's checkpoint {path} cannot be read: {error.strerror}.") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise OffsetError(
+            f"Spark's checkpoint {path} is damaged: {error!r}.", hint=_anew(checkpoint)
+        ) from error
+
+
 def batch_end(checkpoint: Path, batch_id: int) -> dict[str, object]:
     """Return the fields of the end of a batch, as the query's one source gave it; blocking.
 
@@ -66,9 +85,13 @@ def batch_end(checkpoint: Path, batch_id: int) -> dict[str, object]:
         raise OffsetError(
             f"Spark's checkpoint {path} is cut off, because it was copied in part or the disk"
             " failed.",
-            hint="Restore the folder from a backup.",
+            hint=_anew(checkpoint),
         )
     return fields
+
+
+def _anew(checkpoint: Path) -> str:
+    return f"Begin anew: `rm -r {checkpoint}`, and empty the sinks of its tables."
 
 
 def _newest(folder: Path) -> int | None:

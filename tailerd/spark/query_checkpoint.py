@@ -27,6 +27,8 @@ def check_checkpoint(
     folder: Path,
     read_end: Callable[[str], object] = Offset.from_json,
     anew: str = _ANEW,
+    *,
+    may_restore: bool = True,
 ) -> None:
     """Make sure that a query can go on from a checkpoint; one that is not there yet is good.
 
@@ -34,6 +36,7 @@ def check_checkpoint(
         folder: The checkpoint.
         read_end: Reads what the query's source has logged; raises `OffsetError`.
         anew: What to do besides removing the folder to begin anew, and what happens then.
+        may_restore: Whether a copy of the folder may take its place, whatever was delivered since.
 
     Raises:
         OffsetError: It is damaged, or not this release's.
@@ -41,20 +44,22 @@ def check_checkpoint(
     if not folder.exists():
         return
     begin_anew = f"`rm -r {folder}` {anew}"
+    mend = "Restore the folder from a backup, or begin anew" if may_restore else "Begin anew"
+    mend = f"{mend}: {begin_anew}"
     try:
-        _check_metadata(folder, begin_anew)
+        _check_metadata(folder, mend)
         planned, done = batch_numbers(folder / "offsets"), batch_numbers(folder / "commits")
         if done and (not planned or done[-1] > planned[-1]):
             raise _damaged(
                 folder,
                 f"commits/{done[-1]} says that a micro-batch is done whose offset is not there",
-                begin_anew,
+                mend,
             )
         for number in done[-2:]:
             if not _lines(folder / f"commits/{number}"):
-                raise _damaged(folder, f"commits/{number} is cut off", begin_anew)
+                raise _damaged(folder, f"commits/{number} is cut off", mend)
         for number in planned[-2:]:
-            _check_offset(folder, f"offsets/{number}", read_end, begin_anew)
+            _check_offset(folder, f"offsets/{number}", read_end, begin_anew, mend)
     except OSError as error:
         raise OffsetError(
             f"Spark's checkpoint {folder} cannot be read: {error.strerror}.",
@@ -72,11 +77,11 @@ def with_checkpoint(error: TailerdError, folder: Path) -> TailerdError:
     )
 
 
-def _check_metadata(folder: Path, begin_anew: str) -> None:
+def _check_metadata(folder: Path, mend: str) -> None:
     path = folder / "metadata"
     if not path.exists():
         if batch_numbers(folder / "offsets"):
-            raise _damaged(folder, "metadata, which names the query, is missing", begin_anew)
+            raise _damaged(folder, "metadata, which names the query, is missing", mend)
         return
     try:
         query = json.loads(path.read_text(encoding="utf-8"))["id"]
@@ -84,11 +89,11 @@ def _check_metadata(folder: Path, begin_anew: str) -> None:
         query = ""
     if not query:
         what = "metadata, which names the query, is empty or cut off"
-        raise _damaged(folder, what, begin_anew)
+        raise _damaged(folder, what, mend)
 
 
 def _check_offset(
-    folder: Path, name: str, read_end: Callable[[str], object], begin_anew: str
+    folder: Path, name: str, read_end: Callable[[str], object], begin_anew: str, mend: str
 ) -> None:
     """Check one file: the log's version, a line about the micro-batch, then one for each source."""
     lines = _lines(folder / name)
@@ -96,7 +101,7 @@ def _check_offset(
         # Spark knows whether it reads that.
         return
     if len(lines) < 3:
-        raise _damaged(folder, f"{name} is cut off", begin_anew)
+        raise _damaged(folder, f"{name} is cut off", mend)
     for line in lines[2:]:
         if line == _NONE:
             continue
@@ -118,9 +123,9 @@ def _lines(path: Path) -> list[str]:
     return lines if lines and _ANY_VERSION.fullmatch(lines[0]) else []
 
 
-def _damaged(folder: Path, what: str, begin_anew: str) -> OffsetError:
+def _damaged(folder: Path, what: str, mend: str) -> OffsetError:
     return OffsetError(
         f"Spark's checkpoint {folder} is damaged: {what}, because it was copied in part or the"
         " disk failed.",
-        hint=f"Restore the folder from a backup, or begin anew: {begin_anew}",
+        hint=mend,
     )

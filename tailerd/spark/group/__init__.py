@@ -21,8 +21,11 @@ What users see of it:
   Nothing of the failed try stays in files and transactions; into Kafka at least once, what it sent
   comes again.
 - Files are named `group-<life>-<batch>-<n>.jsonl` and sort in the order of delivery; a repeated
-  batch replaces its own. A life ends where a reset or another group begins. What files had before a
-  reset stays in them.
+  batch replaces its own, or writes nothing where all of them were there. A life ends where a reset
+  or another group begins. What files had before a reset stays in them.
+- The checkpoint of a group is not put back from a copy: into files, and into Kafka exactly once, it
+  is refused where other rows were delivered since under the same numbers. One that is removed
+  begins anew.
 - Another password moves no table; other brokers, users or options of the producer do. It begins in
   the other group behind what the one before has delivered, exactly once as the sink tells it.
 - The checkpoint of a query of the table's own is carried over when it becomes part of a group, and

@@ -23,6 +23,7 @@ from tailerd.spark.checkpoints import batch_end, logged_batches
 from tailerd.spark.group.durable import read_document, write_durably
 from tailerd.spark.group.group_offset import GroupOffset
 from tailerd.spark.group.groups_folder import (
+    CHECKPOINT_FOLDER,
     assignments_file,
     group_folder,
     move_old_groups,
@@ -30,8 +31,6 @@ from tailerd.spark.group.groups_folder import (
 )
 from tailerd.spark.group.holds import read_holds, stands_at
 from tailerd.spark.spark_offset import OffsetFields, batch_start, offset_of
-
-CHECKPOINT_FOLDER = "checkpoint"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

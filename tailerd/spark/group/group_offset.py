@@ -18,7 +18,7 @@ from tailerd.errors import OffsetError
 GroupFields = dict[str, object]
 
 _FORMAT = 1
-_RESTORE = "Restore the checkpoint folder from a copy."
+_ANEW = "Begin the group anew: remove its checkpoint, and empty the sinks of its tables."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ class GroupOffset:
             fields = None
         if not isinstance(fields, dict):
             raise OffsetError(
-                f"The offset of a group of tables is damaged: {text[:120]!r}.", hint=_RESTORE
+                f"The offset of a group of tables is damaged: {text[:120]!r}.", hint=_ANEW
             )
         return cls.of(fields)
 
@@ -120,7 +120,7 @@ class GroupOffset:
         except (KeyError, TypeError, ValueError) as error:
             raise OffsetError(
                 f"The offset of a group of tables is damaged: {error!r}.",
-                hint=_RESTORE,
+                hint=_ANEW,
             ) from error
 
 

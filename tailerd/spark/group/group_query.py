@@ -12,9 +12,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tailerd.sinks.file_config import FileSinkConfig
 from tailerd.sinks.kafka.config import KafkaSinkConfig
-from tailerd.spark.group.assignments import CHECKPOINT_FOLDER
 from tailerd.spark.group.deliveries import RecordSink
 from tailerd.spark.group.group_offset import GroupOffset
+from tailerd.spark.group.groups_folder import CHECKPOINT_FOLDER
 from tailerd.spark.group.lines_sink import LinesFolder, LinesSink
 from tailerd.spark.group.members import GroupTable
 from tailerd.spark.group.records_source import (
@@ -63,7 +63,7 @@ def start_group_query(
         sink.write(records, batch_id)
 
     checkpoint = folder / CHECKPOINT_FOLDER
-    check_checkpoint(checkpoint, GroupOffset.from_json, _ANEW)
+    check_checkpoint(checkpoint, GroupOffset.from_json, _ANEW, may_restore=False)
     sink.recover()
     spark.dataSource.register(RecordsDataSource)
     try:
@@ -86,7 +86,7 @@ def group_sink(name: str, folder: Path, tables: Tables, telemetry: Telemetry) ->
     """
     kinds = {table.config.sink.kind for table in tables().values()}
     if kinds == {"file"}:
-        return _Told(LinesSink(lambda: _folders(tables())), "file", telemetry)
+        return _Told(LinesSink(lambda: _folders(tables()), folder), "file", telemetry)
     # Loads the client, which files do without.
     from tailerd.spark.kafka.group_sink import KafkaGroupSink
 

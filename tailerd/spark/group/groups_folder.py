@@ -17,6 +17,8 @@ from tailerd.errors import StorageError
 from tailerd.storage.posix_files import sync_folder
 
 ASSIGNMENTS_FILE = "assignments.json"
+CHECKPOINT_FOLDER = "checkpoint"
+"""Of the query of a group, in the group's folder."""
 
 _FOLDER = "_groups"
 _OLD_FOLDER = "groups"
@@ -38,10 +40,11 @@ def move_old_groups(state: Path) -> None:
     """Take over what an older release left; blocking, nothing the second time.
 
     Raises:
-        StorageError: The state folder cannot be written.
+        StorageError: The state folder cannot be read or written.
     """
     old, new = state / _OLD_FOLDER, state / _FOLDER
-    names = list(_left_in(old, new))
+    with _told(f"{old} cannot be read"):
+        names = list(_left_in(old, new))
     if not names:
         return
     with _told(f"{old} cannot be moved to {new}"):

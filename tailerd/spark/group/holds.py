@@ -14,7 +14,9 @@ lost or doubled:
   entry's offset. The batch that moves it next says in its own end that it begins there.
 - That batch is logged, by Spark, before a row of it is read. From then on the entry names it, and
   the note no longer counts, without anybody having to remove it at that moment.
-- A sink that had already committed the batch does not read it again, so it cannot fail here.
+- A sink that had the whole batch already does not read it again, so it cannot fail here.
+- The note says which checkpoint the batch is of. That of one that is gone, or of a batch behind the
+  end of one put back from a copy, is of a batch that never was: it is dropped before the first.
 """
 
 from __future__ import annotations
@@ -27,8 +29,10 @@ from typing import cast
 
 from tailerd.changefeed.offset import Offset
 from tailerd.errors import BugError, TailerdError
+from tailerd.spark.checkpoints import batch_end, logged_batches, query_of
 from tailerd.spark.group.durable import read_document, write_durably
 from tailerd.spark.group.group_offset import Entry, GroupOffset
+from tailerd.spark.group.groups_folder import CHECKPOINT_FOLDER
 
 HOLDS_FILE = "held.json"
 
@@ -62,24 +66,53 @@ Holds = Mapping[str, Hold]
 
 
 def read_holds(folder: Path) -> dict[str, Hold]:
-    """Read the notes of a group; blocking.
+    """Read the notes of a group that are of its present checkpoint; blocking.
+
+    Those of older releases, which do not say of which one they are, are among them.
 
     Raises:
         OffsetError: They are damaged.
         StorageError: They cannot be read.
     """
-    document = read_document(folder / HOLDS_FILE)
-    return {name: _hold(cast("dict[str, object]", each)) for name, each in document.items()}
+    document = cast("dict[str, dict[str, object]]", read_document(folder / HOLDS_FILE))
+    of = ("", query_of(folder / CHECKPOINT_FOLDER)) if document else ()
+    return {n: _hold(each) for n, each in document.items() if each.get("checkpoint", "") in of}
+
+
+def settle_holds(folder: Path) -> dict[str, Hold]:
+    """Drop the notes of batches that the checkpoint does not have, before its query starts.
+
+    Returns:
+        Those that stay. They say of which checkpoint they are from here on.
+
+    Raises:
+        OffsetError: They are damaged, or the checkpoint is.
+        StorageError: They cannot be read or written.
+    """
+    holds = read_holds(folder)
+    checkpoint = folder / CHECKPOINT_FOLDER
+    newest = logged_batches(checkpoint).logged if holds else None
+    if newest is None:
+        kept: dict[str, Hold] = {}
+    else:
+        number = GroupOffset.of(batch_end(checkpoint, newest)).number
+        kept = {name: hold for name, hold in holds.items() if hold.number <= number}
+    if (folder / HOLDS_FILE).exists():
+        write_holds(folder, kept)
+    return kept
 
 
 def write_holds(folder: Path, holds: Holds) -> None:
-    """Replace the notes of a group; blocking.
+    """Replace the notes of a group, which are of its present checkpoint; blocking.
 
     Raises:
+        OffsetError: The checkpoint cannot be read.
         StorageError: The folder cannot be written.
     """
+    checkpoint = query_of(folder / CHECKPOINT_FOLDER)
     document = {
         name: {
+            "checkpoint": checkpoint,
             "number": each.number,
             "generation": each.generation,
             "begin": each.begin.to_json(),

@@ -4,7 +4,9 @@ Executors write temporary files; only the driver gives them their names,
 `group-{generation}-{batch id}-{number}.jsonl`, which sort in the order of delivery and behind the
 names of a query of the table's own. A batch that is repeated gets the same names again and replaces
 what an unfinished one left. The first batch of every query may be a repetition, perhaps without a
-table that was in it: then the folders of all tables are looked through.
+table that was in it: then the folders of all tables are looked through. A batch whose files all
+have their names is noted in the group's folder (`delivered_batch`), and its repetition does
+nothing: its rows may be gone by then, and what has been told is not taken back.
 """
 
 from __future__ import annotations
@@ -12,9 +14,11 @@ from __future__ import annotations
 import os
 import pickle
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import BinaryIO
 
@@ -27,7 +31,9 @@ from pyspark.sql import DataFrame
 from tailerd.errors import SinkError
 from tailerd.spark.arrow_functions import map_batches
 from tailerd.spark.encoded_records import VALUE, RecordPiece
+from tailerd.spark.group.delivered_batch import end_digest, published_batch, write_published
 from tailerd.spark.group.deliveries import TableDelivery
+from tailerd.spark.group.groups_folder import CHECKPOINT_FOLDER
 from tailerd.spark.group.holds import marked
 from tailerd.spark.group.tally import Tally, summed
 from tailerd.spark.packed_records import unpacked
@@ -71,9 +77,10 @@ Folders = Mapping[str, LinesFolder]
 class LinesSink:
     """Implements `RecordSink`."""
 
-    def __init__(self, folders: Callable[[], Folders]) -> None:
-        """Ask `folders` at every batch where the lines of each table go."""
+    def __init__(self, folders: Callable[[], Folders], group: Path) -> None:
+        """Ask `folders` at every batch where the lines of each table go; `group` is its folder."""
         self._folders = folders
+        self._group = group
         self._may_repeat = True
 
     def recover(self) -> None:
@@ -86,9 +93,20 @@ class LinesSink:
     def write(self, records: DataFrame, batch_id: int) -> Iterable[TableDelivery]:
         """Write the lines of a batch and give the files their names; they are durable then.
 
+        Returns:
+            What was delivered of each table; nothing where all of it was delivered before.
+
         Raises:
             SinkError: A folder cannot be written.
+            OffsetError: The checkpoint was put back from a copy, or is damaged.
+            StorageError: The group's own folder cannot be read or written.
         """
+        end = end_digest(self._group, batch_id)
+        if self._may_repeat:
+            last = published_batch(self._group)
+            if last is not None and last.covers(batch_id, end, self._group / CHECKPOINT_FOLDER):
+                self._may_repeat = False
+                return []
         folders = dict(self._folders())
         rows = map_batches(records, _task(folders), _ANSWER).collect()
         answers: list[_Answer] = [pickle.loads(row["answer"]) for row in rows]
@@ -97,36 +115,57 @@ class LinesSink:
         for answer in answers:
             for name, files in answer.files.items():
                 names.setdefault(name, []).extend(files)
-        for name, folder in folders.items():
-            if name in names or self._may_repeat:
-                _publish(name, folder, names.get(name, []), batch_id)
+        for tables in _by_place(folders):
+            if self._may_repeat or not names.keys().isdisjoint(tables):
+                _publish(tables, names, batch_id)
+        write_published(self._group, batch_id, end)
         self._may_repeat = False
         tallies = summed(answer.tables for answer in answers)
         return [tally.delivery(name) for name, tally in tallies.items()]
 
 
-def _publish(table: str, folder: LinesFolder, names: Iterable[str], batch_id: int) -> None:
-    path, prefix = Path(folder.path), folder.prefix(batch_id)
-    changed = set()
-    try:
-        for number, name in enumerate(names):
-            final = f"{prefix}{number:05}.jsonl"
-            (path / name).replace(path / final)
-            changed.add(final)
-        # An earlier try of this batch may have had more files.
-        for left in path.glob(f"{prefix}*"):
-            if left.name not in changed:
-                left.unlink(missing_ok=True)
-                changed.add(left.name)
-        if changed:
-            sync_folder(path)
-    except OSError as error:
-        raise marked(_unwritable(path, error), table) from error
+def _by_place(folders: Folders) -> list[Folders]:
+    """Return the tables of each folder; one that was renamed has it twice until it has left."""
+    places: dict[str, dict[str, LinesFolder]] = {}
+    for name, folder in folders.items():
+        places.setdefault(os.path.realpath(folder.path), {})[name] = folder
+    return list(places.values())
+
+
+def _publish(tables: Folders, files: Mapping[str, list[str]], batch_id: int) -> None:
+    """Give the files of a batch their names, in one folder of one or more tables."""
+    published = set()
+    numbers: defaultdict[str, Iterator[int]] = defaultdict(count)
+    for table, folder in tables.items():
+        path, prefix = Path(folder.path), folder.prefix(batch_id)
+        with _blaming(table, folder):
+            for name in files.get(table, ()):
+                final = f"{prefix}{next(numbers[prefix]):05}.jsonl"
+                (path / name).replace(path / final)
+                published.add(final)
+    for table, folder in tables.items():
+        path, is_changed = Path(folder.path), table in files
+        with _blaming(table, folder):
+            # An earlier try of this batch may have had more files.
+            for left in path.glob(f"{folder.prefix(batch_id)}*"):
+                if left.name not in published:
+                    left.unlink(missing_ok=True)
+                    is_changed = True
+            if is_changed:
+                sync_folder(path)
     # What killed tasks left is in nobody's way: a folder that the batch has no rows for, and that
     # may not be written now, must not keep the other tables waiting.
+    place = Path(next(iter(tables.values())).path)
     with suppress(OSError):
-        for left in path.glob(_TEMPORARY.format("*")):
-            left.unlink(missing_ok=True)
+        for left in place.glob(_TEMPORARY.format("*")):
+            if _owner(left.name) in ("", *tables):
+                left.unlink(missing_ok=True)
+
+
+def _owner(temporary: str) -> str:
+    """Return whose file it is; older releases named nobody."""
+    before, after = _TEMPORARY.split("{}")
+    return temporary.removeprefix(before).removesuffix(after).rpartition("-")[0]
 
 
 def _task(folders: Folders) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -140,7 +179,7 @@ def _task(folders: Folders) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.
             for piece in unpacked(batches):
                 name = piece.table
                 if name not in written:
-                    written[name] = _TableFiles(folders[name])
+                    written[name] = _TableFiles(name, folders[name])
                 with _blaming(name, folders[name]):
                     written[name].write(piece)
             for name, files in written.items():
@@ -177,7 +216,8 @@ class _TableFiles:
         tally: What is in them.
     """
 
-    def __init__(self, folder: LinesFolder) -> None:
+    def __init__(self, table: str, folder: LinesFolder) -> None:
+        self._table = table
         self._folder = Path(folder.path)
         self._max_bytes = folder.max_bytes_per_file
         self._file: BinaryIO | None = None
@@ -188,7 +228,7 @@ class _TableFiles:
     def write(self, piece: RecordPiece) -> None:
         if self._file is None:
             self._folder.mkdir(parents=True, exist_ok=True)
-            self.names.append(_TEMPORARY.format(uuid.uuid4().hex))
+            self.names.append(_TEMPORARY.format(f"{self._table}-{uuid.uuid4().hex}"))
             self._file = (self._folder / self.names[-1]).open("wb")
             self._written = 0
         lines = pc.binary_join_element_wise(piece.records[VALUE], b"", b"\n")

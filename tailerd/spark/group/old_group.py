@@ -7,15 +7,17 @@ from pathlib import Path
 from tailerd.config import SinkConfig
 from tailerd.errors import TailerdError
 from tailerd.sinks.kafka.config import KafkaSinkConfig
-from tailerd.spark.group.assignments import CHECKPOINT_FOLDER
+from tailerd.spark.group.delivered_batch import published_batch
+from tailerd.spark.group.groups_folder import CHECKPOINT_FOLDER
 from tailerd.spark.group.members import Members
 
 
 def delivered_by(folder: Path, group: str, name: str, sink: SinkConfig) -> int | None:
-    """Return the last batch that counts of a group that delivers exactly once and does not run.
+    """Return the last batch that counts of a group that does not run and whose sink knows it.
 
-    Whatever the group had not committed when its process ended is undone, so it never will. It is
-    asked for where the table writes now: other brokers have other rows. Blocking, seconds.
+    Files of lines say it beside the group's checkpoint. Of Kafka, exactly once, whatever the group
+    had not committed when its process ended is undone, so it never will; it is asked for where the
+    table writes now: other brokers have other rows. Blocking, seconds.
 
     Args:
         folder: Of the group.
@@ -29,6 +31,9 @@ def delivered_by(folder: Path, group: str, name: str, sink: SinkConfig) -> int |
     Raises:
         TailerdError: The brokers do not answer, or the group's files cannot be read.
     """
+    published = published_batch(folder)
+    if published is not None:
+        return published.batch_id
     checkpoint = folder / CHECKPOINT_FOLDER
     if not isinstance(sink, KafkaSinkConfig) or not sink.is_exactly_once:
         return None

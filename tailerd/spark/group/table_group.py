@@ -22,11 +22,12 @@ from tailerd.backoff import Backoff
 from tailerd.errors import BugError, TailerdError
 from tailerd.spark.checkpoints import batch_end, logged_batches
 from tailerd.spark.engine import SparkEngine
-from tailerd.spark.group.assignments import CHECKPOINT_FOLDER
+from tailerd.spark.group.assignments import Assignments
 from tailerd.spark.group.deliveries import RecordSink
 from tailerd.spark.group.group_offset import GroupOffset
 from tailerd.spark.group.group_query import group_sink, start_group_query
-from tailerd.spark.group.holds import Hold, held_back, read_holds, unmarked, write_holds
+from tailerd.spark.group.groups_folder import CHECKPOINT_FOLDER
+from tailerd.spark.group.holds import Hold, held_back, settle_holds, unmarked, write_holds
 from tailerd.spark.group.members import GroupTable, Members
 from tailerd.spark.group.report import REPORT_FILE, SourceReport
 from tailerd.spark.progress import BatchReport
@@ -172,7 +173,7 @@ class TableGroup:
             self._end(said)
 
     async def _load(self) -> None:
-        members, self._holds, batch = await asyncio.to_thread(self._read)
+        members, self._holds, needed = await asyncio.to_thread(self._read)
         # From here on nothing joins or leaves in between.
         self._number = max(self._number, members.number)
         # A batch that Spark repeats may have rows of tables that nobody runs now.
@@ -184,11 +185,24 @@ class TableGroup:
             if name not in self._runners
         }
         for name, error in members.unreadable.items():
-            if name not in self._runners and batch is not None and name in batch.begins:
+            if name not in self._runners and name in needed:
                 raise error
 
-    def _read(self) -> tuple[Members, dict[str, Hold], GroupOffset | None]:
-        return Members.read(self._folder), read_holds(self._folder), self._unfinished()
+    def _read(self) -> tuple[Members, dict[str, Hold], set[str]]:
+        """Return the tables, those held back, and whose unreadable sections a batch asks for."""
+        members, holds = Members.read(self._folder), settle_holds(self._folder)
+        batch = self._unfinished()
+        if batch is None:
+            return members, holds, set()
+        assignments = Assignments.around(self._folder)
+        needed = set()
+        for name in members.unreadable.keys() & batch.begins:
+            # The source leaves out who is held back, and who has begun another life since.
+            entry, hold, found = batch.tables[name], holds.get(name), assignments.find(name)
+            is_held = hold is not None and hold.counts(entry)
+            if not is_held and (found is None or found.generation <= entry.generation):
+                needed.add(name)
+        return members, holds, needed
 
     def _end(self, error: TailerdError | None) -> None:
         runners, self._runners = self._runners, {}

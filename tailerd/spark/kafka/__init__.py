@@ -16,7 +16,7 @@ as it is, so raise that, or lower `max_files_per_batch`. Dead letters go through
 At least once. The header `tailerd.batch` has the query and the number of the micro-batch; after a
 crash the last numbers may come again.
 
-A checkpoint that is removed begins anew; one put back from a copy is wrong: what was delivered
-since is not delivered again under the same numbers. Not here: `transaction_topic`,
+A checkpoint that is removed begins anew; one put back from a copy is wrong, and exactly once it is
+refused where other rows were delivered since under the same numbers. Not here: `transaction_topic`,
 `heartbeat_interval` and `offsets: kafka` are the Arrow engine's.
 """

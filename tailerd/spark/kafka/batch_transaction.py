@@ -16,17 +16,15 @@ have to be found again among others that are committed already.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from kafka import KafkaProducer
 from kafka.errors import KafkaError, ProducerFencedError
 
 from tailerd.encoding.compression import Compression
-from tailerd.errors import BugError, OffsetError, SinkFencedError, TailerdError
+from tailerd.errors import BugError, SinkFencedError, TailerdError
 from tailerd.sinks.kafka.acknowledgements import Acknowledgements
 from tailerd.sinks.kafka.batch_producer import BatchProducer
 from tailerd.sinks.kafka.connection import (
@@ -39,51 +37,14 @@ from tailerd.sinks.kafka.outgoing import Outgoing
 from tailerd.sinks.kafka.shared_transaction import SharedTransaction, lead
 from tailerd.sinks.kafka.side_records import SideRecord, outgoing
 from tailerd.sinks.kafka.transactions import Claim, Transactions
+from tailerd.spark.group.delivered_batch import DeliveredBatch
 
-_FORMAT = 1
 _CLOSE_SECONDS = 5.0
 _SLOW_HINT = (
     "Raise transaction_timeout_ms under `producer` (at most the brokers'"
     " transaction.max.timeout.ms), or lower max_bytes_per_batch or max_files_per_batch of the"
     " tables, which holds for micro-batches that are not begun."
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeliveredBatch:
-    """What the record in the topic of offsets says.
-
-    Attributes:
-        checkpoint: Identity of the query's checkpoint: numbers of another one say nothing.
-        batch_id: The last micro-batch that was delivered.
-    """
-
-    checkpoint: str
-    batch_id: int
-
-    def to_json(self) -> str:
-        """Return the record's value."""
-        return json.dumps(
-            {"format": _FORMAT, "checkpoint": self.checkpoint, "batch_id": self.batch_id}
-        )
-
-    @classmethod
-    def from_json(cls, text: bytes, place: str) -> DeliveredBatch:
-        """Read a record's value.
-
-        Raises:
-            OffsetError: It is damaged, or a newer release wrote it.
-        """
-        try:
-            fields = json.loads(text)
-            if fields["format"] != _FORMAT:
-                raise OffsetError(
-                    f"{place} has format {fields['format']!r}, because a newer tailerd wrote it.",
-                    hint="Run the newer release.",
-                )
-            return cls(checkpoint=fields["checkpoint"], batch_id=int(fields["batch_id"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise OffsetError(f"{place} is damaged: {error!r}.") from error
 
 
 class BatchTransaction:

@@ -21,9 +21,10 @@ from tailerd.sinks.kafka.side_records import TOO_LARGE
 from tailerd.sinks.kafka.topics import NewTopic, Topics
 from tailerd.sinks.kafka.transactions import Claim
 from tailerd.spark.arrow_functions import map_batches
+from tailerd.spark.group.delivered_batch import DeliveredBatch, end_digest
 from tailerd.spark.group.deliveries import TableDelivery
 from tailerd.spark.group.tally import Tally, summed
-from tailerd.spark.kafka.batch_transaction import BatchTransaction, DeliveredBatch
+from tailerd.spark.kafka.batch_transaction import BatchTransaction
 from tailerd.spark.kafka.checkpoint_identity import checkpoint_identity
 from tailerd.spark.kafka.grouping import check_group
 from tailerd.spark.kafka.placement import Placement, placed
@@ -49,7 +50,8 @@ class KafkaGroupSink:
     their micro-batch in the header `tailerd.batch`. A repeated one comes again, in order.
 
     Exactly once: everything of a micro-batch becomes visible together, once (`batch_transaction`);
-    a repeated one is not even read if it is visible already.
+    a repeated one is not even read if it is visible already, and another one with its number is
+    refused: the checkpoint was put back from a copy.
 
     Either way the records of each Kafka partition are written by one task, in order of version and
     `_order` within each table. Errors that are one table's alone are marked as its (`group/holds`).
@@ -70,7 +72,7 @@ class KafkaGroupSink:
         Args:
             sinks: Asked at every micro-batch for the section of each table it may have rows of,
                 by the configured name; all, and always, with one `sharing_key`.
-            checkpoint: Folder of the query's checkpoint, of this machine.
+            checkpoint: Folder of the query's checkpoint, of this machine, in the group's folder.
             group: What brokers know the query as, the same in every run (`writer_name`).
             telemetry: Hears of dead letters.
         """
@@ -116,6 +118,7 @@ class KafkaGroupSink:
             What was delivered of each table; nothing where all of it was delivered before.
 
         Raises:
+            OffsetError: Exactly once, another one was delivered under this number.
             TailerdError: Exactly once, it does not count; else some of it may be there. It is to
                 be given again.
         """
@@ -154,10 +157,11 @@ class KafkaGroupSink:
                 hint="Leave it off, or choose delivery: at-least-once.",
             )
         session = self._session or self._open(config)
-        if self._last is not None and batch_id <= self._last.batch_id:
+        end = end_digest(self._checkpoint.parent, batch_id)
+        if self._last is not None and self._last.covers(batch_id, end, self._checkpoint):
             return {}
         reports = self._run(records, batch_id, session)
-        delivered = DeliveredBatch(checkpoint=self._identity, batch_id=batch_id)
+        delivered = DeliveredBatch(checkpoint=self._identity, batch_id=batch_id, end=end)
         # Also without rows: the time of the transaction runs.
         session.commit(
             delivered,

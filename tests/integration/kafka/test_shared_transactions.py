@@ -14,7 +14,8 @@ from kafka.errors import KafkaError
 from tailerd.errors import SinkFencedError
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import Connection
-from tailerd.spark.kafka.batch_transaction import BatchTransaction, DeliveredBatch
+from tailerd.spark.group.delivered_batch import DeliveredBatch
+from tailerd.spark.kafka.batch_transaction import BatchTransaction
 from tests.integration.kafka import transaction_program
 from tests.kafka.broker import Broker
 from tests.kafka.reader import read_topic

@@ -20,7 +20,8 @@ from tailerd.sinks.kafka.connection import Connection
 from tailerd.sinks.kafka.outgoing import Outgoing
 from tailerd.sinks.kafka.shared_transaction import SharedTransaction, join, written
 from tailerd.sinks.kafka.transactions import Transactions
-from tailerd.spark.kafka.batch_transaction import BatchTransaction, DeliveredBatch
+from tailerd.spark.group.delivered_batch import DeliveredBatch
+from tailerd.spark.kafka.batch_transaction import BatchTransaction
 from tailerd.spark.kafka.task_producer import TaskProducer, take_producer
 
 WRITERS = 2

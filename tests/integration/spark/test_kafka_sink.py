@@ -19,6 +19,7 @@ from tailerd.encoding.partitioning import assign_partitions
 from tailerd.errors import (
     BugError,
     ConfigError,
+    OffsetError,
     SinkError,
     SinkFencedError,
     SinkRefusedError,
@@ -181,6 +182,25 @@ def test_records_keep_headers_tombstones_times_and_named_partitions(
         (2, None, (("v", b"2"), batch), DAY_2026_US // 1000),
     ]
     assert told.rows == {"delete": 2}
+
+
+def test_another_batch_with_the_number_of_a_delivered_one_is_refused(
+    spark: SparkSession, kafka_broker: Broker, topics: Topics, tmp_path: Path
+) -> None:
+    topic, checkpoint = topics.create(), tmp_path / "checkpoint"
+    group = Group(kafka_broker, checkpoint, topic, delivery="exactly-once")
+    frame = Rows().add(1, range(10), topic=topic).frame(spark)
+    (checkpoint / "offsets").mkdir(parents=True)
+    (checkpoint / "offsets/0").write_text('v1\n{}\n{"number": 1}')
+    with started(group) as sink:
+        assert len(sink.write(frame, 0)) == 1
+    with started(group) as sink:
+        assert sink.write(frame, 0) == []
+        # As in a copy from before it, put back.
+        (checkpoint / "offsets/0").write_text('v1\n{}\n{"number": 1, "more": 1}')
+        with pytest.raises(OffsetError, match="another batch 0: the folder was put back"):
+            sink.write(frame, 0)
+    assert len(group.records()) == 10
 
 
 def test_a_repeated_batch_comes_once_exactly_once_and_twice_at_least_once(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -117,3 +119,20 @@ def test_whoever_dies_between_two_renames_leaves_every_group_in_its_place(
         "lines-001",
     ]
     assert not (tmp_path / "groups").exists()
+
+
+def test_a_folder_of_an_older_release_that_cannot_be_listed_is_an_error_with_its_mending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_an_older_release(tmp_path)
+    listed = Path.iterdir
+
+    def refused(self: Path) -> Iterator[Path]:
+        if self.name == "groups":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return listed(self)
+
+    # Who runs tests may be root, whom nothing is refused.
+    monkeypatch.setattr(Path, "iterdir", refused)
+    with pytest.raises(StorageError, match=r"groups cannot be read: P.*permissions"):
+        move_old_groups(tmp_path)

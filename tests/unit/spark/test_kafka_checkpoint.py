@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tailerd.errors import OffsetError, StorageError
-from tailerd.spark.kafka.batch_transaction import DeliveredBatch
+from tailerd.spark.group.delivered_batch import DeliveredBatch
 from tailerd.spark.kafka.checkpoint_identity import checkpoint_identity
 from tailerd.spark.kafka.writer_name import writer_name
 
@@ -32,9 +32,12 @@ def test_a_damaged_or_unwritable_checkpoint_is_an_error(tmp_path: Path) -> None:
         checkpoint_identity(file)
 
 
-def test_the_record_of_a_batch_is_read_back_and_a_strange_one_is_refused() -> None:
-    record = DeliveredBatch(checkpoint="c", batch_id=7)
+def test_the_record_of_a_batch_is_read_back_and_a_strange_one_is_refused(tmp_path: Path) -> None:
+    record = DeliveredBatch(checkpoint="c", batch_id=7, end="e")
     assert DeliveredBatch.from_json(record.to_json().encode(), "The record") == record
+    older = DeliveredBatch.from_json(b'{"format": 1, "checkpoint": "c", "batch_id": 7}', "It")
+    assert older == DeliveredBatch(checkpoint="c", batch_id=7)
+    assert older.covers(7, "e", tmp_path)
     with pytest.raises(OffsetError, match="The record has format 2, because a newer tailerd"):
         DeliveredBatch.from_json(b'{"format": 2}', "The record")
     for damaged in (b"", b"[]", b'{"format": 1, "checkpoint": "c"}'):

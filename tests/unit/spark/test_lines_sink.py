@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +14,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
 
-from tailerd.errors import SinkError
+from tailerd.changefeed.offset import Offset, Version
+from tailerd.errors import OffsetError, SinkError
 from tailerd.spark.group import lines_sink
-from tailerd.spark.group.holds import unmarked
+from tailerd.spark.group.delivered_batch import PUBLISHED_FILE, write_published
+from tailerd.spark.group.group_offset import Entry, GroupOffset
+from tailerd.spark.group.holds import Hold, unmarked, write_holds
 from tailerd.spark.group.lines_sink import LinesFolder, LinesSink
 from tailerd.spark.packed_records import packed
 from tests.unit.spark.record_rows import piece_of
@@ -29,19 +33,23 @@ def rows(table: str, count: int) -> list[dict[str, Any]]:
     ]
 
 
+def lines_folder(path: Path) -> LinesFolder:
+    return LinesFolder(path=str(path), generation=1, max_bytes_per_file=1 << 20)
+
+
 class Sink:
     """A sink whose tasks run here; what Spark does is to call them."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
+        self.group = folder / "group"
         self.given: list[str] = []
-        folders = {
-            name: LinesFolder(path=str(folder / name), generation=1, max_bytes_per_file=1 << 20)
-            for name in "ab"
-        }
-        self.sink = LinesSink(lambda: folders)
+        self.reads = 0
+        self.folders = {name: lines_folder(folder / name) for name in "ab"}
+        self.sink = LinesSink(lambda: self.folders, self.group)
 
         def run(_: object, task: Any, __: str) -> SimpleNamespace:
+            self.reads += 1
             batches: Iterator[pa.RecordBatch] = packed(piece_of(rows(t, 9)) for t in self.given)
             answers = [row for batch in task(batches) for row in batch.to_pylist()]
             return SimpleNamespace(collect=lambda: answers)
@@ -51,6 +59,17 @@ class Sink:
     def write(self, names: str, batch_id: int = 0) -> None:
         self.given = list(names)
         list(self.sink.write(cast("DataFrame", None), batch_id))
+
+    def log(self, batch_id: int, end: GroupOffset) -> None:
+        """Log the end of a batch, as Spark does before it gives it."""
+        offsets = self.group / "checkpoint/offsets"
+        offsets.mkdir(parents=True, exist_ok=True)
+        (offsets / str(batch_id)).write_text(f"v1\n{{}}\n{json.dumps(end.fields())}")
+
+    def forget(self) -> None:
+        """Die when the files have their names, before that is noted; the next process begins."""
+        (self.group / PUBLISHED_FILE).unlink(missing_ok=True)
+        self.sink.recover()
 
     def files(self, name: str) -> list[str]:
         return sorted(path.name for path in (self.folder / name).iterdir())
@@ -72,9 +91,104 @@ def test_what_a_killed_task_left_and_nobody_can_remove_keeps_no_other_table_wait
     sink.write("a")
     assert sink.files("a") == [FILE]
     (sink.folder / "a/.tailerd-group-0.tmp").write_text("left")
-    sink.sink.recover()
+    sink.forget()
     sink.write("a")
     assert sink.files("a") == [FILE]
+
+
+def test_a_batch_whose_lines_all_have_their_places_is_neither_read_nor_taken_back(
+    sink: Sink,
+) -> None:
+    sink.write("ab", 4)
+    sink.write("ab", 5)
+    delivered = {name: sink.files(name) for name in "ab"}
+    # What Spark does when it has not heard of it; meanwhile the rows of `b` are gone.
+    sink.sink.recover()
+    sink.write("a", 5)
+    assert sink.reads == 2
+    assert {name: sink.files(name) for name in "ab"} == delivered
+    sink.write("a", 6)
+    assert sink.reads == 3
+    assert len(sink.files("a")) == 3
+
+
+def end_of_batch(version: int) -> GroupOffset:
+    begin, end = (Offset(table_id="id", version=Version(each)) for each in (0, version))
+    return GroupOffset().next({"a": (begin, Entry(offset=end, generation=1, moved=1))})
+
+
+def test_another_batch_of_a_number_that_is_delivered_is_refused_instead_of_skipped(
+    sink: Sink,
+) -> None:
+    sink.log(5, end_of_batch(3))
+    sink.write("a", 5)
+    # The checkpoint of before is put back, and the table has more rows by now.
+    for batch_id, version in ((5, 4), (4, 3)):
+        sink.log(batch_id, end_of_batch(version))
+        sink.sink.recover()
+        with pytest.raises(OffsetError, match=r"batches up to 5 .* copy.* Begin anew: `rm -r /"):
+            sink.write("a", batch_id)
+    sink.log(5, end_of_batch(3))
+    sink.write("a", 5)
+    # The same rows, and one table was not in it then.
+    begin = Offset(table_id="b", version=Version(0))
+    write_holds(sink.group, {"b": Hold(number=1, generation=1, begin=begin)})
+    sink.sink.recover()
+    with pytest.raises(OffsetError, match="another batch 5"):
+        sink.write("a", 5)
+    assert sink.reads == 1
+
+
+def test_a_batch_that_an_older_release_delivered_is_known_by_its_number(sink: Sink) -> None:
+    sink.log(5, end_of_batch(3))
+    write_published(sink.group, 5)
+    sink.write("a", 5)
+    assert sink.reads == 0
+
+
+def test_one_that_was_about_to_get_its_places_is_written_again(sink: Sink) -> None:
+    sink.write("ab")
+    sink.forget()
+    sink.write("a")
+    assert (sink.reads, sink.files("a"), sink.files("b")) == (2, [FILE], [])
+
+
+def test_a_checkpoint_made_anew_has_no_batch_delivered(sink: Sink) -> None:
+    sink.write("a", 5)
+    (sink.group / "checkpoint").mkdir()
+    (sink.group / "checkpoint/metadata").write_text('{"id": "another"}')
+    sink.sink.recover()
+    sink.write("a")
+    assert sink.reads == 2
+    assert FILE in sink.files("a")
+
+
+@pytest.mark.parametrize("names", ["ac", "ca"])
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_table_that_is_renamed_while_its_batch_is_unfinished_keeps_its_lines(
+    sink: Sink, names: str, is_link: bool
+) -> None:
+    sink.write("a")
+    sink.forget()
+    # `a` leaves, `c` comes in its place, with its folder.
+    if is_link:
+        (sink.folder / "c").symlink_to(sink.folder / "a")
+    of_c = sink.folder / ("c" if is_link else "a")
+    by_name = {"a": sink.folders["a"], "c": lines_folder(of_c)}
+    sink.folders = {name: by_name[name] for name in names}
+    sink.write("a")
+    assert sink.files("a") == [FILE]
+    sink.forget()
+    sink.write(names)
+    assert sink.files("a") == [FILE, FILE.replace("00000.", "00001.")]
+
+
+def test_what_tasks_of_others_write_into_a_folder_is_left_to_them(sink: Sink) -> None:
+    (sink.folder / "a").mkdir()
+    for name in ("a-0", "a-b-0", "0"):
+        (sink.folder / f"a/.tailerd-group-{name}.tmp").write_text("")
+    sink.write("a")
+    assert sink.files("a") == [".tailerd-group-a-b-0.tmp", FILE]
 
 
 def test_lines_of_the_batch_that_cannot_be_taken_back_are_an_error_of_their_table(
@@ -83,7 +197,7 @@ def test_lines_of_the_batch_that_cannot_be_taken_back_are_an_error_of_their_tabl
     sink.write("ab")
     (sink.folder / "b" / FILE).unlink()
     (sink.folder / "b" / FILE).mkdir()
-    sink.sink.recover()
+    sink.forget()
     with pytest.raises(SinkError) as raised:
         sink.write("a")
     found = unmarked(raised.value)
@@ -115,7 +229,7 @@ def test_a_file_that_cannot_be_closed_any_more_does_not_hide_why_the_task_failed
     tmp_path: Path,
 ) -> None:
     folder = LinesFolder(path=str(tmp_path), generation=1, max_bytes_per_file=1 << 20)
-    files = lines_sink._TableFiles(folder)
+    files = lines_sink._TableFiles("a", folder)
     files.write(piece_of(rows("a", 9)))
     assert files._file is not None
     os.close(files._file.fileno())

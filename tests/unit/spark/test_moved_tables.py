@@ -18,6 +18,7 @@ from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.sharing import former_sharing_key
 from tailerd.spark.engine import SparkEngine
 from tailerd.spark.group.assignments import Assignments, former_kind, group_kind
+from tailerd.spark.group.delivered_batch import write_published
 from tailerd.spark.group.follower import GroupFollower
 from tailerd.spark.group.group_offset import Entry, GroupOffset
 from tailerd.spark.group.grouped_pipeline import Groups
@@ -117,6 +118,32 @@ def test_a_table_begins_behind_what_the_sink_has_for_certain(
     moved = assignments.assign("a", kind, {}, 9, delivered=delivered)
     assert moved.begin == at(version)
     assert assignments.assign("c", kind, {}, 9, delivered=delivered).begin == at(5)
+
+
+@pytest.mark.parametrize("is_published", [False, True])
+def test_a_table_that_leaves_files_of_lines_begins_behind_the_batch_whose_lines_are_there(
+    tmp_path: Path, is_published: bool
+) -> None:
+    lines = read_sink("sink", {"kind": "file", "path": "/out"})
+
+    async def scenario() -> Offset | None:
+        state = tmp_path / "spark"
+        assert place(Assignments(state), "a", lines) == "lines-001"
+        folder = Assignments(state).folder("lines-001")
+        one = GroupOffset().next({"a": (at(0), Entry(offset=at(5), generation=1, moved=1))})
+        log(folder, 0, one, is_done=True)
+        two = one.next({"a": (at(5), Entry(offset=at(8), generation=1, moved=2))})
+        log(folder, 1, two, is_done=False)
+        if is_published:
+            write_published(folder, 1)
+        section = {"path": "/lake/a", "sink": kafka()}
+        config = Config(state=str(tmp_path), tables={"a": TableConfig.model_validate(section)})
+        groups = Groups(SparkEngine(config, Telemetry(), once=False), 9)
+        placed = await groups.place("a", config.tables["a"])
+        assert placed is not None
+        return placed[1].begin
+
+    assert asyncio.run(scenario()) == at(8 if is_published else 5)
 
 
 def test_a_batch_that_is_repeated_has_no_rows_of_a_table_that_is_elsewhere_by_then(

@@ -20,11 +20,12 @@ from tailerd.config.sections import read_sink
 from tailerd.errors import ConfigError, OffsetError, TailerdError
 from tailerd.sinks.kafka.producer_options import revealed
 from tailerd.spark.engine import SparkEngine
+from tailerd.spark.group.assignments import Assignments
 from tailerd.spark.group.followed_member import FollowedMember
 from tailerd.spark.group.follower import GroupFollower
 from tailerd.spark.group.group_offset import Entry, GroupOffset
 from tailerd.spark.group.group_query import kafka_sections
-from tailerd.spark.group.holds import Hold, marked, read_holds
+from tailerd.spark.group.holds import Hold, held_back, marked, read_holds, write_holds
 from tailerd.spark.group.members import GroupTable, Members
 from tailerd.spark.group.report import SourceReport
 from tailerd.spark.group.table_group import TableGroup
@@ -139,6 +140,26 @@ def test_a_section_of_another_release_is_asked_for_while_a_batch_has_its_rows(
     (tmp_path / "members.json").write_text('{"number": 3, "tables": [{"name": "a"}]}')
     with pytest.raises(OffsetError, match=r"members\.json is damaged"):
         Members.read(tmp_path)
+
+
+@pytest.mark.parametrize("why", ["moved", "held back"])
+def test_a_section_of_another_release_is_nobodys_trouble_while_its_rows_are_left_out(
+    tmp_path: Path, why: str
+) -> None:
+    async def scenario() -> None:
+        await Group(folder, table("b"))._load()
+
+    assignments = Assignments(tmp_path)
+    folder = assignments.folder(assignments.assign("a", "lines", {}, 9).group)
+    members_of_another_release(folder, "a", "b")
+    batch = log_batch(folder, "a")
+    with pytest.raises(ConfigError, match="of a in"):
+        asyncio.run(scenario())
+    if why == "moved":
+        assignments.begin_at("a", at(1))
+    else:
+        write_holds(folder, held_back({}, batch, "a", attempt=1, retry_at=0.0))
+    asyncio.run(scenario())
 
 
 def test_a_table_that_joins_while_the_file_of_tables_is_read_is_not_one_that_leaves(
