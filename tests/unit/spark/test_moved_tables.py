@@ -5,25 +5,30 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import threading
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
+from tailerd.backoff import Backoff
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.config import Config, SinkConfig, TableConfig
 from tailerd.config.sections import read_sink
+from tailerd.errors import SinkError
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.sharing import former_sharing_key
 from tailerd.spark.engine import SparkEngine
 from tailerd.spark.group.assignments import Assignments, former_kind, group_kind
 from tailerd.spark.group.follower import GroupFollower
 from tailerd.spark.group.group_offset import Entry, GroupOffset
-from tailerd.spark.group.grouped_pipeline import Groups
+from tailerd.spark.group.grouped_pipeline import GroupedPipeline, Groups
 from tailerd.spark.group.holds import Hold, write_holds
+from tailerd.spark.group.left_groups import Awaited
 from tailerd.spark.group.members import GroupTable, Members
-from tailerd.telemetry import Telemetry
+from tailerd.spark.group.table_group import TableGroup
+from tailerd.telemetry import Telemetry, events
 from tests.tables.builder import TableBuilder
 
 PASSWORD = {
@@ -154,6 +159,22 @@ def test_a_batch_that_is_repeated_has_no_rows_of_a_table_that_is_elsewhere_by_th
         asyncio.run(scenario())
 
 
+def left_behind(tmp_path: Path, names: str) -> Config:
+    """Return a configuration of tables that leave a group with a batch that is not finished."""
+    old, new = kafka(), kafka(compression_type="zstd")
+    tables: Any = {name: {"path": f"/{name}", "sink": new} for name in names}
+    fields: Any = {"state": str(tmp_path / "state"), "tables": tables}
+    assignments = Assignments(tmp_path / "state/spark")
+    for name in names:
+        place(assignments, name, old)
+    folder = assignments.folder(f"{group_kind(old)}-001")
+    one = GroupOffset().next(
+        {name: (at(2), Entry(offset=at(5), generation=1, moved=1)) for name in names}
+    )
+    log(folder, 0, one, is_done=False)
+    return Config(**fields)
+
+
 def test_tables_that_leave_a_group_together_ask_its_sink_once_and_wait_while_it_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,35 +185,76 @@ def test_tables_that_leave_a_group_together_ask_its_sink_once_and_wait_while_it_
         return 0
 
     monkeypatch.setattr("tailerd.spark.group.grouped_pipeline.delivered_by", answer)
-    old, new = kafka(), kafka(compression_type="zstd")
-    tables: Any = {name: {"path": f"/{name}", "sink": new} for name in "abcd"}
-    fields: Any = {"state": str(tmp_path / "state"), "tables": tables}
-    config = Config(**fields)
-    state = tmp_path / "state/spark"
-    for name in "abcd":
-        place(Assignments(state), name, old)
-    folder = Assignments(state).folder(f"{group_kind(old)}-001")
-    one = GroupOffset().next(
-        {name: (at(2), Entry(offset=at(5), generation=1, moved=1)) for name in "abcd"}
-    )
-    log(folder, 0, one, is_done=False)
+    config = left_behind(tmp_path, "abcd")
 
     async def scenario() -> None:
         groups = Groups(SparkEngine(config, Telemetry(), once=False), 9)
         for name in "ab":
             placed = await groups.place(name, config.tables[name])
-            assert placed is not None
+            assert not isinstance(placed, Awaited)
             assert placed[1].begin == at(5)
         assert asked == ["a"]
         # One that stays goes there: what the group has delivered is asked for anew behind that.
-        stays = config.tables["d"].model_copy(update={"sink": old})
+        stays = config.tables["d"].model_copy(update={"sink": kafka()})
         placed = await groups.place("d", stays)
-        assert placed is not None
+        assert not isinstance(placed, Awaited)
         placed[0]._task = asyncio.ensure_future(asyncio.sleep(60))
-        assert await groups.place("c", config.tables["c"]) is None
+        assert isinstance(await groups.place("c", config.tables["c"]), Awaited)
         placed[0]._task.cancel()
         await asyncio.wait([placed[0]._task])
-        assert await groups.place("c", config.tables["c"]) is not None
+        assert not isinstance(await groups.place("c", config.tables["c"]), Awaited)
         assert asked == ["a", "c"]
 
     asyncio.run(scenario())
+
+
+async def test_no_table_waits_while_another_asks_dead_brokers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    is_over, joined, all_told = threading.Event(), asyncio.Event(), asyncio.Event()
+
+    def answer(folder: Path, group: str, name: str, sink: SinkConfig) -> int:
+        asked.append(name)
+        assert is_over.wait(10)
+        raise SinkError("No broker answers.")
+
+    def join(group: TableGroup, runner: GroupedPipeline) -> None:
+        assert runner.table.name == "lines"
+        joined.set()
+
+    def hear(event: events.Event) -> None:
+        if isinstance(event, events.RetryScheduled):
+            told.append(event)
+            if len(told) == 4:
+                all_told.set()
+
+    monkeypatch.setattr("tailerd.spark.group.grouped_pipeline.delivered_by", answer)
+    monkeypatch.setattr("tailerd.spark.group.left_groups.Backoff", lambda: Backoff(first_seconds=9))
+    monkeypatch.setattr(TableGroup, "join", join)
+    config, told = left_behind(tmp_path, "abcde"), list[events.RetryScheduled]()
+    groups = Groups(SparkEngine(config, Telemetry([hear]), once=False), 9)
+    sink = read_sink("sink", {"kind": "file", "path": str(tmp_path / "out")})
+    tables = {name: config.tables[name] for name in "abcd"}
+    tables["lines"] = TableConfig.model_validate({"path": "/l", "sink": sink})
+    pipelines = [GroupedPipeline(groups, name, table) for name, table in tables.items()]
+    runs = [asyncio.create_task(pipeline.run()) for pipeline in pipelines]
+    try:
+        async with asyncio.timeout(5):
+            await joined.wait()
+            # Nor does one that stays start the group while it is asked.
+            stays = config.tables["e"].model_copy(update={"sink": kafka()})
+            placing = asyncio.create_task(groups.place("e", stays))
+            await asyncio.sleep(0.05)
+            assert not placing.done()
+            is_over.set()
+            assert not isinstance(await placing, Awaited)
+            await all_told.wait()
+        assert len(asked) == 1
+        assert [event.hint for event in told] == ["No broker answers."] * 4
+    finally:
+        is_over.set()
+        for pipeline in pipelines:
+            pipeline.stop()
+        await asyncio.gather(*runs)
+        await groups.close()
