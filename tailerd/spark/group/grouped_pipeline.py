@@ -33,6 +33,7 @@ from tailerd.spark.query_run import first_of
 from tailerd.telemetry import events
 
 _LOOK_SECONDS = 0.25
+_LOOKS_UNTIL_TOLD = 40
 
 
 class Groups:
@@ -202,7 +203,7 @@ class GroupedPipeline:
 
     async def _enter(self) -> TableGroup | None:
         """Join the group; None when asked to stop before that was possible."""
-        failures = 0
+        failures, looks = 0, 0
         while not self._stop.is_set():
             placed = await self._groups.place(self.table.name, self.table.config)
             if not isinstance(placed, Awaited):
@@ -216,6 +217,11 @@ class GroupedPipeline:
                 if not placed.error.retryable or failures > (self.max_attempts or math.inf):
                     raise placed.error
                 self.retries(placed.error, failures, placed.seconds)
+            else:
+                looks += 1
+                # A group in order is done with its batch before; and it is told, not shouted.
+                if looks % _LOOKS_UNTIL_TOLD == 0:
+                    self.retries(placed.error, looks // _LOOKS_UNTIL_TOLD, placed.seconds)
             await first_of(self._stop, seconds=placed.seconds)
         return None
 

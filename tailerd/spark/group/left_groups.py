@@ -115,6 +115,6 @@ def waits_for(name: str, group: str, seconds: float) -> Awaited:
         f"{name} waits for the group {group}, which it leaves: a micro-batch with its rows is not"
         " finished there, and only then it is known where the table goes on.",
         hint="See what the tables of that group say, and bring back what they write to (its"
-        f" brokers), or give the wait up: tailerd offsets reset {name}.",
+        f" brokers), or give the wait up: tailerd offsets reset {name} --to ...",
     )
     return Awaited(error=error, seconds=seconds, is_failure=False)

@@ -258,3 +258,33 @@ async def test_no_table_waits_while_another_asks_dead_brokers(
             pipeline.stop()
         await asyncio.gather(*runs)
         await groups.close()
+
+
+async def test_a_table_that_waits_for_the_group_it_leaves_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard, has_said = list[events.RetryScheduled](), asyncio.Event()
+
+    def hear(event: events.Event) -> None:
+        if isinstance(event, events.RetryScheduled):
+            heard.append(event)
+            has_said.set()
+
+    monkeypatch.setattr("tailerd.spark.group.grouped_pipeline._LOOK_SECONDS", 0.001)
+    config = left_behind(tmp_path, "ab")
+    groups = Groups(SparkEngine(config, Telemetry([hear]), once=False), 9)
+    stays = config.tables["b"].model_copy(update={"sink": kafka()})
+    placed = await groups.place("b", stays)
+    assert not isinstance(placed, Awaited)
+    # It is tried again for ever: its brokers are gone.
+    placed[0]._task = asyncio.ensure_future(asyncio.sleep(60))
+    pipeline = GroupedPipeline(groups, "a", config.tables["a"])
+    run = asyncio.create_task(pipeline.run())
+    async with asyncio.timeout(5):
+        await has_said.wait()
+    pipeline.stop()
+    await run
+    await groups.close()
+    assert (heard[0].table, heard[0].error_code, heard[0].attempt) == ("a", "engine", 1)
+    for words in (f"the group {group_kind(kafka())}-001", "brokers", "offsets reset a"):
+        assert words in heard[0].hint
