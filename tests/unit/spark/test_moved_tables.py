@@ -6,6 +6,8 @@ import asyncio
 import hashlib
 import json
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -92,6 +94,31 @@ def test_groups_of_an_older_release_stay_whose_they_are(tmp_path: Path) -> None:
     assert place(assignments, "c", rotated) == old
     # Without passwords names of groups are as they were.
     assert group_kind(kafka()) == former_kind(kafka())
+
+
+def test_a_new_table_beside_thousands_is_placed_in_the_time_of_reading_and_writing(
+    tmp_path: Path,
+) -> None:
+    groups = [f"lines-{number:03}" for number in range(1, 101)]
+    fields = {"generation": 1, "begin": None, "kind": "lines"}
+    file = tmp_path / "_groups/assignments.json"
+    file.parent.mkdir()
+    tables = {f"t{n}-{group}": {"group": group, **fields} for group in groups for n in range(40)}
+    file.write_text(json.dumps(tables))
+    assignments, running = Assignments(tmp_path), dict.fromkeys(groups, 40)
+
+    def cpu_seconds(call: Callable[[str], object]) -> float:
+        seconds = []
+        for number in range(3):
+            before = time.process_time()
+            call(f"new-{number}")
+            seconds.append(time.process_time() - before)
+        return min(seconds)
+
+    placing = cpu_seconds(lambda name: assignments.assign(name, "lines", running, 40))
+    assert placing < 12 * cpu_seconds(assignments.find)
+    # Its group is the first that has room, of those of its kind.
+    assert assignments.assign("last", "lines", {**running, "lines-007": 1}, 40).group == "lines-007"
 
 
 @pytest.mark.parametrize(
