@@ -14,7 +14,9 @@ as it is, so raise that, or lower `max_files_per_batch`. Dead letters go through
 32 MiB of a task.
 
 At least once. The header `tailerd.batch` is `<writer>/<number of the micro-batch>`; after a crash
-the last numbers may come again.
+the last numbers may come again. Tables with a `key` are refused while `spark.speculation` is on.
+An attempt that Spark gives up without ending it, as on an executor that is cut off, may still send
+what it has: an older record of a key then comes behind a newer one, which exactly once it cannot.
 
 Names. Each group of tables is a writer of its own: `kafka-<what they have in common>-<number>-`,
 then a random end, made once and kept in `writer.json` beside its checkpoint; one that an older
