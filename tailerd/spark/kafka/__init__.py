@@ -8,7 +8,9 @@ Exactly once. All tasks write into one transaction, which the driver ends togeth
 of the micro-batch in `offsets_topic`. A whole micro-batch, with all its tables, becomes visible
 once or is undone and written again, whichever process died when; a task that Spark tries again
 undoes it too, and `spark.speculation` is refused. The id is `transactional_id`, or
-`tailerd-spark-<writer>`; the last process to claim it wins. The transaction lasts from the first
+`tailerd-spark-<writer>`; the last process to claim it wins. A task that Spark gave up may begin a
+transaction after the commit; when the brokers end it, before the next micro-batch, the group stops
+with `sink_fenced`, and goes on where it was after a restart. The transaction lasts from the first
 record to the last: a micro-batch that does not fit into `transaction_timeout_ms` is written again
 as it is, so raise that, or lower `max_files_per_batch`. Dead letters go through the driver, up to
 32 MiB of a task.
