@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
@@ -34,42 +34,86 @@ class Discovery:
     rejected: tuple[tuple[str, str], ...] = ()
 
 
-def with_tables_found(config: Config, folders: Mapping[str, Sequence[str]]) -> Discovery:
+def with_tables_found(
+    config: Config,
+    folders: Mapping[str, Sequence[str]],
+    named_before: Mapping[str, str] | None = None,
+) -> Discovery:
     """Return a configuration with the tables its patterns found; those named in it come first.
 
-    A folder that the configuration names as a table is that table, not another.
+    A folder that the configuration names as a table is that table, not another. Of folders with one
+    name the one that had it before has it, also while it is away: the offset of that name is its.
+    Else one that is called so itself goes before one whose name had to be changed.
 
     Args:
         config: The configuration.
         folders: Name of each pattern's section -> folders of tables, in order.
+        named_before: Name of a table found before, casefolded -> its folder.
     """
     if not config.discover:
         return Discovery(config=config, found={})
     tables: dict[str, TableConfig] = dict(config.tables)
-    taken = {_place(table.path) for table in tables.values()}
     seen: dict[str, str] = {}
     for name, table in tables.items():
         check_apart(seen, name, table)
     found: dict[str, str] = {}
     rejected: list[tuple[str, str]] = []
+    owners = {name: _place(folder) for name, folder in (named_before or {}).items()}
+    candidates = sorted(_candidates(config, folders), key=lambda each: each.rank(owners))
+    for each in candidates:
+        name, group = each.name, config.discover[each.section]
+        try:
+            each.check(owners)
+            table = group.template.table(name, each.folder)
+            check_apart(seen, name, table)
+        except ConfigError as error:
+            rejected.append((each.folder, str(error)))
+            continue
+        tables[name] = table
+        found[name] = each.section
+    expanded = config.model_copy(update={"tables": tables})
+    return Discovery(config=expanded, found=found, rejected=tuple(rejected))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Candidate:
+    """A folder that may become a table."""
+
+    section: str
+    folder: str
+    name: str
+    is_called_so: bool
+
+    def rank(self, owners: Mapping[str, str]) -> int:
+        """Return how late it is named; `owners`: casefolded name -> place that had it before."""
+        if owners.get(self.name.casefold()) == _place(self.folder):
+            return 0
+        return 1 if self.is_called_so else 2
+
+    def check(self, owners: Mapping[str, str]) -> None:
+        """Make sure that its name is one, and its own."""
+        if not is_table_name(self.name):
+            raise ConfigError("its name gives no table name.", hint="Name it in `tables`.")
+        owner = owners.get(self.name.casefold())
+        if owner is not None and owner != _place(self.folder):
+            raise ConfigError(
+                f"it and {owner} both have the name {self.name!r}, which {owner} had first, so"
+                " their output or state would mix.",
+                hint="Name it in `tables`, with a name of its own.",
+            )
+
+
+def _candidates(config: Config, folders: Mapping[str, Sequence[str]]) -> Iterator[_Candidate]:
+    """Yield each folder once, of the first pattern that found it."""
+    taken = {_place(table.path) for table in config.tables.values()}
     for section, group in config.discover.items():
         for folder in folders.get(section, ()):
             if _place(folder) in taken:
                 continue
             taken.add(_place(folder))
             name = table_name(group.path, folder)
-            try:
-                if not is_table_name(name):
-                    raise ConfigError("its name gives no table name.", hint="Name it in `tables`.")
-                table = group.template.table(name, folder)
-                check_apart(seen, name, table)
-            except ConfigError as error:
-                rejected.append((folder, str(error)))
-                continue
-            tables[name] = table
-            found[name] = section
-    expanded = config.model_copy(update={"tables": tables})
-    return Discovery(config=expanded, found=found, rejected=tuple(rejected))
+            is_called_so = name == _own_name(group.path, folder)
+            yield _Candidate(section=section, folder=folder, name=name, is_called_so=is_called_so)
 
 
 def table_name(pattern: str, folder: str) -> str:
@@ -78,11 +122,16 @@ def table_name(pattern: str, folder: str) -> str:
     Case A: the last part has a wildcard, and tells tables apart.
     Case B: it has none: all from the first wildcard on tells them apart.
     """
+    return _NO_NAME.sub("-", _own_name(pattern, folder)).lstrip("._-")
+
+
+def _own_name(pattern: str, folder: str) -> str:
+    """Return what a folder is called, which may be no name for a table."""
     levels = _levels(pattern)
     first = next((n for n, level in enumerate(levels) if _WILDCARD.search(level)), -1)
     # Case A; Case B.
     begin = -1 if _WILDCARD.search(levels[-1]) else first
-    return _NO_NAME.sub("-", "-".join(_levels(folder)[begin:])).lstrip("._-")
+    return "-".join(_levels(folder)[begin:])
 
 
 def _levels(path: str) -> list[str]:

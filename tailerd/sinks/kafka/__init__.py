@@ -34,5 +34,5 @@ counted in `tailerd_dead_letter_records_total`.
 Rights needed. Write and Describe on the topics, Read on the offsets topic, Write and Describe on
 the transactional id.
 
-On Spark executors write: `tailerd.spark.kafka`.
+On Spark executors write, and ids have a random end: `tailerd.spark.kafka`.
 """

@@ -159,7 +159,8 @@ class KafkaSinkConfig(SinkConfig):
         default=None,
         min_length=1,
         description="Identity of this pipeline for exactly-once, the same in every run; a second"
-        " process with it shuts out the first. Default: tailerd-<table>.",
+        " process with it shuts out the first. Default: tailerd-<table>; on the Spark engine"
+        " tailerd-spark-kafka-..., with a random end, so rights need the prefix tailerd-spark-.",
         examples=["tailerd-orders"],
     )
     create_topic: CreateTopicConfig | None = Field(

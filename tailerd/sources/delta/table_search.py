@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import glob
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -37,6 +37,7 @@ class _Group:
         due: When to look again, as the clock counts.
         looks: Looks that succeeded; a group that has none knows nothing.
         failures: Looks that failed since.
+        named: Name of a table it ever found, casefolded -> its folder.
     """
 
     config: DiscoverConfig
@@ -44,6 +45,7 @@ class _Group:
     due: float
     looks: int = 0
     failures: int = 0
+    named: dict[str, str] = field(default_factory=dict)
 
 
 def discover_tables(config: Config) -> Discovery:
@@ -58,7 +60,10 @@ def discover_tables(config: Config) -> Discovery:
 
 
 class TableSearch:
-    """Keeps what the patterns found. A look that fails leaves what the look before found."""
+    """Keeps what the patterns found, and each name for the folder that had it first.
+
+    A look that fails leaves what the look before found.
+    """
 
     def __init__(self, *, telemetry: Telemetry | None = None, clock: Clock | None = None) -> None:
         """Begin without having looked."""
@@ -98,7 +103,11 @@ class TableSearch:
             if is_asked or group.due <= self._clock.monotonic():
                 await self._look_at(name, group, is_strict)
         folders = {name: group.folders for name, group in self._groups.items()}
-        discovery = await asyncio.to_thread(with_tables_found, config, folders)
+        named = {name: at for group in self._groups.values() for name, at in group.named.items()}
+        discovery = await asyncio.to_thread(with_tables_found, config, folders, named)
+        for name, origin in discovery.found.items():
+            at = discovery.config.tables[name].path
+            self._groups[origin].named.setdefault(name.casefold(), at)
         for path, reason in discovery.rejected:
             if (path, reason) not in self._rejected:
                 self._telemetry.emit(events.TableRejected(path=path, hint=reason))

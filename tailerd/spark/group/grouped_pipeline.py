@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import math
-import random
 from functools import partial
 from pathlib import Path
 
-from tailerd.backoff import ATTEMPTS_ONCE, Backoff
+from tailerd.backoff import ATTEMPTS_ONCE
 from tailerd.changefeed.offset import Offset
 from tailerd.config import TableConfig
-from tailerd.errors import SinkError, TailerdError
+from tailerd.errors import TailerdError
 from tailerd.sinks.file_config import FileSinkConfig
 from tailerd.spark.engine import SparkEngine
 from tailerd.spark.file_writer import batch_prefix
 from tailerd.spark.group.assignments import (
+    Assignment,
     Assignments,
     former_kind,
     group_kind,
     unfinished_batch,
 )
 from tailerd.spark.group.group_offset import GroupOffset
+from tailerd.spark.group.left_groups import Awaited, Delivered, LeftGroups, waits_for
 from tailerd.spark.group.members import GroupTable
 from tailerd.spark.group.old_group import delivered_by
 from tailerd.spark.group.report import SourceReport, Standing, Trouble
@@ -32,14 +33,11 @@ from tailerd.spark.query_run import first_of
 from tailerd.telemetry import events
 
 _LOOK_SECONDS = 0.25
+_LOOKS_UNTIL_TOLD = 40
 
 
 class Groups:
-    """The groups of one state folder, made as tables need them.
-
-    Attributes:
-        placing: Held from a table's `place` to its `join`: no group starts in between.
-    """
+    """The groups of one state folder, made as tables need them."""
 
     def __init__(self, engine: SparkEngine, most: int) -> None:
         """Prepare.
@@ -54,42 +52,61 @@ class Groups:
         self._state = Path(engine.config.state).absolute() / "spark"
         self._assignments = Assignments(self._state)
         self._groups: dict[str, TableGroup] = {}
-        # What groups that do not run have delivered, by the kind of sink that asked.
-        self._told: dict[str, dict[str, int | None]] = {}
-        self.placing = asyncio.Lock()
+        self._left = LeftGroups()
 
-    async def place(self, name: str, table: TableConfig) -> tuple[TableGroup, GroupTable] | None:
+    async def place(self, name: str, table: TableConfig) -> tuple[TableGroup, GroupTable] | Awaited:
         """Return the group of a table, and the table as its group knows it.
 
+        It is to be joined at once, without waiting for anything in between.
+
         Returns:
-            None while the group that it leaves is about to finish a batch with its rows.
+            What it waits for, while it cannot be told where it goes on.
 
         Raises:
             OffsetError, StorageError: The state folder cannot be read or written.
-            SinkError: What the group that it leaves has delivered cannot be told now.
         """
         kind, former = group_kind(table.sink) or "", former_kind(table.sink)
-        before = self._assignments.find(name)
-        delivered: int | None = None
-        if before is None:
-            _remove_unfinished(self._state, name, table)
-        elif self._assignments.unfinished(name, kind, former) is not None:
-            left = self._groups.get(before.group)
-            if left is not None and left.is_running:
-                return None
-            told = self._told.setdefault(before.group, {})
-            if kind not in told:
-                folder = self._assignments.folder(before.group)
-                told[kind] = await asyncio.to_thread(
-                    delivered_by, folder, before.group, name, table.sink
-                )
-            delivered = told[kind]
-        running = {group: len(found) for group, found in self._groups.items()}
-        found = self._assignments.assign(
-            name, kind, running, self._most, former=former, delivered=delivered
-        )
+        while True:
+            before = self._assignments.find(name)
+            delivered: int | None = None
+            if before is None:
+                _remove_unfinished(self._state, name, table)
+            elif self._assignments.unfinished(name, kind, former) is not None:
+                answer = await self._answer(name, table, before.group, kind)
+                if isinstance(answer, Awaited):
+                    return answer
+                if answer is None:
+                    # What was looked at before may be another by now.
+                    continue
+                delivered = answer.batch_id
+            running = {group: len(found) for group, found in self._groups.items()}
+            found = self._assignments.assign(
+                name, kind, running, self._most, former=former, delivered=delivered
+            )
+            asking = self._left.asking(found.group)
+            if asking is None:
+                return self._in_group(name, table, found)
+            await asyncio.wait([asking])
+
+    async def _answer(
+        self, name: str, table: TableConfig, group: str, kind: str
+    ) -> Delivered | Awaited | None:
+        """Return what the group that a table leaves has delivered; None: look at all again."""
+        left = self._groups.get(group)
+        if left is not None and left.is_running:
+            return waits_for(name, group, _LOOK_SECONDS)
+        answer = self._left.answer(group, kind)
+        if answer is None:
+            folder = self._assignments.folder(group)
+            ask = partial(delivered_by, folder, group, name, table.sink)
+            await self._left.ask(group, kind, ask)
+        return answer
+
+    def _in_group(
+        self, name: str, table: TableConfig, found: Assignment
+    ) -> tuple[TableGroup, GroupTable]:
         # It goes on now: what it has delivered is not for certain any more.
-        self._told.pop(found.group, None)
+        self._left.forget(found.group)
         if found.group not in self._groups:
             folder = self._assignments.folder(found.group)
             self._groups[found.group] = TableGroup(self.engine, found.group, folder)
@@ -106,6 +123,7 @@ class Groups:
 
     async def close(self) -> None:
         """Cancel what still runs."""
+        await self._left.aclose()
         await asyncio.gather(*(group.aclose() for group in self._groups.values()))
 
 
@@ -185,25 +203,26 @@ class GroupedPipeline:
 
     async def _enter(self) -> TableGroup | None:
         """Join the group; None when asked to stop before that was possible."""
-        attempt = 0
+        failures, looks = 0, 0
         while not self._stop.is_set():
-            try:
-                async with self._groups.placing:
-                    placed = await self._groups.place(self.table.name, self.table.config)
-                    if placed is not None:
-                        group, self.table = placed
-                        stands = partial(self._groups.delivered_until, self.table.name)
-                        tell_begin(self._telemetry, self.table.name, stands)
-                        group.join(self)
-                        return group
-                wait = _LOOK_SECONDS
-            except SinkError as error:
-                if not error.retryable or attempt >= (self.max_attempts or math.inf):
-                    raise
-                wait = Backoff().wait_seconds(attempt, random.Random())
-                attempt += 1
-                self.retries(error, attempt, wait)
-            await first_of(self._stop, seconds=wait)
+            placed = await self._groups.place(self.table.name, self.table.config)
+            if not isinstance(placed, Awaited):
+                group, self.table = placed
+                stands = partial(self._groups.delivered_until, self.table.name)
+                tell_begin(self._telemetry, self.table.name, stands)
+                group.join(self)
+                return group
+            if placed.is_failure:
+                failures += 1
+                if not placed.error.retryable or failures > (self.max_attempts or math.inf):
+                    raise placed.error
+                self.retries(placed.error, failures, placed.seconds)
+            else:
+                looks += 1
+                # A group in order is done with its batch before; and it is told, not shouted.
+                if looks % _LOOKS_UNTIL_TOLD == 0:
+                    self.retries(placed.error, looks // _LOOKS_UNTIL_TOLD, placed.seconds)
+            await first_of(self._stop, seconds=placed.seconds)
         return None
 
     def heard(self, report: SourceReport) -> None:

@@ -8,13 +8,22 @@ Exactly once. All tasks write into one transaction, which the driver ends togeth
 of the micro-batch in `offsets_topic`. A whole micro-batch, with all its tables, becomes visible
 once or is undone and written again, whichever process died when; a task that Spark tries again
 undoes it too, and `spark.speculation` is refused. The id is `transactional_id`, or
-`tailerd-spark-<query>`; the last process to claim it wins. The transaction lasts from the first
+`tailerd-spark-<writer>`; the last process to claim it wins. A task that Spark gave up may begin a
+transaction after the commit; when the brokers end it, before the next micro-batch, the group stops
+with `sink_fenced`, and goes on where it was after a restart. The transaction lasts from the first
 record to the last: a micro-batch that does not fit into `transaction_timeout_ms` is written again
 as it is, so raise that, or lower `max_files_per_batch`. Dead letters go through the driver, up to
 32 MiB of a task.
 
-At least once. The header `tailerd.batch` has the query and the number of the micro-batch; after a
-crash the last numbers may come again.
+At least once. The header `tailerd.batch` is `<writer>/<number of the micro-batch>`; after a crash
+the last numbers may come again. Tables with a `key` are refused while `spark.speculation` is on.
+An attempt that Spark gives up without ending it, as on an executor that is cut off, may still send
+what it has: an older record of a key then comes behind a newer one, which exactly once it cannot.
+
+Names. Each group of tables is a writer of its own: `kafka-<what they have in common>-<number>-`,
+then a random end, made once and kept in `writer.json` beside its checkpoint; one that an older
+release began has no random end. So give the rights to transactional ids by the prefix
+`tailerd-spark-` (`kafka-acls --resource-pattern-type prefixed`), or name a `transactional_id`.
 
 A checkpoint that is removed begins anew; one put back from a copy is wrong, and exactly once it is
 refused where other rows were delivered since under the same numbers. Not here: `transaction_topic`,

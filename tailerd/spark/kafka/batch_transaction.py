@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from kafka import KafkaProducer
 from kafka.errors import KafkaError, ProducerFencedError
@@ -44,6 +45,14 @@ _SLOW_HINT = (
     "Raise transaction_timeout_ms under `producer` (at most the brokers'"
     " transaction.max.timeout.ms), or lower max_bytes_per_batch or max_files_per_batch of the"
     " tables, which holds for micro-batches that are not begun."
+)
+_GIVEN_UP = (
+    "It may also have been a task of this one that Spark gave up: the brokers end in time what it"
+    " still began, and that shuts out everybody."
+)
+_FENCED_HINT = (
+    "Look that no other process has the id, or give this one another transactional_id; then restart"
+    " the daemon, which goes on where it was."
 )
 
 
@@ -96,7 +105,8 @@ class BatchTransaction:
             TailerdError: The brokers do not answer, or refuse.
         """
         try:
-            self._transactions.claim(before)
+            with _both_causes():
+                self._transactions.claim(before)
             value = OffsetTopic(self._connection, self._topic).read_value(
                 self._key, is_settled=True, abandoned=threading.Event()
             )
@@ -148,17 +158,18 @@ class BatchTransaction:
         acknowledgements = Acknowledgements(
             max_bytes=2**30, timeout_seconds=timeout_ms / 1000, explain=self._explained
         )
-        for piece in (*letters, outgoing(record, max_bytes=self._max_bytes)):
-            self._send(piece, acknowledgements)
-        acknowledgements.wait()
-        self._transactions.commit()
+        with _both_causes():
+            for piece in (*letters, outgoing(record, max_bytes=self._max_bytes)):
+                self._send(piece, acknowledgements)
+            acknowledgements.wait()
+            self._transactions.commit()
         for each in written:
             self._sequences.update(each)
 
     def explained(self, error: TailerdError) -> TailerdError:
         """Return why tasks failed, telling a transaction out of time from one taken over."""
         if isinstance(error, SinkFencedError):
-            return self._explained(ProducerFencedError())
+            return _with_both_causes(self._explained(ProducerFencedError()))
         return error
 
     def close(self, *, is_clean: bool) -> Claim | None:
@@ -217,3 +228,22 @@ class BatchTransaction:
     def _explained(self, error: Exception) -> TailerdError:
         doing = f"A micro-batch was not delivered to Kafka at {self._connection.address}"
         return self._transactions.explained(error, doing)
+
+
+@contextmanager
+def _both_causes() -> Iterator[None]:
+    try:
+        yield
+    except SinkFencedError as error:
+        raise _with_both_causes(error) from error
+
+
+def _with_both_causes(error: TailerdError) -> TailerdError:
+    """Say of an id that was lost who may have it.
+
+    A transaction that a late task began here, and brokers ended, looks to them as one that another
+    process had claimed the id for and undone: so nobody claims it again without being told to.
+    """
+    if not isinstance(error, SinkFencedError):
+        return error
+    return SinkFencedError(f"{error.message} {_GIVEN_UP}", hint=_FENCED_HINT)

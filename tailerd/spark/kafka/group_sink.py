@@ -26,7 +26,7 @@ from tailerd.spark.group.deliveries import TableDelivery
 from tailerd.spark.group.tally import Tally, summed
 from tailerd.spark.kafka.batch_transaction import BatchTransaction
 from tailerd.spark.kafka.checkpoint_identity import checkpoint_identity
-from tailerd.spark.kafka.grouping import check_group
+from tailerd.spark.kafka.grouping import check_group, check_speculation
 from tailerd.spark.kafka.placement import Placement, placed
 from tailerd.spark.kafka.write_task import (
     REPORT_SCHEMA,
@@ -145,17 +145,12 @@ class KafkaGroupSink:
             self._claim = session.close(is_clean=True)
 
     def _delivered(self, records: DataFrame, batch_id: int) -> dict[str, Tally]:
-        config = self._look_at_sinks()
+        conf = records.sparkSession.sparkContext.getConf()
+        config = self._look_at_sinks(conf.get(_SPECULATION) or "")
         if config is None:
             raise BugError("A micro-batch came for a group without tables.")
         if not config.is_exactly_once:
             return summed(each.tables for each in self._run(records, batch_id, None))
-        if records.sparkSession.sparkContext.getConf().get(_SPECULATION, "false") == "true":
-            raise ConfigError(
-                f"{_SPECULATION} is on, and two attempts of a task cannot write into one"
-                " transaction.",
-                hint="Leave it off, or choose delivery: at-least-once.",
-            )
         session = self._session or self._open(config)
         end = end_digest(self._checkpoint.parent, batch_id)
         if self._last is not None and self._last.covers(batch_id, end, self._checkpoint):
@@ -218,13 +213,13 @@ class KafkaGroupSink:
         )
         return placed(records, placement, tasks)
 
-    def _look_at_sinks(self) -> KafkaSinkConfig | None:
+    def _look_at_sinks(self, speculation: str) -> KafkaSinkConfig | None:
         """Take the tables that there are now; return the section of one."""
         sinks = dict(self._ask_sinks())
         config = next(iter(sinks.values()), None)
         if config is None or sinks == self._sinks:
             return config
-        self._faults = check_group(sinks)
+        self._faults = {**check_speculation(speculation, sinks), **check_group(sinks)}
         brokers = self._at(config)
         wanted: dict[str, NewTopic | None] = {}
         for table, section in sinks.items():

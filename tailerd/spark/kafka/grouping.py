@@ -40,3 +40,34 @@ def check_group(sinks: Mapping[str, KafkaSinkConfig]) -> dict[str, ConfigError]:
         except ConfigError as error:
             faults[table] = error
     return faults
+
+
+def check_speculation(setting: str, sinks: Mapping[str, KafkaSinkConfig]) -> dict[str, ConfigError]:
+    """Return what keeps single tables from being written where Spark starts tasks twice.
+
+    The slower one of two attempts may send what it has of a key behind newer records of it.
+
+    Args:
+        setting: Of `spark.speculation`, as Spark takes it.
+        sinks: Section of each table, of one `sharing_key`.
+
+    Raises:
+        ConfigError: None can be written: two attempts cannot write into one transaction.
+    """
+    if setting.strip().casefold() != "true":
+        return {}
+    if any(config.is_exactly_once for config in sinks.values()):
+        raise ConfigError(
+            "spark.speculation is on, and two attempts of a task cannot write into one"
+            " transaction.",
+            hint="Leave it off.",
+        )
+    return {
+        table: ConfigError(
+            f"spark.speculation is on, and of two attempts of a task the slower one may send older"
+            f" records of a key of {table} behind newer ones.",
+            hint="Leave it off; only tables without `key` can do with it.",
+        )
+        for table, config in sinks.items()
+        if config.key
+    }

@@ -71,7 +71,7 @@ class WriteTask:
         sinks: The section of each table.
         faults: Tables whose records cannot be written, and why.
         facts: Topics that the driver knows.
-        group: Name of the query.
+        group: What brokers know the query as (`writer_name`).
         batch_id: Spark's number of the micro-batch.
         transaction: Where records belong; None delivers at least once.
     """

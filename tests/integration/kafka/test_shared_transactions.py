@@ -155,5 +155,5 @@ def test_a_failed_batch_does_not_shut_out_whoever_took_over(
     reports = [transaction_program.report(driver.config, shared, 0, 0)]
     newer.commit(DeliveredBatch(checkpoint="one", batch_id=0), reports, [])
     newer.close(is_clean=True)
-    with pytest.raises(SinkFencedError):
+    with pytest.raises(SinkFencedError, match="Spark gave up"):
         driver.session().claim(held)

@@ -372,7 +372,7 @@ def test_a_process_that_was_shut_out_stops(
         other = group.another()
         other.recover()
         for _ in range(2):
-            with pytest.raises(SinkFencedError):
+            with pytest.raises(SinkFencedError, match=r"another process .* Spark gave up"):
                 sink.write(Rows().add(2, [2], topic=topic).frame(spark), 1)
         other.write(Rows().add(2, [2], topic=topic).frame(spark), 1)
         other.close()

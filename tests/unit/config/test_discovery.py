@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from tailerd.config.discovery import table_name, with_tables_found
 from tailerd.config.loading import load_config
 from tailerd.errors import ConfigError
 from tailerd.sinks.file_config import FileSinkConfig
-from tailerd.sources.delta.table_search import discover_tables
+from tailerd.sources.delta.table_search import TableSearch, discover_tables
 from tailerd.storage.locate import locate
 
 TEMPLATE = {"from": "snapshot", "sink": {"kind": "file", "path": "/out/{name}"}}
@@ -55,6 +56,40 @@ def test_two_folders_with_one_name_are_told_and_the_first_is_taken(tmp_path: Pat
     ((path, reason),) = discovery.rejected
     assert path == str(tmp_path / "orders")
     assert "both have the name 'orders'" in reason
+
+
+def test_a_folder_that_is_called_so_goes_before_one_whose_name_is_changed(tmp_path: Path) -> None:
+    pattern = lake(tmp_path, "x y", "x-y")
+    discovery = discover_tables(config_of(pattern))
+    assert discovery.config.tables["x-y"].path == str(tmp_path / "x-y")
+    assert [path for path, _ in discovery.rejected] == [str(tmp_path / "x y")]
+
+
+async def test_a_name_stays_with_the_folder_that_had_it_first(tmp_path: Path) -> None:
+    config, search = config_of(lake(tmp_path, "x y", "orders")), TableSearch()
+    await search.look(config)
+    # Both would come first: one is called so itself, the other sorts first.
+    lake(tmp_path, "x-y", "Orders")
+    discovery = await search.look(config, is_asked=True)
+    first = {name: Path(table.path).name for name, table in discovery.config.tables.items()}
+    assert first == {"x-y": "x y", "orders": "orders"}
+    assert {Path(path).name for path, _ in discovery.rejected} == {"x-y", "Orders"}
+    # One that is away keeps it too: the offset of that name is not another table's.
+    shutil.rmtree(tmp_path / "x y")
+    discovery = await search.look(config, is_asked=True)
+    assert list(discovery.config.tables) == ["orders"]
+    reasons = {Path(path).name: reason for path, reason in discovery.rejected}
+    assert f"{tmp_path}/x y had first" in reasons["x-y"]
+    lake(tmp_path, "x y")
+    discovery = await search.look(config, is_asked=True)
+    assert discovery.config.tables["x-y"].path == str(tmp_path / "x y")
+
+
+async def test_another_pattern_gives_names_anew(tmp_path: Path) -> None:
+    search = TableSearch()
+    await search.look(config_of(lake(tmp_path / "old", "orders")))
+    discovery = await search.look(config_of(lake(tmp_path / "new", "orders")))
+    assert discovery.config.tables["orders"].path == str(tmp_path / "new/orders")
 
 
 def test_a_pattern_and_a_table_may_be_urls_with_escapes(tmp_path: Path) -> None:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
+from tailerd.backoff import Backoff
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.config import Config, SinkConfig, TableConfig
 from tailerd.config.sections import read_sink
+from tailerd.errors import SinkError
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.sharing import former_sharing_key
 from tailerd.spark.engine import SparkEngine
@@ -21,10 +26,12 @@ from tailerd.spark.group.assignments import Assignments, former_kind, group_kind
 from tailerd.spark.group.delivered_batch import write_published
 from tailerd.spark.group.follower import GroupFollower
 from tailerd.spark.group.group_offset import Entry, GroupOffset
-from tailerd.spark.group.grouped_pipeline import Groups
+from tailerd.spark.group.grouped_pipeline import GroupedPipeline, Groups
 from tailerd.spark.group.holds import Hold, write_holds
+from tailerd.spark.group.left_groups import Awaited
 from tailerd.spark.group.members import GroupTable, Members
-from tailerd.telemetry import Telemetry
+from tailerd.spark.group.table_group import TableGroup
+from tailerd.telemetry import Telemetry, events
 from tests.tables.builder import TableBuilder
 
 PASSWORD = {
@@ -88,6 +95,31 @@ def test_groups_of_an_older_release_stay_whose_they_are(tmp_path: Path) -> None:
     assert place(assignments, "c", rotated) == old
     # Without passwords names of groups are as they were.
     assert group_kind(kafka()) == former_kind(kafka())
+
+
+def test_a_new_table_beside_thousands_is_placed_in_the_time_of_reading_and_writing(
+    tmp_path: Path,
+) -> None:
+    groups = [f"lines-{number:03}" for number in range(1, 101)]
+    fields = {"generation": 1, "begin": None, "kind": "lines"}
+    file = tmp_path / "_groups/assignments.json"
+    file.parent.mkdir()
+    tables = {f"t{n}-{group}": {"group": group, **fields} for group in groups for n in range(40)}
+    file.write_text(json.dumps(tables))
+    assignments, running = Assignments(tmp_path), dict.fromkeys(groups, 40)
+
+    def cpu_seconds(call: Callable[[str], object]) -> float:
+        seconds = []
+        for number in range(3):
+            before = time.process_time()
+            call(f"new-{number}")
+            seconds.append(time.process_time() - before)
+        return min(seconds)
+
+    placing = cpu_seconds(lambda name: assignments.assign(name, "lines", running, 40))
+    assert placing < 12 * cpu_seconds(assignments.find)
+    # Its group is the first that has room, of those of its kind.
+    assert assignments.assign("last", "lines", {**running, "lines-007": 1}, 40).group == "lines-007"
 
 
 @pytest.mark.parametrize(
@@ -181,6 +213,22 @@ def test_a_batch_that_is_repeated_has_no_rows_of_a_table_that_is_elsewhere_by_th
         asyncio.run(scenario())
 
 
+def left_behind(tmp_path: Path, names: str) -> Config:
+    """Return a configuration of tables that leave a group with a batch that is not finished."""
+    old, new = kafka(), kafka(compression_type="zstd")
+    tables: Any = {name: {"path": f"/{name}", "sink": new} for name in names}
+    fields: Any = {"state": str(tmp_path / "state"), "tables": tables}
+    assignments = Assignments(tmp_path / "state/spark")
+    for name in names:
+        place(assignments, name, old)
+    folder = assignments.folder(f"{group_kind(old)}-001")
+    one = GroupOffset().next(
+        {name: (at(2), Entry(offset=at(5), generation=1, moved=1)) for name in names}
+    )
+    log(folder, 0, one, is_done=False)
+    return Config(**fields)
+
+
 def test_tables_that_leave_a_group_together_ask_its_sink_once_and_wait_while_it_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,35 +239,106 @@ def test_tables_that_leave_a_group_together_ask_its_sink_once_and_wait_while_it_
         return 0
 
     monkeypatch.setattr("tailerd.spark.group.grouped_pipeline.delivered_by", answer)
-    old, new = kafka(), kafka(compression_type="zstd")
-    tables: Any = {name: {"path": f"/{name}", "sink": new} for name in "abcd"}
-    fields: Any = {"state": str(tmp_path / "state"), "tables": tables}
-    config = Config(**fields)
-    state = tmp_path / "state/spark"
-    for name in "abcd":
-        place(Assignments(state), name, old)
-    folder = Assignments(state).folder(f"{group_kind(old)}-001")
-    one = GroupOffset().next(
-        {name: (at(2), Entry(offset=at(5), generation=1, moved=1)) for name in "abcd"}
-    )
-    log(folder, 0, one, is_done=False)
+    config = left_behind(tmp_path, "abcd")
 
     async def scenario() -> None:
         groups = Groups(SparkEngine(config, Telemetry(), once=False), 9)
         for name in "ab":
             placed = await groups.place(name, config.tables[name])
-            assert placed is not None
+            assert not isinstance(placed, Awaited)
             assert placed[1].begin == at(5)
         assert asked == ["a"]
         # One that stays goes there: what the group has delivered is asked for anew behind that.
-        stays = config.tables["d"].model_copy(update={"sink": old})
+        stays = config.tables["d"].model_copy(update={"sink": kafka()})
         placed = await groups.place("d", stays)
-        assert placed is not None
+        assert not isinstance(placed, Awaited)
         placed[0]._task = asyncio.ensure_future(asyncio.sleep(60))
-        assert await groups.place("c", config.tables["c"]) is None
+        assert isinstance(await groups.place("c", config.tables["c"]), Awaited)
         placed[0]._task.cancel()
         await asyncio.wait([placed[0]._task])
-        assert await groups.place("c", config.tables["c"]) is not None
+        assert not isinstance(await groups.place("c", config.tables["c"]), Awaited)
         assert asked == ["a", "c"]
 
     asyncio.run(scenario())
+
+
+async def test_no_table_waits_while_another_asks_dead_brokers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    is_over, joined, all_told = threading.Event(), asyncio.Event(), asyncio.Event()
+
+    def answer(folder: Path, group: str, name: str, sink: SinkConfig) -> int:
+        asked.append(name)
+        assert is_over.wait(10)
+        raise SinkError("No broker answers.")
+
+    def join(group: TableGroup, runner: GroupedPipeline) -> None:
+        assert runner.table.name == "lines"
+        joined.set()
+
+    def hear(event: events.Event) -> None:
+        if isinstance(event, events.RetryScheduled):
+            told.append(event)
+            if len(told) == 4:
+                all_told.set()
+
+    monkeypatch.setattr("tailerd.spark.group.grouped_pipeline.delivered_by", answer)
+    monkeypatch.setattr("tailerd.spark.group.left_groups.Backoff", lambda: Backoff(first_seconds=9))
+    monkeypatch.setattr(TableGroup, "join", join)
+    config, told = left_behind(tmp_path, "abcde"), list[events.RetryScheduled]()
+    groups = Groups(SparkEngine(config, Telemetry([hear]), once=False), 9)
+    sink = read_sink("sink", {"kind": "file", "path": str(tmp_path / "out")})
+    tables = {name: config.tables[name] for name in "abcd"}
+    tables["lines"] = TableConfig.model_validate({"path": "/l", "sink": sink})
+    pipelines = [GroupedPipeline(groups, name, table) for name, table in tables.items()]
+    runs = [asyncio.create_task(pipeline.run()) for pipeline in pipelines]
+    try:
+        async with asyncio.timeout(5):
+            await joined.wait()
+            # Nor does one that stays start the group while it is asked.
+            stays = config.tables["e"].model_copy(update={"sink": kafka()})
+            placing = asyncio.create_task(groups.place("e", stays))
+            await asyncio.sleep(0.05)
+            assert not placing.done()
+            is_over.set()
+            assert not isinstance(await placing, Awaited)
+            await all_told.wait()
+        assert len(asked) == 1
+        assert [event.hint for event in told] == ["No broker answers."] * 4
+    finally:
+        is_over.set()
+        for pipeline in pipelines:
+            pipeline.stop()
+        await asyncio.gather(*runs)
+        await groups.close()
+
+
+async def test_a_table_that_waits_for_the_group_it_leaves_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard, has_said = list[events.RetryScheduled](), asyncio.Event()
+
+    def hear(event: events.Event) -> None:
+        if isinstance(event, events.RetryScheduled):
+            heard.append(event)
+            has_said.set()
+
+    monkeypatch.setattr("tailerd.spark.group.grouped_pipeline._LOOK_SECONDS", 0.001)
+    config = left_behind(tmp_path, "ab")
+    groups = Groups(SparkEngine(config, Telemetry([hear]), once=False), 9)
+    stays = config.tables["b"].model_copy(update={"sink": kafka()})
+    placed = await groups.place("b", stays)
+    assert not isinstance(placed, Awaited)
+    # It is tried again for ever: its brokers are gone.
+    placed[0]._task = asyncio.ensure_future(asyncio.sleep(60))
+    pipeline = GroupedPipeline(groups, "a", config.tables["a"])
+    run = asyncio.create_task(pipeline.run())
+    async with asyncio.timeout(5):
+        await has_said.wait()
+    pipeline.stop()
+    await run
+    await groups.close()
+    assert (heard[0].table, heard[0].error_code, heard[0].attempt) == ("a", "engine", 1)
+    for words in (f"the group {group_kind(kafka())}-001", "brokers", "offsets reset a"):
+        assert words in heard[0].hint
