@@ -145,9 +145,12 @@ def test_a_repeated_batch_replaces_its_own_files_whoever_is_still_there(
         await run_to_heads(spark, config)
         before = {name: lines(tmp_path, name) for name in tables}
         # As if the driver had died before Spark's note, in the middle of giving names.
-        state = tmp_path / "state/spark/_groups/lines-001/checkpoint"
-        (state / "commits/1").unlink()
-        (state / "commits/.1.crc").unlink()
+        group = tmp_path / "state/spark/_groups/lines-001"
+        (group / "checkpoint/commits/1").unlink()
+        (group / "checkpoint/commits/.1.crc").unlink()
+        published = json.loads((group / "published.json").read_text())
+        assert (published["batch_id"], len(published["end"])) == (1, 64)
+        (group / "published.json").write_text(json.dumps({**published, "batch_id": 0}))
         last = sorted((tmp_path / "out/t0").glob("*.jsonl"))[-1]
         last.write_bytes(b"half a li")
         (tmp_path / "out/t1/.tailerd-group-abc.tmp").write_bytes(b"{}")
