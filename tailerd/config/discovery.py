@@ -81,12 +81,13 @@ class _Candidate:
 
     section: str
     folder: str
+    place: str
     name: str
     is_called_so: bool
 
     def rank(self, owners: Mapping[str, str]) -> int:
         """Return how late it is named; `owners`: casefolded name -> place that had it before."""
-        if owners.get(self.name.casefold()) == _place(self.folder):
+        if owners.get(self.name.casefold()) == self.place:
             return 0
         return 1 if self.is_called_so else 2
 
@@ -95,7 +96,7 @@ class _Candidate:
         if not is_table_name(self.name):
             raise ConfigError("its name gives no table name.", hint="Name it in `tables`.")
         owner = owners.get(self.name.casefold())
-        if owner is not None and owner != _place(self.folder):
+        if owner is not None and owner != self.place:
             raise ConfigError(
                 f"it and {owner} both have the name {self.name!r}, which {owner} had first, so"
                 " their output or state would mix.",
@@ -108,12 +109,19 @@ def _candidates(config: Config, folders: Mapping[str, Sequence[str]]) -> Iterato
     taken = {_place(table.path) for table in config.tables.values()}
     for section, group in config.discover.items():
         for folder in folders.get(section, ()):
-            if _place(folder) in taken:
+            # It takes the file system to know it, and there may be thousands.
+            place = _place(folder)
+            if place in taken:
                 continue
-            taken.add(_place(folder))
+            taken.add(place)
             name = table_name(group.path, folder)
-            is_called_so = name == _own_name(group.path, folder)
-            yield _Candidate(section=section, folder=folder, name=name, is_called_so=is_called_so)
+            yield _Candidate(
+                section=section,
+                folder=folder,
+                place=place,
+                name=name,
+                is_called_so=name == _own_name(group.path, folder),
+            )
 
 
 def table_name(pattern: str, folder: str) -> str:
