@@ -172,7 +172,7 @@ def test_a_table_that_leaves_files_of_lines_begins_behind_the_batch_whose_lines_
         config = Config(state=str(tmp_path), tables={"a": TableConfig.model_validate(section)})
         groups = Groups(SparkEngine(config, Telemetry(), once=False), 9)
         placed = await groups.place("a", config.tables["a"])
-        assert placed is not None
+        assert not isinstance(placed, Awaited)
         return placed[1].begin
 
     assert asyncio.run(scenario()) == at(8 if is_published else 5)
