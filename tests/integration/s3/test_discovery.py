@@ -270,8 +270,11 @@ def test_the_daemon_waits_for_a_bucket_and_follows_what_comes_and_goes(
             proxy.forget()
             eventually(lambda: sorted(delivered_ids(tmp_path / "out/orders")) == expected)
             assert json.loads(page(config, "/status"))["troubles"] == []
-            upload(s3_moto, folder, bucket, "lake/new")
-            eventually(lambda: sorted(delivered_ids(tmp_path / "out/new")) == expected)
+            # Of one commit, so that it is there whole or not at all.
+            new = TableBuilder(tmp_path / "new")
+            new.append([{"id": number} for number in range(3)])
+            upload(s3_moto, new.folder, bucket, "lake/new")
+            eventually(lambda: sorted(delivered_ids(tmp_path / "out/new")) == [0, 1, 2])
             s3 = s3_moto.admin()
             for entry in s3.list_objects_v2(Bucket=bucket, Prefix="lake/orders/")["Contents"]:
                 s3.delete_object(Bucket=bucket, Key=entry["Key"])

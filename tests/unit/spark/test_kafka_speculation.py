@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from pyspark import SparkConf
 from pyspark.sql import DataFrame
 
 from tailerd.errors import ConfigError
@@ -23,8 +22,8 @@ def section(**fields: Any) -> KafkaSinkConfig:
 
 
 def micro_batch(speculation: str) -> DataFrame:
-    conf = SparkConf(loadDefaults=False, _jconf=None, _jvm=None)
-    conf._conf = {"spark.speculation": speculation}
+    # A real SparkConf asks the Java of another test where one runs.
+    conf = {"spark.speculation": speculation}
     context = SimpleNamespace(getConf=lambda: conf)
     return cast(DataFrame, SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=context)))
 
