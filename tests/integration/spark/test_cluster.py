@@ -68,6 +68,7 @@ def test_the_daemon_runs_on_a_cluster_and_brings_the_package_itself(
         json.dumps(
             {
                 "state": str(tmp_path / "state"),
+                "http": {"listen": "127.0.0.1:0"},
                 "spark": {"master": cluster.master, "conf": cluster.conf()},
                 "tables": {"orders": orders},
             }
