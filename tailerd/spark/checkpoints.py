@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tailerd.errors import OffsetError
+from tailerd.errors import OffsetError, StorageError
+from tailerd.storage.posix_files import sync_folder
+
+COMES_AGAIN = (
+    "and empty the sinks of its tables; then they come again from where they began with this query,"
+    " or from where their configuration says. Where more was in a sink, have the table begin anew"
+    " too: `tailerd offsets reset NAME --to snapshot`."
+)
+"""What follows the removal of a checkpoint that tables share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +100,39 @@ def batch_end(checkpoint: Path, batch_id: int) -> dict[str, object]:
     return fields
 
 
+def make_logged_durable(checkpoint: Path, batch_id: int) -> None:
+    """Have the end that Spark logged for a batch survive a power cut, which Spark leaves open.
+
+    What is delivered must not outlive it: planned anew, the batch would be another one. Blocking.
+
+    Raises:
+        StorageError: The folder cannot be written.
+    """
+    folder = checkpoint / "offsets"
+    try:
+        # Beside it lies what Hadoop checks it by.
+        for path in (folder / str(batch_id), folder / f".{batch_id}.crc"):
+            with suppress(FileNotFoundError):
+                _sync_file(path)
+        with suppress(FileNotFoundError):
+            sync_folder(folder)
+    except OSError as error:
+        raise StorageError(
+            f"Spark's checkpoint {folder} cannot be written: {error.strerror or error}.",
+            hint="Look at the permissions of the state folder and at the free space.",
+        ) from error
+
+
+def _sync_file(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _anew(checkpoint: Path) -> str:
-    return f"Begin anew: `rm -r {checkpoint}`, and empty the sinks of its tables."
+    return f"Begin anew: `rm -r {checkpoint}` {COMES_AGAIN}"
 
 
 def _newest(folder: Path) -> int | None:

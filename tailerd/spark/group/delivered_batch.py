@@ -17,7 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tailerd.errors import OffsetError
-from tailerd.spark.checkpoints import batch_end, query_of
+from tailerd.spark.checkpoints import (
+    COMES_AGAIN,
+    batch_end,
+    make_logged_durable,
+    query_of,
+)
 from tailerd.spark.group.durable import read_document, write_durably
 from tailerd.spark.group.groups_folder import CHECKPOINT_FOLDER
 from tailerd.spark.group.holds import read_holds
@@ -59,9 +64,9 @@ class DeliveredBatch:
             return True
         raise OffsetError(
             f"The sink has batches up to {self.batch_id} of the checkpoint {checkpoint}, which now"
-            f" gives another batch {batch_id}: the folder was put back from a copy, and rows would"
-            " be skipped.",
-            hint=f"Begin anew: `rm -r {checkpoint}`, and empty the sinks of its tables.",
+            f" gives another batch {batch_id}: the folder was put back from a copy, or lost its end"
+            " in a power cut, and rows would be skipped.",
+            hint=f"Begin anew: `rm -r {checkpoint}` {COMES_AGAIN}",
         )
 
     def fields(self) -> dict[str, object]:
@@ -144,8 +149,9 @@ def write_published(folder: Path, batch_id: int, end: str = "") -> None:
 def end_digest(folder: Path, batch_id: int) -> str:
     """Return what tells a batch from another one of its number; empty where it is not logged.
 
-    It is the end that Spark has logged and the tables that were held back from it: the same when
-    the batch is repeated, and when it is planned anew with the same rows.
+    It is the end that Spark has logged, which survives a power cut when this returns, and the
+    tables that were held back from it: the same when the batch is repeated, and when it is planned
+    anew with the same rows.
 
     Args:
         folder: Of the group; blocking.
@@ -153,11 +159,12 @@ def end_digest(folder: Path, batch_id: int) -> str:
 
     Raises:
         OffsetError: The checkpoint or the notes are damaged.
-        StorageError: The notes cannot be read.
+        StorageError: The notes cannot be read, or the checkpoint not be written.
     """
     checkpoint = folder / CHECKPOINT_FOLDER
     if not (checkpoint / "offsets" / str(batch_id)).exists():
         return ""
+    make_logged_durable(checkpoint, batch_id)
     end = batch_end(checkpoint, batch_id)
     held = sorted(n for n, hold in read_holds(folder).items() if hold.number == end.get("number"))
     return hashlib.sha256(json.dumps([end, held], sort_keys=True).encode()).hexdigest()

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.errors import OffsetError
+from tailerd.spark.checkpoints import COMES_AGAIN
 
 GroupFields = dict[str, object]
 
 _FORMAT = 1
-_ANEW = "Begin the group anew: remove its checkpoint, and empty the sinks of its tables."
+_ANEW = f"Begin the group anew: remove its checkpoint, {COMES_AGAIN}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

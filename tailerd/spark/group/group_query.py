@@ -12,6 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tailerd.sinks.file_config import FileSinkConfig
 from tailerd.sinks.kafka.config import KafkaSinkConfig
+from tailerd.spark.checkpoints import COMES_AGAIN
 from tailerd.spark.group.deliveries import RecordSink
 from tailerd.spark.group.group_offset import GroupOffset
 from tailerd.spark.group.groups_folder import CHECKPOINT_FOLDER
@@ -27,11 +28,6 @@ from tailerd.spark.kafka.writer_name import writer_name
 from tailerd.spark.query_checkpoint import check_checkpoint
 from tailerd.spark.query_errors import error_of
 from tailerd.telemetry import Telemetry
-
-_ANEW = (
-    "and empty the sinks of its tables; then they come again from where they began in the group, or"
-    " from where their configuration says."
-)
 
 Tables = Callable[[], Mapping[str, GroupTable]]
 """Says which tables a batch may have rows of."""
@@ -63,7 +59,7 @@ def start_group_query(
         sink.write(records, batch_id)
 
     checkpoint = folder / CHECKPOINT_FOLDER
-    check_checkpoint(checkpoint, GroupOffset.from_json, _ANEW, may_restore=False)
+    check_checkpoint(checkpoint, GroupOffset.from_json, COMES_AGAIN, may_restore=False)
     sink.recover()
     spark.dataSource.register(RecordsDataSource)
     try:

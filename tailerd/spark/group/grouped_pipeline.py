@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -53,6 +54,8 @@ class Groups:
         self._assignments = Assignments(self._state)
         self._groups: dict[str, TableGroup] = {}
         self._left = LeftGroups()
+        # Tables that have a place and wait until nobody asks their group.
+        self._coming: Counter[str] = Counter()
 
     async def place(self, name: str, table: TableConfig) -> tuple[TableGroup, GroupTable] | Awaited:
         """Return the group of a table, and the table as its group knows it.
@@ -79,14 +82,19 @@ class Groups:
                     # What was looked at before may be another by now.
                     continue
                 delivered = answer.batch_id
-            running = {group: len(found) for group, found in self._groups.items()}
+            running = Counter({group: len(found) for group, found in self._groups.items()})
+            running += self._coming
             found = self._assignments.assign(
                 name, kind, running, self._most, former=former, delivered=delivered
             )
             asking = self._left.asking(found.group)
             if asking is None:
                 return self._in_group(name, table, found)
-            await asyncio.wait([asking])
+            self._coming[found.group] += 1
+            try:
+                await asyncio.wait([asking])
+            finally:
+                self._coming[found.group] -= 1
 
     async def _answer(
         self, name: str, table: TableConfig, group: str, kind: str

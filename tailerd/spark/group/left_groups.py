@@ -69,7 +69,7 @@ class LeftGroups:
         return self._asking.get(group)
 
     async def ask(self, group: str, kind: str, call: Callable[[], int | None]) -> None:
-        """Ask a group, unless somebody does; then see `answer`.
+        """Ask a group, or wait for whoever does already; then see `answer`.
 
         Args:
             group: It does not run.
@@ -77,12 +77,15 @@ class LeftGroups:
             call: Asks; blocking.
 
         Raises:
-            TailerdError: Another than `SinkError`, which `answer` gives.
+            TailerdError: Another than `SinkError`, which `answer` gives; of one's own question.
         """
-        task = self._asking.get(group)
-        if task is None:
-            task = asyncio.create_task(self._ask(group, kind, call), name=f"asking {group}")
-            self._asking[group] = task
+        other = self._asking.get(group)
+        if other is not None:
+            # It may ask elsewhere, for another kind of sink: its error says nothing here.
+            await asyncio.wait([other])
+            return
+        task = asyncio.create_task(self._ask(group, kind, call), name=f"asking {group}")
+        self._asking[group] = task
         # Whoever is cancelled leaves it to the others, and to `aclose`.
         await asyncio.shield(task)
 

@@ -82,6 +82,8 @@ class LinesSink:
         self._folders = folders
         self._group = group
         self._may_repeat = True
+        # Where a folder really is: a look at each of them at every batch would be slow on NFS.
+        self._real: dict[str, str] = {}
 
     def recover(self) -> None:
         """Expect the next batch to be a repetition."""
@@ -115,7 +117,7 @@ class LinesSink:
         for answer in answers:
             for name, files in answer.files.items():
                 names.setdefault(name, []).extend(files)
-        for tables in _by_place(folders):
+        for tables in self._by_place(folders):
             if self._may_repeat or not names.keys().isdisjoint(tables):
                 _publish(tables, names, batch_id)
         write_published(self._group, batch_id, end)
@@ -123,13 +125,15 @@ class LinesSink:
         tallies = summed(answer.tables for answer in answers)
         return [tally.delivery(name) for name, tally in tallies.items()]
 
-
-def _by_place(folders: Folders) -> list[Folders]:
-    """Return the tables of each folder; one that was renamed has it twice until it has left."""
-    places: dict[str, dict[str, LinesFolder]] = {}
-    for name, folder in folders.items():
-        places.setdefault(os.path.realpath(folder.path), {})[name] = folder
-    return list(places.values())
+    def _by_place(self, folders: Folders) -> list[Folders]:
+        """Return the tables of each folder; one that was renamed has it twice until it has left."""
+        places: dict[str, dict[str, LinesFolder]] = {}
+        for name, folder in folders.items():
+            path = folder.path
+            if path not in self._real:
+                self._real[path] = os.path.realpath(path)
+            places.setdefault(self._real[path], {})[name] = folder
+        return list(places.values())
 
 
 def _publish(tables: Folders, files: Mapping[str, list[str]], batch_id: int) -> None:

@@ -205,6 +205,23 @@ def test_lines_of_the_batch_that_cannot_be_taken_back_are_an_error_of_their_tabl
     assert found[0] == "b"
 
 
+def test_the_end_of_a_batch_outlives_a_power_cut_as_its_lines_do(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink.log(0, GroupOffset())
+    synced, sync = [], os.fsync
+
+    def seen(descriptor: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", seen)
+    sink.write("a")
+    offsets = sink.group / "checkpoint/offsets"
+    assert synced[:2] == [offsets / "0", offsets]
+    assert any(path.parent == sink.folder / "a" for path in synced[2:])
+
+
 @pytest.mark.parametrize("names", ["ab", "ba"])
 def test_a_disk_that_is_full_when_a_file_is_closed_is_told_with_its_table(
     sink: Sink, monkeypatch: pytest.MonkeyPatch, names: str

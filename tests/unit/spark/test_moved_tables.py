@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
@@ -18,7 +18,7 @@ from tailerd.backoff import Backoff
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.config import Config, SinkConfig, TableConfig
 from tailerd.config.sections import read_sink
-from tailerd.errors import SinkError
+from tailerd.errors import ConfigError, SinkError
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.sharing import former_sharing_key
 from tailerd.spark.engine import SparkEngine
@@ -28,7 +28,7 @@ from tailerd.spark.group.follower import GroupFollower
 from tailerd.spark.group.group_offset import Entry, GroupOffset
 from tailerd.spark.group.grouped_pipeline import GroupedPipeline, Groups
 from tailerd.spark.group.holds import Hold, write_holds
-from tailerd.spark.group.left_groups import Awaited
+from tailerd.spark.group.left_groups import Awaited, Delivered, LeftGroups
 from tailerd.spark.group.members import GroupTable, Members
 from tailerd.spark.group.table_group import TableGroup
 from tailerd.telemetry import Telemetry, events
@@ -312,6 +312,62 @@ async def test_no_table_waits_while_another_asks_dead_brokers(
             pipeline.stop()
         await asyncio.gather(*runs)
         await groups.close()
+
+
+async def test_tables_that_wait_until_a_group_was_asked_count_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_over = threading.Event()
+
+    def answer(folder: Path, group: str, name: str, sink: SinkConfig) -> int:
+        assert is_over.wait(10)
+        return 0
+
+    monkeypatch.setattr("tailerd.spark.group.grouped_pipeline.delivered_by", answer)
+    config = left_behind(tmp_path, "ab")
+    groups = Groups(SparkEngine(config, Telemetry(), once=False), 4)
+    leaves = asyncio.create_task(groups.place("a", config.tables["a"]))
+    await asyncio.sleep(0.05)
+    stays = config.tables["b"].model_copy(update={"sink": kafka()})
+
+    async def enter(name: str) -> TableGroup:
+        placed = await groups.place(name, stays)
+        assert not isinstance(placed, Awaited)
+        # What joining does to how many it has.
+        placed[0]._runners[name] = cast("Any", None)
+        return placed[0]
+
+    try:
+        placing = [asyncio.create_task(enter(f"new{n}")) for n in range(9)]
+        await asyncio.sleep(0.05)
+        is_over.set()
+        async with asyncio.timeout(5):
+            found = {await each for each in placing}
+            await leaves
+    finally:
+        is_over.set()
+        await groups.close()
+    assert sorted(map(len, found)) == [1, 4, 4]
+
+
+async def test_what_is_wrong_with_the_brokers_asked_is_the_trouble_of_who_asked() -> None:
+    left, is_over = LeftGroups(), threading.Event()
+
+    def wrong() -> int:
+        assert is_over.wait(10)
+        raise ConfigError("No such topic there.")
+
+    first = asyncio.create_task(left.ask("g", "one", wrong))
+    await asyncio.sleep(0.01)
+    other = asyncio.create_task(left.ask("g", "two", lambda: 7))
+    await asyncio.sleep(0.01)
+    is_over.set()
+    with pytest.raises(ConfigError):
+        await first
+    await other
+    assert left.answer("g", "two") is None
+    await left.ask("g", "two", lambda: 7)
+    assert left.answer("g", "two") == Delivered(batch_id=7)
 
 
 async def test_a_table_that_waits_for_the_group_it_leaves_says_so(
