@@ -42,13 +42,14 @@ def with_tables_found(
     """Return a configuration with the tables its patterns found; those named in it come first.
 
     A folder that the configuration names as a table is that table, not another. Of folders with one
-    name the one that had it before has it, also while it is away: the offset of that name is its.
-    Else one that is called so itself goes before one whose name had to be changed.
+    name the one that had it before has it: the offset of that name is its. Else one that is called
+    so itself goes before one whose name had to be changed.
 
     Args:
         config: The configuration.
         folders: Name of each pattern's section -> folders of tables, in order.
-        named_before: Name of a table found before, casefolded -> its folder.
+        named_before: Name of a table found before, casefolded -> its folder; no other folder gets
+            that name, so those that are gone are left out.
     """
     if not config.discover:
         return Discovery(config=config, found={})

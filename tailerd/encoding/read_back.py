@@ -49,7 +49,13 @@ class _Number(float):
         self.text = text
 
 
+class _TextNeeded(Exception):  # noqa: N818 - it is no error
+    """A decimal came as a number of which only the double is there."""
+
+
 _ENCODER = msgspec.json.Encoder(order="sorted", enc_hook=float)
+_DOUBLES: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+_TEXTS: msgspec.json.Decoder[Any] = msgspec.json.Decoder(float_hook=_Number)
 
 
 @dataclass(slots=True)
@@ -69,12 +75,9 @@ class RowReader:
     widened: Set[str] = frozenset()
     foreign: set[str] = field(default_factory=set)
     _spell: Spelling = field(init=False)
-    _decoder: msgspec.json.Decoder[Any] = field(init=False)
+    _decoder: msgspec.json.Decoder[Any] = field(init=False, default=_DOUBLES)
 
     def __post_init__(self) -> None:
-        # Only decimals need the texts of numbers, which cost time.
-        has_decimals = any(_has_decimals(column.type) for column in self.schema)
-        self._decoder = msgspec.json.Decoder(float_hook=_Number if has_decimals else None)
         columns = {
             column.name: _spelling(column, column.name, self, column.name in self.widened)
             for column in self.schema
@@ -87,16 +90,13 @@ class RowReader:
         Raises:
             SinkError: A record is not of this format.
         """
-        changes_of = _debezium_changes if self.format == "debezium" else _json_changes
         rows: list[bytes] = []
         signs: list[int] = []
         versions: list[int] = []
         for value in values:
             try:
-                for sign, row, version in changes_of(self._decoder.decode(value)):
-                    if not isinstance(row, dict):
-                        raise TypeError("a row is no object")
-                    rows.append(_ENCODER.encode(self._spell(row)))
+                for sign, row, version in self._changes(value):
+                    rows.append(row)
                     signs.append(sign)
                     versions.append(version)
             except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
@@ -106,6 +106,24 @@ class RowReader:
                     hint="Verify a place that only this pipeline writes to.",
                 ) from error
         return rows, signs, versions
+
+    def _changes(self, value: bytes) -> list[tuple[int, bytes, int]]:
+        try:
+            return self._spelled(value)
+        except _TextNeeded:
+            # Texts cost time, so only from the first decimal on that is written as a number. A sink
+            # that writes them as texts now may have written numbers before.
+            self._decoder = _TEXTS
+            return self._spelled(value)
+
+    def _spelled(self, value: bytes) -> list[tuple[int, bytes, int]]:
+        changes_of = _debezium_changes if self.format == "debezium" else _json_changes
+        changes: list[tuple[int, bytes, int]] = []
+        for sign, row, version in changes_of(self._decoder.decode(value)):
+            if not isinstance(row, dict):
+                raise TypeError("a row is no object")
+            changes.append((sign, _ENCODER.encode(self._spell(row)), version))
+        return changes
 
 
 def _json_changes(record: dict[str, Any]) -> Iterator[Change]:
@@ -153,12 +171,6 @@ def _spelling(column: pa.Field, path: str, reader: RowReader, is_widened: bool) 
     return _as_it_is
 
 
-def _has_decimals(kind: pa.DataType) -> bool:
-    return pa.types.is_decimal(kind) or any(
-        _has_decimals(kind.field(place).type) for place in range(kind.num_fields)
-    )
-
-
 def _as_it_is(value: Any) -> Any:
     return value
 
@@ -204,6 +216,8 @@ def _plain_key(spelling: Spelling, kind: pa.DataType, value: str) -> str:
 
 
 def _plain_decimal(value: Any) -> Any:
+    if type(value) is float:
+        raise _TextNeeded
     try:
         number = Decimal(value.text if isinstance(value, _Number) else value)
     except (InvalidOperation, TypeError, ValueError):
@@ -217,7 +231,10 @@ def _plain_decimal(value: Any) -> Any:
 
 
 def _plain_number(value: Any) -> Any:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    if not isinstance(value, float):
+        return value
+    # A plain float: of another one the encoder has to ask what it is.
+    return int(value) if value.is_integer() else float(value)
 
 
 def _plain_float(value: Any) -> Any:

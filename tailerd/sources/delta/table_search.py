@@ -37,7 +37,7 @@ class _Group:
         due: When to look again, as the clock counts.
         looks: Looks that succeeded; a group that has none knows nothing.
         failures: Looks that failed since.
-        named: Name of a table it ever found, casefolded -> its folder.
+        named: Name of a table it found, casefolded -> its folder, which is still among `folders`.
     """
 
     config: DiscoverConfig
@@ -62,7 +62,9 @@ def discover_tables(config: Config) -> Discovery:
 class TableSearch:
     """Keeps what the patterns found, and each name for the folder that had it first.
 
-    A look that fails leaves what the look before found.
+    A name is free again once a look did not find its folder: a table may be moved, and the table's
+    id in a saved offset keeps that from another. A look that fails leaves what the look before
+    found, and the names.
     """
 
     def __init__(self, *, telemetry: Telemetry | None = None, clock: Clock | None = None) -> None:
@@ -143,6 +145,8 @@ class TableSearch:
             if group.failures:
                 self._telemetry.emit(events.DiscoveryResumed(pattern=name, path=group.config.path))
             group.folders, group.failures = folders, 0
+            there = set(folders)
+            group.named = {name: at for name, at in group.named.items() if at in there}
             group.looks += 1
         group.due = self._clock.monotonic() + wait
 

@@ -166,6 +166,24 @@ async def test_a_look_that_fails_leaves_what_is_there_and_comes_again_soon(
     assert isinstance(searched.told[-1], events.DiscoveryResumed)
 
 
+async def test_a_name_is_free_once_a_look_that_succeeded_did_not_find_its_folder(
+    s3_moto: S3Server, proxy: FaultProxy, bucket: str, tmp_path: Path
+) -> None:
+    lake(s3_moto, bucket, "orders")
+    searched, config = Searched(), config_of(f"{tmp_path}/*", f"s3://{bucket}/*")
+    assert await searched.names(config) == ["orders"]
+    (tmp_path / "orders" / "_delta_log").mkdir(parents=True)
+    s3_moto.admin().delete_object(Bucket=bucket, Key=f"orders/_delta_log/{0:020}.json")
+    proxy.fail_every(1, Fault.DENY)
+    failed = await searched.search.look(config, is_asked=True)
+    assert failed.config.tables["orders"].path == f"s3://{bucket}/orders"
+    assert [path for path, _ in failed.rejected] == [f"{tmp_path}/orders"]
+    proxy.forget()
+    complete = await searched.search.look(config, is_asked=True)
+    assert complete.config.tables["orders"].path == f"{tmp_path}/orders"
+    assert not complete.rejected
+
+
 @pytest.mark.parametrize("fault", [Fault.RESET, Fault.SLOW_DOWN, Fault.TRUNCATE])
 async def test_every_request_of_a_look_may_fail_once(
     s3_moto: S3Server, proxy: FaultProxy, bucket: str, fault: Fault

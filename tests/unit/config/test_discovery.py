@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -74,15 +73,24 @@ async def test_a_name_stays_with_the_folder_that_had_it_first(tmp_path: Path) ->
     first = {name: Path(table.path).name for name, table in discovery.config.tables.items()}
     assert first == {"x-y": "x y", "orders": "orders"}
     assert {Path(path).name for path, _ in discovery.rejected} == {"x-y", "Orders"}
-    # One that is away keeps it too: the offset of that name is not another table's.
-    shutil.rmtree(tmp_path / "x y")
+
+
+async def test_a_name_is_free_again_once_its_folder_was_not_found(tmp_path: Path) -> None:
+    (tmp_path / "live").mkdir()
+    lake(tmp_path / "staging", "orders")
+    config, search = config_of(f"{tmp_path}/*/*"), TableSearch()
+    await search.look(config)
+    (tmp_path / "staging/orders").rename(tmp_path / "live/orders")
     discovery = await search.look(config, is_asked=True)
-    assert list(discovery.config.tables) == ["orders"]
-    reasons = {Path(path).name: reason for path, reason in discovery.rejected}
-    assert f"{tmp_path}/x y had first" in reasons["x-y"]
-    lake(tmp_path, "x y")
+    assert discovery.config.tables["orders"].path == str(tmp_path / "live/orders")
+    # It has the name now, though the other one is back, and called so too.
+    lake(tmp_path / "a", "orders")
+    lake(tmp_path / "staging", "orders")
     discovery = await search.look(config, is_asked=True)
-    assert discovery.config.tables["x-y"].path == str(tmp_path / "x y")
+    assert discovery.config.tables["orders"].path == str(tmp_path / "live/orders")
+    assert [path for path, _ in discovery.rejected] == [
+        f"{tmp_path}/{folder}/orders" for folder in ("a", "staging")
+    ]
 
 
 async def test_another_pattern_gives_names_anew(tmp_path: Path) -> None:

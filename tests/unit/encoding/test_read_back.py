@@ -173,13 +173,34 @@ def test_decimals_are_compared_to_their_last_digit_as_texts_and_as_numbers(
     assert (rows[0] == rows[1]) is same
 
 
-def test_other_numbers_beside_a_decimal_are_compared_as_doubles() -> None:
+@pytest.mark.parametrize("price", [b'"1.50"', b"1.50"])
+def test_other_numbers_beside_a_decimal_are_compared_as_doubles(price: bytes) -> None:
     values = [
-        b'{"weight":%s,"any":[%s],"_change_type":"insert","_commit_version":1}' % (text, text)
+        b'{"price":%s,"weight":%s,"any":[%s],"was_float":{"x":%s},"_change_type":"insert",'
+        b'"_commit_version":1}' % (price, text, text, text)
         for text in (b"0.5", b"5e-1", b"0.50000000000000000000001")
     ]
-    rows, _, _ = RowReader(SCHEMA, "json").read(values)
-    assert rows == [b'{"any":[0.5],"weight":0.5}'] * 3
+    rows, _, _ = RowReader(SCHEMA, "json", WIDENED).read(values)
+    assert rows == [b'{"any":[0.5],"price":"1.5","was_float":{"x":0.5},"weight":0.5}'] * 3
+
+
+@pytest.mark.parametrize("form", ["json", "debezium"])
+def test_a_sink_may_have_changed_how_it_writes_decimals(form: str) -> None:
+    kind = pa.struct([pa.field("x", pa.decimal128(38, 10))])
+    schema = pa.schema([pa.field("c", kind), pa.field("weight", pa.float64())])
+    digits = "1234567890123456789012345678.0000000001"
+    row = '{"c":{"x":%s},"weight":0.25}'
+    record = '{"c":{"x":%s},"weight":0.25,"_change_type":"insert","_commit_version":1}'
+    envelope = f'{{"before":{row},"after":{row},"source":{{"commit_version":1}}}}'
+    texts = {
+        "json": [record % each for each in (f'"{digits}"', digits, f'"{digits}"')],
+        # The second image is the first that needs the text: both are read once.
+        "debezium": [envelope % (f'"{digits}"', digits), envelope % (digits, f'"{digits}"')],
+    }
+    reader = RowReader(schema, form)
+    rows, signs, _ = reader.read([text.encode() for text in texts[form]])
+    assert rows == [(row % f'"{digits}"').encode()] * len(rows)
+    assert signs == ([1, 1, 1] if form == "json" else [-1, 1, -1, 1])
 
 
 @pytest.mark.parametrize(
