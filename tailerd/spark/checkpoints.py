@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from tailerd.errors import OffsetError, StorageError
-from tailerd.storage.posix_files import sync_folder
+from tailerd.storage.posix_files import sync_file, sync_folder
 
 COMES_AGAIN = (
     "and empty the sinks of its tables; then they come again from where they began with this query,"
@@ -113,7 +112,7 @@ def make_logged_durable(checkpoint: Path, batch_id: int) -> None:
         # Beside it lies what Hadoop checks it by.
         for path in (folder / str(batch_id), folder / f".{batch_id}.crc"):
             with suppress(FileNotFoundError):
-                _sync_file(path)
+                sync_file(path)
         with suppress(FileNotFoundError):
             sync_folder(folder)
     except OSError as error:
@@ -121,14 +120,6 @@ def make_logged_durable(checkpoint: Path, batch_id: int) -> None:
             f"Spark's checkpoint {folder} cannot be written: {error.strerror or error}.",
             hint="Look at the permissions of the state folder and at the free space.",
         ) from error
-
-
-def _sync_file(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _anew(checkpoint: Path) -> str:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -32,6 +31,7 @@ from tailerd.delta.protocol.file_key import KeyArray
 from tailerd.delta.protocol.live_file import LiveFile
 from tailerd.errors import AccessDeniedError, OffsetError, StorageError
 from tailerd.sources.delta.snapshot_files import SnapshotFiles
+from tailerd.storage.posix_files import sync_file, sync_folder
 
 FORMAT = 1
 BUCKET_FILES = 4096
@@ -254,11 +254,11 @@ class _Writer:
         (self._folder / _KEYS).write_bytes(self._keys.astype("<u8").tobytes())
         (self._folder / _SIZES).write_bytes(self._sizes.astype("<i8").tobytes())
         for path in self._folder.iterdir():
-            _sync(path)
+            sync_file(path)
         manifest_path = self._folder / MANIFEST
         manifest_path.write_text(json.dumps(asdict(manifest)), encoding="utf-8")
-        _sync(manifest_path)
-        _sync(self._folder)
+        sync_file(manifest_path)
+        sync_folder(self._folder)
 
     def _publish(self, version: int) -> None:
         place = self._folder.parent
@@ -266,7 +266,7 @@ class _Writer:
             if old != self._folder:
                 shutil.rmtree(old)
         self._folder.rename(place / str(version))
-        _sync(place)
+        sync_folder(place)
 
     def _flush(self) -> None:
         for bucket, files in self._buffers.items():
@@ -303,14 +303,6 @@ def _chunks(content: bytes) -> Iterator[memoryview]:
         length = int.from_bytes(view[at : at + 8], "big")
         yield view[at + 8 : at + 8 + length]
         at += 8 + length
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _damaged(folder: Path, error: Exception) -> OffsetError:
