@@ -9,14 +9,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from tailerd.storage.base import ObjectStore
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "tailerd"
 MODULES = sorted(PACKAGE.rglob("*.py"))
-MAX_MODULE_LINES = 400
+MANY_MODULE_LINES = 600
+"""Above this a module is named in a warning: it may hold two ideas."""
+
+MAX_MODULE_LINES = 900
 MAX_FUNCTION_LINES = 40
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 
@@ -43,20 +44,27 @@ def test_imports_go_in_the_directions_the_house_allows() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_module_is_short_documented_and_well_named(path: Path) -> None:
+def test_modules_are_of_one_idea_documented_and_well_named() -> None:
+    assert [fault for path in MODULES for fault in faults(path)] == []
+    long = [str(path) for path in MODULES if path.read_text().count("\n") > MANY_MODULE_LINES]
+    if long:
+        # Not an error, which would have modules divided by length instead of by idea.
+        print(f"above {MANY_MODULE_LINES} lines: {', '.join(long)}")
+
+
+def faults(path: Path) -> Iterator[str]:
+    """Yield what is wrong with the shape of a module."""
     text = path.read_text()
-    assert text.count("\n") <= MAX_MODULE_LINES
-    assert path.stem not in FORBIDDEN_NAMES
-    assert path.parent.name not in FORBIDDEN_NAMES
+    if text.count("\n") > MAX_MODULE_LINES:
+        yield f"{path}: more than {MAX_MODULE_LINES} lines"
+    if {path.stem, path.parent.name} & FORBIDDEN_NAMES:
+        yield f"{path}: a name that says nothing"
     tree = ast.parse(text)
-    assert ast.get_docstring(tree), "a module says what it is"
-    long = [
-        f"{node.name}: {lines} lines"
-        for node, lines in functions(tree)
-        if lines > MAX_FUNCTION_LINES
-    ]
-    assert not long
+    if not ast.get_docstring(tree):
+        yield f"{path}: no docstring that says what it is"
+    for node, lines in functions(tree):
+        if lines > MAX_FUNCTION_LINES:
+            yield f"{path}: {node.name} has {lines} lines"
 
 
 def functions(tree: ast.Module) -> Iterator[tuple[ast.FunctionDef | ast.AsyncFunctionDef, int]]:
