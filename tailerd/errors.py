@@ -98,6 +98,12 @@ class TornCommitError(CorruptLogError):
     retryable = True
 
 
+class InvalidPropertyError(TableError):
+    """A table property that decides what is deleted cannot be understood."""
+
+    code = "invalid_property"
+
+
 class MissingVersionError(TableError):
     """A version that is needed is no longer, or not yet, in the log."""
 

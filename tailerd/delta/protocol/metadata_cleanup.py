@@ -13,7 +13,7 @@ from tailerd.delta.protocol.log_path import CHECKPOINT_KINDS, LogFile, LogFileKi
 from tailerd.delta.protocol.log_segment import LogListing
 from tailerd.delta.protocol.snapshot import TableState
 from tailerd.delta.protocol.writer_features import CHECKPOINT_PROTECTION
-from tailerd.errors import ConfigError
+from tailerd.errors import ConfigError, InvalidPropertyError
 
 DAY_MS = 86_400_000
 
@@ -48,10 +48,18 @@ def cutoff_ms(state: TableState, now_ms: int, older_than_seconds: float | None =
         older_than_seconds: Keep longer than the table says.
 
     Raises:
+        InvalidPropertyError: What the table says is no interval.
         ConfigError: That is not as long as the table says.
     """
     configuration = state.metadata.configuration
     seconds = properties.duration_seconds(configuration, properties.LOG_RETENTION)
+    if seconds is None:
+        raise InvalidPropertyError(
+            f"The table has {properties.LOG_RETENTION} ="
+            f" {configuration[properties.LOG_RETENTION]!r}, which Delta cannot read as an interval,"
+            " so it is not known what may be deleted, and nothing is.",
+            hint="Set it in weeks, days or smaller units, for example to 'interval 365 days'.",
+        )
     if older_than_seconds is not None and older_than_seconds < seconds:
         raise ConfigError(
             f"Cleanup of what is older than {older_than_seconds / 86_400:g} days would delete what"
