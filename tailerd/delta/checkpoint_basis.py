@@ -13,7 +13,6 @@ from tailerd.delta.protocol.snapshot import Snapshot, TableState
 from tailerd.delta.protocol.writer_features import check_maintainable, supports_v2_checkpoints
 from tailerd.errors import LogChangedError, UnsupportedFeatureError
 
-
 KEEPS_ALL = -(2**63)
 """Before every time that a remove can say, and before that of one which says none."""
 

@@ -6,7 +6,7 @@ Nothing goes before the checkpoint that stands for it was opened and found whole
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from tailerd.clock import Clock, SystemClock
@@ -19,6 +19,7 @@ from tailerd.delta.protocol.log_path import SIDECAR_FOLDER, LogFile, LogFileKind
 from tailerd.delta.protocol.log_segment import LogListing, LogSegment
 from tailerd.delta.protocol.metadata_cleanup import (
     DAY_MS,
+    LOG_CHANGED,
     CleanupPlan,
     cutoff_commit,
     cutoff_ms,
@@ -54,7 +55,8 @@ class CleanupResult:
     reason: str
 
 
-LOG_CHANGED = "The log changed since it was looked at."
+async def _nothing_against() -> str:
+    return ""
 
 
 def _result(
@@ -92,6 +94,7 @@ class LogCleanup:
         *,
         wanted_by: str = "a pipeline",
         older_than_seconds: float | None = None,
+        checked: CleanupPlan | None = None,
     ) -> CleanupPlan:
         """Decide what to delete.
 
@@ -100,6 +103,7 @@ class LogCleanup:
             needed_from: The oldest version somebody still wants to rebuild; None for nobody.
             wanted_by: Who that is, for people.
             older_than_seconds: Keep longer than the table says.
+            checked: An earlier plan; the checkpoint it keeps is not read again.
 
         Raises:
             ConfigError: That is not as long as the table says.
@@ -108,12 +112,14 @@ class LogCleanup:
             StorageError: The log cannot be read.
         """
         check_maintainable(state)
+        # Before the listing: were the machine to sleep in between, it would make old what is young.
+        cutoff = cutoff_ms(state, self._clock.now_ms(), older_than_seconds)
         files = await self._list()
         listing = LogListing.of(files)
-        cutoff = cutoff_ms(state, self._clock.now_ms(), older_than_seconds)
         newest = await self._newest_expired(state, listing, cutoff)
         plan = plan_cleanup(state, listing, files, newest, needed_from, wanted_by)
-        if plan.oldest_version is not None:
+        is_known = checked is not None and checked.stays == plan.stays
+        if plan.oldest_version is not None and not is_known:
             await self._check_whole(listing, plan.oldest_version)
         return plan
 
@@ -169,11 +175,16 @@ class LogCleanup:
             for _ in rows.rows(("add", "remove"), ROWS_AT_ONCE):
                 pass
 
-    async def apply(self, plan: CleanupPlan) -> CleanupResult:
+    async def apply(
+        self, plan: CleanupPlan, objection: Callable[[], Awaitable[str]] = _nothing_against
+    ) -> CleanupResult:
         """Delete what was planned and is still the same, then sidecars and leftovers.
 
         It stops where the checkpoint that stays is not the planned one any more: another table may
         be here by now.
+
+        Args:
+            objection: Asked before each batch: why no more may be deleted, empty to go on.
 
         Raises:
             StorageError: A file cannot be deleted; what is to be kept is whole nevertheless.
@@ -187,12 +198,16 @@ class LogCleanup:
             for first in range(0, len(files), BATCH_FILES):
                 if plan.stays is not None:
                     await check_unchanged(self._reader, plan.stays)
+                if reason := await objection():
+                    return _result(deleted, reason=reason)
                 batch = files[first : first + BATCH_FILES]
                 await self._delete(batch)
                 deleted += batch
         except LogChangedError:
             return _result(deleted, reason=LOG_CHANGED)
         sidecars = await self.unnamed_sidecars()
+        if sidecars and (reason := await objection()):
+            return _result(deleted, reason=reason)
         await self._delete(sidecars)
         leftovers = await self.sweep()
         return _result(
@@ -232,7 +247,9 @@ class LogCleanup:
 
     async def unnamed_sidecars(self) -> tuple[LogFile, ...]:
         """Return sidecars to delete; none while a checkpoint cannot be read: it may name any."""
-        # Listed before the checkpoints: one that appears in between cannot be missed.
+        # The clock is read first, and sidecars are listed before the checkpoints: one that is
+        # named in between, while this machine sleeps, is young and cannot be missed.
+        now_ms = self._clock.now_ms()
         folder = f"{self._reader.path}/{SIDECAR_FOLDER}"
         found = [
             LogFile(
@@ -258,7 +275,7 @@ class LogCleanup:
                         named.update(sidecar.name for sidecar in sidecars)
                 except (CorruptLogError, FileMissingError):
                     return ()
-        return expired_sidecars(found, frozenset(named), self._clock.now_ms())
+        return expired_sidecars(found, frozenset(named), now_ms)
 
     def _opened(self, file: LogFile) -> CheckpointFile:
         return CheckpointFile(self._reader.store.open_input(self._reader.path_of(file)), file.name)

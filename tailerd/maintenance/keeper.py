@@ -27,7 +27,8 @@ class MaintenanceKeeper:
 
     Args:
         open_reader: Makes the reader of a place's log.
-        ask_needs: Asks what pipelines want of a log folder, before each cleanup.
+        ask_needs: Asks what pipelines want of a log folder and its table's id, before each
+            cleanup.
         on_turn: Hears of each table that was seen through.
         is_once: Look at each table once, do what is due, and end.
 
@@ -39,7 +40,7 @@ class MaintenanceKeeper:
         self,
         open_reader: Callable[[str], LogReader],
         *,
-        ask_needs: Callable[[str], Awaitable[Needs]],
+        ask_needs: Callable[[str, str], Awaitable[Needs]],
         telemetry: Telemetry,
         clock: Clock,
         on_turn: Callable[[str], None] = lambda _: None,
@@ -180,7 +181,7 @@ class MaintenanceKeeper:
                 self._open_reader(kept.place),
                 telemetry=self._telemetry,
                 clock=self._clock,
-                needs=lambda: self._ask_needs(kept.folder),
+                needs=lambda table_id: self._ask_needs(kept.folder, table_id),
                 is_wanted=lambda: not self._halt.is_set() and self._wanted.get(name) == kept,
             )
         return known

@@ -132,12 +132,12 @@ class _Program:
         if self._task is not None:
             self._task.cancel()
 
-    async def _ask_needs(self, folder: str) -> Needs:
+    async def _ask_needs(self, folder: str, table_id: str) -> Needs:
         number = next(self._numbers)
         future: asyncio.Future[Needs] = asyncio.get_running_loop().create_future()
         self._asked[number] = future
         try:
-            self._line.say(messages.Ask(number=number, folder=folder))
+            self._line.say(messages.Ask(number=number, folder=folder, table_id=table_id))
             return await future
         finally:
             self._asked.pop(number, None)

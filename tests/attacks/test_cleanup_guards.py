@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import json
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
 
+from tailerd.assembly import open_state, reset_offset
+from tailerd.changefeed.offset import Offset, Version
+from tailerd.cli.maintain import maintenance_of, needs_of_pipelines
+from tailerd.clock import SystemClock
+from tailerd.config import Config
+from tailerd.delta import log_cleanup
 from tailerd.delta.log_reader import LogReader
 from tailerd.delta.log_writer import LogWriter
 from tailerd.delta.protocol.table_properties import parse_interval
-from tailerd.maintenance.jobs import TableMaintenance
+from tailerd.errors import UnsupportedFeatureError
+from tailerd.maintenance.jobs import Survey, TableMaintenance
+from tailerd.maintenance.keeper_process import KeeperProcess
+from tailerd.maintenance.needs import Needs
 from tailerd.maintenance.plan import CleanupPolicy, Policies
+from tailerd.maintenance.policies.base import Decision
 from tailerd.maintenance.policies.checkpoint import CheckpointPolicy
+from tailerd.storage.folder_identity import FolderIdentity
 from tailerd.storage.local import LocalStore
+from tailerd.telemetry import Telemetry, events
+from tailerd.watchers.hints import HintBoard
 from tests.doubles.sim_clock import SimClock
 from tests.maintenance.test_cleanup import DAY, FIRST, commits_of, daily
 from tests.tables.builder import TableBuilder
@@ -36,6 +50,194 @@ def maintenance(folder: Path, policies: Policies = CLEANING) -> TableMaintenance
     return TableMaintenance(
         LogReader(LocalStore(), str(folder)), policies, clock=SimClock(TODAY, is_automatic=True)
     )
+
+
+async def planned(work: TableMaintenance) -> tuple[Survey, Decision]:
+    """Survey a log, and return what it says of cleanup."""
+    survey = await work.survey()
+    return survey, next(each for each in survey.decisions if each.job == "cleanup")
+
+
+# ---------------------------------------------------------------- commits after the plan
+
+
+def forbid(table: TableBuilder) -> None:
+    table.change_metadata(properties={"delta.enableExpiredLogCleanup": "false"}, mtime_ms=TODAY)
+
+
+def keep_longer(table: TableBuilder) -> None:
+    table.change_metadata(
+        properties={"delta.logRetentionDuration": "interval 39 days"}, mtime_ms=TODAY
+    )
+
+
+def protect(table: TableBuilder) -> None:
+    table.commit(
+        table.protocol(minWriterVersion=7, writerFeatures=["v2Checkpoint", "checkpointProtection"]),
+        table.metadata(
+            configuration={"delta.requireCheckpointProtectionBeforeVersion": str(table.version)}
+        ),
+        mtime_ms=TODAY,
+    )
+
+
+def upgrade(table: TableBuilder) -> None:
+    features = ["v2Checkpoint", "featureOfTomorrow"]
+    table.commit(table.protocol(minWriterVersion=7, writerFeatures=features), mtime_ms=TODAY)
+
+
+CHANGES = [forbid, keep_longer, protect, upgrade]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_a_commit_after_the_plan_that_keeps_more_is_obeyed(
+    tmp_path: Path, change: Callable[[TableBuilder], None]
+) -> None:
+    table = daily(tmp_path)
+    table.checkpoint(7)
+    work = maintenance(tmp_path)
+    survey, cleanup = await planned(work)
+    assert cleanup.is_due
+    change(table)
+    with suppress(UnsupportedFeatureError):
+        result = await work.apply(survey, cleanup)
+        assert (result.outcome, result.files) == ("nothing_to_say", 0)
+    assert commits_of(table)[0] == 0
+
+
+async def test_what_expired_after_the_plan_stays_until_it_is_planned(tmp_path: Path) -> None:
+    table = daily(tmp_path)
+    for version in (3, 7):
+        table.checkpoint(version)
+    work = maintenance(tmp_path)
+    survey, cleanup = await planned(work)
+    assert cleanup.end_version == 7
+    table.checkpoint(9)
+    assert (await work.apply(survey, cleanup)).version == 7
+    assert commits_of(table)[0] == 7
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_a_commit_in_the_middle_of_a_cleanup_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[TableBuilder], None]
+) -> None:
+    table = daily(tmp_path)
+    table.checkpoint(7)
+    monkeypatch.setattr(log_cleanup, "BATCH_FILES", 2)
+
+    class Store(LocalStore):
+        """The log changes when its first file is deleted."""
+
+        deleted = 0
+
+        async def delete(self, path: str) -> None:
+            self.deleted += 1
+            if self.deleted == 1:
+                change(table)
+            await super().delete(path)
+
+    store = Store()
+    work = TableMaintenance(
+        LogReader(store, str(tmp_path)), CLEANING, clock=SimClock(TODAY, is_automatic=True)
+    )
+    survey, cleanup = await planned(work)
+    with suppress(UnsupportedFeatureError):
+        await work.apply(survey, cleanup)
+    assert store.deleted == 2
+    assert commits_of(table)[0] == 2
+
+
+# ---------------------------------------------------------------- other names of one table
+
+
+def pipelines(**folders: Path) -> KeeperProcess:
+    """Return the daemon's side of maintenance, which knows these pipelines' logs."""
+    keeper = KeeperProcess(hints=HintBoard(), telemetry=Telemetry(), clock=SystemClock())
+    keeper.set_tables({}, {name: str(folder / "_delta_log") for name, folder in folders.items()})
+    return keeper
+
+
+def tell(keeper: KeeperProcess, name: str, version: int, table_id: str) -> None:
+    offset = Offset(table_id=table_id, version=Version(version)).to_json()
+    keeper.handle(
+        events.OffsetSaved(
+            table=name, engine="arrow", version=version, offset=offset, duration_seconds=0.0
+        )
+    )
+
+
+def test_a_pipeline_that_reads_through_a_link_keeps_what_it_needs(tmp_path: Path) -> None:
+    table = daily(tmp_path / "orders")
+    (tmp_path / "shop").symlink_to("orders")
+    (tmp_path / "view").mkdir()
+    (tmp_path / "view" / "_delta_log").symlink_to(table.log)
+    keeper = pipelines(shop=tmp_path / "shop", view=tmp_path / "view")
+    log = str(table.log)
+    assert keeper._needs(log, table.table_id).obstacle
+    tell(keeper, "shop", 12, table.table_id)
+    assert "view" in keeper._needs(log, table.table_id).obstacle
+    tell(keeper, "view", 5, table.table_id)
+    assert keeper._needs(log, table.table_id) == Needs(from_version=4)
+
+
+def test_a_bind_mount_is_the_folder_that_it_shows() -> None:
+    # Making one takes privileges: device and inode are all that is seen of it.
+    orders = FolderIdentity(path="/lake/orders", place=(8, 17))
+    assert orders.is_same(FolderIdentity(path="/mnt/orders", place=(8, 17)))
+    assert orders.is_same(FolderIdentity(path="/mnt/orders", place=(9, 17))) is None
+    bucket = FolderIdentity.of("lake/orders")
+    assert bucket.is_same(FolderIdentity.of("lake/orders2")) is False
+
+
+def test_folders_that_cannot_be_compared_are_told_apart_by_the_tables_id(tmp_path: Path) -> None:
+    table = daily(tmp_path / "orders", days=3)
+    away = tmp_path / "not-mounted" / "orders"
+    keeper = pipelines(orders=table.folder, shop=away)
+    log = str(table.log)
+    tell(keeper, "orders", 30, table.table_id)
+    found = keeper._needs(log, table.table_id)
+    assert "shop" in found.obstacle
+    assert str(away) in found.obstacle
+    tell(keeper, "shop", 5, table.table_id)
+    assert keeper._needs(log, table.table_id) == Needs(from_version=4)
+    tell(keeper, "shop", 5, "another")
+    assert keeper._needs(log, table.table_id) == Needs(from_version=29)
+
+
+def test_a_pipeline_of_another_folder_hinders_nothing(tmp_path: Path) -> None:
+    table, other = daily(tmp_path / "orders", days=3), daily(tmp_path / "copy", days=3)
+    keeper = pipelines(copy=other.folder)
+    assert keeper._needs(str(table.log), table.table_id) == Needs()
+
+
+async def test_the_command_cleans_up_nothing_that_a_linked_pipeline_wants(tmp_path: Path) -> None:
+    table = daily(tmp_path / "orders")
+    table.checkpoint(7)
+    (tmp_path / "shop").symlink_to("orders")
+    config = Config.model_validate(
+        {
+            "state": str(tmp_path / "state"),
+            "tables": {
+                "orders": {
+                    "path": str(table.folder),
+                    "maintenance": {"cleanup": {"enabled": True}},
+                },
+                "shop": {
+                    "path": str(tmp_path / "shop"),
+                    "sink": {"kind": "file", "path": str(tmp_path / "out")},
+                },
+            },
+        }
+    )
+    assert "shop" in (await needs_of_pipelines(config, "orders", table.table_id)).obstacle
+    state = open_state(config, clock=SystemClock())
+    async with state.held():
+        await reset_offset(config, "shop", "3", state=state)
+    assert (await needs_of_pipelines(config, "orders", table.table_id)).from_version == 2
+    survey, cleanup = await planned(await maintenance_of(config, "orders"))
+    assert not cleanup.is_due
+    assert commits_of(table)[0] == 0
+    assert survey.needs.from_version == 2
 
 
 # ---------------------------------------------------------------- retentions that cannot be read

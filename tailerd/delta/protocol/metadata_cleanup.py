@@ -6,7 +6,7 @@ Protocol: PROTOCOL.md#metadata-cleanup; checkpointProtection: its own document
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tailerd.delta.protocol import table_properties as properties
 from tailerd.delta.protocol.log_path import CHECKPOINT_KINDS, LogFile, LogFileKind
@@ -16,6 +16,7 @@ from tailerd.delta.protocol.writer_features import CHECKPOINT_PROTECTION
 from tailerd.errors import ConfigError, InvalidPropertyError
 
 DAY_MS = 86_400_000
+LOG_CHANGED = "The log changed since it was looked at."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,17 @@ class CleanupPlan:
     oldest_version: int | None = None
     stays: LogFile | None = None
     reason: str = ""
+
+    def common_with(self, earlier: CleanupPlan) -> CleanupPlan:
+        """Return what this plan and an earlier one delete; nothing where one of them does not."""
+        if self.oldest_version is None or earlier.oldest_version is None:
+            return self if self.oldest_version is None else earlier
+        first, second = self, earlier
+        if earlier.oldest_version < self.oldest_version:
+            first, second = earlier, self
+        of_both = frozenset(second.files)
+        files = tuple(file for file in first.files if file in of_both)
+        return replace(first, files=files) if files else CleanupPlan(reason=LOG_CHANGED)
 
 
 def midnight_before(time_ms: int) -> int:
@@ -77,6 +89,17 @@ def cutoff_commit(times_ms: Mapping[int, int], cutoff: int) -> int | None:
         times_ms: Time of each commit, growing with the version.
     """
     return max((version for version, time in times_ms.items() if time <= cutoff), default=None)
+
+
+def cleanup_terms(state: TableState) -> object:
+    """Return what a table says of cleanup, to be compared: its protocol and some properties."""
+    names = (
+        properties.EXPIRED_LOG_CLEANUP,
+        properties.LOG_RETENTION,
+        properties.CHECKPOINT_PROTECTION,
+    )
+    configuration = state.metadata.configuration
+    return state.protocol, [configuration.get(name) for name in names]
 
 
 def is_allowed(state: TableState) -> str:
