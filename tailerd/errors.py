@@ -178,6 +178,12 @@ class PathOutsideTableError(TableError):
     code = "path_outside_table"
 
 
+class LinkInPathError(TableError):
+    """A symbolic link lies where something would be written or deleted."""
+
+    code = "link_in_path"
+
+
 class StorageError(TailerdError):
     """The storage did not do what was asked."""
 

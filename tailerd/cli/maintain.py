@@ -204,12 +204,17 @@ async def maintenance_of(config: Config, name: str) -> TableMaintenance:
     from tailerd.maintenance.jobs import TableMaintenance
     from tailerd.maintenance.plan import Policies
     from tailerd.maintenance.settings import policies_of
+    from tailerd.sources.delta.allowed_places import allowed_places
 
     table = config.tables[name]
     section = table.maintenance
     policies = Policies() if section is None else policies_of(section, config.spark)
     return TableMaintenance(
-        LogReader.at(table.path, on_mismatch=lambda _: None),
+        LogReader.at(
+            table.path,
+            on_mismatch=lambda _: None,
+            allowed=allowed_places(table.allowed_paths),
+        ),
         policies,
         needs=partial(needs_of_pipelines, config, name),
     )

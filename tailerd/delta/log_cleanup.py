@@ -15,7 +15,13 @@ from tailerd.delta.log_reader import LogReader
 from tailerd.delta.named_sidecars import named_sidecars
 from tailerd.delta.parquet_rows import CheckpointFile
 from tailerd.delta.protocol.commit_timestamp import monotonic_file_times
-from tailerd.delta.protocol.log_path import SIDECAR_FOLDER, LogFile, LogFileKind, parse_log_path
+from tailerd.delta.protocol.log_path import (
+    SIDECAR_FOLDER,
+    LogFile,
+    LogFileKind,
+    is_sidecar_name,
+    parse_log_path,
+)
 from tailerd.delta.protocol.log_segment import LogListing, LogSegment
 from tailerd.delta.protocol.metadata_cleanup import (
     DAY_MS,
@@ -108,16 +114,21 @@ class LogCleanup:
         Raises:
             ConfigError: That is not as long as the table says.
             UnsupportedFeatureError: The log must be left alone.
+            LinkInPathError: It lies behind a symbolic link.
             CorruptLogError: The checkpoint that would stand for the rest is damaged.
             StorageError: The log cannot be read.
         """
         check_maintainable(state)
+        await self._reader.check_not_linked()
         # Before the listing: were the machine to sleep in between, it would make old what is young.
         cutoff = cutoff_ms(state, self._clock.now_ms(), older_than_seconds)
         files = await self._list()
         listing = LogListing.of(files)
+        links = await self._reader.linked_names(self._reader.path)
         newest = await self._newest_expired(state, listing, cutoff)
-        plan = plan_cleanup(state, listing, files, newest, needed_from, wanted_by)
+        # What somebody put elsewhere is not ours to take away.
+        own = [file for file in files if file.name not in links]
+        plan = plan_cleanup(state, listing, own, newest, needed_from, wanted_by)
         is_known = checked is not None and checked.stays == plan.stays
         if plan.oldest_version is not None and not is_known:
             await self._check_whole(listing, plan.oldest_version)
@@ -251,6 +262,8 @@ class LogCleanup:
         # named in between, while this machine sleeps, is young and cannot be missed.
         now_ms = self._clock.now_ms()
         folder = f"{self._reader.path}/{SIDECAR_FOLDER}"
+        await self._reader.check_not_linked()
+        links = await self._reader.linked_names(folder)
         found = [
             LogFile(
                 name=f"{SIDECAR_FOLDER}/{meta.name}",
@@ -261,7 +274,7 @@ class LogCleanup:
                 mtime_ms=meta.mtime_ms,
             )
             async for meta in self._reader.store.list_from(folder)
-            if meta.name.endswith(".parquet")
+            if is_sidecar_name(meta.name) and meta.name not in links
         ]
         if not found:
             return ()

@@ -114,12 +114,14 @@ class TableMaintenance:
 
         Raises:
             UnsupportedFeatureError: The table asks of its writers what this release cannot do.
+            LinkInPathError: The log or its sidecars lie behind a symbolic link.
             ConfigError: The policies contradict the table.
             TableError, StorageError: The log cannot be read.
         """
         listing = await self.reader.list_log(self._held.base_version)
         snapshot = await self._held.at(listing, with_files=False)
         check_maintainable(snapshot.state)
+        await self.reader.check_not_linked()
         if self.policies.spark is not None:
             check_has_sidecars(snapshot.state)
         if snapshot.version not in listing.commits:

@@ -49,6 +49,7 @@ class KeptTable:
         folder: Its log, as the watchers call it.
         is_alone: Whether no pipeline delivers it.
         is_measured: Whether its size is to be told too.
+        allowed: Places that symbolic links in its log may lead to, for reading.
     """
 
     place: str
@@ -56,6 +57,7 @@ class KeptTable:
     policies: Policies
     is_alone: bool
     is_measured: bool = False
+    allowed: tuple[str, ...] = ()
 
 
 class TableKeeper:
