@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from functools import partial
@@ -35,11 +35,12 @@ from tailerd.registry import load_class
 from tailerd.sinks.base import Sink
 from tailerd.sinks.resources import SinkResources
 from tailerd.sources.base import ChangeSource
+from tailerd.sources.delta.allowed_places import allowed_places
 from tailerd.sources.delta.partition_zone import PartitionZone
 from tailerd.sources.delta.snapshot_spool import Spool
 from tailerd.sources.delta.source import DeltaChangeSource
 from tailerd.spark.kept_offsets import reset_shared, shares_query, spark_offset
-from tailerd.storage.locate import locate
+from tailerd.storage.locate import locate, locate_table
 from tailerd.storage.metered import MeteredStore, RequestKind
 from tailerd.storage.overheard import hearing, telling
 from tailerd.telemetry import Telemetry, events
@@ -113,10 +114,13 @@ async def open_source(
     )
 
 
-def open_log(place: str, *, telemetry: Telemetry) -> LogReader:
+def open_log(place: str, *, telemetry: Telemetry, allowed: Iterable[str] = ()) -> LogReader:
     """Return the reader of a table's log that its growth is followed with.
 
     Checksums that differ are told by the pipeline's own reader.
+
+    Args:
+        allowed: Places that symbolic links in the log may lead to.
 
     Raises:
         ConfigError: No store serves this place.
@@ -125,7 +129,7 @@ def open_log(place: str, *, telemetry: Telemetry) -> LogReader:
     def count(verb: RequestKind) -> None:
         telemetry.emit(events.StorageRequested(operation=verb))
 
-    store, root = locate(place)
+    store, root = locate_table(place, allowed_places(allowed))
     asked = hearing(MeteredStore(store, count), f"{root}/_delta_log")
     return LogReader(asked, root, on_mismatch=lambda _: None, with_rows=True)
 
@@ -184,6 +188,7 @@ def kept_tables(config: Config) -> dict[str, KeptTable]:
             place=table.path,
             folder=log_folder(table),
             policies=policies_of(table.maintenance, config.spark),
+            allowed=allowed_places(table.allowed_paths),
             is_alone=not table.has_sink,
             # Those with a sink are measured beside their pipelines; Spark's are too large for one.
             is_measured=(

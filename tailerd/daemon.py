@@ -106,14 +106,18 @@ class Daemon:
         own = [self._metrics.handle, self._status.handle, self._hear, self._dashboard.handle]
         self._telemetry = self._dashboard.telemetry = Telemetry([*handlers, *own])
         self._search = TableSearch(telemetry=self._telemetry, clock=self._clock)
-        self._growth = self._make_growth() if config.growth and not is_once else None
+        self._growth = self._make_growth(config) if config.growth and not is_once else None
         self._keeper: KeeperProcess | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._stop, self._stop_now = asyncio.Event(), asyncio.Event()
         self.fleet = self._make_fleet(config)
 
-    def _make_growth(self) -> GrowthKeeper:
-        open_table_log = partial(open_log, telemetry=self._telemetry)
+    def _make_growth(self, config: Config) -> GrowthKeeper:
+        # A place says nothing of its table's configuration, which patterns may give.
+        templates = (group.template for group in config.discover.values())
+        tables = [*config.tables.values(), *templates]
+        allowed = [place for table in tables for place in table.allowed_paths]
+        open_table_log = partial(open_log, telemetry=self._telemetry, allowed=allowed)
         return GrowthKeeper(open_table_log, telemetry=self._telemetry, clock=self._clock)
 
     def _make_fleet(self, config: Config) -> Fleet:

@@ -98,6 +98,12 @@ class TornCommitError(CorruptLogError):
     retryable = True
 
 
+class InvalidPropertyError(TableError):
+    """A table property that decides what is deleted cannot be understood."""
+
+    code = "invalid_property"
+
+
 class MissingVersionError(TableError):
     """A version that is needed is no longer, or not yet, in the log."""
 
@@ -170,6 +176,12 @@ class PathOutsideTableError(TableError):
     """A path in the log leaves the table's folder and nobody allowed that place."""
 
     code = "path_outside_table"
+
+
+class LinkInPathError(TableError):
+    """A symbolic link lies where something would be written or deleted."""
+
+    code = "link_in_path"
 
 
 class StorageError(TailerdError):

@@ -204,32 +204,47 @@ async def maintenance_of(config: Config, name: str) -> TableMaintenance:
     from tailerd.maintenance.jobs import TableMaintenance
     from tailerd.maintenance.plan import Policies
     from tailerd.maintenance.settings import policies_of
+    from tailerd.sources.delta.allowed_places import allowed_places
 
     table = config.tables[name]
     section = table.maintenance
     policies = Policies() if section is None else policies_of(section, config.spark)
     return TableMaintenance(
-        LogReader.at(table.path, on_mismatch=lambda _: None),
+        LogReader.at(
+            table.path,
+            on_mismatch=lambda _: None,
+            allowed=allowed_places(table.allowed_paths),
+        ),
         policies,
         needs=partial(needs_of_pipelines, config, name),
     )
 
 
-async def needs_of_pipelines(config: Config, name: str) -> Needs:
-    """Return what pipelines of this log want of it, as far as they have saved where they stand."""
-    from tailerd.assembly import saved_offset
-    from tailerd.maintenance.needs import Needs
+async def needs_of_pipelines(config: Config, name: str, table_id: str) -> Needs:
+    """Return what pipelines of this log want of it, as far as they have saved where they stand.
+
+    A log that another name of its folder leads to is this log.
+    """
+    from tailerd.assembly import delivered_folders, saved_offset
+    from tailerd.maintenance.needs import Reader, needs_of
+    from tailerd.storage.folder_identity import FolderIdentity
     from tailerd.watchers.configured import log_folder
 
     folder = log_folder(config.tables[name])
-    versions = []
-    for other, table in config.tables.items():
-        if table.has_sink and log_folder(table) == folder:
-            offset = await saved_offset(config, other)
-            if offset is None:
-                return Needs(obstacle=f"{other} has not delivered anything yet.")
-            versions.append(max(0, offset.version - 1))
-    return Needs(from_version=min(versions, default=None))
+    log = await asyncio.to_thread(FolderIdentity.of, folder)
+    readers = []
+    for other, place in delivered_folders(config).items():
+        identity = await asyncio.to_thread(FolderIdentity.of, place)
+        if await asyncio.to_thread(log.is_same, identity) is False:
+            # Asking for its offset may take a broker.
+            continue
+        offset = await saved_offset(config, other)
+        readers.append(
+            Reader(name=other, folder=place)
+            if offset is None
+            else Reader(name=other, folder=place, version=offset.version, table_id=offset.table_id)
+        )
+    return await asyncio.to_thread(needs_of, readers, folder, table_id)
 
 
 @contextmanager

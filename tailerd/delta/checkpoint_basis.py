@@ -13,6 +13,9 @@ from tailerd.delta.protocol.snapshot import Snapshot, TableState
 from tailerd.delta.protocol.writer_features import check_maintainable, supports_v2_checkpoints
 from tailerd.errors import LogChangedError, UnsupportedFeatureError
 
+KEEPS_ALL = -(2**63)
+"""Before every time that a remove can say, and before that of one which says none."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointBasis:
@@ -24,7 +27,8 @@ class CheckpointBasis:
             None where a checkpoint is there already.
         commits: Files of the commits since the checkpoint below, ascending; a compaction may stand
             for its range.
-        removed_after_ms: Removes of files deleted at or before this time expired.
+        removed_after_ms: Removes of files deleted at or before this time expired; `KEEPS_ALL`
+            where the table's retention is no interval.
         transactions_after_ms: Transactions last updated at or before this time expired; None keeps
             all.
         has_checksum: Whether the version has a checksum.
@@ -56,7 +60,7 @@ async def basis_of(log: LogFolder, snapshot: Snapshot, now_ms: int) -> Checkpoin
     return CheckpointBasis(
         published=_published(listing, version, log.url),
         commits=commits_between(listing, base, version, snapshot.compactions),
-        removed_after_ms=now_ms - _retention_ms(snapshot.state),
+        removed_after_ms=_removed_after_ms(snapshot.state, now_ms),
         transactions_after_ms=_transactions_after_ms(snapshot.state, now_ms),
         has_checksum=version in listing.checksum_versions,
     )
@@ -99,9 +103,10 @@ def _published(listing: LogListing, version: int, url: str) -> LogFile:
     return found
 
 
-def _retention_ms(state: TableState) -> int:
+def _removed_after_ms(state: TableState, now_ms: int) -> int:
     configuration, name = state.metadata.configuration, properties.DELETED_FILE_RETENTION
-    return round(properties.duration_seconds(configuration, name) * 1000)
+    seconds = properties.duration_seconds(configuration, name)
+    return KEEPS_ALL if seconds is None else now_ms - round(seconds * 1000)
 
 
 def _transactions_after_ms(state: TableState, now_ms: int) -> int | None:

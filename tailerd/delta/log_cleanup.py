@@ -6,7 +6,7 @@ Nothing goes before the checkpoint that stands for it was opened and found whole
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from tailerd.clock import Clock, SystemClock
@@ -15,10 +15,17 @@ from tailerd.delta.log_reader import LogReader
 from tailerd.delta.named_sidecars import named_sidecars
 from tailerd.delta.parquet_rows import CheckpointFile
 from tailerd.delta.protocol.commit_timestamp import monotonic_file_times
-from tailerd.delta.protocol.log_path import SIDECAR_FOLDER, LogFile, LogFileKind, parse_log_path
+from tailerd.delta.protocol.log_path import (
+    SIDECAR_FOLDER,
+    LogFile,
+    LogFileKind,
+    is_sidecar_name,
+    parse_log_path,
+)
 from tailerd.delta.protocol.log_segment import LogListing, LogSegment
 from tailerd.delta.protocol.metadata_cleanup import (
     DAY_MS,
+    LOG_CHANGED,
     CleanupPlan,
     cutoff_commit,
     cutoff_ms,
@@ -54,7 +61,8 @@ class CleanupResult:
     reason: str
 
 
-LOG_CHANGED = "The log changed since it was looked at."
+async def _nothing_against() -> str:
+    return ""
 
 
 def _result(
@@ -92,6 +100,7 @@ class LogCleanup:
         *,
         wanted_by: str = "a pipeline",
         older_than_seconds: float | None = None,
+        checked: CleanupPlan | None = None,
     ) -> CleanupPlan:
         """Decide what to delete.
 
@@ -100,20 +109,28 @@ class LogCleanup:
             needed_from: The oldest version somebody still wants to rebuild; None for nobody.
             wanted_by: Who that is, for people.
             older_than_seconds: Keep longer than the table says.
+            checked: An earlier plan; the checkpoint it keeps is not read again.
 
         Raises:
             ConfigError: That is not as long as the table says.
             UnsupportedFeatureError: The log must be left alone.
+            LinkInPathError: It lies behind a symbolic link.
             CorruptLogError: The checkpoint that would stand for the rest is damaged.
             StorageError: The log cannot be read.
         """
         check_maintainable(state)
+        await self._reader.check_not_linked()
+        # Before the listing: were the machine to sleep in between, it would make old what is young.
+        cutoff = cutoff_ms(state, self._clock.now_ms(), older_than_seconds)
         files = await self._list()
         listing = LogListing.of(files)
-        cutoff = cutoff_ms(state, self._clock.now_ms(), older_than_seconds)
+        links = await self._reader.linked_names(self._reader.path)
         newest = await self._newest_expired(state, listing, cutoff)
-        plan = plan_cleanup(state, listing, files, newest, needed_from, wanted_by)
-        if plan.oldest_version is not None:
+        # What somebody put elsewhere is not ours to take away.
+        own = [file for file in files if file.name not in links]
+        plan = plan_cleanup(state, listing, own, newest, needed_from, wanted_by)
+        is_known = checked is not None and checked.stays == plan.stays
+        if plan.oldest_version is not None and not is_known:
             await self._check_whole(listing, plan.oldest_version)
         return plan
 
@@ -169,11 +186,16 @@ class LogCleanup:
             for _ in rows.rows(("add", "remove"), ROWS_AT_ONCE):
                 pass
 
-    async def apply(self, plan: CleanupPlan) -> CleanupResult:
+    async def apply(
+        self, plan: CleanupPlan, objection: Callable[[], Awaitable[str]] = _nothing_against
+    ) -> CleanupResult:
         """Delete what was planned and is still the same, then sidecars and leftovers.
 
         It stops where the checkpoint that stays is not the planned one any more: another table may
         be here by now.
+
+        Args:
+            objection: Asked before each batch: why no more may be deleted, empty to go on.
 
         Raises:
             StorageError: A file cannot be deleted; what is to be kept is whole nevertheless.
@@ -187,12 +209,16 @@ class LogCleanup:
             for first in range(0, len(files), BATCH_FILES):
                 if plan.stays is not None:
                     await check_unchanged(self._reader, plan.stays)
+                if reason := await objection():
+                    return _result(deleted, reason=reason)
                 batch = files[first : first + BATCH_FILES]
                 await self._delete(batch)
                 deleted += batch
         except LogChangedError:
             return _result(deleted, reason=LOG_CHANGED)
         sidecars = await self.unnamed_sidecars()
+        if sidecars and (reason := await objection()):
+            return _result(deleted, reason=reason)
         await self._delete(sidecars)
         leftovers = await self.sweep()
         return _result(
@@ -232,8 +258,12 @@ class LogCleanup:
 
     async def unnamed_sidecars(self) -> tuple[LogFile, ...]:
         """Return sidecars to delete; none while a checkpoint cannot be read: it may name any."""
-        # Listed before the checkpoints: one that appears in between cannot be missed.
+        # The clock is read first, and sidecars are listed before the checkpoints: one that is
+        # named in between, while this machine sleeps, is young and cannot be missed.
+        now_ms = self._clock.now_ms()
         folder = f"{self._reader.path}/{SIDECAR_FOLDER}"
+        await self._reader.check_not_linked()
+        links = await self._reader.linked_names(folder)
         found = [
             LogFile(
                 name=f"{SIDECAR_FOLDER}/{meta.name}",
@@ -244,7 +274,7 @@ class LogCleanup:
                 mtime_ms=meta.mtime_ms,
             )
             async for meta in self._reader.store.list_from(folder)
-            if meta.name.endswith(".parquet")
+            if is_sidecar_name(meta.name) and meta.name not in links
         ]
         if not found:
             return ()
@@ -258,7 +288,7 @@ class LogCleanup:
                         named.update(sidecar.name for sidecar in sidecars)
                 except (CorruptLogError, FileMissingError):
                     return ()
-        return expired_sidecars(found, frozenset(named), self._clock.now_ms())
+        return expired_sidecars(found, frozenset(named), now_ms)
 
     def _opened(self, file: LogFile) -> CheckpointFile:
         return CheckpointFile(self._reader.store.open_input(self._reader.path_of(file)), file.name)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 from tailerd.delta.protocol.actions import Line
 from tailerd.delta.protocol.commit_file import SLICE_BYTES, LineDecoder, slices
 from tailerd.delta.protocol.log_path import (
     LOG_FOLDER,
+    SIDECAR_FOLDER,
     LogFile,
     commit_name,
     first_name_of,
@@ -16,7 +18,8 @@ from tailerd.delta.protocol.log_path import (
 from tailerd.delta.protocol.log_segment import LogListing
 from tailerd.errors import FileMissingError
 from tailerd.storage.base import FolderMark, MarksFolders, ObjectStore
-from tailerd.storage.locate import url_of
+from tailerd.storage.links import check_not_linked, linked_names
+from tailerd.storage.locate import url_of, within_table
 
 LINES_SLICE_BYTES = 1024 * 1024
 """A large commit is taken up again where the last step ended, as precisely as this."""
@@ -30,11 +33,28 @@ class LogFolder:
     """
 
     def __init__(self, store: ObjectStore, root: str) -> None:
-        self.store = store
         self.root = root.rstrip("/")
+        # Whoever has no store of the table's own gets one: links below it are not trusted.
+        self.store = within_table(store, self.root)
         self.url = url_of(store, self.root)
         self.path = f"{self.root}/{LOG_FOLDER}"
         self._marks = store if isinstance(store, MarksFolders) else None
+
+    async def check_not_linked(self) -> None:
+        """Make sure that nobody who writes or deletes here does so through a symbolic link.
+
+        Raises:
+            LinkInPathError: The log's folder is one, or that of its sidecars.
+        """
+        if self.store.scheme == "file":
+            folders = self.path, f"{self.path}/{SIDECAR_FOLDER}"
+            await asyncio.to_thread(check_not_linked, *folders)
+
+    async def linked_names(self, folder: str) -> frozenset[str]:
+        """Return the names in a folder of this log that are symbolic links."""
+        if self.store.scheme != "file":
+            return frozenset()
+        return await asyncio.to_thread(linked_names, folder)
 
     async def mark(self) -> FolderMark | None:
         """Return a mark of what files there are; None where only a listing tells."""

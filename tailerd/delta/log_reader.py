@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -34,7 +34,7 @@ from tailerd.errors import (
     TornCommitError,
 )
 from tailerd.storage.base import ObjectStore
-from tailerd.storage.locate import locate
+from tailerd.storage.locate import locate_table
 
 T = TypeVar("T")
 
@@ -85,14 +85,21 @@ class LogReader(LogFolder):
 
     @classmethod
     def at(
-        cls, table: str, *, on_mismatch: Callable[[ChecksumMismatchError], None] | None = None
+        cls,
+        table: str,
+        *,
+        on_mismatch: Callable[[ChecksumMismatchError], None] | None = None,
+        allowed: Iterable[str] = (),
     ) -> LogReader:
         """Return the reader of the table at a path or URL.
+
+        Args:
+            allowed: Places that symbolic links in the log may lead to.
 
         Raises:
             ConfigError: No store serves this place.
         """
-        return cls(*locate(table), on_mismatch=on_mismatch)
+        return cls(*locate_table(table, allowed), on_mismatch=on_mismatch)
 
     async def open(self, version: int | None = None, *, with_files: bool = True) -> Snapshot:
         """Rebuild a version (None: the newest) from as little of the log as possible.

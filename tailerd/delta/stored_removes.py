@@ -13,9 +13,9 @@ from tailerd.delta.protocol.file_key import KeyArray
 def expired_removes(
     removes: pa.StructArray, removed_after_ms: int
 ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Tell which removes expired; one that does not say when it happened has."""
+    """Tell which removes expired; one that does not say when it happened counts as of 1970."""
     if removes.type.get_field_index("deletionTimestamp") < 0:
-        return np.ones(len(removes), np.bool_)
+        return np.full(len(removes), removed_after_ms >= 0)
     times = pc.fill_null(pc.struct_field(removes, "deletionTimestamp"), 0)
     found: np.ndarray[tuple[int], np.dtype[np.bool_]] = (
         times.to_numpy(zero_copy_only=False) <= removed_after_ms

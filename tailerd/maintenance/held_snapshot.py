@@ -35,6 +35,11 @@ class HeldSnapshot:
         return max(0, self._snapshot.checkpoint_version or 0)
 
     @property
+    def version(self) -> int | None:
+        """The version held; None without any."""
+        return None if self._snapshot is None else self._snapshot.version
+
+    @property
     def published(self) -> LogFile | None:
         """The commit that publishes the version held; None where the log has none."""
         return self._last

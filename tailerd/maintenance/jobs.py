@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from tailerd.clock import Clock, SystemClock
 from tailerd.delta.checkpoint_basis import check_has_sidecars
@@ -15,7 +16,7 @@ from tailerd.delta.log_writer import CheckpointResult, LogWriter
 from tailerd.delta.protocol import table_properties as properties
 from tailerd.delta.protocol.log_path import parse_log_path
 from tailerd.delta.protocol.log_segment import LogListing
-from tailerd.delta.protocol.metadata_cleanup import CleanupPlan
+from tailerd.delta.protocol.metadata_cleanup import CleanupPlan, cleanup_terms
 from tailerd.delta.protocol.snapshot import Snapshot, TableState
 from tailerd.delta.protocol.writer_features import check_maintainable
 from tailerd.errors import BugError, StorageError, TableError, TailerdError
@@ -72,7 +73,7 @@ class Survey:
     cleanup_error: TailerdError | None = None
 
 
-async def nobody() -> Needs:
+async def nobody(_: str) -> Needs:
     """Say that no pipeline wants anything."""
     return Needs()
 
@@ -84,7 +85,7 @@ class TableMaintenance:
         reader: The table's log.
         policies: What is wanted.
         clock: Tells ages.
-        needs: Asked before each cleanup: what pipelines want of the log.
+        needs: Asked before each cleanup, with the table's id: what pipelines want of the log.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class TableMaintenance:
         policies: Policies,
         *,
         clock: Clock | None = None,
-        needs: Callable[[], Awaitable[Needs]] = nobody,
+        needs: Callable[[str], Awaitable[Needs]] = nobody,
     ) -> None:
         self.reader = reader
         self.policies = policies
@@ -113,12 +114,14 @@ class TableMaintenance:
 
         Raises:
             UnsupportedFeatureError: The table asks of its writers what this release cannot do.
+            LinkInPathError: The log or its sidecars lie behind a symbolic link.
             ConfigError: The policies contradict the table.
             TableError, StorageError: The log cannot be read.
         """
         listing = await self.reader.list_log(self._held.base_version)
         snapshot = await self._held.at(listing, with_files=False)
         check_maintainable(snapshot.state)
+        await self.reader.check_not_linked()
         if self.policies.spark is not None:
             check_has_sidecars(snapshot.state)
         if snapshot.version not in listing.commits:
@@ -143,18 +146,20 @@ class TableMaintenance:
             cleanup_error=cleanup_error,
         )
 
-    async def _all_needs(self) -> Needs:
+    async def _all_needs(self, table_id: str) -> Needs:
         """Return what pipelines, pins and the configuration want of the log, all together."""
         policy = self.policies.cleanup
         kept = Needs(from_version=policy.keep_from, by="cleanup.keep_from")
         pinned = await self._pins.needs(policy.wait_for_pins)
-        return kept.and_also(pinned).and_also(await self._needs())
+        return kept.and_also(pinned).and_also(await self._needs(table_id))
 
-    async def _plan_cleanup(self, state: TableState) -> tuple[Needs, CleanupPlan]:
+    async def _plan_cleanup(
+        self, state: TableState, checked: CleanupPlan | None = None
+    ) -> tuple[Needs, CleanupPlan]:
         policy = self.policies.cleanup
         if not policy.is_enabled:
             return Needs(), CleanupPlan(reason="Cleanup is not switched on.")
-        needs = await self._all_needs()
+        needs = await self._all_needs(state.metadata.id)
         if needs.obstacle:
             return needs, CleanupPlan(reason=needs.obstacle)
         if self.policies.paused_until_ms(self._clock.now_ms()) is not None:
@@ -164,6 +169,7 @@ class TableMaintenance:
             needs.from_version,
             wanted_by=needs.by,
             older_than_seconds=policy.older_than_seconds,
+            checked=checked,
         )
 
     async def apply(self, survey: Survey, decision: Decision) -> JobResult:
@@ -206,6 +212,24 @@ class TableMaintenance:
             return stats
         return replace(stats, compacted_until=until)
 
+    async def _newest_state(self) -> TableState:
+        listing = await self.reader.list_log(self._held.base_version)
+        return (await self._held.at(listing, with_files=False)).state
+
+    async def _objection(self, planned: TableState, oldest: int) -> str:
+        """Say why a cleanup that was planned must not go on; empty where nothing forbids it."""
+        needs = await self._all_needs(planned.metadata.id)
+        if needs.obstacle:
+            return needs.obstacle
+        if needs.from_version is not None and needs.from_version < oldest:
+            return f"Version {needs.from_version} is wanted by {needs.by} meanwhile."
+        version = self._held.version
+        if version is not None and await self.reader.commit_file(version + 1) is None:
+            return ""
+        if cleanup_terms(await self._newest_state()) != cleanup_terms(planned):
+            return "A commit changed what the table says of cleanup; it is planned again later."
+        return ""
+
     async def _newest(self) -> Snapshot:
         listing = await self.reader.list_log(self._held.base_version)
         return await self._held.at(listing, with_files=True)
@@ -246,14 +270,15 @@ class TableMaintenance:
             summary=text,
         )
 
-    async def _clean_up(self, plan: CleanupPlan) -> JobResult:
-        needs = await self._all_needs()
-        wanted, oldest = needs.from_version, plan.oldest_version or 0
-        if needs.obstacle or (wanted is not None and wanted < oldest):
-            # Pinned, or an offset moved back, since the plan was made.
-            text = needs.obstacle or f"Version {wanted} is wanted by {needs.by} meanwhile."
-            return _nothing_deleted(oldest, text)
-        result = await self._cleanup.apply(plan)
+    async def _clean_up(self, surveyed: CleanupPlan) -> JobResult:
+        """Delete what was due at the survey and still is: commits and pins may have come since."""
+        state = await self._newest_state()
+        _, planned = await self._plan_cleanup(state, surveyed)
+        plan = planned.common_with(surveyed)
+        oldest = plan.oldest_version
+        if oldest is None:
+            return _nothing_deleted(surveyed.oldest_version or 0, plan.reason)
+        result = await self._cleanup.apply(plan, partial(self._objection, state, oldest))
         if not result.files and not result.leftovers:
             return _nothing_deleted(oldest, result.reason)
         text = f"Deleted {len(result.files)} files of {spell_bytes(result.size_bytes)}"

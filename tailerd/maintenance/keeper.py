@@ -26,8 +26,9 @@ class MaintenanceKeeper:
     """Runs the maintenance of tables that come and go. `run` once; all of it in one event loop.
 
     Args:
-        open_reader: Makes the reader of a place's log.
-        ask_needs: Asks what pipelines want of a log folder, before each cleanup.
+        open_reader: Makes the reader of a table's log.
+        ask_needs: Asks what pipelines want of a log folder and its table's id, before each
+            cleanup.
         on_turn: Hears of each table that was seen through.
         is_once: Look at each table once, do what is due, and end.
 
@@ -37,9 +38,9 @@ class MaintenanceKeeper:
 
     def __init__(
         self,
-        open_reader: Callable[[str], LogReader],
+        open_reader: Callable[[KeptTable], LogReader],
         *,
-        ask_needs: Callable[[str], Awaitable[Needs]],
+        ask_needs: Callable[[str, str], Awaitable[Needs]],
         telemetry: Telemetry,
         clock: Clock,
         on_turn: Callable[[str], None] = lambda _: None,
@@ -170,17 +171,17 @@ class MaintenanceKeeper:
             if kept.is_measured and not self._is_once:
                 self._sizes[name] = MeasuredTable(
                     name,
-                    self._open_reader(kept.place),
+                    self._open_reader(kept),
                     telemetry=self._telemetry,
                     clock=self._clock,
                 )
             known = self._keepers[name] = TableKeeper(
                 name,
                 kept,
-                self._open_reader(kept.place),
+                self._open_reader(kept),
                 telemetry=self._telemetry,
                 clock=self._clock,
-                needs=lambda: self._ask_needs(kept.folder),
+                needs=lambda table_id: self._ask_needs(kept.folder, table_id),
                 is_wanted=lambda: not self._halt.is_set() and self._wanted.get(name) == kept,
             )
         return known

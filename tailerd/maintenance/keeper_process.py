@@ -15,13 +15,15 @@ import threading
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import NamedTuple
 
 from tailerd.backoff import Backoff
+from tailerd.changefeed.offset import Offset
 from tailerd.clock import Clock
-from tailerd.errors import MaintenanceProcessError, TailerdError
+from tailerd.errors import MaintenanceProcessError, OffsetError, TailerdError
 from tailerd.maintenance import messages
 from tailerd.maintenance.messages import FromKeeper, ToKeeper, line_of
-from tailerd.maintenance.needs import Needs
+from tailerd.maintenance.needs import Needs, Reader, needs_of
 from tailerd.maintenance.running_jobs import RunningJobs
 from tailerd.maintenance.table_keeper import KeptTable
 from tailerd.storage.s3.settings import settings_environment
@@ -39,6 +41,13 @@ _LAST_WORDS_BYTES = 4000
 _FIGURES = events.LogSurveyed | events.TableMeasured | events.GrowthUnavailable
 # Arrays that are freed go back to the system at once, as in the daemon itself.
 _ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": str(4 * 1024 * 1024), "MALLOC_ARENA_MAX": "2"}
+
+
+class _Standing(NamedTuple):
+    """What a pipeline said of where it is; the offset as text may be empty."""
+
+    version: int | None
+    offset: str
 
 
 class _Bell(Hint):
@@ -84,6 +93,7 @@ class KeeperProcess:
         self._wanted: dict[str, KeptTable] = {}
         self._jobs = RunningJobs()
         self._process: Process | None = None
+        self._answering: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_stopping = asyncio.Event()
         self._is_cancelled = asyncio.Event()
@@ -91,9 +101,9 @@ class KeeperProcess:
         self._random = random.Random()
         # Below: shared with other threads, under the lock.
         self._lock = threading.Lock()
-        self._readers_of: dict[str, list[str]] = {}
+        self._readers: dict[str, str] = {}
         self._folder_of: dict[str, str] = {}
-        self._offsets: dict[str, int] = {}
+        self._offsets: dict[str, _Standing] = {}
 
     # ------------------------------------------------------------------ what is to be maintained
 
@@ -101,9 +111,10 @@ class KeeperProcess:
         """Hear an event, from any thread: where pipelines stand bounds what is deleted."""
         match event:
             case events.OffsetChosen() | events.OffsetSaved():
-                self._stands(event.table, event.version)
+                self._stands(event.table, event.version, event.offset)
             case events.GapMet():
-                self._stands(event.table, event.end_version)
+                # Another table may answer there by now.
+                self._stands(event.table, event.end_version, "")
             case events.PipelineStarted():
                 # What was true of the last run may have been reset, or be of another table.
                 with self._lock:
@@ -116,12 +127,13 @@ class KeeperProcess:
             case _:
                 return
 
-    def _stands(self, name: str, version: int) -> None:
+    def _stands(self, name: str, version: int, offset: str) -> None:
         with self._lock:
-            is_first = name not in self._offsets
-            self._offsets[name] = version
+            before = self._offsets.get(name)
+            self._offsets[name] = _Standing(version, offset)
             loop = self._loop
-        if is_first and loop is not None and not loop.is_closed():
+        is_news = before is None or not before.offset
+        if is_news and loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._wake_cleanups)
 
     def _wake_cleanups(self) -> None:
@@ -163,13 +175,11 @@ class KeeperProcess:
                     )
         self._wanted = dict(tables)
         with self._lock:
-            self._readers_of = {}
-            for name, folder in pipelines.items():
-                self._readers_of.setdefault(folder, []).append(name)
+            self._readers = dict(pipelines)
             known, self._folder_of = self._folder_of, dict(pipelines)
             self._offsets = {
-                name: version
-                for name, version in self._offsets.items()
+                name: standing
+                for name, standing in self._offsets.items()
                 # An offset of another table says nothing of the one that has its name now.
                 if name in pipelines and known.get(name, pipelines[name]) == pipelines[name]
             }
@@ -184,15 +194,27 @@ class KeeperProcess:
         """Look at a table's log soon, do what is due, and write a checkpoint if that is of use."""
         self._say(messages.Maintain(table=name))
 
-    def _needs(self, folder: str) -> Needs:
+    def _needs(self, folder: str, table_id: str) -> Needs:
+        """Return what pipelines want of a log; blocking."""
         with self._lock:
-            names = self._readers_of.get(folder, [])
-            unknown = [name for name in names if name not in self._offsets]
-            versions = [self._offsets[name] for name in names if name in self._offsets]
-        if unknown:
-            return Needs(obstacle=f"{unknown[0]} has not told yet what it has delivered.")
-        # A commit is read together with the version before it.
-        return Needs(from_version=max(0, min(versions) - 1) if versions else None)
+            offsets = dict(self._offsets)
+            folders = dict(self._readers)
+        nothing = _Standing(None, "")
+        readers = (
+            Reader(
+                name=name,
+                folder=place,
+                version=offsets.get(name, nothing).version,
+                table_id=_table_id(offsets.get(name, nothing).offset),
+            )
+            for name, place in folders.items()
+        )
+        return needs_of(readers, folder, table_id)
+
+    async def _answer(self, ask: messages.Ask) -> None:
+        # Folders of a server that hangs are looked at as well.
+        needs = await asyncio.to_thread(self._needs, ask.folder, ask.table_id)
+        self._say(messages.Answer(number=ask.number, needs=needs))
 
     # ------------------------------------------------------------------ the process
 
@@ -239,6 +261,8 @@ class KeeperProcess:
             return "" if is_done else _reason(status, await last_words)
         finally:
             self._process = self.pid = None
+            for answering in self._answering:
+                answering.cancel()
             deadline.cancel()
             last_words.cancel()
             if process.returncode is None:
@@ -282,8 +306,10 @@ class KeeperProcess:
             case messages.Requested(counts=counts):
                 for operation, count in counts.items():
                     self._telemetry.emit(events.StorageRequested(operation=operation, count=count))
-            case messages.Ask(number=number, folder=folder):
-                self._say(messages.Answer(number=number, needs=self._needs(folder)))
+            case messages.Ask():
+                task = asyncio.create_task(self._answer(message))
+                self._answering.add(task)
+                task.add_done_callback(self._answering.discard)
             case messages.TurnEnded():
                 self._attempt = 0
             case messages.Failed():
@@ -328,6 +354,13 @@ class KeeperProcess:
         if process is None or process.stdin is None or process.stdin.is_closing():
             return
         process.stdin.write(line_of(message))
+
+
+def _table_id(offset: str) -> str:
+    try:
+        return Offset.from_json(offset).table_id
+    except OffsetError:
+        return ""
 
 
 async def _last_words(process: Process) -> str:

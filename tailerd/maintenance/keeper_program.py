@@ -25,7 +25,8 @@ from tailerd.maintenance import messages
 from tailerd.maintenance.keeper import MaintenanceKeeper
 from tailerd.maintenance.messages import FromKeeper, ToKeeper, line_of, to_keeper
 from tailerd.maintenance.needs import Needs
-from tailerd.storage.locate import locate
+from tailerd.maintenance.table_keeper import KeptTable
+from tailerd.storage.locate import locate_table
 from tailerd.storage.metered import MeteredStore, RequestKind
 from tailerd.telemetry import Telemetry, events
 
@@ -132,18 +133,18 @@ class _Program:
         if self._task is not None:
             self._task.cancel()
 
-    async def _ask_needs(self, folder: str) -> Needs:
+    async def _ask_needs(self, folder: str, table_id: str) -> Needs:
         number = next(self._numbers)
         future: asyncio.Future[Needs] = asyncio.get_running_loop().create_future()
         self._asked[number] = future
         try:
-            self._line.say(messages.Ask(number=number, folder=folder))
+            self._line.say(messages.Ask(number=number, folder=folder, table_id=table_id))
             return await future
         finally:
             self._asked.pop(number, None)
 
-    def _open_reader(self, place: str) -> LogReader:
-        store, root = locate(place)
+    def _open_reader(self, kept: KeptTable) -> LogReader:
+        store, root = locate_table(kept.place, kept.allowed)
         metered = MeteredStore(store, self._line.count)
         # Checksums that differ are told by the pipeline's own reader.
         return LogReader(metered, root, on_mismatch=lambda _: None, with_rows=True)

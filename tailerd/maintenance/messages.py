@@ -74,10 +74,11 @@ class Requested(_Message, frozen=True, kw_only=True):
 
 
 class Ask(_Message, frozen=True, kw_only=True):
-    """What do pipelines want of this log folder?"""
+    """What do pipelines want of this log folder, which is of that table if its id is known?"""
 
     number: int
     folder: str
+    table_id: str
 
 
 class TurnEnded(_Message, frozen=True, kw_only=True):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from tailerd.storage.folder_identity import FolderIdentity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,3 +33,47 @@ class Needs:
         if self.from_version is None or other.from_version < self.from_version:
             return other
         return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    """A pipeline that reads a log.
+
+    Attributes:
+        folder: Its log, as it is configured.
+        version: The first version it has not delivered; None where it has not said so.
+        table_id: Of the table it delivers; empty where it has not said so.
+    """
+
+    name: str
+    folder: str
+    version: int | None = None
+    table_id: str = ""
+
+
+def needs_of(readers: Iterable[Reader], folder: str, table_id: str) -> Needs:
+    """Return what pipelines want of one log, under whatever name they read it. Blocking.
+
+    Args:
+        folder: The log, as it is configured for its maintenance.
+        table_id: Of its table, which decides where folders cannot be compared; empty where it is
+            not known yet: then only those count that surely read this log.
+    """
+    log = FolderIdentity.of(folder)
+    versions = []
+    for reader in readers:
+        is_same = reader.folder == folder or log.is_same(FolderIdentity.of(reader.folder))
+        if is_same is None and (not table_id or reader.table_id not in ("", table_id)):
+            continue
+        if is_same is False:
+            continue
+        if is_same is None and not reader.table_id:
+            return Needs(
+                obstacle=f"{reader.name} has not told yet which table it delivers, and it may be"
+                f" this one: {reader.folder} cannot be told apart from it."
+            )
+        if reader.version is None:
+            return Needs(obstacle=f"{reader.name} has not delivered anything yet.")
+        versions.append(reader.version)
+    # A commit is read together with the version before it.
+    return Needs(from_version=max(0, min(versions) - 1) if versions else None)

@@ -49,6 +49,7 @@ class KeptTable:
         folder: Its log, as the watchers call it.
         is_alone: Whether no pipeline delivers it.
         is_measured: Whether its size is to be told too.
+        allowed: Places that symbolic links in its log may lead to, for reading.
     """
 
     place: str
@@ -56,6 +57,7 @@ class KeptTable:
     policies: Policies
     is_alone: bool
     is_measured: bool = False
+    allowed: tuple[str, ...] = ()
 
 
 class TableKeeper:
@@ -64,7 +66,7 @@ class TableKeeper:
     Args:
         name: For telemetry.
         reader: The table's log.
-        needs: Asked before each cleanup: what pipelines want of the log.
+        needs: Asked before each cleanup, with the table's id: what pipelines want of the log.
         is_wanted: Asked between two jobs: whether to go on.
 
     Attributes:
@@ -80,7 +82,7 @@ class TableKeeper:
         *,
         telemetry: Telemetry,
         clock: Clock,
-        needs: Callable[[], Awaitable[Needs]],
+        needs: Callable[[str], Awaitable[Needs]],
         is_wanted: Callable[[], bool],
     ) -> None:
         self.kept = kept
@@ -170,7 +172,8 @@ class TableKeeper:
     async def _survey(self, now: float) -> Survey:
         is_time = self._cleanup_wait() == 0
         # It will ring when that has changed.
-        self._is_told_to_wait = is_time and bool((await self._needs()).obstacle)
+        table_id, _ = self.found or ("", 0)
+        self._is_told_to_wait = is_time and bool((await self._needs(table_id)).obstacle)
         is_cleaning = is_time and not self._is_told_to_wait
         survey = await self._work.survey(with_cleanup=is_cleaning)
         self.found = (survey.state.metadata.id, survey.stats.version)

@@ -14,11 +14,12 @@ from tailerd.delta.log_reader import LogReader
 from tailerd.delta.protocol.log_path import LOG_FOLDER
 from tailerd.errors import BugError, TailerdError
 from tailerd.sources.base import Backlog
+from tailerd.sources.delta.allowed_places import allowed_places
 from tailerd.sources.delta.partition_zone import PartitionZone
 from tailerd.sources.delta.read import rows_schema
 from tailerd.sources.delta.source import DeltaChangeSource
 from tailerd.spark.options import ReadOptions, naming
-from tailerd.storage.locate import locate
+from tailerd.storage.locate import locate, locate_table
 from tailerd.telemetry import Telemetry
 from tailerd.watchers.base import Watcher
 from tailerd.watchers.hints import HintBoard
@@ -67,7 +68,9 @@ async def declared_columns(options: ReadOptions) -> tuple[pa.Schema, Version]:
         return await source.arrow_schema(), version
     wanted = version if wanted is None else wanted
     with naming("schemaVersion", wanted):
-        snapshot = await LogReader(*locate(options.path)).open(wanted, with_files=False)
+        places = allowed_places(options.allowed_paths)
+        reader = LogReader(*locate_table(options.path, places))
+        snapshot = await reader.open(wanted, with_files=False)
     return rows_schema(snapshot.state.schema, options.columns or None), wanted
 
 

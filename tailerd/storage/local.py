@@ -12,14 +12,16 @@ import contextlib
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from copy import copy
 from functools import partial
-from typing import BinaryIO, TypeVar, cast
+from typing import BinaryIO, Self, TypeVar, cast
 
 import pyarrow as pa
 
 from tailerd.errors import FileMissingError
 from tailerd.storage import posix_files as files
 from tailerd.storage.base import FileMeta, FolderMark
+from tailerd.storage.links import RealPlaces, open_parent
 from tailerd.storage.mounts import answers_at_once
 from tailerd.storage.output import Output
 
@@ -32,14 +34,26 @@ _MAX_FOLDERS = 4096
 class LocalStore:
     """The local file system as an object store.
 
-    Paths are absolute and used as they are: symbolic links are followed, nothing is decoded.
+    Paths are absolute and used as they are: nothing is decoded. Symbolic links are followed.
+
+    Args:
+        places: Of one table: reading follows links below its root only to these places, writing and
+            deleting none.
     """
 
     scheme: str = "file"
 
-    def __init__(self) -> None:
+    def __init__(self, places: RealPlaces | None = None) -> None:
         """Know nothing yet of any folder."""
+        self.places = places
+        self._root = None if places is None else places.root
         self._answers_at_once: dict[str, bool] = {}
+
+    def within(self, places: RealPlaces) -> Self:
+        """Return a store of this kind for one table."""
+        store = copy(self)
+        store.places, store._root = places, places.root
+        return store
 
     async def list_from(self, folder: str, start_after: str = "") -> AsyncIterator[FileMeta]:
         """List as `ObjectStore.list_from` says; the loop is never held, however many files."""
@@ -54,29 +68,46 @@ class LocalStore:
     async def get(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         """Return the file's bytes, or `length` of them from `start`; fewer at the end."""
         if start or length is not None:
-            return await _in_thread(lambda: files.read_range(path, start, length), path)
+            return await self._read(lambda: files.read_range(path, start, length), path)
         if await self._is_prompt(path):
+            self._check(path)
             with _mapped_errors(path):
                 body = files.read_small_file(path)
             if body is not None:
                 return body
-        return await _in_thread(lambda: files.read_file(path), path)
+        return await self._read(lambda: files.read_file(path), path)
 
     async def fetch(
         self, path: str, start: int = 0, length: int | None = None
     ) -> tuple[FileMeta, bytes]:
         """Return bytes as `get` does, and what `head` tells; of one file, though it be replaced."""
         if not start and await self._is_prompt(path):
+            self._check(path)
             with _mapped_errors(path):
                 found = files.fetch_small_file(path, length)
             if found is not None:
                 return found
-        return await _in_thread(lambda: files.fetch_range(path, start, length), path)
+        return await self._read(lambda: files.fetch_range(path, start, length), path)
 
     async def get_many(self, paths: Sequence[str]) -> list[bytes]:
         """Return whole files in the order asked for, in one hop to a worker thread."""
         # More threads do not help: they spend their time waiting for the interpreter's lock.
-        return await _run(partial(files.read_files, tuple(paths))) if paths else []
+        return await _run(partial(self._read_files, tuple(paths))) if paths else []
+
+    def _read_files(self, paths: Sequence[str]) -> list[bytes]:
+        self._check(*paths)
+        return files.read_files(paths)
+
+    async def _read(self, work: Callable[[], T], path: str) -> T:
+        def checked() -> T:
+            self._check(path)
+            return work()
+
+        return await _in_thread(checked, path)
+
+    def _check(self, *paths: str) -> None:
+        if self.places is not None:
+            self.places.check(paths)
 
     async def head(self, path: str) -> FileMeta:
         """Return size and modification time."""
@@ -95,15 +126,17 @@ class LocalStore:
 
     async def put(self, path: str, data: bytes, *, if_absent: bool = False) -> None:
         """Write a file atomically and durably; `if_absent` lets exactly one racing writer win."""
-        await _in_thread(lambda: files.write_file(path, data, if_absent), path, is_written=True)
+        write = partial(files.write_file, path, data, if_absent, self._root)
+        await _in_thread(write, path, is_written=True)
 
     async def put_volatile(self, path: str, data: bytes) -> None:
         """Write a new file atomically, but leave it to the system when it reaches the disk."""
-        await _in_thread(lambda: files.write_volatile_file(path, data), path, is_written=True)
+        write = partial(files.write_volatile_file, path, data, self._root)
+        await _in_thread(write, path, is_written=True)
 
     async def delete(self, path: str) -> None:
         """Delete a file; one that does not exist is deleted already."""
-        await _in_thread(lambda: files.delete(path), path, is_written=True)
+        await _in_thread(lambda: files.delete(path, self._root), path, is_written=True)
 
     def open_input(self, path: str) -> BinaryIO:
         """Open a file for random reading, blocking.
@@ -111,6 +144,7 @@ class LocalStore:
         It is read with `pread`, not mapped: a file that is cut short under a mapping kills the
         process, and mapped pages would count as memory of ours.
         """
+        self._check(path)
         try:
             return cast(BinaryIO, pa.OSFile(path, mode="r"))
         except OSError as error:
@@ -121,11 +155,12 @@ class LocalStore:
     def open_output(self, path: str) -> Output:
         """Begin a file that is written piece by piece, blocking."""
         with _mapped_errors(path, is_written=True):
-            return LocalOutput(path)
+            return LocalOutput(path, self._root)
 
     async def sweep(self, folder: str, before_ms: int) -> int:
         """Delete what dead writers left in `folder` before a time; return how many files."""
-        return await _in_thread(lambda: files.sweep(folder, before_ms), folder, is_written=True)
+        work = partial(files.sweep, folder, before_ms, self._root)
+        return await _in_thread(work, folder, is_written=True)
 
     async def _is_prompt(self, path: str) -> bool:
         """Tell whether the file's folder answers at once; asked of the system once a folder."""
@@ -145,13 +180,18 @@ class LocalStore:
 class LocalOutput(Output):
     """A temporary file in the folder of its target, which one call gives its name."""
 
-    def __init__(self, path: str) -> None:
-        """Begin the file."""
+    def __init__(self, path: str, root: str | None = None) -> None:
+        """Begin the file; below `root` no link is followed."""
         self._path = path
         # A writer may still be at work when it is given up: its descriptor must not be closed under
         # it, for the number may be another file's at once, which would get the bytes.
         self._using = threading.Lock()
-        self._temporary, self._descriptor = files.begin_file(path)
+        self._folder = open_parent(path, root, is_made=True)
+        try:
+            self._temporary, self._descriptor = files.begin_file(self._folder, path)
+        except BaseException:
+            os.close(self._folder)
+            raise
 
     def write(self, data: bytes) -> int:  # type: ignore[override]
         """Write the next piece."""
@@ -170,7 +210,7 @@ class LocalOutput(Output):
         try:
             with self._using:
                 os.fsync(self._descriptor)
-                files.let_appear(self._temporary, self._path, if_absent)
+                files.let_appear(self._folder, self._temporary, self._path, if_absent)
         finally:
             self._drop()
 
@@ -183,7 +223,10 @@ class LocalOutput(Output):
             if self._descriptor >= 0:
                 os.close(self._descriptor)
                 self._descriptor = -1
-                self._temporary.unlink(missing_ok=True)
+                try:
+                    files.drop(self._folder, self._temporary)
+                finally:
+                    os.close(self._folder)
 
 
 async def _run(work: Callable[[], T]) -> T:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from typing import BinaryIO
 from urllib.parse import quote, unquote
 
 from tailerd.errors import ConfigError
 from tailerd.storage.base import ObjectStore, OpensAhead, PendingInput
+from tailerd.storage.links import RealPlaces
 from tailerd.storage.local import LocalStore
 from tailerd.storage.memory import MemoryStore
 
@@ -49,6 +51,26 @@ def locate(url: str) -> tuple[ObjectStore, str]:
         f"{url} has the unknown scheme {scheme!r}.",
         hint="Known are: a path, file://, s3://, memory://.",
     )
+
+
+def locate_table(url: str, allowed: Iterable[str] = ()) -> tuple[ObjectStore, str]:
+    """Return what `locate` does, for a table: links below it lead out of it to nothing else.
+
+    Args:
+        allowed: But to these places, for reading; as `allowed_places` returns them.
+
+    Raises:
+        ConfigError: As `locate`.
+    """
+    store, root = locate(url)
+    return within_table(store, root, allowed), root
+
+
+def within_table(store: ObjectStore, root: str, allowed: Iterable[str] = ()) -> ObjectStore:
+    """Return this machine's store for one table alone; any other store as it is."""
+    if isinstance(store, LocalStore) and store.places is None:
+        return store.within(RealPlaces(root, allowed))
+    return store
 
 
 def _locate_in_bucket(url: str, bucket: str, path: str) -> tuple[ObjectStore, str]:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import secrets
+import stat
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from tailerd.errors import (
     StorageError,
 )
 from tailerd.storage.base import FileMeta, FolderMark
+from tailerd.storage.links import link_in_path, opened_parent
 
 TEMPORARY_PREFIX = ".tailerd-tmp-"
 """Unfinished files start so; listings leave them out, and other Delta readers ignore the dot."""
@@ -195,63 +197,85 @@ def _meta_of(descriptor: int, path: str) -> FileMeta:
     return FileMeta(path, status.st_size, status.st_mtime_ns // 1_000_000)
 
 
-def write_file(path: str, data: bytes, if_absent: bool) -> None:
-    """Write a file atomically and durably; with `if_absent`, only where there is none."""
-    temporary, descriptor = begin_file(path)
-    try:
+def write_file(path: str, data: bytes, if_absent: bool, root: str | None = None) -> None:
+    """Write a file atomically and durably; with `if_absent`, only where there is none.
+
+    Args:
+        root: Below it no symbolic link is followed; None follows all.
+    """
+    with opened_parent(path, root, is_made=True) as folder:
+        temporary, descriptor = begin_file(folder, path)
         try:
-            write_all(descriptor, data)
-            os.fsync(descriptor)
+            try:
+                write_all(descriptor, data)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            let_appear(folder, temporary, path, if_absent)
         finally:
-            os.close(descriptor)
-        let_appear(temporary, path, if_absent)
-    finally:
-        temporary.unlink(missing_ok=True)
+            drop(folder, temporary)
 
 
-def write_volatile_file(path: str, data: bytes) -> None:
-    """Write a new file atomically; a power cut may take it, or what is in it."""
-    temporary, descriptor = begin_file(path)
-    try:
+def write_volatile_file(path: str, data: bytes, root: str | None = None) -> None:
+    """Write a new file atomically; a power cut may take it, or what is in it. `root` as above."""
+    with opened_parent(path, root, is_made=True) as folder:
+        temporary, descriptor = begin_file(folder, path)
         try:
-            write_all(descriptor, data)
+            try:
+                write_all(descriptor, data)
+            finally:
+                os.close(descriptor)
+            _link(folder, temporary, path)
         finally:
-            os.close(descriptor)
-        _link(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+            drop(folder, temporary)
 
 
-def begin_file(path: str) -> tuple[Path, int]:
-    """Open a new temporary file beside `path`; return its path and a descriptor to close."""
-    target = Path(path)
-    if target.is_dir():
+def begin_file(folder: int, path: str) -> tuple[str, int]:
+    """Open a new temporary file for `path`; return its name and a descriptor to close.
+
+    Args:
+        folder: A descriptor of the folder that `path` is in.
+    """
+    if _is_folder(folder, name_of(path)):
         raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
+    temporary = f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    return temporary, os.open(temporary, flags, 0o666, dir_fd=folder)
+
+
+def name_of(path: str) -> str:
+    """Return the last part of a path."""
+    return path.rpartition("/")[2]
+
+
+def _is_folder(folder: int, name: str) -> bool:
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise StorageError(
-            f"{path} cannot be written: a file stands where a folder must."
-        ) from error
-    temporary = target.parent / f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
-    return temporary, os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return stat.S_ISDIR(status.st_mode)
 
 
-def let_appear(temporary: Path, path: str, if_absent: bool) -> None:
+def drop(folder: int, temporary: str) -> None:
+    """Delete a temporary file if it is still there."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(temporary, dir_fd=folder)
+
+
+def let_appear(folder: int, temporary: str, path: str, if_absent: bool) -> None:
     """Give a finished temporary file its name, durably; the temporary name may stay behind."""
-    target = Path(path)
     if if_absent:
         # A hard link appears whole and fails when the name is taken: the one atomic
         # put-if-absent that every POSIX file system has.
-        _link(temporary, path)
+        _link(folder, temporary, path)
     else:
-        temporary.replace(target)
-    sync_folder(target.parent)
+        os.replace(temporary, name_of(path), src_dir_fd=folder, dst_dir_fd=folder)
+    os.fsync(folder)
 
 
-def _link(temporary: Path, path: str) -> None:
+def _link(folder: int, temporary: str, path: str) -> None:
     try:
-        os.link(temporary, path)
+        os.link(temporary, name_of(path), src_dir_fd=folder, dst_dir_fd=folder)
     except OSError as error:
         # Who may not write in the folder has failed before, and with another number.
         if error.errno not in _WITHOUT_LINKS:
@@ -271,20 +295,22 @@ def write_all(descriptor: int, data: bytes | memoryview) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-def sweep(folder: str, before_ms: int) -> int:
+def sweep(folder: str, before_ms: int, root: str | None = None) -> int:
     """Delete temporary files last written before a time; return how many there were."""
     found = 0
     try:
-        with os.scandir(folder) as entries:
-            names = [e.name for e in entries if e.name.startswith(TEMPORARY_PREFIX)]
+        with opened_parent(f"{folder}/", root) as descriptor:
+            with os.scandir(descriptor) as entries:
+                names = [e.name for e in entries if e.name.startswith(TEMPORARY_PREFIX)]
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):
+                    status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                    is_old = status.st_mtime_ns // 1_000_000 < before_ms
+                    if is_old and stat.S_ISREG(status.st_mode):
+                        os.unlink(name, dir_fd=descriptor)
+                        found += 1
     except (FileNotFoundError, NotADirectoryError):
         return 0
-    for name in names:
-        path = Path(folder, name)
-        with contextlib.suppress(FileNotFoundError):
-            if path.stat().st_mtime_ns // 1_000_000 < before_ms:
-                path.unlink()
-                found += 1
     return found
 
 
@@ -306,7 +332,18 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def delete(path: str) -> None:
-    """Delete a file if it is there."""
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        Path(path).unlink()
+def delete(path: str, root: str | None = None) -> None:
+    """Delete a file if it is there.
+
+    Args:
+        root: Below it no symbolic link is followed, and none deleted; None does both.
+    """
+    with (
+        contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError),
+        opened_parent(path, root, is_read=False) as folder,
+    ):
+        name = name_of(path)
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if root is not None and stat.S_ISLNK(status.st_mode):
+            raise link_in_path(path)
+        os.unlink(name, dir_fd=folder)

@@ -116,7 +116,7 @@ class Maintenance:
                 if result.outcome in ("written", "deleted"):
                     self.done[result.job] += 1
 
-    async def _needs(self) -> Needs:
+    async def _needs(self, _: str) -> Needs:
         return Needs(from_version=max(0, self.head - KEPT_VERSIONS))
 
     async def assert_whole(self) -> None:

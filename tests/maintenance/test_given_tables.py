@@ -106,6 +106,7 @@ async def check(table: Path) -> None:
     assert result.outcome == "written"
     if has_every_commit(log, version):
         retention = duration_seconds(snapshot.state.metadata.configuration, DELETED_FILE_RETENTION)
+        assert retention is not None
         wanted = expected(
             naive_log.replay(log, version),
             now_ms=clock.now_ms(),

@@ -31,8 +31,8 @@ def maintenance(table: TableBuilder, policies: Policies, **more: object) -> Tabl
     return TableMaintenance(reader, policies, clock=clock, **more)  # type: ignore[arg-type]
 
 
-def wanting(version: int) -> Callable[[], Awaitable[Needs]]:
-    async def needs() -> Needs:
+def wanting(version: int) -> Callable[[str], Awaitable[Needs]]:
+    async def needs(_: str) -> Needs:
         return Needs(from_version=version)
 
     return needs

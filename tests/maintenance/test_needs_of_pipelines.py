@@ -16,7 +16,8 @@ from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.hints import HintBoard
 from tests.tables.builder import TableBuilder
 
-A, B = "/a/_delta_log", "/b/_delta_log"
+A, B = str(Path(__file__).parent), str(Path(__file__).parents[1])
+"""Two folders that are there, and are not the same."""
 
 
 class Keeper:
@@ -45,7 +46,7 @@ class Keeper:
         self.telemetry.emit(events.TableAltered(table=name, engine="arrow", path="/b"))
 
     def needs(self, folder: str = A) -> Needs:
-        return self.process._needs(folder)
+        return self.process._needs(folder, "")
 
 
 @pytest.fixture

@@ -51,7 +51,7 @@ class Turns:
             place=str(table.folder), folder=str(table.log), policies=policies, is_alone=True
         )
 
-        async def asked() -> Needs:
+        async def asked(_: str) -> Needs:
             return needs()
 
         self.keeper = TableKeeper(

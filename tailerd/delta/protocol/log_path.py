@@ -74,6 +74,21 @@ _OTHER = re.compile(
 )
 
 
+_SIDECAR = re.compile(
+    r"(?:\d{20}\.checkpoint\.\d{10}\.\d{10}\.)?"
+    r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\.parquet",
+    re.ASCII,
+)
+
+
+def is_sidecar_name(name: str) -> bool:
+    """Tell whether a file in `_sidecars` has a name that writers give sidecars, with a UUID.
+
+    The protocol leaves names to writers; what is called otherwise may be anything.
+    """
+    return _SIDECAR.fullmatch(name) is not None
+
+
 def commit_name(version: int) -> str:
     """Return the name of a commit file."""
     return f"{version:020}.json"

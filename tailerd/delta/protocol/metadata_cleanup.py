@@ -6,16 +6,17 @@ Protocol: PROTOCOL.md#metadata-cleanup; checkpointProtection: its own document
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tailerd.delta.protocol import table_properties as properties
 from tailerd.delta.protocol.log_path import CHECKPOINT_KINDS, LogFile, LogFileKind
 from tailerd.delta.protocol.log_segment import LogListing
 from tailerd.delta.protocol.snapshot import TableState
 from tailerd.delta.protocol.writer_features import CHECKPOINT_PROTECTION
-from tailerd.errors import ConfigError
+from tailerd.errors import ConfigError, InvalidPropertyError
 
 DAY_MS = 86_400_000
+LOG_CHANGED = "The log changed since it was looked at."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,17 @@ class CleanupPlan:
     stays: LogFile | None = None
     reason: str = ""
 
+    def common_with(self, earlier: CleanupPlan) -> CleanupPlan:
+        """Return what this plan and an earlier one delete; nothing where one of them does not."""
+        if self.oldest_version is None or earlier.oldest_version is None:
+            return self if self.oldest_version is None else earlier
+        first, second = self, earlier
+        if earlier.oldest_version < self.oldest_version:
+            first, second = earlier, self
+        of_both = frozenset(second.files)
+        files = tuple(file for file in first.files if file in of_both)
+        return replace(first, files=files) if files else CleanupPlan(reason=LOG_CHANGED)
+
 
 def midnight_before(time_ms: int) -> int:
     """Return midnight UTC of a time's day: cutting there keeps the log steady for a day."""
@@ -48,10 +60,18 @@ def cutoff_ms(state: TableState, now_ms: int, older_than_seconds: float | None =
         older_than_seconds: Keep longer than the table says.
 
     Raises:
+        InvalidPropertyError: What the table says is no interval.
         ConfigError: That is not as long as the table says.
     """
     configuration = state.metadata.configuration
     seconds = properties.duration_seconds(configuration, properties.LOG_RETENTION)
+    if seconds is None:
+        raise InvalidPropertyError(
+            f"The table has {properties.LOG_RETENTION} ="
+            f" {configuration[properties.LOG_RETENTION]!r}, which Delta cannot read as an interval,"
+            " so it is not known what may be deleted, and nothing is.",
+            hint="Set it in weeks, days or smaller units, for example to 'interval 365 days'.",
+        )
     if older_than_seconds is not None and older_than_seconds < seconds:
         raise ConfigError(
             f"Cleanup of what is older than {older_than_seconds / 86_400:g} days would delete what"
@@ -69,6 +89,17 @@ def cutoff_commit(times_ms: Mapping[int, int], cutoff: int) -> int | None:
         times_ms: Time of each commit, growing with the version.
     """
     return max((version for version, time in times_ms.items() if time <= cutoff), default=None)
+
+
+def cleanup_terms(state: TableState) -> object:
+    """Return what a table says of cleanup, to be compared: its protocol and some properties."""
+    names = (
+        properties.EXPIRED_LOG_CLEANUP,
+        properties.LOG_RETENTION,
+        properties.CHECKPOINT_PROTECTION,
+    )
+    configuration = state.metadata.configuration
+    return state.protocol, [configuration.get(name) for name in names]
 
 
 def is_allowed(state: TableState) -> str:

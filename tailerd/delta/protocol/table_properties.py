@@ -26,17 +26,24 @@ CHECKPOINT_PROTECTION = "delta.requireCheckpointProtectionBeforeVersion"
 DEFAULT_SECONDS = {LOG_RETENTION: 30 * 86_400.0, DELETED_FILE_RETENTION: 7 * 86_400.0}
 """How long log entries and removed data files are kept where a table does not say."""
 
-_UNIT_SECONDS = {
-    "week": 604_800.0,
-    "day": 86_400.0,
-    "hour": 3_600.0,
-    "minute": 60.0,
-    "second": 1.0,
-    "millisecond": 1e-3,
-    "microsecond": 1e-6,
+_DAYS = {"week": 7, "day": 1}
+_MONTHS = {"year": 12, "month": 1}
+_MICROSECONDS = {
+    "hour": 3_600_000_000,
+    "minute": 60_000_000,
+    "second": 1_000_000,
+    "millisecond": 1_000,
+    "microsecond": 1,
 }
+_SPACE = r"[ \t-\r\x1c-\x1f]"
+_TERM = re.compile(
+    rf"{_SPACE}*(?P<sign>[+-]?){_SPACE}*"
+    r"(?:(?P<whole>[0-9]{1,18})(?:\.(?P<part>[0-9]{0,9}))?|\.(?P<only>[0-9]{1,9}))"
+    rf"{_SPACE}+(?P<unit>[a-z]+?)s?(?:{_SPACE}+|$)"
+)
+_MAX_DAYS = 2**31 - 1
+_MAX_MICROSECONDS = 2**63 - 1
 _WHOLE = re.compile(r"-?[0-9]{1,30}")
-_COUNT = re.compile(r"[+-]?\d{1,12}(\.\d{1,9})?")
 
 
 def is_enabled(configuration: Mapping[str, str], name: str, *, default: bool = False) -> bool:
@@ -56,33 +63,55 @@ def number(configuration: Mapping[str, str], name: str) -> int | None:
     return int(text) if _WHOLE.fullmatch(text) else None
 
 
-def duration_seconds(configuration: Mapping[str, str], name: str) -> float:
-    """Return a retention in seconds; its default where it is absent or no interval.
+def duration_seconds(configuration: Mapping[str, str], name: str) -> float | None:
+    """Return a retention in seconds; its default where it is absent, None where it is no interval.
+
+    What an unreadable text keeps is not known: nothing may be dropped by it.
 
     Args:
         name: One of `DEFAULT_SECONDS`.
     """
-    seconds = parse_interval(configuration.get(name, ""))
-    return DEFAULT_SECONDS[name] if seconds is None else seconds
+    text = configuration.get(name)
+    return DEFAULT_SECONDS[name] if text is None else parse_interval(text)
 
 
 def parse_interval(text: str) -> float | None:
     """Return the seconds of `interval 7 days`, `30 days` or `interval 1 week 2 hours`; else None.
 
-    Months and years have no fixed length, so Delta does not take them either.
+    Accepts what Delta Spark does: Spark's text of a CalendarInterval, not negative as a whole, with
+    fractions of seconds only. Months and years have no fixed length.
     """
-    words = text.strip().lower().removeprefix("interval").split()
-    if not words or len(words) % 2:
-        return None
-    seconds = 0.0
-    for count, unit in zip(words[::2], words[1::2], strict=True):
-        length = _UNIT_SECONDS.get(unit.removesuffix("s"))
-        if length is None or not _COUNT.fullmatch(count):
+    text = text.strip().lower().removeprefix("interval ")
+    days = months = microseconds = at = 0
+    while at < len(text) or not at:
+        term = _TERM.match(text, at)
+        if term is None:
             return None
-        seconds += float(count) * length
-    return seconds if seconds >= 0 else None
+        at, unit = term.end(), term["unit"]
+        sign = -1 if term["sign"] == "-" else 1
+        count = sign * int(term["whole"] or 0)
+        fraction = term["only"] if term["part"] is None else term["part"]
+        if fraction is not None and unit != "second":
+            return None
+        if unit in _DAYS:
+            days += count * _DAYS[unit]
+        elif unit in _MONTHS:
+            months += count * _MONTHS[unit]
+        elif unit in _MICROSECONDS:
+            part = int((fraction or "").ljust(9, "0")) // 1000
+            microseconds += count * _MICROSECONDS[unit] + sign * part
+        else:
+            return None
+        if abs(days) > _MAX_DAYS or abs(microseconds) > _MAX_MICROSECONDS:
+            return None
+    seconds = days * 86_400 + microseconds / 1_000_000
+    return seconds if seconds >= 0 and not months else None
 
 
 def retention_seconds(configuration: Mapping[str, str]) -> float:
-    """Return how long after its time a commit's entry and its data files are kept at least."""
-    return min(duration_seconds(configuration, name) for name in DEFAULT_SECONDS)
+    """Return how long after its time a commit's entry and its data files are kept at least.
+
+    For warnings: where a text is no interval, other writers may go by the default.
+    """
+    known = {name: duration_seconds(configuration, name) for name in DEFAULT_SECONDS}
+    return min(DEFAULT_SECONDS[n] if each is None else each for n, each in known.items())

@@ -35,6 +35,7 @@ from tailerd.sources.delta.allowed_places import allowed_places
 from tailerd.sources.delta.commit_tasks import CommitTasks, SchemaStep
 from tailerd.sources.delta.commit_window import CommitWindow
 from tailerd.sources.delta.identity import schema_id
+from tailerd.sources.delta.linked_files import LinkedFiles
 from tailerd.sources.delta.log_guard import LogGuard
 from tailerd.sources.delta.partition_zone import PartitionZone
 from tailerd.sources.delta.read import read_changes, rows_schema
@@ -43,7 +44,7 @@ from tailerd.sources.delta.snapshot_spool import Spool
 from tailerd.sources.delta.snapshot_tasks import SnapshotTasks
 from tailerd.sources.delta.start import StartWord, first_from, parse_point, parse_start, to_ms
 from tailerd.storage.base import ObjectStore, OpensAhead
-from tailerd.storage.locate import locate
+from tailerd.storage.locate import locate, locate_table
 
 REMOTE_RUN_BYTES = 8 * 1024 * 1024
 """What a bucket sends in some tenths of a second: enough to hide the time until it begins to."""
@@ -74,7 +75,9 @@ class DeltaChangeSource:
         self._head_state = state
         self._head_version = head_version
         self._columns = None if columns is None else tuple(columns)
-        self._paths = DataPaths(reader.url, allowed_places(allowed_paths))
+        places = allowed_places(allowed_paths)
+        self._paths = DataPaths(reader.url, places)
+        self._links = LinkedFiles(reader.url, places)
         self._window = CommitWindow(reader, changes)
         self._commits = CommitTasks(self._window, self._paths)
         self._snapshot: SnapshotTasks | None = None
@@ -118,7 +121,7 @@ class DeltaChangeSource:
             NotATableError, TableError: The table cannot be served.
             ConfigError: No store serves this place.
         """
-        store, root = locate(table)
+        store, root = locate_table(table, allowed_places(allowed_paths))
         reader = LogReader(
             wrap_store(store) if wrap_store else store, root, on_mismatch=on_mismatch
         )
@@ -319,11 +322,12 @@ class DeltaChangeSource:
         if start.phase is Phase.SNAPSHOT:
             boundary = end if end.version == start.version else start.after_version()
             tasks = await self._snapshot_tasks(start)
-            yield self._partition_zone.applied(await tasks.group(start, boundary))
+            group = await self._links.checked(await tasks.group(start, boundary))
+            yield self._partition_zone.applied(group)
             start = boundary
         if start.phase is Phase.FOLLOW:
             async for group in self._commits.groups(start, end):
-                yield self._partition_zone.applied(group)
+                yield self._partition_zone.applied(await self._links.checked(group))
 
     async def schema_steps(self, start: Offset, end: Offset) -> AsyncIterator[SchemaStep]:
         """Yield where in [start, end) rows of another schema begin, the first rows included."""

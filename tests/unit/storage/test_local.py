@@ -119,7 +119,7 @@ async def test_a_folder_without_the_right_to_write_is_no_question_of_reading(
 async def test_a_file_system_without_hard_links_is_called_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    def link(source: object, target: object) -> None:
+    def link(source: object, target: object, **folders: int) -> None:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "link", link)

@@ -22,7 +22,9 @@ DAY = 86_400.0
         ("interval 1 day 12 hours", 1.5 * DAY),
         ("interval 90 minutes 30 seconds", 5430.0),
         ("interval 1500 milliseconds", 1.5),
-        ("interval 0.5 days", DAY / 2),
+        ("interval 0.5 seconds", 0.5),
+        ("interval 0 months 7 days", 7 * DAY),
+        ("- 1 days +2 days", DAY),
         ("interval 0 seconds", 0.0),
     ],
 )
@@ -40,6 +42,13 @@ def test_intervals_are_read_as_spark_writes_them(text: str, seconds: float) -> N
         "1 year",
         "days 3",
         "interval -2 days",
+        "interval 0.5 days",
+        "P365D",
+        "7days",
+        "interval7 days",
+        "interval interval 7 days",
+        "interval 7 dayss",
+        "2147483648 days",
         "1e9 days",
         "x",
     ],
@@ -53,4 +62,5 @@ def test_the_shorter_retention_counts_and_defaults_stand_in() -> None:
     assert retention_seconds({LOG_RETENTION: "interval 2 days"}) == 2 * DAY
     kept = {LOG_RETENTION: "interval 60 days", DELETED_FILE_RETENTION: "interval 45 days"}
     assert retention_seconds(kept) == 45 * DAY
-    assert duration_seconds({LOG_RETENTION: "soon"}, LOG_RETENTION) == 30 * DAY
+    assert duration_seconds({LOG_RETENTION: "soon"}, LOG_RETENTION) is None
+    assert retention_seconds({DELETED_FILE_RETENTION: "soon"}) == 7 * DAY

@@ -1,0 +1,44 @@
+"""Data files and deletion vectors that lie behind symbolic links: read only where that is allowed.
+
+Checked when tasks are planned, as paths in the log are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+
+from tailerd.changefeed.change_task import ChangeTask, TaskGroup
+from tailerd.storage.links import RealPlaces
+
+
+class LinkedFiles:
+    """Follows the links below one table.
+
+    Args:
+        root: The table's place, as `DataPaths` has it.
+        allowed: Further places, as there.
+    """
+
+    def __init__(self, root: str, allowed: Iterable[str]) -> None:
+        is_local = root.startswith("/")
+        self._places = RealPlaces(root, allowed) if is_local else None
+
+    async def checked(self, group: TaskGroup) -> TaskGroup:
+        """Return a group none of whose files really lies outside the allowed places.
+
+        Raises:
+            PathOutsideTableError: One does.
+        """
+        if self._places is not None and group.tasks:
+            await asyncio.to_thread(self._places.check, _local_files(group.tasks))
+        return group
+
+
+def _local_files(tasks: Iterable[ChangeTask]) -> Iterator[str]:
+    for task in tasks:
+        if task.url.startswith("/"):
+            yield task.url
+        for vector in (task.rows.include, task.rows.exclude):
+            if vector is not None and vector.url.startswith("/"):
+                yield vector.url

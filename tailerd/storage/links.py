@@ -1,0 +1,168 @@
+"""Symbolic links below a table's folder: reading follows some of them, writing and deleting none.
+
+Whoever can write in a table could otherwise make this process read, overwrite or delete files of
+somebody else. The table's own place may be a link: it is the user who names it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+
+from tailerd.errors import LinkInPathError, PathOutsideTableError, StorageError
+
+_LOOK_SECONDS = 1.0
+"""So long it is believed where a folder really lies."""
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_WAY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+"""Of a folder that is only passed through, or deleted in: whoever may do that may not read it."""
+
+
+class RealPlaces:
+    """Where a table's files may really lie, whatever links lead there. For several threads.
+
+    Args:
+        root: The table's folder.
+        allowed: Further places, as `allowed_places` returns them; those elsewhere do not matter.
+    """
+
+    def __init__(self, root: str, allowed: Iterable[str] = ()) -> None:
+        self.root = root
+        self._named = (root, *(each for each in allowed if each.startswith("/") or not each))
+        self._looked_at = float("-inf")
+        self._places: tuple[str, ...] = ()
+        self._folders: dict[str, str] = {}
+
+    def check(self, paths: Iterable[str]) -> None:
+        """Make sure of files about to be read; blocking. One look a file, and one a folder.
+
+        A link that is made after this look is followed.
+
+        Raises:
+            PathOutsideTableError: One lies elsewhere.
+        """
+        now = time.monotonic()
+        if now - self._looked_at > _LOOK_SECONDS:
+            self._places = tuple(os.path.realpath(each or "/").rstrip("/") for each in self._named)
+            self._folders, self._looked_at = {}, now
+        folders = self._folders
+        for path in paths:
+            folder = path.rpartition("/")[0]
+            real = folders.get(folder)
+            if real is None:
+                real = folders[folder] = os.path.realpath(folder or "/")
+            self._require(path, f"{real}/")
+            if os.path.islink(path):  # noqa: PTH114 - for every file that is read
+                self._require(path, os.path.realpath(path))
+
+    def _require(self, path: str, real: str) -> None:
+        if any(real.startswith(f"{place}/") for place in self._places):
+            return
+        raise PathOutsideTableError(
+            f"{path} leads through a symbolic link to {real.rstrip('/')}, which lies outside the"
+            f" table at {self.root}, and a link could so make this process read anything.",
+            hint="If that is meant, allow the place with --allow-path (or allowed_paths in the"
+            f" configuration), for example {os.path.dirname(real)}.",  # noqa: PTH120
+        )
+
+
+def linked_names(folder: str) -> frozenset[str]:
+    """Return the names in a folder that are symbolic links; blocking."""
+    try:
+        with os.scandir(folder) as entries:
+            return frozenset(entry.name for entry in entries if entry.is_symlink())
+    except (FileNotFoundError, NotADirectoryError):
+        return frozenset()
+
+
+def check_not_linked(*paths: str) -> None:
+    """Make sure that none of some paths is a symbolic link; blocking.
+
+    Raises:
+        LinkInPathError: One is.
+    """
+    for path in paths:
+        if os.path.islink(path):  # noqa: PTH114 - Path raises where its parent is a file
+            raise link_in_path(path)
+
+
+def link_in_path(path: str) -> LinkInPathError:
+    """Return the error of a link that is not followed."""
+    return LinkInPathError(
+        f"{path} is a symbolic link, and nothing is written or deleted through one, because that"
+        " could reach files of somebody else.",
+        hint="Put the folder or file itself in its place, or leave this table's maintenance out.",
+    )
+
+
+@contextmanager
+def opened_parent(
+    path: str, root: str | None, *, is_made: bool = False, is_read: bool = True
+) -> Iterator[int]:
+    """Give a descriptor of the folder that a file is in, to be used with the file's name alone.
+
+    Args:
+        root: Below it no link is followed; None follows all.
+        is_made: Whether folders that are not there are made.
+        is_read: Whether the folder itself is to be listed or synced.
+
+    Raises:
+        LinkInPathError: A folder below the root is a link.
+        OSError: A folder is missing, is none, or may not be used.
+    """
+    descriptor = open_parent(path, root, is_made=is_made, is_read=is_read)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def open_parent(path: str, root: str | None, *, is_made: bool = False, is_read: bool = True) -> int:
+    """Return what `opened_parent` gives, to be closed."""
+    folder = path.rpartition("/")[0] or "/"
+    top = folder if root is None or not f"{folder}/".startswith(f"{root}/") else root or "/"
+    if is_made:
+        _make(top, path)
+    below = [name for name in folder[len(top) :].split("/") if name]
+    last = _FOLDER if is_read else _WAY
+    descriptor = os.open(top, _WAY if below else last)
+    at = top
+    try:
+        for number, name in enumerate(below, 1):
+            at = f"{at}/{name}"
+            if is_made:
+                with suppress(FileExistsError):
+                    os.mkdir(name, dir_fd=descriptor)
+            flags = last if number == len(below) else _WAY
+            inner = _open_below(descriptor, name, at, flags)
+            os.close(descriptor)
+            descriptor = inner
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _make(folder: str, path: str) -> None:
+    try:
+        os.makedirs(folder, exist_ok=True)  # noqa: PTH103
+    except (FileExistsError, NotADirectoryError) as error:
+        raise StorageError(
+            f"{path} cannot be written: a file stands where a folder must."
+        ) from error
+
+
+def _open_below(parent: int, name: str, path: str, flags: int) -> int:
+    try:
+        return os.open(name, flags | os.O_NOFOLLOW, dir_fd=parent)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+            if stat.S_ISLNK(status.st_mode):
+                raise link_in_path(path) from error
+        raise
