@@ -7,6 +7,7 @@ delivery. What the process's umask says is for delivered files.
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 from typing import BinaryIO, Literal, cast
 
@@ -59,7 +60,8 @@ def _private(path: str, flags: int) -> int:
     descriptor = os.open(path, flags | os.O_CLOEXEC, _FILE)
     try:
         status = os.fstat(descriptor)
-        if status.st_uid == os.geteuid() and status.st_mode & _OTHERS:
+        is_own = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+        if is_own and status.st_mode & _OTHERS:
             os.fchmod(descriptor, _FILE)
     except BaseException:
         os.close(descriptor)
