@@ -131,6 +131,9 @@ class TaskGroup:
     Attributes:
         start: Offset of the first task.
         end: Offset once every task is delivered.
+        operation: What its writer called it; empty where it said nothing, and for a snapshot.
+        files_added, bytes_added, files_removed, bytes_removed: Data files that the whole commit
+            adds and removes, whether rows change or not; 0 for a snapshot.
     """
 
     start: Offset
@@ -140,6 +143,10 @@ class TaskGroup:
     change_source: ChangeSourceKind
     tasks: tuple[ChangeTask, ...]
     operation: str = ""
+    files_added: int = 0
+    bytes_added: int = 0
+    files_removed: int = 0
+    bytes_removed: int = 0
 
     @property
     def size_bytes(self) -> int:

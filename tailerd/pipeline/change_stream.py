@@ -17,6 +17,7 @@ from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.pipeline.change_runs import Run, RunPlanner, RunReader
 from tailerd.pipeline.memory_budget import SMALLEST_PIECE, MemoryBudget, Piece, TableMemory
 from tailerd.sources.base import ChangeSource
+from tailerd.telemetry.events import DeliveredCommit
 
 RUNS_AHEAD = 1 + (os.cpu_count() or 1)
 """Runs of files read at the same time: one a processor, and one that waits for its turn."""
@@ -36,7 +37,7 @@ class ChangeStream:
     Attributes:
         rows: Rows given so far, by `_change_type`.
         commits: Commits begun so far, by how they are read; snapshots are none.
-        modes: The same, as (version, how) of each.
+        details: What the plan says of each of them.
         bytes: Their Arrow bytes.
         is_complete: Whether the last batch was asked for and there was none left.
     """
@@ -68,7 +69,7 @@ class ChangeStream:
         self._memory = memory or MemoryBudget(UNBOUNDED_BYTES).join()
         self.rows: Counter[str] = Counter()
         self.commits: Counter[str] = Counter()
-        self.modes: list[tuple[int, str]] = []
+        self.details: list[DeliveredCommit] = []
         self._counted: Version | None = None
         self.bytes = 0
         self.is_complete = False
@@ -105,7 +106,7 @@ class ChangeStream:
         if is_begin and group.version != self._counted:
             self._counted = group.version
             self.commits[group.change_source.value] += 1
-            self.modes.append((group.version, group.change_source.value))
+            self.details.append(_details(group))
 
     def _begin(self, run: Run, ahead: int) -> _Reading | None:
         """Begin to read a run behind `ahead` others; None if it must wait for the first of them."""
@@ -142,6 +143,19 @@ class ChangeStream:
             if more is None:
                 # The sink waits for it now.
                 reading.read_on(self._memory.admit(reading.wanted_bytes), self._executor)
+
+
+def _details(group: TaskGroup) -> DeliveredCommit:
+    return DeliveredCommit(
+        version=group.version,
+        timestamp_ms=group.timestamp_us // 1000,
+        mode=group.change_source.value,
+        operation=group.operation,
+        files_added=group.files_added,
+        bytes_added=group.bytes_added,
+        files_removed=group.files_removed,
+        bytes_removed=group.bytes_removed,
+    )
 
 
 def _wanted(run: Run, limit: BatchLimit) -> int:

@@ -28,10 +28,11 @@ _KEYS = 1 << 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Heard:
-    """What a pipeline told of its table: its place and where delivery stands."""
+    """What a pipeline told of its table: its place, and where delivery began and stands."""
 
     place: str
     table_id: str = ""
+    first_version: int | None = None
     next_version: int | None = None
     snapshot_share: float = 0.0
     times_moved_back: int = 0
@@ -199,7 +200,11 @@ class GrowthKeeper:
             growth = None
         if growth is None:
             growth = TableGrowth(self._open_reader(heard.place))
-            await growth.open(next_version, now)
+            # Where delivery began: an engine may have been faster than this, and what it delivered
+            # meanwhile is to be seen too.
+            first = next_version if heard.first_version is None else heard.first_version
+            is_near = next_version - first <= COMMITS_AT_ONCE
+            await growth.open(first if is_near else next_version, now)
             self._tables[table] = growth, heard.times_moved_back
             self._tell_schema(table, growth.version, self._clock.now_ms(), growth.metadata)
         with self._lock:
@@ -255,9 +260,11 @@ def _after(heard: _Heard, offset: Offset) -> _Heard:
     # The commit after a snapshot is the first that is pending besides it.
     next_version = offset.version + is_snapshot
     is_back = heard.next_version is not None and next_version < heard.next_version
+    is_begin = heard.first_version is None or is_back or heard.table_id != offset.table_id
     return replace(
         heard,
         table_id=offset.table_id,
+        first_version=next_version if is_begin else heard.first_version,
         next_version=next_version,
         snapshot_share=1 - offset.position / _KEYS if is_snapshot else 0.0,
         times_moved_back=heard.times_moved_back + is_back,

@@ -322,7 +322,7 @@ class Journey:
                     table=self._plan.table,
                     engine=ENGINE,
                     commits=dict(stream.commits),
-                    modes=tuple(stream.modes),
+                    details=tuple(stream.details),
                 )
             )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tailerd.changefeed.saved_offset import SavedOffset
 from tailerd.errors import AccessDeniedError, StorageError
+from tailerd.private_files import make_private_folder, open_private, write_private
 from tailerd.sinks.threads import in_thread
 from tailerd.storage.posix_files import sync_folder
 
@@ -68,9 +69,9 @@ class FileOffsetStore:
         path = self.path(pipeline)
         temporary = path.with_name(f".{path.name}.tmp")
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with temporary.open("w", encoding="utf-8") as file:
-                file.write(saved.to_json(pipeline))
+            make_private_folder(self._folder)
+            with open_private(temporary, "wb") as file:
+                file.write(saved.to_json(pipeline).encode())
                 file.flush()
                 os.fsync(file.fileno())
             _keep_previous(path)
@@ -97,5 +98,5 @@ def _keep_previous(path: Path) -> None:
     """Keep the file that is about to be replaced, for a person to go back to."""
     if path.exists():
         temporary = path.with_name(f".{path.name}.previous.tmp")
-        temporary.write_bytes(path.read_bytes())
+        write_private(temporary, path.read_bytes())
         temporary.replace(path.with_name(f"{path.name}.previous"))

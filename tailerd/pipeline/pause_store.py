@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tailerd.errors import AccessDeniedError, StorageError
+from tailerd.private_files import make_private_folder, write_private
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.posix_files import sync_folder
 
@@ -83,8 +84,8 @@ class PauseStore:
             StorageError: The folder cannot be written.
         """
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            (self._folder / pipeline).touch()
+            make_private_folder(self._folder)
+            write_private(self._folder / pipeline, b"")
             sync_folder(self._folder)
         except OSError as error:
             raise _refused(self._folder, error) from error

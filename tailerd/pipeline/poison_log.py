@@ -10,6 +10,7 @@ from typing import BinaryIO, Protocol, Self
 
 from tailerd.changefeed.offset import Offset
 from tailerd.errors import AccessDeniedError, StorageError, TailerdError
+from tailerd.private_files import make_private_folder, open_private
 from tailerd.sinks.threads import in_thread
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.posix_files import sync_folder
@@ -90,8 +91,8 @@ class FilePoisonLog:
     def _append(self, table: str, record: PoisonRecord) -> None:
         path = self.path(table)
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with path.open("a+b") as file:
+            make_private_folder(self._folder)
+            with open_private(path, "a+b") as file:
                 last = _last_line(file)
                 if not _is_same_commit(last, record):
                     line = json.dumps(asdict(record), ensure_ascii=False).encode()

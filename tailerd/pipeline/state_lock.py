@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tailerd.errors import ConfigError, StateInUseError
+from tailerd.private_files import make_private_folder, open_private
 
 LOCK_NAME = "tailerd.lock"
 
@@ -27,8 +28,11 @@ def state_lock(folder: Path) -> Iterator[None]:
     """
     path = folder / LOCK_NAME
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = path.open("a+", encoding="utf-8")
+        # One that is there has the rights that somebody gave it: all in it is closed to others.
+        if not folder.is_dir():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            make_private_folder(folder)
+        file = open_private(path, "a+b")
     except OSError as error:
         raise ConfigError(
             f"The state folder {folder} cannot be used: {error.strerror}.",
@@ -43,7 +47,7 @@ def state_lock(folder: Path) -> Iterator[None]:
                 hint="Stop that one, or set `state` to another folder.",
             ) from error
         file.truncate(0)
-        json.dump({"pid": os.getpid(), "host": socket.gethostname()}, file)
+        file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
         file.flush()
         yield
 

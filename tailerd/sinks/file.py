@@ -36,8 +36,8 @@ from tailerd.sinks.file_parts import (
     ParquetPart,
     Part,
     close_durably,
+    open_temporary,
     publish,
-    temporary,
 )
 from tailerd.sinks.file_read_back import read_lines
 from tailerd.sinks.resources import EncodeBatch, SinkResources
@@ -156,9 +156,10 @@ class FileSink:
 
     def _open(self, start: Offset, number: int) -> Part:
         path = self._folder / f"{_prefix(start)}-{number:05d}.{self._config.format}"
+        limit, mode = self._config.max_bytes_per_file, self._config.file_mode()
         if self._config.format == "parquet":
-            return ParquetPart(path, max_bytes=self._config.max_bytes_per_file)
-        return JsonLinesPart(path, encode=self._encode, max_bytes=self._config.max_bytes_per_file)
+            return ParquetPart(path, max_bytes=limit, mode=mode)
+        return JsonLinesPart(path, encode=self._encode, max_bytes=limit, mode=mode)
 
     def _publish(self, parts: list[Part]) -> None:
         for part in parts:
@@ -203,7 +204,9 @@ class FileSink:
                 marker = self._folder / _MARKER
                 # Last: until all is moved, the folder is the old table's.
                 set_aside(self._folder, [*own, *([marker] if marker.exists() else [])], gap)
-            write_gap_record(self._folder / f"{_prefix(gap.end)}{_GAP}", gap)
+            write_gap_record(
+                self._folder / f"{_prefix(gap.end)}{_GAP}", gap, self._config.file_mode()
+            )
         except OSError as error:
             raise self._unwritable(error) from error
 
@@ -244,7 +247,7 @@ class FileSink:
         first, *others = owners
         fields = {"format": _FORMAT, "table_id": first}
         content = {**fields, "replaced_by": others} if others else fields
-        with temporary(marker).open("wb") as file:
+        with open_temporary(marker, self._config.file_mode()) as file:
             file.write(json.dumps(content).encode())
             close_durably(file)
         publish(marker)

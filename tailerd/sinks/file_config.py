@@ -32,6 +32,14 @@ class FileSinkConfig(SinkConfig):
         examples=["128MiB"],
     )
 
+    mode: str | None = Field(
+        default=None,
+        pattern="^0?[67][0-7]{2}$",
+        description="Permissions of delivered files as a quoted octal number. Without it they are"
+        " what the umask of the process leaves of 0666.",
+        examples=["0640"],
+    )
+
     @field_validator("path")
     @classmethod
     def _is_a_folder(cls, path: str) -> str:
@@ -42,6 +50,10 @@ class FileSinkConfig(SinkConfig):
     def place(self) -> str:
         """Return the folder."""
         return str(Path(self.path).absolute())
+
+    def file_mode(self) -> int | None:
+        """Return the permissions of delivered files; None where the umask decides."""
+        return None if self.mode is None else int(self.mode, 8)
 
     def guarantee(self) -> str:
         """Return what a restart leaves: it replaces what it repeats."""

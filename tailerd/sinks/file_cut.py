@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -19,7 +20,7 @@ import pyarrow.parquet as pq
 
 from tailerd.changefeed.change_batch import COMMIT_TIMESTAMP, COMMIT_VERSION
 from tailerd.errors import ConfigError
-from tailerd.sinks.file_parts import close_durably, publish, temporary
+from tailerd.sinks.file_parts import close_durably, open_temporary, publish, temporary
 
 _LINE_END = re.compile(
     rf'"{COMMIT_VERSION}":(\d+),"{COMMIT_TIMESTAMP}":"[^"]*"\}}\n'.encode(),
@@ -73,7 +74,8 @@ def _version_of(line: bytes) -> int:
 
 
 def _cut(path: Path, until_version: int) -> None:
-    with temporary(path).open("wb") as target:
+    # The rows that stay are as visible as they were.
+    with open_temporary(path, stat.S_IMODE(path.stat().st_mode)) as target:
         is_parquet = path.suffix == ".parquet"
         has_rows = (_keep_groups if is_parquet else _keep_lines)(path, target, until_version)
         if has_rows:

@@ -41,12 +41,14 @@ class Part(Protocol):
 class JsonLinesPart:
     """JSON lines: bytes of the encoder one after the other."""
 
-    def __init__(self, path: Path, *, encode: EncodeBatch, max_bytes: int) -> None:
+    def __init__(
+        self, path: Path, *, encode: EncodeBatch, max_bytes: int, mode: int | None = None
+    ) -> None:
         self.path = path
         self._encode = encode
         self._max_bytes = max_bytes
         self._written_bytes = 0
-        self._file: BinaryIO = temporary(path).open("wb")
+        self._file = open_temporary(path, mode)
 
     def fits(self, batch: ChangeBatch) -> bool:
         """Tell whether the file is still below its size."""
@@ -68,12 +70,12 @@ class JsonLinesPart:
 class ParquetPart:
     """Parquet with the three change columns; all rows of a file have one schema."""
 
-    def __init__(self, path: Path, *, max_bytes: int) -> None:
+    def __init__(self, path: Path, *, max_bytes: int, mode: int | None = None) -> None:
         self.path = path
         self._max_bytes = max_bytes
         self._schema: pa.Schema | None = None
         self._writer: pq.ParquetWriter | None = None
-        self._file: BinaryIO = temporary(path).open("wb")
+        self._file = open_temporary(path, mode)
 
     def fits(self, batch: ChangeBatch) -> bool:
         """Tell whether the file is below its size and of the batch's schema."""
@@ -105,6 +107,19 @@ class ParquetPart:
 def temporary(path: Path) -> Path:
     """Return the name a file has until it is complete; hidden, and no reader's pattern."""
     return path.with_name(f".{path.name}{TEMPORARY}")
+
+
+def open_temporary(path: Path, mode: int | None) -> BinaryIO:
+    """Open the file that `publish` gives its name, empty.
+
+    Args:
+        mode: Its permissions; None for what the umask leaves.
+    """
+    file = temporary(path).open("wb")
+    if mode is not None:
+        # While there is nothing in it.
+        os.fchmod(file.fileno(), mode)
+    return file
 
 
 def publish(path: Path) -> None:

@@ -45,6 +45,7 @@ class TailerdFileWriter(DataSourceStreamArrowWriter):
         self._folder = _local_folder(options.path)
         self._output = options.output
         self._max_bytes = options.max_bytes_per_file
+        self._mode = options.file_mode
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write a task's rows to temporary files, durably; on an executor.
@@ -85,7 +86,7 @@ class TailerdFileWriter(DataSourceStreamArrowWriter):
                     continue
                 if file is None:
                     names.append(_TEMPORARY.format(uuid.uuid4().hex))
-                    file = _open_file(self._folder / names[-1], self._output, batch.schema)
+                    file = self._open_file(self._folder / names[-1], batch.schema)
                 file.write(batch)
                 if file.size_bytes >= self._max_bytes:
                     file.close()
@@ -93,6 +94,13 @@ class TailerdFileWriter(DataSourceStreamArrowWriter):
         finally:
             if file is not None:
                 file.close()
+
+    def _open_file(self, path: Path, schema: pa.Schema) -> _OpenFile:
+        file = path.open("wb")
+        if self._mode is not None:
+            os.fchmod(file.fileno(), self._mode)
+        is_lines = self._output is OutputFormat.JSONL
+        return _JsonLines(file) if is_lines else _Parquet(file, schema)
 
     def _publish(self, names: Sequence[str], batch_id: int) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -128,8 +136,8 @@ class _OpenFile(Protocol):
 
 
 class _JsonLines:
-    def __init__(self, path: Path) -> None:
-        self._file: BinaryIO = path.open("wb")
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
         self._encoder = JsonEncoder()
         self.size_bytes = 0
 
@@ -142,8 +150,8 @@ class _JsonLines:
 
 
 class _Parquet:
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
-        self._file: BinaryIO = path.open("wb")
+    def __init__(self, file: BinaryIO, schema: pa.Schema) -> None:
+        self._file = file
         self._writer = pq.ParquetWriter(self._file, schema, compression="zstd")
 
     @property
@@ -156,10 +164,6 @@ class _Parquet:
     def close(self) -> None:
         self._writer.close()
         _close_durably(self._file)
-
-
-def _open_file(path: Path, output: OutputFormat, schema: pa.Schema) -> _OpenFile:
-    return _JsonLines(path) if output is OutputFormat.JSONL else _Parquet(path, schema)
 
 
 def _close_durably(file: BinaryIO) -> None:

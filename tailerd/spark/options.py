@@ -55,7 +55,7 @@ DELTA_OPTIONS = {
 }
 """Options of Delta's own sources that have no place here, and what there is instead."""
 
-WRITE_OPTIONS = ("path", "output", "maxBytesPerFile", "checkpointLocation", "queryName")
+WRITE_OPTIONS = ("path", "output", "maxBytesPerFile", "fileMode", "checkpointLocation", "queryName")
 
 DEFAULT_FILE_BYTES = 128 * 1024 * 1024
 
@@ -65,6 +65,7 @@ _MOST_DIGITS = 18
 """Longer numbers do not fit the 63 bits that Delta and Spark have for versions and sizes."""
 _MOST_SHOWN = 60
 _OPTION = "The option "
+_FILE_MODE = re.compile("0?[67][0-7]{2}")
 _BYTES = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 
 
@@ -161,11 +162,16 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """What a user asked `df.writeStream` for: a folder, and the format and size of its files."""
+    """What a user asked `df.writeStream` for: a folder, and what its files are like.
+
+    Attributes:
+        file_mode: Their permissions; None for what the umask of the executors leaves.
+    """
 
     path: str
     output: OutputFormat = OutputFormat.JSONL
     max_bytes_per_file: int = DEFAULT_FILE_BYTES
+    file_mode: int | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> WriteOptions:
@@ -181,6 +187,7 @@ class WriteOptions:
             max_bytes_per_file=_byte_count(
                 "maxBytesPerFile", given.get("maxBytesPerFile", str(DEFAULT_FILE_BYTES))
             ),
+            file_mode=_file_mode(given.get("fileMode")),
         )
 
 
@@ -360,6 +367,17 @@ def _byte_count(name: str, text: str) -> int:
             f"The option {name}={_shown(text)} is no size.", hint="Write it like 256m or 1g."
         )
     return count
+
+
+def _file_mode(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not _FILE_MODE.fullmatch(text):
+        raise UsageError(
+            f"The option fileMode={_shown(text)} is no permissions of a file.",
+            hint="Write it as an octal number like 0640; its owner must be able to read and write.",
+        )
+    return int(text, 8)
 
 
 def _shown(text: str) -> str:

@@ -23,7 +23,7 @@ from tailerd.sinks.file_config import FileSinkConfig
 from tailerd.sinks.stream import StreamSinkConfig
 from tailerd.spark.change_rows import change_batches
 from tailerd.spark.progress import FIRST_VERSION, LAST_VERSION, OBSERVED
-from tailerd.spark.query_checkpoint import check_checkpoint
+from tailerd.spark.query_checkpoint import check_checkpoint, private_checkpoint
 from tailerd.spark.query_errors import error_of
 
 
@@ -56,7 +56,9 @@ def start_query(
         changes = spark.readStream.format("tailerd").options(**options).load()
         writer = _to_sink(_counted(changes).writeStream, table.sink)
         writer = writer.queryName(name).option("checkpointLocation", str(checkpoint))
-        return (writer.trigger(availableNow=True) if once else writer).start()
+        is_stream = isinstance(table.sink, StreamSinkConfig)
+        with private_checkpoint(spark, checkpoint, has_own_files=is_stream):
+            return (writer.trigger(availableNow=True) if once else writer).start()
     except PySparkException as error:
         raise error_of(str(error)) from error
 
@@ -93,10 +95,11 @@ def _to_sink(writer: DataStreamWriter, sink: SinkConfig) -> DataStreamWriter:
     match sink:
         case ConsoleSinkConfig():
             return writer.foreachBatch(_print_batch)
-        case FileSinkConfig(path=path, format=output, max_bytes_per_file=size):
-            return writer.format("tailerd").options(
+        case FileSinkConfig(path=path, format=output, max_bytes_per_file=size, mode=mode):
+            written = writer.format("tailerd").options(
                 path=path, output=output, maxBytesPerFile=str(size)
             )
+            return written if mode is None else written.option("fileMode", mode)
         case StreamSinkConfig(format=kind, options=options):
             return writer.format(kind).outputMode("append").options(**options)
         case _:

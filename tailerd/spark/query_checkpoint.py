@@ -9,14 +9,27 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tailerd.changefeed.offset import Offset
-from tailerd.errors import MissingVersionError, OffsetError, TableRecreatedError, TailerdError
+from tailerd.errors import (
+    MissingVersionError,
+    OffsetError,
+    StorageError,
+    TableRecreatedError,
+    TailerdError,
+)
+from tailerd.private_files import make_private_folder
 from tailerd.spark.checkpoints import batch_numbers
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 _LOG_VERSION = "v1"
+_UMASK = "fs.permissions.umask-mode"
 _ANY_VERSION = re.compile(r"v\d+")
 _NONE = "-"
 _ANEW = "and empty the sink; then the table comes again from where its configuration says."
@@ -65,6 +78,37 @@ def check_checkpoint(
             f"Spark's checkpoint {folder} cannot be read: {error.strerror}.",
             hint="Give this user the right to read and write there.",
         ) from error
+
+
+@contextmanager
+def private_checkpoint(
+    spark: SparkSession, checkpoint: Path, *, has_own_files: bool = False
+) -> Iterator[None]:
+    """Let a query that is started inside keep its checkpoint for this user alone.
+
+    Args:
+        has_own_files: Whether Spark itself writes what is delivered. Then its files have the
+            permissions that the umask leaves, and only the folder around them is closed.
+
+    Raises:
+        StorageError: The folder cannot be made.
+    """
+    try:
+        make_private_folder(checkpoint.parent)
+    except OSError as error:
+        raise StorageError(
+            f"{checkpoint.parent} cannot be written: {error.strerror or error}.",
+            hint="Look at the permissions of the state folder and at the free space.",
+        ) from error
+    if has_own_files:
+        yield
+        return
+    # A query takes a copy of the session's settings with it.
+    spark.conf.set(_UMASK, "077")
+    try:
+        yield
+    finally:
+        spark.conf.unset(_UMASK)
 
 
 def with_checkpoint(error: TailerdError, folder: Path) -> TailerdError:

@@ -31,6 +31,7 @@ from tailerd.telemetry.storage_events import StorageRequested as StorageRequeste
 from tailerd.telemetry.storage_events import TroubleEnded as TroubleEnded
 from tailerd.telemetry.storage_events import WatcherUnavailable as WatcherUnavailable
 from tailerd.telemetry.table_events import CommitObserved as CommitObserved
+from tailerd.telemetry.table_events import DeliveredCommit as DeliveredCommit
 from tailerd.telemetry.table_events import MaskUnmatched as MaskUnmatched
 from tailerd.telemetry.table_events import SchemaObserved as SchemaObserved
 from tailerd.telemetry.table_events import ZoneAssumed as ZoneAssumed
@@ -191,13 +192,13 @@ class GrowthUnavailable:
 class CommitsDelivered:
     """Commits were delivered, rows or not; `commits` counts them by how they were read.
 
-    `modes` says it of each, as (version, how); empty where only the counts are known.
+    `details` says of each what it did; empty where only the counts are known.
     """
 
     table: str
     engine: str
     commits: dict[str, int]
-    modes: tuple[tuple[int, str], ...] = ()
+    details: tuple[DeliveredCommit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tailerd.clock import Clock
+from tailerd.private_files import make_private_folder, write_private
 from tailerd.telemetry.history import HistoryBoard
 from tailerd.telemetry.status import StatusBoard
 
@@ -62,11 +63,11 @@ class HistoryStore:
         Raises:
             OSError: The folder cannot be written.
         """
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self._folder)
         path = self._path(name)
         aside = path.with_name(f".{path.name}.tmp")
         # Not flushed to the disk: after a loss of power it may be torn, which is tolerated.
-        aside.write_bytes(json.dumps(history, separators=(",", ":")).encode())
+        write_private(aside, json.dumps(history, separators=(",", ":")).encode())
         aside.replace(path)
 
     def prune(self) -> None:

@@ -28,6 +28,24 @@ class CommitObserved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveredCommit:
+    """What the plan of a delivery says of one commit in it; part of `CommitsDelivered`.
+
+    Attributes:
+        mode: How its rows were found: cdc, files or none.
+    """
+
+    version: int
+    timestamp_ms: int
+    mode: str
+    operation: str
+    files_added: int
+    bytes_added: int
+    files_removed: int
+    bytes_removed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaObserved:
     """A table has this schema since a version, or is looked at for the first time.
 

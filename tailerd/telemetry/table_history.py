@@ -6,6 +6,7 @@ What is restored was written by an earlier process, or damaged since: its shape 
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -64,7 +65,7 @@ class TableHistory:
             case events.CommitObserved():
                 self._observe(event)
             case events.CommitsDelivered():
-                return self._mark_modes(dict(event.modes), now_ms)
+                return self._deliver(event.details, now_ms)
             case events.OffsetSaved():
                 return self._mark_delivered(event.version, now_ms)
             case events.TableMeasured():
@@ -81,12 +82,33 @@ class TableHistory:
         return True
 
     def _observe(self, event: events.CommitObserved) -> None:
+        known = self._commit_of(event)
+        if known is not None:
+            known.update(rows_added=event.rows_added, rows_removed=event.rows_removed)
+
+    def _deliver(self, commits: Sequence[events.DeliveredCommit], now_ms: int) -> bool:
+        """Note commits as the plan that delivered them has them, seen before or not."""
+        for commit in commits[-self._limits.commits :]:
+            known = self._commit_of(commit)
+            if known is not None:
+                known["mode"], known["delivered_ms"] = commit.mode, now_ms
+        self._trim()
+        return bool(commits)
+
+    def _commit_of(self, event: events.CommitObserved | events.DeliveredCommit) -> Record | None:
+        """Return the record of a commit with what it did; None for one older than all there are."""
         known = self._commit(event.version)
         if known is None:
             if self._commits and event.version < self._commits[-1]["version"]:
                 # The table was replaced, or is looked at again from an earlier version.
-                return
-            known = {"version": event.version, "mode": None, "delivered_ms": None}
+                return None
+            known = {
+                "version": event.version,
+                "mode": None,
+                "delivered_ms": None,
+                "rows_added": None,
+                "rows_removed": None,
+            }
             self._commits.append(known)
         known.update(
             timestamp_ms=event.timestamp_ms,
@@ -95,22 +117,8 @@ class TableHistory:
             bytes_added=event.bytes_added,
             files_removed=event.files_removed,
             bytes_removed=event.bytes_removed,
-            rows_added=event.rows_added,
-            rows_removed=event.rows_removed,
         )
-
-    def _mark_modes(self, modes: dict[int, str], now_ms: int) -> bool:
-        """Note how commits were read; the growth keeper may see them only after the sink did."""
-        newest = max(modes, default=-1)
-        for version in sorted(modes)[-self._limits.commits :]:
-            known = self._commit(version)
-            if known is None and (not self._commits or version > self._commits[-1]["version"]):
-                known = {"version": version}
-                self._commits.append(known)
-            if known is not None:
-                known["mode"], known["delivered_ms"] = modes[version], now_ms
-        self._trim()
-        return newest >= 0
+        return known
 
     def _mark_delivered(self, next_version: int, now_ms: int) -> bool:
         is_changed = False

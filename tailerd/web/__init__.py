@@ -23,7 +23,8 @@ client certificate counts like the token. The commands take their authorities fr
 `SSL_CERT_FILE`, and show the token, not a certificate.
 
 What else is refused. Names in `Host` other than its address and `http.hosts`; more than 50
-requests a second from one address (after 400 at once), or ten wrong tokens; bodies beyond 16 KiB;
+requests a second from one address (after 400 at once), counted apart for who has the token; after
+ten wrong tokens further wrong ones from that address, never the right one; bodies beyond 16 KiB;
 connections that say no whole request within ten seconds, and of more than 512 the quietest. Every
 answer forbids scripts from elsewhere, frames and caching.
 

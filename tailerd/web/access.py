@@ -81,6 +81,7 @@ class Guard:
         self._access = access
         self._names = _LOOPBACK_NAMES | {address.host.lower()} | access.hosts
         self._requests = Allowance(burst=400, per_second=50)
+        self._known_requests = Allowance(burst=400, per_second=50)
         self._wrong_tokens = Allowance(burst=10, per_second=0.2)
 
     @web.middleware
@@ -92,19 +93,16 @@ class Guard:
         if (request.content_length or 0) > _LARGEST_BODY_BYTES:
             return refusal(413, "too_large", "A request has 16 KiB at most.")
         client, now = client_of(request.remote), asyncio.get_running_loop().time()
-        is_probe = request.path in PROBES
-        if not is_probe and not self._requests.take(client, now):
+        is_known = request[KNOWN_CALLER] = self._is_known(request)
+        # Strangers at the address of a known caller, as behind a proxy, use up nothing of theirs.
+        allowance = self._known_requests if is_known else self._requests
+        if request.path not in PROBES and not allowance.take(client, now):
             text = "More than 50 requests a second came from this address."
             return refusal(429, "too_many_requests", text, _RETRY_SECONDS)
-        request[KNOWN_CALLER] = self._has_certificate(request)
-        if not request[KNOWN_CALLER] and "Authorization" in request.headers and self._access.token:
-            # Not even the right one: whether it was right is what a guesser wants to hear.
-            if self._wrong_tokens.is_used_up(client, now):
-                text = "Too many wrong tokens came from this address; wait ten seconds."
-                return refusal(429, "too_many_tokens", text, _RETRY_SECONDS)
-            request[KNOWN_CALLER] = _knows(request, self._access.token)
-            if not request[KNOWN_CALLER]:
-                self._wrong_tokens.take(client, now)
+        is_wrong = not is_known and "Authorization" in request.headers and self._access.token
+        if is_wrong and not self._wrong_tokens.take(client, now):
+            text = "Too many wrong tokens came from this address; wait ten seconds."
+            return refusal(429, "too_many_tokens", text, _RETRY_SECONDS)
         if request.match_info.http_exception is not None:
             return None  # No such path or method: that is the answer.
         if request.method in _READING:
@@ -145,6 +143,10 @@ class Guard:
         if self._access.token and self._access.takes_certificates:
             known += " or a client certificate"
         return refusal(401, "unauthorized", f"This needs {known}.", {"WWW-Authenticate": "Bearer"})
+
+    def _is_known(self, request: web.Request) -> bool:
+        token = self._access.token
+        return self._has_certificate(request) or (token is not None and _knows(request, token))
 
     def _has_certificate(self, request: web.Request) -> bool:
         # Only one that the authority signed gets here: others end in the handshake.

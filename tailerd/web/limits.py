@@ -25,23 +25,16 @@ class Allowance:
         self._per_second = per_second
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def is_used_up(self, client: str, now: float) -> bool:
-        """Tell whether a client must wait; takes nothing. `now` is in seconds."""
-        return self._at(client, now) < 1.0
-
     def take(self, client: str, now: float) -> bool:
         """Take one permission of a client; False where it has none left."""
-        left = self._at(client, now)
+        left, then = self._left.get(client, (self._burst, now))
+        left = min(self._burst, left + (now - then) * self._per_second)
         is_allowed = left >= 1.0
         self._left[client] = (left - 1.0 if is_allowed else left, now)
         self._left.move_to_end(client)
         if len(self._left) > _MOST_CLIENTS:
             self._left.popitem(last=False)
         return is_allowed
-
-    def _at(self, client: str, now: float) -> float:
-        left, then = self._left.get(client, (self._burst, now))
-        return min(self._burst, left + (now - then) * self._per_second)
 
 
 def client_of(remote: str | None) -> str:

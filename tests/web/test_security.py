@@ -166,16 +166,15 @@ async def test_no_answer_holds_the_token() -> None:
 # Guessing, and asking too often
 
 
-async def test_who_guesses_tokens_is_made_to_wait_whatever_comes_next() -> None:
+async def test_who_guesses_tokens_is_made_to_wait() -> None:
     steered = Steered()
     async with server(steered, access=Access(token=SecretStr(TOKEN))) as listener:
         found = []
         for number in range(12):
             headers = {**DELIBERATE, "Authorization": f"Bearer guess-{number}"}
-            found.append((await ask(listener, "/pipelines/orders/pause", "POST", headers)).status)
-        assert found == [401] * 10 + [429] * 2
-        right = await ask(listener, "/pipelines/orders/pause", "POST", {**DELIBERATE, **KNOWN})
-        assert (right.status, right.headers["Retry-After"]) == (429, "10")
+            found.append(await ask(listener, "/pipelines/orders/pause", "POST", headers))
+        assert [each.status for each in found] == [401] * 10 + [429] * 2
+        assert found[-1].headers["Retry-After"] == "10"
         assert steered.asked == []
         # Who does not guess is not touched.
         assert (await ask(listener, "/healthz")).status == 200

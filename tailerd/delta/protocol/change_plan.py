@@ -42,7 +42,7 @@ from tailerd.delta.protocol.actions import (
     num_records_of,
     partition_values_of,
 )
-from tailerd.delta.protocol.commit_file import Commit
+from tailerd.delta.protocol.commit_file import Commit, FileTally
 from tailerd.delta.protocol.data_path import DataPaths
 from tailerd.delta.protocol.file_key import file_key
 from tailerd.delta.protocol.schema import parse_schema
@@ -66,6 +66,7 @@ class CommitPlan:
         max_tasks: Upper bound of the number of tasks.
         size_bytes: Bytes of the files behind them, as far as the log says.
         before, after: Schemas of removed and of added rows.
+        added, removed: All data files that the commit adds and removes.
         paired: Keys of paths both removed and added, sorted.
         has_both: Whether files tell of deleted rows and of inserted ones.
     """
@@ -79,6 +80,8 @@ class CommitPlan:
     size_bytes: int
     before: TableSchema
     after: TableSchema
+    added: FileTally
+    removed: FileTally
     operation: str = ""
     paired: npt.NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
     has_both: bool = False
@@ -136,6 +139,8 @@ def plan_commit(
         size_bytes=size_bytes,
         before=before.schema,
         after=after.schema,
+        added=commit.added,
+        removed=commit.removed,
         operation=commit.info.operation if commit.info else "",
         paired=paired,
         has_both=kind is ChangeSourceKind.FILES

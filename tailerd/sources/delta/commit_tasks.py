@@ -250,4 +250,8 @@ def _group(start: Offset, end: Offset, plan: CommitPlan, tasks: list[ChangeTask]
         change_source=plan.kind,
         tasks=tuple(tasks),
         operation=plan.operation,
+        files_added=plan.added.files,
+        bytes_added=plan.added.size_bytes,
+        files_removed=plan.removed.files,
+        bytes_removed=plan.removed.size_bytes,
     )

@@ -30,6 +30,7 @@ from tailerd.delta.protocol.file_index import Sizes
 from tailerd.delta.protocol.file_key import KeyArray
 from tailerd.delta.protocol.live_file import LiveFile
 from tailerd.errors import AccessDeniedError, OffsetError, StorageError
+from tailerd.private_files import make_private_folder, open_private, write_private
 from tailerd.sources.delta.snapshot_files import SnapshotFiles
 from tailerd.storage.posix_files import sync_file, sync_folder
 
@@ -223,7 +224,7 @@ class _Writer:
         with self._using:
             if not self._is_over:
                 shutil.rmtree(self._folder, ignore_errors=True)
-                self._folder.mkdir(parents=True)
+                make_private_folder(self._folder)
 
     def add(self, files: list[LiveFile]) -> None:
         """Take some descriptions."""
@@ -251,12 +252,12 @@ class _Writer:
 
     def _write(self, manifest: _Manifest) -> None:
         self._flush()
-        (self._folder / _KEYS).write_bytes(self._keys.astype("<u8").tobytes())
-        (self._folder / _SIZES).write_bytes(self._sizes.astype("<i8").tobytes())
+        write_private(self._folder / _KEYS, self._keys.astype("<u8").tobytes())
+        write_private(self._folder / _SIZES, self._sizes.astype("<i8").tobytes())
         for path in self._folder.iterdir():
             sync_file(path)
         manifest_path = self._folder / MANIFEST
-        manifest_path.write_text(json.dumps(asdict(manifest)), encoding="utf-8")
+        write_private(manifest_path, json.dumps(asdict(manifest)).encode())
         sync_file(manifest_path)
         sync_folder(self._folder)
 
@@ -271,7 +272,7 @@ class _Writer:
     def _flush(self) -> None:
         for bucket, files in self._buffers.items():
             chunk = _encoder.encode(files)
-            with _bucket_path(self._folder, bucket).open("ab") as file:
+            with open_private(_bucket_path(self._folder, bucket), "ab") as file:
                 file.write(len(chunk).to_bytes(8, "big") + chunk)
         self._buffers.clear()
         self._buffered_bytes = 0

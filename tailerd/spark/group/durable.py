@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tailerd.errors import OffsetError, StorageError
+from tailerd.private_files import make_private_folder, open_private
 from tailerd.storage.posix_files import sync_folder
 
 
@@ -18,7 +19,7 @@ def write_durably(path: Path, document: Mapping[str, object]) -> None:
         StorageError: The folder cannot be written.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(path.parent)
         replace_durably(path, json.dumps(document))
     except OSError as error:
         raise StorageError(
@@ -34,8 +35,8 @@ def replace_durably(path: Path, text: str) -> None:
         OSError: The folder cannot be written.
     """
     draft = path.with_name(f".{path.name}.tmp")
-    with draft.open("w", encoding="utf-8") as file:
-        file.write(text)
+    with open_private(draft, "wb") as file:
+        file.write(text.encode())
         file.flush()
         os.fsync(file.fileno())
     draft.replace(path)

@@ -25,7 +25,7 @@ from tailerd.spark.group.records_source import (
     RecordsDataSource,
 )
 from tailerd.spark.kafka.writer_name import writer_name
-from tailerd.spark.query_checkpoint import check_checkpoint
+from tailerd.spark.query_checkpoint import check_checkpoint, private_checkpoint
 from tailerd.spark.query_errors import error_of
 from tailerd.telemetry import Telemetry
 
@@ -69,7 +69,8 @@ def start_group_query(
         records = spark.readStream.format(RECORDS_FORMAT).options(**options).load()
         writer = records.writeStream.foreachBatch(write).queryName(name)
         writer = writer.option("checkpointLocation", str(checkpoint))
-        return (writer.trigger(availableNow=True) if once else writer).start()
+        with private_checkpoint(spark, checkpoint):
+            return (writer.trigger(availableNow=True) if once else writer).start()
     except PySparkException as error:
         raise error_of(str(error)) from error
 
@@ -119,6 +120,7 @@ def _folders(tables: Mapping[str, GroupTable]) -> dict[str, LinesFolder]:
             path=str(Path(table.config.sink.path).absolute()),
             generation=table.generation,
             max_bytes_per_file=table.config.sink.max_bytes_per_file,
+            file_mode=table.config.sink.file_mode(),
         )
         for name, table in tables.items()
         if isinstance(table.config.sink, FileSinkConfig)

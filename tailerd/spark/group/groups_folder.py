@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tailerd.errors import StorageError
+from tailerd.private_files import make_private_folder
 from tailerd.storage.posix_files import sync_folder
 
 ASSIGNMENTS_FILE = "assignments.json"
@@ -48,7 +49,7 @@ def move_old_groups(state: Path) -> None:
     if not names:
         return
     with _told(f"{old} cannot be moved to {new}"):
-        new.mkdir(exist_ok=True)
+        make_private_folder(new)
         # The new folder itself is durable before anything is in it.
         sync_folder(state)
         for name in names:

@@ -60,11 +60,13 @@ class LinesFolder:
         path: The folder, as executors see it too.
         generation: Which life of the table in its group this is.
         max_bytes_per_file: Beyond it, a delivery goes on in another file.
+        file_mode: Permissions of the files; None for what the umask of the executors leaves.
     """
 
     path: str
     generation: int
     max_bytes_per_file: int
+    file_mode: int | None = None
 
     def prefix(self, batch_id: int) -> str:
         """Return what the names of a batch's files begin with."""
@@ -224,6 +226,7 @@ class _TableFiles:
         self._table = table
         self._folder = Path(folder.path)
         self._max_bytes = folder.max_bytes_per_file
+        self._mode = folder.file_mode
         self._file: BinaryIO | None = None
         self._written = 0
         self.names: list[str] = []
@@ -234,6 +237,8 @@ class _TableFiles:
             self._folder.mkdir(parents=True, exist_ok=True)
             self.names.append(_TEMPORARY.format(f"{self._table}-{uuid.uuid4().hex}"))
             self._file = (self._folder / self.names[-1]).open("wb")
+            if self._mode is not None:
+                os.fchmod(self._file.fileno(), self._mode)
             self._written = 0
         lines = pc.binary_join_element_wise(piece.records[VALUE], b"", b"\n")
         self._written += self._file.write(_joined(lines))

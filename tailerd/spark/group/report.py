@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tailerd import errors
 from tailerd.errors import EngineError, TailerdError
+from tailerd.private_files import write_private
 
 REPORT_FILE = "report.json"
 
@@ -86,7 +87,7 @@ class SourceReport:
     def write(self, folder: Path) -> None:
         """Replace the file; blocking. What cannot be written is told by the next one."""
         draft = folder / f".{REPORT_FILE}.{os.getpid()}.tmp"
-        draft.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        write_private(draft, json.dumps(asdict(self)).encode())
         draft.replace(folder / REPORT_FILE)
 
     @classmethod

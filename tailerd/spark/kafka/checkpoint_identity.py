@@ -7,6 +7,7 @@ import uuid
 from pathlib import Path
 
 from tailerd.errors import OffsetError, StorageError
+from tailerd.private_files import make_private_folder
 from tailerd.spark.group.durable import replace_durably
 
 _NAME = "tailerd-kafka.json"
@@ -28,7 +29,7 @@ def checkpoint_identity(checkpoint: Path) -> str:
     file = checkpoint / _NAME
     try:
         if not file.exists():
-            checkpoint.mkdir(parents=True, exist_ok=True)
+            make_private_folder(checkpoint)
             replace_durably(file, json.dumps({"checkpoint": uuid.uuid4().hex}))
         return str(json.loads(file.read_text(encoding="utf-8"))["checkpoint"])
     except OSError as error:

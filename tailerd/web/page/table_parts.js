@@ -50,7 +50,7 @@ export function timeline(commits, table) {
   const rows = newest.map((commit) => [
     count(commit.version),
     el("span", { title: moment(commit.timestamp_ms) }, time(commit.timestamp_ms)),
-    commit.timestamp_ms === undefined ? (table.size ? "being read" : NONE) : commit.operation || "not told",
+    commit.operation || "not told",
     inOut(commit.files_added, commit.files_removed, count),
     inOut(commit.bytes_added, commit.bytes_removed, bytes),
     MODES[commit.mode] || NONE,

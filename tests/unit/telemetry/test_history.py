@@ -30,6 +30,19 @@ def commit(version: int, table: str = "orders", operation: str = "WRITE") -> eve
     )
 
 
+def delivered(version: int, mode: str) -> events.DeliveredCommit:
+    return events.DeliveredCommit(
+        version=version,
+        timestamp_ms=1000 + version,
+        mode=mode,
+        operation="UPDATE",
+        files_added=1,
+        bytes_added=100,
+        files_removed=0,
+        bytes_removed=0,
+    )
+
+
 def saved(version: int) -> events.OffsetSaved:
     return events.OffsetSaved(
         table="orders", engine="arrow", version=version, offset="", duration_seconds=0.0
@@ -100,10 +113,10 @@ class Told:
 def test_a_commit_has_how_it_was_read_and_when_it_was_delivered() -> None:
     told = Told()
     told.tell(commit(1), commit(2), commit(3))
-    modes = ((1, "cdc"), (2, "files"))
+    details = (delivered(1, "cdc"), delivered(2, "files"))
     told.tell(
         events.CommitsDelivered(
-            table="orders", engine="arrow", commits={"cdc": 1, "files": 1}, modes=modes
+            table="orders", engine="arrow", commits={"cdc": 1, "files": 1}, details=details
         )
     )
     assert told.commits("mode") == ["cdc", "files", None]
@@ -117,12 +130,12 @@ def test_a_commit_may_be_delivered_before_the_growth_keeper_sees_it() -> None:
     told = Told()
     told.tell(
         events.CommitsDelivered(
-            table="orders", engine="arrow", commits={"cdc": 1}, modes=((7, "cdc"),)
+            table="orders", engine="arrow", commits={"cdc": 1}, details=(delivered(7, "cdc"),)
         )
     )
-    assert told.commits("operation") == [None]
+    assert (told.commits("operation"), told.commits("rows_added")) == (["UPDATE"], [None])
     told.tell(commit(7))
-    assert (told.commits("operation"), told.commits("mode")) == (["WRITE"], ["cdc"])
+    assert (told.commits("rows_added"), told.commits("mode")) == ([3], ["cdc"])
 
 
 @pytest.mark.parametrize("tables", [1, 10, 1000])
