@@ -55,7 +55,14 @@ DELTA_OPTIONS = {
 }
 """Options of Delta's own sources that have no place here, and what there is instead."""
 
-WRITE_OPTIONS = ("path", "output", "maxBytesPerFile", "checkpointLocation", "queryName")
+WRITE_OPTIONS = (
+    "path",
+    "output",
+    "maxBytesPerFile",
+    "owner",
+    "checkpointLocation",
+    "queryName",
+)
 
 DEFAULT_FILE_BYTES = 128 * 1024 * 1024
 
@@ -161,11 +168,16 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """What a user asked `df.writeStream` for: a folder, and the format and size of its files."""
+    """What a user asked `df.writeStream` for: a folder, and the format and size of its files.
+
+    Attributes:
+        owner: The daemon's claim on the folder (`FolderOwner.token`); empty: nobody claimed it.
+    """
 
     path: str
     output: OutputFormat = OutputFormat.JSONL
     max_bytes_per_file: int = DEFAULT_FILE_BYTES
+    owner: str = ""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> WriteOptions:
@@ -181,6 +193,7 @@ class WriteOptions:
             max_bytes_per_file=_byte_count(
                 "maxBytesPerFile", given.get("maxBytesPerFile", str(DEFAULT_FILE_BYTES))
             ),
+            owner=given.get("owner", ""),
         )
 
 
