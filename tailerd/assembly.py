@@ -32,7 +32,7 @@ from tailerd.pipeline.pipeline import Pipeline
 from tailerd.pipeline.policies import OnGap, OnPoison
 from tailerd.pipeline.state_place import BucketState, FolderState, State
 from tailerd.registry import load_class
-from tailerd.sinks.base import Sink
+from tailerd.sinks.base import RecordsDeliveries, Sink
 from tailerd.sinks.resources import SinkResources
 from tailerd.sources.base import ChangeSource
 from tailerd.sources.delta.allowed_places import allowed_places
@@ -361,6 +361,7 @@ async def reset_offset(
     if engine == "spark":
         reset_shared(config, name, offset)
     else:
+        await _accept_in_sink(name, table, offset)
         async with opened_offset_store(config, name, state) as offsets:
             await save_offset(offsets, name, offset, ChangeMode(table.changes), source)
     if telemetry is not None:
@@ -375,6 +376,18 @@ async def reset_offset(
             )
         )
     return offset
+
+
+async def _accept_in_sink(name: str, table: TableConfig, offset: Offset) -> None:
+    """Let a sink that records deliveries take an offset that does not follow the last of them."""
+    sink = open_sink(name, table.sink)
+    if sink is None:
+        return
+    try:
+        if isinstance(sink, RecordsDeliveries):
+            await sink.accept(offset)
+    finally:
+        await sink.aclose()
 
 
 def _journey_plan(name: str, table: TableConfig, *, is_once: bool) -> JourneyPlan:

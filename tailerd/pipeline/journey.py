@@ -28,7 +28,7 @@ from tailerd.pipeline.memory_budget import TableMemory
 from tailerd.pipeline.poison_log import PoisonLog, PoisonRecord
 from tailerd.pipeline.policies import OnGap, OnPoison
 from tailerd.pipeline.target import clipped, is_past
-from tailerd.sinks.base import Delivery, Fencer, Keyed, Sink
+from tailerd.sinks.base import Delivery, Fencer, Keyed, RecordsDeliveries, Sink
 from tailerd.sources.base import ChangeSource, HearsEvents
 from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.hints import Hint
@@ -165,6 +165,9 @@ class Journey:
             await self._sink.fence()
         saved = await self._offsets.load(plan.table)
         if saved is None:
+            if isinstance(self._sink, RecordsDeliveries):
+                # Before an offset is saved, which would look like one that was delivered up to.
+                await self._sink.check_first_start()
             offset = await self._source.initial_offset(plan.start)
             # Saved before the first row is delivered: a crash before the first acknowledgement
             # must not begin at another snapshot, whose rows would come on top of the first's.

@@ -102,6 +102,25 @@ class Fencer(Protocol):
 
 
 @runtime_checkable
+class RecordsDeliveries(Protocol):
+    """A sink whose place records what was delivered, so that a wrong state is noticed. Optional.
+
+    Its first `resume` refuses (`OffsetError`) an offset that cannot follow the last delivery.
+    """
+
+    async def check_first_start(self) -> None:
+        """Make sure that nothing was delivered yet; called where no offset is saved.
+
+        Errors: `OffsetError`; something was.
+        """
+        ...
+
+    async def accept(self, offset: Offset) -> None:
+        """Let the next start go on at `offset`, wherever that lies: an operator moved it there."""
+        ...
+
+
+@runtime_checkable
 class Keyed(Protocol):
     """A sink whose readers may go by the last record of each key. Optional."""
 

@@ -6,8 +6,9 @@ offset were never covered by it: `resume` removes them and they are written agai
 each row once; a reader that looks between a crash and the restart may see rows that are replaced
 by the same rows. Where an operator set the offset back into the middle of a file, `resume` removes
 the rows behind it from that file. A small file `.tailerd.json` says which table the folder belongs
-to. A gap is a file `....gap.json`, named by what follows it; files of a table that was replaced are
-set aside in a folder `replaced-...`.
+to, and a folder `.tailerd` which process may write and what was published last (`file_owner.py`).
+A gap is a file `....gap.json`, named by what follows it; files of a table that was replaced are set
+aside in a folder `replaced-...`.
 """
 
 from __future__ import annotations
@@ -24,20 +25,19 @@ from typing import Self
 import pyarrow as pa
 
 from tailerd.changefeed.gap import Gap
-from tailerd.changefeed.offset import Offset, Phase
+from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.errors import ConfigError, SinkError
 from tailerd.sinks.base import Delivery
 from tailerd.sinks.file_config import FileSinkConfig
 from tailerd.sinks.file_cut import cut_rows
 from tailerd.sinks.file_gaps import set_aside, write_gap_record
+from tailerd.sinks.file_owner import FolderOwner
 from tailerd.sinks.file_parts import (
-    TEMPORARY,
     JsonLinesPart,
     ParquetPart,
     Part,
     close_durably,
     open_temporary,
-    publish,
 )
 from tailerd.sinks.file_read_back import read_lines
 from tailerd.sinks.resources import EncodeBatch, SinkResources
@@ -53,15 +53,16 @@ _FORMAT = 1
 class FileSink:
     """Writes deliveries of one table to one folder, exactly once."""
 
-    def __init__(self, config: FileSinkConfig, *, encode: EncodeBatch) -> None:
+    def __init__(self, config: FileSinkConfig, *, encode: EncodeBatch, table: str = "NAME") -> None:
         self._folder = Path(config.path).absolute()
+        self._owner = FolderOwner(self._folder, table=table)
         self._config = config
         self._encode = encode
 
     @classmethod
     def from_config(cls, config: FileSinkConfig, resources: SinkResources) -> Self:
         """Build the sink of a table."""
-        return cls(config, encode=resources.encode)
+        return cls(config, encode=resources.encode, table=resources.table)
 
     @property
     def max_in_flight(self) -> int:
@@ -83,11 +84,32 @@ class FileSink:
     async def resume(self, offset: Offset) -> None:
         """Remove what was written at or after `offset`, and what a crash left half written.
 
+        The first call claims the folder: what another process writes there fails from now on.
+
         Raises:
             ConfigError: The folder holds the changes of another table.
+            OffsetError: The first call's offset is not where the folder's last delivery can be.
+            SinkFencedError: Another process claimed the folder since.
             SinkError: The folder cannot be written.
         """
         await asyncio.to_thread(self._resume, offset)
+
+    async def check_first_start(self) -> None:
+        """Make sure that the folder has no changes yet.
+
+        Raises:
+            OffsetError: It has.
+            SinkError: It cannot be read.
+        """
+        await asyncio.to_thread(self._check_first_start)
+
+    async def accept(self, offset: Offset) -> None:
+        """Let the next start go on at `offset`.
+
+        Raises:
+            SinkError: The folder cannot be written.
+        """
+        await in_thread(self._accept, offset)
 
     async def note_gap(self, gap: Gap) -> None:
         """Write a record of the gap; set files of another history aside.
@@ -101,6 +123,7 @@ class FileSink:
         """Write all rows and make them durable; return their number. No rows: no file.
 
         Raises:
+            SinkFencedError: Another process claimed the folder since.
             SinkError: The disk is full, the folder is gone or may not be written.
         """
         parts: list[Part] = []
@@ -109,7 +132,7 @@ class FileSink:
                 # Before the offset is saved: whoever has it, is let in.
                 await in_thread(self._claim_too, delivery.end.table_id)
             rows = await self._write_parts(delivery, parts)
-            await in_thread(self._publish, parts)
+            await in_thread(self._publish, delivery, parts)
         except BaseException as error:
             # Also when cancelled: what is left is only temporary files.
             await in_thread(_discard, parts)
@@ -156,16 +179,19 @@ class FileSink:
 
     def _open(self, start: Offset, number: int) -> Part:
         path = self._folder / f"{_prefix(start)}-{number:05d}.{self._config.format}"
-        limit, mode = self._config.max_bytes_per_file, self._config.file_mode()
+        temporary, mode = self._owner.temporary(path), self._config.file_mode()
+        limit = self._config.max_bytes_per_file
         if self._config.format == "parquet":
-            return ParquetPart(path, max_bytes=limit, mode=mode)
-        return JsonLinesPart(path, encode=self._encode, max_bytes=limit, mode=mode)
+            return ParquetPart(path, temporary, max_bytes=limit, mode=mode)
+        return JsonLinesPart(path, temporary, encode=self._encode, max_bytes=limit, mode=mode)
 
-    def _publish(self, parts: list[Part]) -> None:
+    def _publish(self, delivery: Delivery, parts: list[Part]) -> None:
+        if not parts:
+            return
+        self._owner.record(delivery.start, delivery.end)
         for part in parts:
-            publish(part.path)
-        if parts:
-            sync_folder(self._folder)
+            self._owner.publish(part.path)
+        sync_folder(self._folder)
 
     def _probe(self) -> None:
         place = self._folder
@@ -182,38 +208,80 @@ class FileSink:
     def _resume(self, offset: Offset) -> None:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._claim(offset.table_id)
+            self._check_table(offset.table_id)
+            self._own(offset)
+            self._owner.remove_unfinished()
+            if not (self._folder / _MARKER).exists():
+                self._write_marker([offset.table_id])
             kept: list[Path] = []
             # The last first: what is left at any moment has no hole.
             for path in sorted(self._folder.iterdir(), reverse=True):
-                is_left_over = path.name.startswith(".") and path.name.endswith(TEMPORARY)
-                if is_left_over or _is_at_or_after(path.name, offset):
+                if _is_at_or_after(path.name, offset):
+                    self._owner.check()
                     path.unlink()
                 elif _is_own(path.name) and not path.name.endswith(_GAP):
                     kept.append(path)
-            cut_rows(_last_delivery(kept), _cut_version(offset))
+            cut_rows(_last_delivery(kept), _cut_version(offset), self._owner)
             sync_folder(self._folder)
         except OSError as error:
             raise self._unwritable(error) from error
 
+    def _own(self, offset: Offset) -> None:
+        """Claim the folder for a pipeline that goes on at `offset`; later calls only check."""
+        epoch = self._owner.epoch
+        if epoch == 0:
+            # Before the claim, which stops another owner: this one may be the one that is wrong.
+            self._owner.agree(offset, self._newest_file())
+        self._owner.hold()
+        if epoch == 0:
+            self._owner.remove_unfinished()
+            # What was published until the claim counts too.
+            self._owner.agree(offset, self._newest_file())
+            self._owner.settle_reset(offset)
+
+    def _check_first_start(self) -> None:
+        try:
+            self._owner.agree_to_begin(self._newest_file())
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _accept(self, offset: Offset) -> None:
+        try:
+            self._owner.accept(offset)
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _newest_file(self) -> Offset | None:
+        """Return where the newest file of changes begins; None where there is none."""
+        if not self._folder.exists():
+            return None
+        names = [path.name for path in self._folder.iterdir() if not path.name.endswith(_GAP)]
+        newest = max(filter(_is_own, names), default=None)
+        if newest is None:
+            return None
+        version, rank, position = map(int, newest.split("-")[:3])
+        phase = Phase.FOLLOW if rank else Phase.SNAPSHOT
+        return Offset(table_id="", version=Version(version), phase=phase, position=position)
+
     def _note_gap(self, gap: Gap) -> None:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
+            self._owner.hold()
             if gap.is_other_history:
                 own = sorted(path for path in self._folder.iterdir() if _is_own(path.name))
                 marker = self._folder / _MARKER
                 # Last: until all is moved, the folder is the old table's.
                 set_aside(self._folder, [*own, *([marker] if marker.exists() else [])], gap)
-            write_gap_record(
-                self._folder / f"{_prefix(gap.end)}{_GAP}", gap, self._config.file_mode()
-            )
+            record = self._folder / f"{_prefix(gap.end)}{_GAP}"
+            write_gap_record(record, gap, self._owner, self._config.file_mode())
+            # Until the offset behind the gap is saved, a restart meets the gap again.
+            self._owner.record(gap.start, gap.end)
         except OSError as error:
             raise self._unwritable(error) from error
 
-    def _claim(self, table_id: str) -> None:
+    def _check_table(self, table_id: str) -> None:
         """Make sure that the folder is this table's: its file names would mix with another's."""
         if not (self._folder / _MARKER).exists():
-            self._write_marker([table_id])
             return
         owners = self._owners()
         if table_id not in owners:
@@ -247,10 +315,10 @@ class FileSink:
         first, *others = owners
         fields = {"format": _FORMAT, "table_id": first}
         content = {**fields, "replaced_by": others} if others else fields
-        with open_temporary(marker, self._config.file_mode()) as file:
+        with open_temporary(self._owner.temporary(marker), self._config.file_mode()) as file:
             file.write(json.dumps(content).encode())
             close_durably(file)
-        publish(marker)
+        self._owner.publish(marker)
 
     def _unwritable(self, error: Exception) -> SinkError:
         # Arrow reports failing writes with errno, but as its own text.

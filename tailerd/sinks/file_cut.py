@@ -20,7 +20,8 @@ import pyarrow.parquet as pq
 
 from tailerd.changefeed.change_batch import COMMIT_TIMESTAMP, COMMIT_VERSION
 from tailerd.errors import ConfigError
-from tailerd.sinks.file_parts import close_durably, open_temporary, publish, temporary
+from tailerd.sinks.file_owner import FolderOwner
+from tailerd.sinks.file_parts import close_durably, open_temporary
 
 _LINE_END = re.compile(
     rf'"{COMMIT_VERSION}":(\d+),"{COMMIT_TIMESTAMP}":"[^"]*"\}}\n'.encode(),
@@ -29,13 +30,15 @@ _LINE_END_BYTES = 256
 _CHUNK_BYTES = 1024 * 1024
 
 
-def cut_rows(parts: Sequence[Path], until_version: int) -> None:
+def cut_rows(parts: Sequence[Path], until_version: int, owner: FolderOwner) -> None:
     """Remove the rows of versions at or after `until_version` from the files of one delivery.
 
     Blocking; `OSError` comes through. Memory: one line, or one row group, at a time.
 
     Args:
         parts: The delivery's files, in order.
+        until_version: The first version whose rows go.
+        owner: Of the folder.
 
     Raises:
         ConfigError: A file is not as it was written.
@@ -44,7 +47,7 @@ def cut_rows(parts: Sequence[Path], until_version: int) -> None:
         try:
             if _last_version(part) < until_version:
                 return
-            _cut(part, until_version)
+            _cut(part, until_version, owner)
         except (ValueError, KeyError, pa.ArrowException) as error:
             raise ConfigError(
                 f"{part} is not as it was written, so it cannot be told which of its rows come"
@@ -73,18 +76,19 @@ def _version_of(line: bytes) -> int:
     return int(ends[-1][1])
 
 
-def _cut(path: Path, until_version: int) -> None:
+def _cut(path: Path, until_version: int, owner: FolderOwner) -> None:
     # The rows that stay are as visible as they were.
-    with open_temporary(path, stat.S_IMODE(path.stat().st_mode)) as target:
+    with open_temporary(owner.temporary(path), stat.S_IMODE(path.stat().st_mode)) as target:
         is_parquet = path.suffix == ".parquet"
         has_rows = (_keep_groups if is_parquet else _keep_lines)(path, target, until_version)
         if has_rows:
             close_durably(target)
     if has_rows:
-        publish(path)
+        owner.publish(path)
     else:
+        owner.check()
         path.unlink()
-        temporary(path).unlink()
+        owner.temporary(path).unlink()
 
 
 def _keep_lines(path: Path, target: BinaryIO, until_version: int) -> bool:

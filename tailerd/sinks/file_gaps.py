@@ -8,11 +8,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tailerd.changefeed.gap import Gap
-from tailerd.sinks.file_parts import close_durably, open_temporary, publish
+from tailerd.sinks.file_owner import FolderOwner
+from tailerd.sinks.file_parts import close_durably, open_temporary
 from tailerd.storage.posix_files import sync_folder
 
 
-def write_gap_record(path: Path, gap: Gap, mode: int | None = None) -> None:
+def write_gap_record(path: Path, gap: Gap, owner: FolderOwner, mode: int | None = None) -> None:
     """Say durably what is missing before the files that follow; `OSError` comes through."""
     content = {
         "table": gap.table,
@@ -20,10 +21,10 @@ def write_gap_record(path: Path, gap: Gap, mode: int | None = None) -> None:
         "from": json.loads(gap.start.to_json()),
         "to": json.loads(gap.end.to_json()),
     }
-    with open_temporary(path, mode) as file:
+    with open_temporary(owner.temporary(path), mode) as file:
         file.write(json.dumps(content, indent=2).encode() + b"\n")
         close_durably(file)
-    publish(path)
+    owner.publish(path)
     sync_folder(path.parent)
 
 

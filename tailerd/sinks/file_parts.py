@@ -1,4 +1,4 @@
-"""One file of a delivery: written under a temporary name, made durable, then published."""
+"""One file of a delivery: written under a temporary name and made durable."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ import pyarrow.parquet as pq
 
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.sinks.resources import EncodeBatch
-
-TEMPORARY = ".tmp"
 
 
 class Part(Protocol):
@@ -42,13 +40,20 @@ class JsonLinesPart:
     """JSON lines: bytes of the encoder one after the other."""
 
     def __init__(
-        self, path: Path, *, encode: EncodeBatch, max_bytes: int, mode: int | None = None
+        self,
+        path: Path,
+        temporary: Path,
+        *,
+        encode: EncodeBatch,
+        max_bytes: int,
+        mode: int | None = None,
     ) -> None:
         self.path = path
+        self._temporary = temporary
         self._encode = encode
         self._max_bytes = max_bytes
         self._written_bytes = 0
-        self._file = open_temporary(path, mode)
+        self._file = open_temporary(temporary, mode)
 
     def fits(self, batch: ChangeBatch) -> bool:
         """Tell whether the file is still below its size."""
@@ -64,18 +69,21 @@ class JsonLinesPart:
 
     def discard(self) -> None:
         """Remove the temporary file."""
-        _forget(self._file, self.path)
+        _forget(self._file, self._temporary)
 
 
 class ParquetPart:
     """Parquet with the three change columns; all rows of a file have one schema."""
 
-    def __init__(self, path: Path, *, max_bytes: int, mode: int | None = None) -> None:
+    def __init__(
+        self, path: Path, temporary: Path, *, max_bytes: int, mode: int | None = None
+    ) -> None:
         self.path = path
+        self._temporary = temporary
         self._max_bytes = max_bytes
         self._schema: pa.Schema | None = None
         self._writer: pq.ParquetWriter | None = None
-        self._file = open_temporary(path, mode)
+        self._file = open_temporary(temporary, mode)
 
     def fits(self, batch: ChangeBatch) -> bool:
         """Tell whether the file is below its size and of the batch's schema."""
@@ -101,30 +109,20 @@ class ParquetPart:
         """Remove the temporary file."""
         # Without closing: the footer of a file that goes away is not worth an error.
         self._writer = None
-        _forget(self._file, self.path)
-
-
-def temporary(path: Path) -> Path:
-    """Return the name a file has until it is complete; hidden, and no reader's pattern."""
-    return path.with_name(f".{path.name}{TEMPORARY}")
+        _forget(self._file, self._temporary)
 
 
 def open_temporary(path: Path, mode: int | None) -> BinaryIO:
-    """Open the file that `publish` gives its name, empty.
+    """Open the file that becomes another one's when it is finished, empty.
 
     Args:
         mode: Its permissions; None for what the umask leaves.
     """
-    file = temporary(path).open("wb")
+    file = path.open("wb")
     if mode is not None:
         # While there is nothing in it.
         os.fchmod(file.fileno(), mode)
     return file
-
-
-def publish(path: Path) -> None:
-    """Give a finished file its name, replacing what has it."""
-    temporary(path).replace(path)
 
 
 def close_durably(file: BinaryIO) -> None:
@@ -136,10 +134,10 @@ def close_durably(file: BinaryIO) -> None:
     file.close()
 
 
-def _forget(file: BinaryIO, path: Path) -> None:
+def _forget(file: BinaryIO, temporary: Path) -> None:
     # A full disk refuses the last flush; the file is removed anyway.
     with contextlib.suppress(OSError):
         file.close()
     # What cannot be removed keeps its temporary name: `resume` removes it.
     with contextlib.suppress(OSError):
-        temporary(path).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 
 from tailerd.encoding.json import JsonEncoder
 from tailerd.errors import ConfigError, SinkError
+from tailerd.sinks.file_owner import check_token
 from tailerd.spark.change_rows import change_batches
 from tailerd.spark.options import OutputFormat, WriteOptions
 from tailerd.storage.locate import locate
@@ -43,6 +44,7 @@ class TailerdFileWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self._folder = _local_folder(options.path)
+        self._owner = options.owner
         self._output = options.output
         self._max_bytes = options.max_bytes_per_file
         self._mode = options.file_mode
@@ -68,8 +70,15 @@ class TailerdFileWriter(DataSourceStreamArrowWriter):
         return WrittenFiles(partition=partition, names=tuple(names))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Give the files of a micro-batch their names, and forget what no message names."""
+        """Give the files of a micro-batch their names, and forget what no message names.
+
+        Raises:
+            SinkFencedError: Another daemon claimed the folder since the query began.
+            SinkError: The folder cannot be written.
+        """
         try:
+            if self._owner:
+                check_token(self._folder, self._owner)
             self._publish(_names(messages), batchId)
         except OSError as error:
             raise _unwritable(self._folder, error) from error

@@ -55,7 +55,15 @@ DELTA_OPTIONS = {
 }
 """Options of Delta's own sources that have no place here, and what there is instead."""
 
-WRITE_OPTIONS = ("path", "output", "maxBytesPerFile", "fileMode", "checkpointLocation", "queryName")
+WRITE_OPTIONS = (
+    "path",
+    "output",
+    "maxBytesPerFile",
+    "fileMode",
+    "owner",
+    "checkpointLocation",
+    "queryName",
+)
 
 DEFAULT_FILE_BYTES = 128 * 1024 * 1024
 
@@ -166,12 +174,14 @@ class WriteOptions:
 
     Attributes:
         file_mode: Their permissions; None for what the umask of the executors leaves.
+        owner: The daemon's claim on the folder (`FolderOwner.token`); empty: nobody claimed it.
     """
 
     path: str
     output: OutputFormat = OutputFormat.JSONL
     max_bytes_per_file: int = DEFAULT_FILE_BYTES
     file_mode: int | None = None
+    owner: str = ""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> WriteOptions:
@@ -188,6 +198,7 @@ class WriteOptions:
                 "maxBytesPerFile", given.get("maxBytesPerFile", str(DEFAULT_FILE_BYTES))
             ),
             file_mode=_file_mode(given.get("fileMode")),
+            owner=given.get("owner", ""),
         )
 
 

@@ -20,6 +20,7 @@ from tailerd.encoding.json import JsonEncoder
 from tailerd.errors import ConfigError, SinkError
 from tailerd.sinks.console import ConsoleSinkConfig
 from tailerd.sinks.file_config import FileSinkConfig
+from tailerd.sinks.file_owner import FolderOwner
 from tailerd.sinks.stream import StreamSinkConfig
 from tailerd.spark.change_rows import change_batches
 from tailerd.spark.progress import FIRST_VERSION, LAST_VERSION, OBSERVED
@@ -36,6 +37,7 @@ def start_query(
     once: bool,
     schema_version: int | None = None,
     hints: Path | None = None,
+    owner: FolderOwner | None = None,
 ) -> StreamingQuery:
     """Start the query of a table; blocking, seconds.
 
@@ -55,6 +57,8 @@ def start_query(
             options["schemaVersion"] = str(schema_version)
         changes = spark.readStream.format("tailerd").options(**options).load()
         writer = _to_sink(_counted(changes).writeStream, table.sink)
+        if owner is not None:
+            writer = writer.option("owner", _held(owner))
         writer = writer.queryName(name).option("checkpointLocation", str(checkpoint))
         is_stream = isinstance(table.sink, StreamSinkConfig)
         with private_checkpoint(spark, checkpoint, has_own_files=is_stream):
@@ -107,6 +111,24 @@ def _to_sink(writer: DataStreamWriter, sink: SinkConfig) -> DataStreamWriter:
                 f"The Spark engine cannot write to a sink of kind {sink.kind!r}.",
                 hint="Use console, file or stream, or the table option `engine: arrow`.",
             )
+
+
+def folder_owner(name: str, sink: SinkConfig) -> FolderOwner | None:
+    """Return the owner that a file sink's folder will have; None for other sinks."""
+    if not isinstance(sink, FileSinkConfig):
+        return None
+    return FolderOwner(Path(sink.path).absolute(), table=name)
+
+
+def _held(owner: FolderOwner) -> str:
+    try:
+        owner.hold()
+    except OSError as error:
+        raise SinkError(
+            f"The sink folder cannot be claimed: {error}.",
+            hint="Free space, or give this user the right to write there.",
+        ) from error
+    return owner.token
 
 
 def _print_batch(changes: DataFrame, batch_id: int) -> None:

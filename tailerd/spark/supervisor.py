@@ -24,7 +24,7 @@ from tailerd.spark.engine import SparkEngine
 from tailerd.spark.kept_offsets import check_not_shared, delivered_until, tell_begin
 from tailerd.spark.options import is_about_option
 from tailerd.spark.progress import ENGINE, BatchReport, events_of
-from tailerd.spark.queries import start_query
+from tailerd.spark.queries import folder_owner, start_query
 from tailerd.spark.query_checkpoint import with_checkpoint
 from tailerd.spark.query_run import QueryRun, first_of
 from tailerd.spark.schema_boundary import named_version
@@ -53,6 +53,7 @@ class SparkPipeline:
         self._schemas_tried: set[int] = set()
         self._last_end = ""
         self._checkpoint = Path(engine.config.state).absolute() / "spark" / name
+        self._owner = folder_owner(name, table.sink)
 
     def stop(self) -> None:
         """Ask `run` to let the running micro-batch finish and return."""
@@ -122,6 +123,7 @@ class SparkPipeline:
             once=self._engine.once,
             schema_version=self._schema_version,
             hints=self._engine.hints,
+            owner=self._owner,
         )
 
     def _may_retry(self, failure: TailerdError) -> bool:

@@ -22,7 +22,8 @@ from tailerd.changefeed.change_task import ChangeMode, ChangeSourceKind, ChangeT
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.changefeed.saved_offset import SavedOffset
 from tailerd.encoding.json import JsonEncoder
-from tailerd.sinks.base import Delivery, Sink
+from tailerd.errors import OffsetError, SinkFencedError
+from tailerd.sinks.base import Delivery, Fencer, RecordsDeliveries, Sink
 from tailerd.sinks.console import ConsoleSink
 from tailerd.sinks.file import FileSink
 from tailerd.sinks.file_config import FileSinkConfig
@@ -43,6 +44,8 @@ class Subject:
         forgets: Whether `resume` takes back what no saved offset covers.
         is_atomic: Whether readers never see rows of a write that did not end well.
         pipeline: Under which it keeps the offset, if it does.
+        successor: Makes the sink of another process for the same place, which shuts out this one;
+            None where a sink cannot.
     """
 
     sink: Sink
@@ -50,6 +53,7 @@ class Subject:
     forgets: bool
     is_atomic: bool
     pipeline: str = "orders"
+    successor: Callable[[], Sink] | None = None
 
 
 def console(tmp_path: Path) -> Subject:
@@ -73,8 +77,11 @@ def files(kind: str, max_bytes: int = 1 << 20) -> Callable[[Path], Subject]:
                 "max_bytes_per_file": max_bytes,
             }
         )
-        sink = FileSink(config, encode=JsonEncoder().encode_lines)
-        return Subject(sink, lambda: file_rows(tmp_path / "out"), True, True)
+
+        def sink() -> Sink:
+            return FileSink(config, encode=JsonEncoder().encode_lines)
+
+        return Subject(sink(), lambda: file_rows(tmp_path / "out"), True, True, successor=sink)
 
     return make
 
@@ -114,8 +121,12 @@ def kafka(broker: Broker, topics: Topics, fields: dict[str, Any]) -> Subject:
         values = [record.value or b"" for record in read_topic(broker.plain, topic)]
         return json_rows(b"\n".join(values).decode())
 
-    sink = KafkaSink(config, table=topic)
-    return Subject(sink, read, False, config.is_exactly_once, pipeline=topic)
+    def sink() -> Sink:
+        return KafkaSink(config, table=topic)
+
+    is_once = config.is_exactly_once
+    successor = sink if is_once else None
+    return Subject(sink(), read, False, is_once, pipeline=topic, successor=successor)
 
 
 def json_rows(text: str) -> list[Row]:
@@ -308,3 +319,42 @@ async def test_a_sink_that_keeps_offsets_has_that_of_the_last_delivery_and_no_ot
         await subject.sink.write(delivery_of(1, breaks()))
     assert await offsets.load(name) == done.saved
     assert subject.sink.max_in_flight == 1
+
+
+async def test_a_process_that_starts_later_shuts_out_the_one_before(subject: Subject) -> None:
+    if subject.successor is None:
+        return
+    await subject.sink.resume(offset(0))
+    await subject.sink.write(delivery(0, batch(0, [0])))
+    newer = subject.successor()
+    try:
+        if isinstance(newer, Fencer):
+            await newer.fence()
+        await newer.resume(offset(1))
+        with pytest.raises(SinkFencedError):
+            await subject.sink.write(delivery(1, batch(1, [1])))
+        await newer.write(delivery(1, batch(1, [1])))
+        assert subject.read() == [*inserts(0, 0), *inserts(1, 1)]
+    finally:
+        await newer.aclose()
+
+
+async def test_a_sink_that_records_deliveries_refuses_an_offset_that_cannot_follow_them(
+    subject: Subject,
+) -> None:
+    if not isinstance(subject.sink, RecordsDeliveries) or subject.successor is None:
+        return
+    await subject.sink.check_first_start()
+    await subject.sink.resume(offset(0))
+    for version in range(3):
+        await subject.sink.write(delivery(version, batch(version, [version])))
+    newer = subject.successor()
+    assert isinstance(newer, RecordsDeliveries)
+    with pytest.raises(OffsetError):
+        await newer.check_first_start()
+    with pytest.raises(OffsetError):
+        await newer.resume(offset(1))
+    assert subject.read() == [row for version in range(3) for row in inserts(version, version)]
+    await newer.accept(offset(1))
+    await newer.resume(offset(1))
+    assert subject.read() == inserts(0, 0)

@@ -28,7 +28,8 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from tailerd.errors import SinkError
+from tailerd.errors import SinkError, SinkFencedError
+from tailerd.sinks.file_owner import FolderOwner
 from tailerd.spark.arrow_functions import map_batches
 from tailerd.spark.encoded_records import VALUE, RecordPiece
 from tailerd.spark.group.delivered_batch import end_digest, published_batch, write_published
@@ -86,10 +87,17 @@ class LinesSink:
         self._may_repeat = True
         # Where a folder really is: a look at each of them at every batch would be slow on NFS.
         self._real: dict[str, str] = {}
+        self._owners: dict[str, FolderOwner] = {}
 
     def recover(self) -> None:
-        """Expect the next batch to be a repetition."""
+        """Expect the next batch to be a repetition; claim the folders that are there."""
         self._may_repeat = True
+        for tables in self._by_place(self._folders()):
+            # What is wrong with a folder is told, of its table, when a batch has rows for it.
+            with suppress(OSError):
+                owner = self._owner(tables)
+                if not owner.epoch and Path(next(iter(tables.values())).path).is_dir():
+                    owner.claim()
 
     def close(self) -> None:
         """Do nothing: files are open in tasks only."""
@@ -102,6 +110,7 @@ class LinesSink:
 
         Raises:
             SinkError: A folder cannot be written.
+            SinkFencedError: Another daemon claimed a folder since.
             OffsetError: The checkpoint was put back from a copy, or is damaged.
             StorageError: The group's own folder cannot be read or written.
         """
@@ -121,11 +130,21 @@ class LinesSink:
                 names.setdefault(name, []).extend(files)
         for tables in self._by_place(folders):
             if self._may_repeat or not names.keys().isdisjoint(tables):
+                for name in tables.keys() & names.keys():
+                    with _blaming(name, tables[name]):
+                        self._owner(tables).hold()
                 _publish(tables, names, batch_id)
         write_published(self._group, batch_id, end)
         self._may_repeat = False
         tallies = summed(answer.tables for answer in answers)
         return [tally.delivery(name) for name, tally in tallies.items()]
+
+    def _owner(self, tables: Folders) -> FolderOwner:
+        """Return this process's claim on the folder of tables; it may be none yet."""
+        name, folder = next(iter(tables.items()))
+        return self._owners.setdefault(
+            self._real[folder.path], FolderOwner(Path(folder.path), table=name)
+        )
 
     def _by_place(self, folders: Folders) -> list[Folders]:
         """Return the tables of each folder; one that was renamed has it twice until it has left."""
@@ -212,6 +231,8 @@ def _blaming(table: str, folder: LinesFolder) -> Iterator[None]:
         yield
     except OSError as error:
         raise marked(_unwritable(Path(folder.path), error), table) from error
+    except SinkFencedError as error:
+        raise marked(error, table) from error
 
 
 class _TableFiles:

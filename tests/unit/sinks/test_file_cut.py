@@ -15,7 +15,6 @@ from tailerd.changefeed.change_batch import VARIANT_FIELD
 from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.errors import ConfigError, SinkError
-from tailerd.sinks import file_cut
 from tests.contracts.test_sink import batch, delivery, file_rows, inserts, offset
 from tests.unit.sinks.test_file_sink import everything, names, sink
 
@@ -44,7 +43,7 @@ def rows_before(version: int) -> list[tuple[int, str, int]]:
 
 
 def stamps(folder: Path) -> dict[str, int]:
-    return {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    return {name: (folder / name).stat().st_mtime_ns for name in names(folder)}
 
 
 def only_file(folder: Path) -> Path:
@@ -79,9 +78,10 @@ async def test_cutting_goes_on_wherever_it_is_interrupted(
     mortal = Mortal(monkeypatch)
     mortal.left = 1000
     await deliver_many_versions(tmp_path, kind, size=size)
+    await sink(tmp_path).accept(offset(back_to))
     deaths = 0
     for lifetime in range(1, 100):
-        mortal.left = deaths % 3 if lifetime < 50 else 1000
+        mortal.left = deaths % 12 if lifetime < 50 else 1000
         try:
             await sink(tmp_path, format=kind).resume(offset(back_to))
         except CrashError:
@@ -198,13 +198,15 @@ async def test_a_full_disk_leaves_the_file_whole_and_may_be_tried_again(
 ) -> None:
     await deliver_many_versions(tmp_path, kind, size="1MiB")
     before = rows_before(10)
-    monkeypatch.setattr(file_cut, "open_temporary", lambda *_: Path("/dev/full").open("wb"))
+    target = sink(tmp_path, format=kind)
+    await target.resume(offset(10))
+    monkeypatch.setattr(file_cut, "open_temporary", lambda *_: open("/dev/full", "wb"))  # noqa: SIM115
     with pytest.raises(SinkError, match="No space left") as caught:
-        await sink(tmp_path, format=kind).resume(offset(5))
+        await target.resume(offset(5))
     assert caught.value.retryable
     assert file_rows(tmp_path) == before
     monkeypatch.undo()
-    await sink(tmp_path, format=kind).resume(offset(5))
+    await target.resume(offset(5))
     assert file_rows(tmp_path) == rows_before(5)
 
 

@@ -72,7 +72,8 @@ class Sink:
         self.sink.recover()
 
     def files(self, name: str) -> list[str]:
-        return sorted(path.name for path in (self.folder / name).iterdir())
+        names = (path.name for path in (self.folder / name).iterdir())
+        return sorted(name for name in names if name != ".tailerd")
 
 
 @pytest.fixture

@@ -1,0 +1,297 @@
+"""Which process may write into a sink's folder, and which offsets the folder already has.
+
+A start claims the folder: it creates `.tailerd/owner-<epoch>` exclusively, with an epoch above all
+others, and removes those below. The last to claim wins. An older owner cannot publish any more:
+all is written under a temporary name that has its owner's epoch, then the claim is checked, then
+the file gets its name. A new owner claims first, then removes all temporary files, then looks at
+the folder. So it sees what was published before; and what is published later was either removed
+under its temporary name, or begun after the claim, which the check then sees.
+
+`.tailerd/published.json` has the offsets around the last delivery, written before its files get
+their names. A saved offset agrees with it where it is
+
+    A  the delivery's start   -> stopped before the offset was saved: delivered again
+    B  its end, or behind     -> saved; commits without rows leave no file
+    C  what an operator reset the pipeline to (`.tailerd/reset.json`)
+
+and else it is of another owner's state, or of an old copy. The record need not survive a power
+cut: without it the names of the files say where the last delivery began.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import re
+import secrets
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from tailerd.changefeed.offset import Offset, Phase
+from tailerd.errors import OffsetError, SinkFencedError
+from tailerd.storage.posix_files import sync_folder
+
+TEMPORARY = ".tmp"
+
+_FOLDER = ".tailerd"
+_PUBLISHED = "published.json"
+_RESET = "reset.json"
+_OWNER = re.compile(r"owner-(\d{10})")
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """The offsets around the last delivery that a folder has, as far as known.
+
+    Attributes:
+        start: Where it begins.
+        end: Where it ends; its start where only names of files are left.
+    """
+
+    start: Offset
+    end: Offset
+
+    def agrees_with(self, saved: Offset) -> bool:
+        """Tell whether a saved offset is where this delivery's pipeline can be (cases A and B)."""
+        return saved.order == self.start.order or saved.order >= self.end.order
+
+    @property
+    def version(self) -> int:
+        """The last version that the folder has rows of."""
+        return max(self.start.version, self.end.last_version)
+
+
+class FolderOwner:
+    """One process's claim on a sink's folder. Blocking; `OSError` comes through.
+
+    Attributes:
+        epoch: Which claim of the folder it is, counted from 1; 0 before the first.
+    """
+
+    def __init__(self, folder: Path, *, table: str) -> None:
+        """Claim nothing yet; `table` is the configured name, for messages."""
+        self.epoch = 0
+        self._folder = folder
+        self._place = folder / _FOLDER
+        self._table = table
+        self._id = secrets.token_hex(8)
+
+    @property
+    def token(self) -> str:
+        """What another process of this owner needs for `check_token`."""
+        return f"{self.epoch}-{self._id}-{self._table}"
+
+    def hold(self) -> None:
+        """Claim the folder, or make sure that it is still claimed.
+
+        Raises:
+            SinkFencedError: Another process claimed it since.
+        """
+        if self.epoch:
+            # Somebody may have emptied the folder; then it is claimed again.
+            with contextlib.suppress(FileNotFoundError):
+                self.check()
+                return
+        self.claim()
+
+    def claim(self) -> None:
+        """Become the owner, under the next epoch; durable when this returns."""
+        self._place.mkdir(parents=True, exist_ok=True)
+        while True:
+            epoch = 1 + max((self.epoch, *self._epochs()))
+            try:
+                self._create(epoch)
+            except FileExistsError:
+                continue
+            # What was listed may have been old: a higher one that was there is never removed
+            # before one above it is.
+            if epoch == max(self._epochs(), default=epoch):
+                break
+            self._owner_file(epoch).unlink(missing_ok=True)
+        self.epoch = epoch
+        for other in self._epochs():
+            if other < epoch:
+                self._owner_file(other).unlink(missing_ok=True)
+        sync_folder(self._place)
+        sync_folder(self._folder)
+
+    def check(self) -> None:
+        """Make sure that nobody claimed the folder since.
+
+        Raises:
+            SinkFencedError: Another process did.
+            FileNotFoundError: The claim was removed, and nobody else has one.
+        """
+        if self._said(self.epoch).get("owner") == self._id:
+            return
+        newest = max(self._epochs(), default=0)
+        if newest < self.epoch:
+            raise FileNotFoundError(
+                errno.ENOENT, "somebody removed what says who writes there", str(self._place)
+            )
+        own = f"process {os.getpid()} on {socket.gethostname()}"
+        raise SinkFencedError(
+            f"Another daemon took over the sink folder {self._folder}: {self._who(newest)}, which"
+            f" started later than this one ({own}).",
+            hint="Stop one of the two, or give each its own folder and its own `state`; to let this"
+            f" one take over, run `tailerd resume {self._table}`.",
+        )
+
+    def temporary(self, path: Path) -> Path:
+        """Return the name a file has until it is complete; hidden, and no other owner's."""
+        return path.with_name(f".{path.name}.{self.epoch}{TEMPORARY}")
+
+    def publish(self, path: Path) -> None:
+        """Give a finished file its name, replacing what has it.
+
+        Raises:
+            SinkFencedError: Another process claimed the folder.
+        """
+        self.check()
+        try:
+            self.temporary(path).replace(path)
+        except FileNotFoundError:
+            # A new owner removes what the one before has not published.
+            self.check()
+            raise
+
+    def remove_unfinished(self) -> None:
+        """Remove the temporary files of all owners; called right after a claim."""
+        for folder in (self._folder, self._place):
+            for path in folder.iterdir():
+                if path.name.startswith(".") and path.name.endswith(TEMPORARY):
+                    path.unlink(missing_ok=True)
+
+    def record(self, start: Offset, end: Offset) -> None:
+        """Note the offsets around a delivery, before its files get their names.
+
+        Raises:
+            SinkFencedError: Another process claimed the folder.
+        """
+        path = self._place / _PUBLISHED
+        fields = {name: json.loads(o.to_json()) for name, o in (("start", start), ("end", end))}
+        self.temporary(path).write_text(json.dumps({"format": _FORMAT, **fields}))
+        self.publish(path)
+
+    def agree(self, saved: Offset, newest_file: Offset | None) -> None:
+        """Make sure that a saved offset fits what the folder has.
+
+        Args:
+            saved: Where the pipeline would go on.
+            newest_file: Where the newest file of the folder begins.
+
+        Raises:
+            OffsetError: It is of another owner, or of an old copy of the state.
+        """
+        published = self.published(newest_file)
+        if published is None or published.agrees_with(saved) or self._is_reset_to(saved):
+            return
+        raise OffsetError(
+            f"The saved offset of {self._table} says that version {saved.version} comes next, but"
+            f" the sink folder {self._folder} has changes up to version {published.version}: the"
+            " state was restored from an older copy, or another daemon delivers into this folder"
+            " with a copy of it.",
+            hint=self._way_out(published),
+        )
+
+    def agree_to_begin(self, newest_file: Offset | None) -> None:
+        """Make sure that nothing was delivered into the folder yet.
+
+        Raises:
+            OffsetError: Something was.
+        """
+        published = self.published(newest_file)
+        if published is None:
+            return
+        raise OffsetError(
+            f"No offset is saved for {self._table}, but the sink folder {self._folder} has changes"
+            f" up to version {published.version}: the state was lost, or the folder belongs to"
+            " another pipeline.",
+            hint=self._way_out(published),
+        )
+
+    def accept(self, offset: Offset) -> None:
+        """Let a pipeline go on at `offset`, as an operator says; a folder must be there for it."""
+        if not self._folder.exists():
+            return
+        self._place.mkdir(exist_ok=True)
+        temporary = self._place / f".{_RESET}.{self._id}{TEMPORARY}"
+        temporary.write_text(offset.to_json())
+        temporary.replace(self._place / _RESET)
+
+    def settle_reset(self, saved: Offset) -> None:
+        """Once the folder is claimed: make an accepted offset the folder's own, and forget it."""
+        if self._is_reset_to(saved):
+            self.record(saved, saved)
+        (self._place / _RESET).unlink(missing_ok=True)
+
+    def published(self, newest_file: Offset | None) -> Published | None:
+        """Return the offsets around the last delivery; None where there was none."""
+        try:
+            fields = json.loads((self._place / _PUBLISHED).read_text())
+            start, end = (Offset.from_json(json.dumps(fields[name])) for name in ("start", "end"))
+        except (FileNotFoundError, ValueError, KeyError, TypeError, OffsetError):
+            # Lost in a power cut.
+            return None if newest_file is None else Published(start=newest_file, end=newest_file)
+        return Published(start=start, end=end)
+
+    def _is_reset_to(self, saved: Offset) -> bool:
+        try:
+            return Offset.from_json((self._place / _RESET).read_text()).order == saved.order
+        except (FileNotFoundError, ValueError, OffsetError):
+            return False
+
+    def _way_out(self, published: Published) -> str:
+        end = published.end
+        reset = f"`tailerd offsets reset {self._table} --to"
+        if end.phase is Phase.SNAPSHOT:
+            way = f"or empty the folder and run {reset} snapshot`"
+        else:
+            way = f"or run {reset} {end.version}` to go on where the folder ends"
+        return f"Start with the state that was used last, {way}, or give the sink another folder."
+
+    def _epochs(self) -> list[int]:
+        try:
+            names = [path.name for path in self._place.iterdir()]
+        except FileNotFoundError:
+            return []
+        return [int(match[1]) for match in map(_OWNER.fullmatch, names) if match]
+
+    def _create(self, epoch: int) -> None:
+        fields = {"owner": self._id, "host": socket.gethostname(), "pid": os.getpid()}
+        path = self._owner_file(epoch)
+        with path.open("x", encoding="utf-8") as file:
+            try:
+                file.write(json.dumps({"format": _FORMAT, **fields}))
+                file.flush()
+                os.fsync(file.fileno())
+            except OSError:
+                path.unlink(missing_ok=True)
+                raise
+
+    def _owner_file(self, epoch: int) -> Path:
+        return self._place / f"owner-{epoch:010}"
+
+    def _said(self, epoch: int) -> dict[str, object]:
+        try:
+            # Opened, not only looked for: network file systems then ask their server.
+            fields = json.loads(self._owner_file(epoch).read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return {}
+        return fields if isinstance(fields, dict) else {}
+
+    def _who(self, epoch: int) -> str:
+        said = self._said(epoch)
+        return f"process {said.get('pid', 'unknown')} on {said.get('host', 'another machine')}"
+
+
+def check_token(folder: Path, token: str) -> None:
+    """Do what `FolderOwner.check` does, for the owner whose `token` this is."""
+    epoch, identity, table = token.split("-", 2)
+    owner = FolderOwner(folder, table=table)
+    owner.epoch, owner._id = int(epoch), identity
+    owner.check()
