@@ -182,10 +182,14 @@ _CASTS: tuple[tuple[_Family, _Family], ...] = (
 )
 
 
+_TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+"""Of each unit, in a second."""
+
+
 def _cast(array: pa.Array, scan: FieldScan) -> pa.Array:
     source, target = array.type, scan.target.type
     if pa.types.is_timestamp(source) and pa.types.is_timestamp(target):
-        return _cast_timestamp(array, target)
+        return _cast_timestamp(array, scan)
     if not any(is_from(source) and is_to(target) for is_from, is_to in _CASTS):
         raise _retyped(array, scan)
     try:
@@ -194,11 +198,29 @@ def _cast(array: pa.Array, scan: FieldScan) -> pa.Array:
         raise _retyped(array, scan, f": {error}") from error
 
 
-def _cast_timestamp(array: pa.Array, target: pa.TimestampType) -> pa.Array:
-    """Change the unit, and take the instant as it is: files without a zone hold UTC."""
-    if array.type.unit != target.unit:
-        array = array.cast(pa.timestamp(target.unit, array.type.tz), safe=False)
-    return array.view(pa.int64()).view(target)
+def _cast_timestamp(array: pa.Array, scan: FieldScan) -> pa.Array:
+    """Change the unit, and take the instant as it is: files without a zone hold UTC.
+
+    A finer unit is floored, as a clock of the coarser one would have shown it; a coarser one may
+    reach beyond what the finer one can say.
+    """
+    source, target = array.type, scan.target.type
+    numbers = array.view(pa.int64())
+    factor = _TICKS[target.unit] / _TICKS[source.unit]
+    if factor > 1:
+        try:
+            numbers = pc.multiply_checked(numbers, int(factor))
+        except pa.ArrowInvalid as error:
+            raise UnreadableDataFileError(
+                f"column {scan.target.name} is {source} in the file and has a time beyond the"
+                f" range of {target}"
+            ) from error
+    elif factor < 1:
+        divisor = _TICKS[source.unit] // _TICKS[target.unit]
+        quotients = pc.divide(numbers, divisor)
+        is_above = pc.greater(pc.multiply(quotients, divisor), numbers)
+        numbers = pc.subtract(quotients, is_above.cast(pa.int64()))
+    return numbers.view(target)
 
 
 def _retyped(array: pa.Array, scan: FieldScan, detail: str = "") -> UnreadableDataFileError:
