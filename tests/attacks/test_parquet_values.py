@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -49,3 +50,24 @@ async def test_nanoseconds_are_floored_to_microseconds_also_before_1970(
     found = pa.array([row["at"] for row in await changes(tmp_path)])
     micros = found.cast(pa.timestamp("us")).cast(pa.int64()).to_pylist()
     assert micros == [None if value is None else value // 1000 for value in nanos]
+
+
+async def test_a_file_of_ten_thousand_columns_is_read_in_time_that_follows_their_number(
+    tmp_path: Path,
+) -> None:
+    async def seconds(columns: int) -> float:
+        folder = tmp_path / str(columns)
+        names = [f"column_{number}" for number in range(columns)]
+        table = TableBuilder(folder, fields=[(name, "long") for name in names])
+        rows = pa.table({name: [number] for number, name in enumerate(reversed(names))})
+        table.create(table.data_file(rows, partition={}, stats=False))
+        start = time.process_time()
+        [row] = await changes(folder)
+        taken = time.process_time() - start
+        assert row[names[0]] == columns - 1
+        return taken
+
+    await seconds(10)
+    few, many = await seconds(2_500), await seconds(10_000)
+    # Four times as many; sixteen times the work of few would be looking for each among all.
+    assert many < max(8 * few, 2)

@@ -65,8 +65,9 @@ def file_scan(
     fields = list(column_scans(task.schema, columns))
     schema = parse_schema(task.schema.text)
     values = dict(task.partition_values)
+    partitions = frozenset(task.schema.partition_columns)
     for index, field in enumerate(fields):
-        if field.target.name in task.schema.partition_columns:
+        if field.target.name in partitions:
             if task.change_type is ChangeType.DELETE and not values:
                 raise _unpartitioned(task)
             item = schema.named(field.target.name)
@@ -111,7 +112,8 @@ def column_scans(
     """
     fields = parse_schema(schema.text).fields
     if columns is not None:
-        fields = tuple(field for field in fields if field.name in columns)
+        wanted = frozenset(columns)
+        fields = tuple(field for field in fields if field.name in wanted)
     for field in fields:
         if field.name in CHANGE_COLUMNS:
             raise TableError(
@@ -160,7 +162,8 @@ def rows_schema(schema: TableSchema, columns: tuple[str, ...] | None = None) -> 
         TableError: As `column_scans`.
         UsageError: A column in `columns` does not exist.
     """
-    names = [field.name for field in parse_schema(schema.text).fields]
+    # In order, and quick to look up.
+    names = dict.fromkeys(field.name for field in parse_schema(schema.text).fields)
     if unknown := [name for name in columns or () if name not in names]:
         raise UsageError(
             f"There is no column {unknown[0]!r}; the table has {', '.join(names)}.",
