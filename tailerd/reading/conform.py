@@ -88,8 +88,8 @@ def conform(array: pa.Array, scan: FieldScan) -> pa.Array:
         array = array.storage
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
-    if pa.types.is_null(array.type):
-        # Of any column a writer had only nulls in.
+    if pa.types.is_null(array.type) or pa.types.is_null(target):
+        # Of any column a writer had only nulls in; a column of type void has no value anywhere.
         array = pa.nulls(len(array), target)
     elif pa.types.is_struct(target):
         array = _conform_struct(array, scan)

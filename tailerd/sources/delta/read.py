@@ -21,7 +21,14 @@ from tailerd.delta.protocol.schema import (
     arrow_field,
     parse_schema,
 )
-from tailerd.errors import LEAVE_OUT, START_BEHIND, BugError, TableError, UsageError
+from tailerd.errors import (
+    LEAVE_OUT,
+    START_BEHIND,
+    BugError,
+    CorruptLogError,
+    TableError,
+    UsageError,
+)
 from tailerd.reading.file_scan import WHOLE_FILE, FieldScan, FileScan, FileShare
 from tailerd.reading.parquet import OpenFile, read_file
 from tailerd.storage.locate import open_data_file
@@ -49,6 +56,8 @@ def read_changes(
         change = task.change_type if changes is None else changes
         if change is None:
             raise BugError(f"The task of {task.url} does not say which change it is.")
+        if not parse_schema(task.schema.text).fields:
+            raise _no_columns(task)
         yield ChangeBatch(
             rows=rows,
             change_type=change,
@@ -86,6 +95,14 @@ def file_scan(
         rows=task.rows,
         share=share,
         change_column=CHANGE_TYPE if task.change_type is None else "",
+    )
+
+
+def _no_columns(task: ChangeTask) -> CorruptLogError:
+    return CorruptLogError(
+        f"Version {task.version} has rows in {task.url}, and the table has no columns then, so what"
+        " they say cannot be told.",
+        hint="The writer is broken: restore the log entry from a backup.",
     )
 
 
