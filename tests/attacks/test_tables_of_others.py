@@ -12,14 +12,20 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyroaring import BitMap64
 
 from tailerd.cli import run
+from tailerd.delta.protocol.deletion_vector import MAGIC, z85_decode
 from tailerd.delta.protocol.schema import MAX_DEPTH
 from tests.attacks.every_command import every_command
+from tests.corners.feed import changes
 from tests.integration.daemon.running import file_table, write_config
 from tests.tables import delta_schema
 from tests.tables.builder import TableBuilder
 from tests.tables.delta_schema import field
+from tests.tables.vectors import z85
 from tests.unit.cli.commands import Commands
 
 
@@ -200,3 +206,61 @@ def test_types_nested_sixty_deep_are_read_in_every_format(
     assert row["a"] == value
     for ended in every_command(command, folder, tmp_path):
         assert ended.status == 0, ended
+
+
+def padded_z85(data: bytes) -> str:
+    """Encode as delta-kernel-rs: a short last block is a shorter number, padded in front."""
+    rest = len(data) % 4
+    if not rest:
+        return z85(data)
+    return z85(data[:-rest]) + "#" * (4 - rest) + z85(data[-rest:].rjust(4, b"\0"))[4 - rest :]
+
+
+def test_the_bytes_03_00_are_padded_as_the_writer_pads_them() -> None:
+    assert padded_z85(b"\x03\x00") == "##093"
+    assert z85_decode("##093") == b"\x03\x00"
+
+
+@given(st.binary(max_size=40))
+def test_both_ways_to_write_z85_give_their_bytes(data: bytes) -> None:
+    assert z85_decode(padded_z85(data)) == data
+    assert z85_decode(z85(data)) == data + bytes(-len(data) % 4)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("#", "##", "####", "#####", "##09", "#####00000", "00000##09", "0000", "00000 "),
+        *("####4", "###31", "##9S1", "#wjjk", "####0", "##093##093", "%nSc1", "$nSc1"),
+        *("0000\u20ac", "0000~", "00000\n"),
+    ],
+)
+def test_what_is_no_z85_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"Z85|ascii"):
+        z85_decode(text)
+
+
+@pytest.mark.parametrize("rest", [1, 2, 3])
+async def test_inline_vectors_with_a_padded_last_block_delete_their_rows(
+    tmp_path: Path, rest: int
+) -> None:
+    bitmap = BitMap64(
+        {1: [1, 2, 3, 4, *range(1 << 16, (1 << 16) + 5)], 2: [1], 3: [1, 2, 3, 4]}[rest]
+    )
+    if rest != 2:
+        bitmap.run_optimize()
+    data = MAGIC.to_bytes(4, "little") + bytes(bitmap.serialize())
+    assert len(data) % 4 == rest
+    table = TableBuilder(tmp_path, reader_features=["deletionVectors"])
+    count = bitmap.max() + 2
+    ids = pa.table({"id": range(count), "name": pa.nulls(count, pa.string())})
+    add = table.data_file(ids, partition={})
+    add["add"]["deletionVector"] = {
+        "storageType": "i",
+        "pathOrInlineDv": padded_z85(data),
+        "sizeInBytes": len(data),
+        "cardinality": len(bitmap),
+    }
+    table.create(add)
+    found = {row["id"] for row in await changes(tmp_path)}
+    assert found == set(range(count)) - set(bitmap)
