@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from tailerd.changefeed.change_batch import rows_of_columns
 from tailerd.changefeed.change_task import ChangeType
 from tailerd.changefeed.limits import BatchLimit
+from tailerd.delta.parquet_open import open_parquet
 from tailerd.errors import FileMissingError, TailerdError, UnreadableDataFileError
 from tailerd.reading.column_ranges import ranges_ahead
 from tailerd.reading.conform import FileFields, conform
@@ -58,7 +59,7 @@ def read_file(
 
 def _open(source: BinaryIO, change_column: str) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(
+        return open_parquet(
             source,
             # Where reads are requests, all columns of a row group come with as few as possible.
             pre_buffer=isinstance(source, RemoteFile),

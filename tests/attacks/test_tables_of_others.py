@@ -18,6 +18,7 @@ from pyroaring import BitMap64
 
 from tailerd.cli import run
 from tailerd.delta.protocol.deletion_vector import MAGIC, z85_decode
+from tailerd.delta.protocol.parquet_footer import _Reader, _write_struct
 from tailerd.delta.protocol.schema import MAX_DEPTH
 from tests.attacks.every_command import every_command
 from tests.corners.feed import changes
@@ -264,3 +265,93 @@ async def test_inline_vectors_with_a_padded_last_block_delete_their_rows(
     table.create(add)
     found = {row["id"] for row in await changes(tmp_path)}
     assert found == set(range(count)) - set(bitmap)
+
+
+def mark_group(path: Path, name: str) -> None:
+    """Give a group of a Parquet file the logical type UNKNOWN, as older parquet-mr does."""
+    body = path.read_bytes()
+    size = int.from_bytes(body[-8:-4], "little")
+    footer = _Reader(body[-8 - size : -8]).struct()
+    [group] = [element for element in footer[2][1][1] if element[4][1] == name.encode()]
+    assert 5 in group, "it is no group"
+    group[10] = (12, {11: (12, {})})
+    out = bytearray()
+    _write_struct(out, footer)
+    path.write_bytes(body[: -8 - size] + bytes(out) + len(out).to_bytes(4, "little") + b"PAR1")
+    with pytest.raises(OSError, match="cannot be applied to group"):
+        pq.ParquetFile(path)
+
+
+def test_files_whose_groups_are_marked_as_nothing_are_read(
+    tmp_path: Path, command: Commands
+) -> None:
+    folder = tmp_path / "orders"
+    inner = delta_schema.struct(field("a", "long"), field("b", delta_schema.array("string")))
+    table = TableBuilder(folder, fields=[("id", "long"), ("inner", inner)])
+    value = {"a": 7, "b": ["x", None]}
+    table.append([{"id": number, "inner": value} for number in range(1000)])
+    table.checkpoint()
+    [file] = folder.glob("*.parquet")
+    mark_group(file, "inner")
+    mark_group(next(table.log.glob("*.checkpoint.parquet")), "txn")
+    table.commit_path(0).unlink()
+
+    found = command.tail(folder, "--from", "snapshot").rows
+    assert [(row["id"], row["inner"]) for row in found] == [(n, value) for n in range(1000)]
+    table.append([{"id": 1000, "inner": None}])
+    for ended in every_command(command, folder, tmp_path):
+        # The commit of version 0 is gone.
+        assert ended.status == (3 if "--from 0" in " ".join(ended.command) else 0), ended
+
+
+def damaged_checkpoints(whole: Path) -> dict[str, bytes]:
+    """Return what may stand in the place of a checkpoint and cannot be read."""
+    table = pq.read_table(whole)
+    adds = table.column("add").combine_chunks()
+    numbers = pa.array([5] * len(adds))
+    paths = pa.StructArray.from_arrays(
+        [numbers, adds.field("size")], ["path", "size"], mask=adds.is_null()
+    )
+    texts = pa.array(["x"] * len(adds))
+    columns = table.column_names
+    kinds = {
+        "texts": table.set_column(columns.index("add"), "add", texts),
+        "numbers-for-paths": table.set_column(columns.index("add"), "add", paths),
+        "texts-for-protocol": table.set_column(columns.index("protocol"), "protocol", texts),
+    }
+    bodies = {"torn": whole.read_bytes()[:-100], "noise": b"PAR1" * 1000}
+    for name, content in kinds.items():
+        sink = pa.BufferOutputStream()
+        pq.write_table(content, sink)
+        bodies[name] = sink.getvalue().to_pybytes()
+    return bodies
+
+
+KINDS_OF_DAMAGE = ("torn", "noise", "texts", "numbers-for-paths", "texts-for-protocol")
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_DAMAGE)
+@pytest.mark.parametrize("has_older", [False, True], ids=["commits", "older"])
+def test_a_checkpoint_that_cannot_be_read_is_skipped_with_one_warning(
+    tmp_path: Path, command: Commands, kind: str, has_older: bool
+) -> None:
+    folder = tmp_path / "orders"
+    table = TableBuilder(folder)
+    for number in range(6):
+        table.append([{"id": number, "name": "a"}])
+        if number == 3 and has_older:
+            table.checkpoint()
+            for version in range(3):
+                table.commit_path(version).unlink()
+    table.checkpoint()
+    newest = sorted(table.log.glob("*.checkpoint.parquet"))[-1]
+    newest.write_bytes(damaged_checkpoints(newest)[kind])
+    table.append([{"id": 6, "name": "a"}])
+
+    ran = command.tail(folder, "--from", "snapshot")
+    assert (ran.status, sorted(row["id"] for row in ran.rows)) == (0, [*range(7)]), ran
+    [warning] = ran.errors.splitlines()
+    assert warning.startswith("warning[corrupt_log]: The checkpoint of version 5 cannot be used")
+    for arguments in (("inspect", folder), ("history", folder), ("maintain", folder)):
+        ran = command(*arguments)
+        assert (ran.status, ran.errors.count("warning[") <= 1) == (0, True), ran
