@@ -20,7 +20,13 @@ from tailerd.config.sections import is_in_bucket
 from tailerd.config.values import check_start
 from tailerd.delta.log_reader import LogReader
 from tailerd.encoding.json import JsonEncoder
-from tailerd.errors import BugError, ChecksumMismatchError, UsageError, ZoneAssumedError
+from tailerd.errors import (
+    BugError,
+    ChecksumMismatchError,
+    CorruptLogError,
+    UsageError,
+    ZoneAssumedError,
+)
 from tailerd.maintenance.settings import policies_of
 from tailerd.maintenance.table_keeper import KeptTable
 from tailerd.pipeline.fleet import Member, Runner
@@ -95,10 +101,10 @@ async def open_source(
     def count(verb: RequestKind) -> None:
         telemetry.emit(events.StorageRequested(operation=verb))
 
-    def warn(error: ChecksumMismatchError) -> None:
-        telemetry.emit(
-            events.ChecksumDiffered(path=config.path, error_code=error.code, hint=str(error))
-        )
+    def warn(error: CorruptLogError) -> None:
+        is_checksum = isinstance(error, ChecksumMismatchError)
+        event = events.ChecksumDiffered if is_checksum else events.CheckpointSkipped
+        telemetry.emit(event(path=config.path, error_code=error.code, hint=str(error)))
 
     def warn_of_guess(error: ZoneAssumedError) -> None:
         telemetry.emit(events.ZoneAssumed(path=config.path, error_code=error.code, hint=str(error)))

@@ -14,6 +14,7 @@ from tailerd.cli.output import print_object, print_records, warn
 from tailerd.delta.live_files import count_rows, read_live_files
 from tailerd.delta.log_reader import LogReader
 from tailerd.delta.protocol.live_file import LiveFile
+from tailerd.delta.protocol.schema import parse_schema, schema_json
 from tailerd.delta.protocol.snapshot import Snapshot
 from tailerd.delta.time_travel import TimeAxis
 from tailerd.errors import UnsupportedFeatureError, UsageError
@@ -79,8 +80,14 @@ async def _version_at(reader: LogReader, timestamp: str) -> int:
 
 
 async def describe(reader: LogReader, snapshot: Snapshot, table: str) -> dict[str, object]:
-    """Return the fields of `inspect --json`."""
+    """Return the fields of `inspect --json`.
+
+    Raises:
+        CorruptLogError: The schema is none.
+        UnsupportedFeatureError: It is nested too deep.
+    """
     state, metadata = snapshot.state, snapshot.state.metadata
+    parse_schema(metadata.schema_text)
     return {
         "table_id": metadata.id,
         "name": metadata.name,
@@ -97,7 +104,7 @@ async def describe(reader: LogReader, snapshot: Snapshot, table: str) -> dict[st
             "writer_features": state.protocol.writer_features,
         },
         "partition_columns": metadata.partition_columns,
-        "schema": json.loads(metadata.schema_string),
+        "schema": schema_json(metadata.schema_text),
         "properties": metadata.configuration,
         "checkpoint_version": snapshot.checkpoint_version,
         "domain_metadata": {

@@ -65,7 +65,8 @@ class LogReader(LogFolder):
         torn_wait_seconds: How long a torn newest commit is given to become whole.
         on_mismatch: Told of a version checksum that differs from the replay; without it, that is
             an error. Replay follows the protocol and checksums are only a second opinion, so
-            commands tell their user and go on.
+            commands tell their user and go on. Told of damaged checkpoints that are skipped,
+            too.
         with_rows: Whether commits that are read tell how many rows their files have.
     """
 
@@ -75,20 +76,21 @@ class LogReader(LogFolder):
         root: str,
         *,
         torn_wait_seconds: float = 2.0,
-        on_mismatch: Callable[[ChecksumMismatchError], None] | None = None,
+        on_mismatch: Callable[[CorruptLogError], None] | None = None,
         with_rows: bool = False,
     ) -> None:
         super().__init__(store, root)
         self._torn_wait_seconds = torn_wait_seconds
         self._on_mismatch = on_mismatch
         self._with_rows = with_rows
+        self._skipped: set[int | None] = set()
 
     @classmethod
     def at(
         cls,
         table: str,
         *,
-        on_mismatch: Callable[[ChecksumMismatchError], None] | None = None,
+        on_mismatch: Callable[[CorruptLogError], None] | None = None,
         allowed: Iterable[str] = (),
     ) -> LogReader:
         """Return the reader of the table at a path or URL.
@@ -155,6 +157,7 @@ class LogReader(LogFolder):
         listing = await self._list_for(version)
         excluded: set[str] = set()
         damage: CorruptLogError | None = None
+        skipped: int | None = None
         awaited: list[int] = []
         while True:
             try:
@@ -174,6 +177,7 @@ class LogReader(LogFolder):
                 snapshot = await self._replay(segment, with_files)
             except DamagedCheckpointError as error:
                 damage = error.damage
+                skipped = segment.checkpoint_version
                 excluded.update(file.name for file in segment.checkpoint)
                 listing = await self.list_log()
             except FileMissingError:
@@ -183,7 +187,23 @@ class LogReader(LogFolder):
                     raise
             else:
                 snapshot.state.check_log()
+                if damage is not None:
+                    self._tell_skipped(skipped, damage)
                 return snapshot, segment
+
+    def _tell_skipped(self, version: int | None, damage: CorruptLogError) -> None:
+        """Warn of a damaged checkpoint that the log did without; of each once."""
+        if self._on_mismatch is None or version in self._skipped:
+            return
+        self._skipped.add(version)
+        self._on_mismatch(
+            CorruptLogError(
+                f"The checkpoint of version {version} cannot be used and is skipped:"
+                f" {damage.message}",
+                hint="Keep the commits and checkpoints before it: the table is read from them until"
+                " a newer checkpoint is written.",
+            )
+        )
 
     async def _list_again(self, version: int | None, excluded: set[str]) -> LogListing:
         # Without the checkpoint of the hint it matters what lies before.

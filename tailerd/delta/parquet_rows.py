@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import BinaryIO
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from tailerd.delta.parquet_open import open_parquet
 from tailerd.delta.protocol.log_path import SIDECAR_FOLDER
 from tailerd.errors import CorruptLogError
 from tailerd.storage.base import RemoteFile
@@ -39,7 +39,7 @@ class CheckpointFile:
         self._source = source
         with self._mapped():
             is_remote = isinstance(source, RemoteFile)
-            self._file = pq.ParquetFile(
+            self._file = open_parquet(
                 source,
                 pre_buffer=is_remote,
                 buffer_size=0 if is_remote else BUFFER_BYTES,

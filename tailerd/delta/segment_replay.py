@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+import pyarrow as pa
+
 from tailerd.delta.log_folder import LogFolder
 from tailerd.delta.parquet_rows import CheckpointFile
 from tailerd.delta.protocol.checkpoint import KEY_COLUMNS, OTHER_ACTIONS, PROBES
@@ -17,6 +19,8 @@ from tailerd.errors import CorruptLogError, FileMissingError, TornCommitError
 
 LARGE_COMMIT_BYTES = 16 * 1024 * 1024
 """Commits above this are never held in memory whole."""
+_NOT_AS_EXPECTED = (pa.ArrowException, AttributeError, KeyError, TypeError, ValueError)
+"""What columns of other types come to: Arrow's kernels and conversions say it in many ways."""
 _GROUP_FILES = 1024
 # A commit too large to be held must come alone, so a group is no larger than such a one.
 _GROUP_BYTES = LARGE_COMMIT_BYTES
@@ -78,6 +82,12 @@ def _feed_parquet(log: LogFolder, replay: LogReplay, file: LogFile) -> None:
     try:
         actions = rows.rows_with(OTHER_ACTIONS, PROBES.values())
         replay.feed_rows(file, actions, rows.rows(KEY_COLUMNS) if replay.with_files else ())
+    except _NOT_AS_EXPECTED as error:
+        raise CorruptLogError(
+            f"The checkpoint file {file.name} has columns of other types than a checkpoint's:"
+            f" {error!r}.",
+            hint="Restore the file from a backup.",
+        ) from error
     finally:
         rows.close()
 

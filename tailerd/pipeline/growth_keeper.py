@@ -228,7 +228,7 @@ class GrowthKeeper:
             self._emit(table, events.CommitObserved(table=table, **facts))
 
     def _tell_schema(self, table: str, version: int, at_ms: int, metadata: Metadata) -> None:
-        columns = column_texts(parse_schema(metadata.schema_string))
+        columns = column_texts(parse_schema(metadata.schema_text))
         self._emit(
             table,
             events.SchemaObserved(

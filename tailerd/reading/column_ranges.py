@@ -17,16 +17,15 @@ Range = tuple[int, int]
 
 def ranges_ahead(
     about: pq.FileMetaData,
-    columns: Sequence[str],
+    leaves: Sequence[int],
     group: int,
     following: Iterable[int],
     max_bytes: int,
 ) -> list[Range]:
     """Return what to fetch for a row group, and for those that follow within `max_bytes`."""
-    roots = set(columns)
-    ranges = column_ranges(about, group, roots)
+    ranges = column_ranges(about, group, leaves)
     for other in following:
-        ahead = column_ranges(about, other, roots)
+        ahead = column_ranges(about, other, leaves)
         max_bytes -= sum(length for _, length in ahead)
         if max_bytes < 0:
             break
@@ -34,16 +33,11 @@ def ranges_ahead(
     return ranges
 
 
-def column_ranges(about: pq.FileMetaData, group: int, roots: set[str]) -> list[Range]:
-    """Return the ranges of a row group's columns below the top-level `roots`, neighbours joined."""
+def column_ranges(about: pq.FileMetaData, group: int, leaves: Iterable[int]) -> list[Range]:
+    """Return the ranges of some leaf columns of a row group, neighbours joined."""
     row_group = about.row_group(group)
-    found: list[Range] = []
-    for number in range(row_group.num_columns):
-        chunk = row_group.column(number)
-        # A name may have dots of its own.
-        path = f"{chunk.path_in_schema}."
-        if any(path.startswith(f"{root}.") for root in roots):
-            found.append((_begin(chunk), chunk.total_compressed_size + _MORE_BYTES))
+    chunks = (row_group.column(leaf) for leaf in leaves)
+    found = [(_begin(chunk), chunk.total_compressed_size + _MORE_BYTES) for chunk in chunks]
     joined: list[Range] = []
     for start, length in sorted(found):
         last, last_length = joined[-1] if joined else (0, 0)

@@ -6,7 +6,9 @@ columns as null. Everything else is an error that names the column and both type
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,24 +18,63 @@ from tailerd.errors import UnreadableDataFileError
 from tailerd.reading.file_scan import FieldScan
 
 FIELD_ID = b"PARQUET:field_id"
+_Key = TypeVar("_Key", str, bytes)
 
 
-def find_field(scan: FieldScan, fields: Iterable[pa.Field]) -> int | None:
-    """Return the place among `fields` of the column `scan` means; None when the file lacks it."""
-    numbered = list(enumerate(fields))
-    if scan.field_id is not None:
-        wanted = str(scan.field_id).encode()
-        for index, field in numbered:
-            if (field.metadata or {}).get(FIELD_ID) == wanted:
-                return index
-        return None
-    for index, field in numbered:
-        if field.name == scan.name:
-            return index
-    # Engines differ in how they spell a column's case; Delta's names are case-insensitive.
-    folded = scan.name.casefold()
-    matches = [index for index, field in numbered if field.name.casefold() == folded]
-    return matches[0] if len(matches) == 1 else None
+class FileFields:
+    """The columns of a file, or the fields of a struct in it, to be found one by one.
+
+    Each is looked up in constant time: a table may have ten thousand columns.
+    """
+
+    def __init__(self, fields: Iterable[pa.Field]) -> None:
+        self._fields = tuple(fields)
+        self._by_name = _places((field.name, place) for place, field in enumerate(self._fields))
+
+    @cached_property
+    def _by_folded_name(self) -> Mapping[str, int]:
+        names = enumerate(field.name.casefold() for field in self._fields)
+        return _places((name, place) for place, name in names)
+
+    @cached_property
+    def _by_id(self) -> Mapping[bytes, int]:
+        ids = enumerate((field.metadata or {}).get(FIELD_ID) for field in self._fields)
+        return _places((number, place) for place, number in ids if number is not None)
+
+    @property
+    def have_ids(self) -> bool:
+        """Whether any carries a field id."""
+        return bool(self._by_id)
+
+    def find(self, scan: FieldScan) -> int | None:
+        """Return the place of the column `scan` means; None when the file lacks it.
+
+        Raises:
+            UnreadableDataFileError: Several columns have its name, or its id.
+        """
+        if scan.field_id is not None:
+            found = self._by_id.get(str(scan.field_id).encode())
+        else:
+            found = self._by_name.get(scan.name)
+        if found == _SEVERAL:
+            meant = f"the name {scan.name!r}" if scan.field_id is None else f"id {scan.field_id}"
+            raise UnreadableDataFileError(f"several of its columns have {meant}")
+        if found is not None or scan.field_id is not None:
+            return found
+        # Engines differ in how they spell a column's case; Delta's names are case-insensitive.
+        found = self._by_folded_name.get(scan.name.casefold())
+        return None if found == _SEVERAL else found
+
+
+_SEVERAL = -1
+
+
+def _places(keyed: Iterable[tuple[_Key, int]]) -> dict[_Key, int]:
+    """Return places by key; `_SEVERAL` where one key has more than one."""
+    found: dict[_Key, int] = {}
+    for key, place in keyed:
+        found[key] = _SEVERAL if key in found else place
+    return found
 
 
 def conform(array: pa.Array, scan: FieldScan) -> pa.Array:
@@ -47,8 +88,8 @@ def conform(array: pa.Array, scan: FieldScan) -> pa.Array:
         array = array.storage
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
-    if pa.types.is_null(array.type):
-        # Of any column a writer had only nulls in.
+    if pa.types.is_null(array.type) or pa.types.is_null(target):
+        # Of any column a writer had only nulls in; a column of type void has no value anywhere.
         array = pa.nulls(len(array), target)
     elif pa.types.is_struct(target):
         array = _conform_struct(array, scan)
@@ -71,9 +112,10 @@ def _conform_struct(array: pa.Array, scan: FieldScan) -> pa.Array:
     if (scan.target.metadata or {}).items() >= VARIANT_FIELD.items():
         _refuse_shredded(fields, scan)
     columns = array.flatten()
+    places = FileFields(fields)
     parts = []
     for child in scan.children:
-        place = find_field(child, fields)
+        place = places.find(child)
         parts.append(
             pa.nulls(len(array), child.target.type)
             if place is None
@@ -182,10 +224,14 @@ _CASTS: tuple[tuple[_Family, _Family], ...] = (
 )
 
 
+_TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+"""Of each unit, in a second."""
+
+
 def _cast(array: pa.Array, scan: FieldScan) -> pa.Array:
     source, target = array.type, scan.target.type
     if pa.types.is_timestamp(source) and pa.types.is_timestamp(target):
-        return _cast_timestamp(array, target)
+        return _cast_timestamp(array, scan)
     if not any(is_from(source) and is_to(target) for is_from, is_to in _CASTS):
         raise _retyped(array, scan)
     try:
@@ -194,11 +240,29 @@ def _cast(array: pa.Array, scan: FieldScan) -> pa.Array:
         raise _retyped(array, scan, f": {error}") from error
 
 
-def _cast_timestamp(array: pa.Array, target: pa.TimestampType) -> pa.Array:
-    """Change the unit, and take the instant as it is: files without a zone hold UTC."""
-    if array.type.unit != target.unit:
-        array = array.cast(pa.timestamp(target.unit, array.type.tz), safe=False)
-    return array.view(pa.int64()).view(target)
+def _cast_timestamp(array: pa.Array, scan: FieldScan) -> pa.Array:
+    """Change the unit, and take the instant as it is: files without a zone hold UTC.
+
+    A finer unit is floored, as a clock of the coarser one would have shown it; a coarser one may
+    reach beyond what the finer one can say.
+    """
+    source, target = array.type, scan.target.type
+    numbers = array.view(pa.int64())
+    factor = _TICKS[target.unit] / _TICKS[source.unit]
+    if factor > 1:
+        try:
+            numbers = pc.multiply_checked(numbers, int(factor))
+        except pa.ArrowInvalid as error:
+            raise UnreadableDataFileError(
+                f"column {scan.target.name} is {source} in the file and has a time beyond the"
+                f" range of {target}"
+            ) from error
+    elif factor < 1:
+        divisor = _TICKS[source.unit] // _TICKS[target.unit]
+        quotients = pc.divide(numbers, divisor)
+        is_above = pc.greater(pc.multiply(quotients, divisor), numbers)
+        numbers = pc.subtract(quotients, is_above.cast(pa.int64()))
+    return numbers.view(target)
 
 
 def _retyped(array: pa.Array, scan: FieldScan, detail: str = "") -> UnreadableDataFileError:

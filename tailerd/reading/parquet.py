@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
 
@@ -12,10 +12,11 @@ import pyarrow.parquet as pq
 from tailerd.changefeed.change_batch import rows_of_columns
 from tailerd.changefeed.change_task import ChangeType
 from tailerd.changefeed.limits import BatchLimit
+from tailerd.delta.parquet_open import open_parquet
 from tailerd.errors import FileMissingError, TailerdError, UnreadableDataFileError
 from tailerd.reading.column_ranges import ranges_ahead
-from tailerd.reading.conform import FIELD_ID, conform, find_field
-from tailerd.reading.file_scan import FileScan, FileShare
+from tailerd.reading.conform import FileFields, conform
+from tailerd.reading.file_scan import FieldScan, FileScan, FileShare
 from tailerd.reading.row_filter import RowSelection, missing_data_file, select_rows
 from tailerd.storage.base import RemoteFile
 from tailerd.storage.locate import open_data_file
@@ -51,14 +52,14 @@ def read_file(
         shape = _Shape(scan, file.schema_arrow)
         yield from _with_whole_pairs(
             part
-            for batch, at in _row_groups(file, source, scan.share, shape.columns, selection, limit)
+            for batch, at in _row_groups(file, source, scan.share, shape.leaves, selection, limit)
             for part in _bounded(*_selected(shape.of(batch), selection, at), limit)
         )
 
 
 def _open(source: BinaryIO, change_column: str) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(
+        return open_parquet(
             source,
             # Where reads are requests, all columns of a row group come with as few as possible.
             pre_buffer=isinstance(source, RemoteFile),
@@ -93,41 +94,45 @@ def _named(url: str) -> Iterator[None]:
 
 
 class _Shape:
-    """Maps batches of the file to batches of the scan; made once a file."""
+    """Maps batches of the file to batches of the scan; made once a file.
+
+    Attributes:
+        leaves: The file's leaf columns to read, ascending; their top-level columns make a batch.
+    """
 
     def __init__(self, scan: FileScan, file_schema: pa.Schema) -> None:
         self._scan = scan
         self._schema = scan.schema
-        self._names: list[str | None] = []
-        fields = list(file_schema)
+        fields = FileFields(file_schema)
         _require_ids(scan, fields)
-        for field in scan.fields:
-            place = None if field.constant is not None else find_field(field, fields)
-            self._names.append(None if place is None else fields[place].name)
-        self.columns = list(dict.fromkeys(name for name in self._names if name is not None))
-        if scan.change_column:
-            self.columns.append(scan.change_column)
-        elif not self.columns and file_schema.names:
+        places = [None if f.constant is not None else fields.find(f) for f in scan.fields]
+        change = _change_place(scan, fields)
+        wanted = {place for place in (*places, change) if place is not None}
+        if not wanted and file_schema.names:
             # Something must be read to learn which rows there are.
-            self.columns.append(_smallest(file_schema))
+            wanted = {_smallest(file_schema)}
+        at = {place: number for number, place in enumerate(sorted(wanted))}
+        self._at = [None if place is None else at[place] for place in places]
+        self._change_at = None if change is None else at[change]
+        self.leaves = _leaves_of(file_schema, wanted)
 
     def of(self, batch: pa.RecordBatch) -> _Part:
         """Return rows and change types of a batch of the file."""
         count = batch.num_rows
         arrays = []
-        for field, name in zip(self._scan.fields, self._names, strict=True):
+        for field, at in zip(self._scan.fields, self._at, strict=True):
             if field.constant is not None:
                 arrays.append(pa.repeat(field.constant, count))
-            elif name is None:
+            elif at is None:
                 arrays.append(pa.nulls(count, field.target.type))
             else:
-                arrays.append(conform(batch.column(name), field))
+                arrays.append(conform(batch.column(at), field))
         return rows_of_columns(arrays, self._schema, count), self._change_types(batch)
 
     def _change_types(self, batch: pa.RecordBatch) -> pa.Array | None:
-        if not self._scan.change_column:
+        if self._change_at is None:
             return None
-        changes = batch.column(self._scan.change_column)
+        changes = batch.column(self._change_at)
         if not pa.types.is_dictionary(changes.type):
             changes = changes.cast(pa.string())
         # The protocol names four values and writers of others exist; what they wrote is given as
@@ -140,26 +145,51 @@ class _Shape:
         return changes
 
 
-def _require_ids(scan: FileScan, fields: list[pa.Field]) -> None:
+def _require_ids(scan: FileScan, fields: FileFields) -> None:
     """Refuse a file without field ids where columns are found by id: it would read as all null."""
-    if any(field.field_id is not None for field in scan.fields) and not any(
-        FIELD_ID in (field.metadata or {}) for field in fields
-    ):
+    if any(field.field_id is not None for field in scan.fields) and not fields.have_ids:
         raise UnreadableDataFileError(
             "its columns carry no field ids, and the table finds columns by id"
         )
 
 
-def _smallest(schema: pa.Schema) -> str:
-    flat = [field.name for field in schema if not pa.types.is_nested(field.type)]
-    return str((flat or schema.names)[0])
+def _change_place(scan: FileScan, fields: FileFields) -> int | None:
+    if not scan.change_column:
+        return None
+    return fields.find(FieldScan(target=pa.field("", pa.string()), name=scan.change_column))
+
+
+def _smallest(schema: pa.Schema) -> int:
+    flat = (place for place, field in enumerate(schema) if not pa.types.is_nested(field.type))
+    return next(flat, 0)
+
+
+def _leaves_of(schema: pa.Schema, places: Collection[int]) -> list[int]:
+    """Return the leaf columns of top-level columns, in the order of the file.
+
+    Counted, not looked up by path: names may repeat, and have dots of their own.
+    """
+    leaves: list[int] = []
+    first = 0
+    for place, field in enumerate(schema):
+        until = first + _num_leaves(field.type)
+        if place in places:
+            leaves += range(first, until)
+        first = until
+    return leaves
+
+
+def _num_leaves(kind: pa.DataType) -> int:
+    if pa.types.is_nested(kind):
+        return sum(_num_leaves(kind.field(place).type) for place in range(kind.num_fields))
+    return 1
 
 
 def _row_groups(
     file: pq.ParquetFile,
     source: BinaryIO,
     share: FileShare,
-    columns: list[str],
+    leaves: list[int],
     selection: RowSelection | None,
     limit: BatchLimit,
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
@@ -168,11 +198,11 @@ def _row_groups(
     for place, (group, first_row) in enumerate(wanted):
         if isinstance(source, RemoteFile):
             following = [each for each, _ in wanted[place + 1 : place + 2]]
-            source.expect(ranges_ahead(file.metadata, columns, group, following, limit.max_bytes))
+            source.expect(ranges_ahead(file.metadata, leaves, group, following, limit.max_bytes))
         size = _batch_rows(file.metadata.row_group(group), limit)
         at = first_row
-        for batch in file.iter_batches(
-            size, row_groups=[group], columns=columns, use_threads=False
+        for batch in file.reader.iter_batches(
+            size, row_groups=[group], column_indices=leaves, use_threads=False
         ):
             yield batch, at
             at += batch.num_rows

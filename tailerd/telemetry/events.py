@@ -16,6 +16,7 @@ from tailerd.telemetry.maintenance_events import MaintenanceProcessEnded as Main
 from tailerd.telemetry.maintenance_events import MaintenanceRefused as MaintenanceRefused
 from tailerd.telemetry.maintenance_events import MaintenanceStarted as MaintenanceStarted
 from tailerd.telemetry.maintenance_events import MaintenanceYielded as MaintenanceYielded
+from tailerd.telemetry.storage_events import CheckpointSkipped as CheckpointSkipped
 from tailerd.telemetry.storage_events import ChecksumDiffered as ChecksumDiffered
 from tailerd.telemetry.storage_events import DiscoveryFailed as DiscoveryFailed
 from tailerd.telemetry.storage_events import DiscoveryResumed as DiscoveryResumed
@@ -383,5 +384,6 @@ Event = (
     | NotificationsMissed
     | NotificationRejected
     | ChecksumDiffered
+    | CheckpointSkipped
     | StorageRequested
 )

@@ -95,6 +95,7 @@ LINES: dict[type[events.Event], tuple[Level, str] | None] = {
     events.NotificationsMissed: ("warning", "A bucket does not notify the queue of its commits."),
     events.NotificationRejected: ("warning", "A notification is not understood."),
     events.ChecksumDiffered: ("warning", "A version checksum does not fit the log."),
+    events.CheckpointSkipped: ("warning", "Damaged checkpoint skipped."),
     events.StorageRequested: None,
 }
 """Level and constant sentence of every event; None for one that is only counted."""

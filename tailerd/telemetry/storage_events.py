@@ -126,6 +126,15 @@ class ChecksumDiffered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSkipped:
+    """A checkpoint in the log cannot be read; the table is read from what else the log has."""
+
+    path: str
+    error_code: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StorageRequested:
     """Requests to a storage began; `operation`: list, get, head, put, delete or open."""
 

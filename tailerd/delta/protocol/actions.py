@@ -67,16 +67,25 @@ class Format(Struct, gc=False, frozen=True):
 
 
 class Metadata(Struct, rename="camel", frozen=True):
-    """`metaData` (#change-metadata)."""
+    """`metaData` (#change-metadata).
+
+    Attributes:
+        schema_string: Null, absent or empty where a table begins without columns.
+    """
 
     id: str
-    schema_string: str
+    schema_string: str | None = None
     format: Format = Format()
     name: str | None = None
     description: str | None = None
     partition_columns: list[str] = []
     configuration: dict[str, str] = {}
     created_time: int | None = None
+
+    @property
+    def schema_text(self) -> str:
+        """The schema; empty where the table has no columns yet."""
+        return self.schema_string or ""
 
 
 class Protocol(Struct, rename="camel", frozen=True):

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tailerd.delta.protocol import table_properties as properties
 from tailerd.delta.protocol.full_actions import FileRow
-from tailerd.delta.protocol.schema import arrow_type, parse_schema
+from tailerd.delta.protocol.schema import VOID, arrow_type, parse_schema
 from tailerd.delta.protocol.snapshot import TableState
 from tailerd.delta.protocol.statistics_columns import statistics_type
 from tailerd.errors import CorruptLogError
@@ -139,7 +139,7 @@ class CheckpointForm:
 
 
 def _partition_types(state: TableState) -> pa.StructType | None:
-    schema = parse_schema(state.metadata.schema_string)
+    schema = parse_schema(state.metadata.schema_text)
     members = []
     for name in state.metadata.partition_columns:
         item = schema.named(name)
@@ -148,7 +148,8 @@ def _partition_types(state: TableState) -> pa.StructType | None:
                 f"The table is partitioned by {name!r}, which is no column of its schema.",
                 hint="The metaData action is damaged: restore the log entry from a backup.",
             )
-        members.append((item.physical_name(state.column_mapping), arrow_type(item.type, name)))
+        if item.type != VOID:
+            members.append((item.physical_name(state.column_mapping), arrow_type(item.type, name)))
     return pa.struct(members) if members else None
 
 

@@ -76,6 +76,28 @@ class _Reader:
         value = self._varint()
         return (value >> 1) ^ -(value & 1)
 
+    @property
+    def at(self) -> int:
+        """Where the next byte is read."""
+        return self._at
+
+    def find(self, wanted: int) -> int:
+        """Read on to the value of a field of the struct; return where it begins."""
+        number = 0
+        while (head := self._byte()) != 0:
+            kind = head & 0x0F
+            number = number + (head >> 4) if head >> 4 else self._zigzag()
+            if number == wanted:
+                return self._at
+            if kind > _FALSE:
+                self._value(kind)
+        raise KeyError(wanted)
+
+    def list(self) -> tuple[int, Any]:
+        """Read a list: the type of its elements, and those."""
+        inner, elements = self._value(_LIST)
+        return inner, elements
+
     def struct(self) -> Fields:
         fields: Fields = {}
         number = 0
@@ -152,6 +174,50 @@ def _write_value(out: bytearray, kind: int, value: Any) -> None:
                 out.append(item) if inner <= _FALSE else _write_value(out, inner, item)
         case 12:
             _write_struct(out, value)
+
+
+_GROUP_CONVERTED = frozenset({1, 2, 3})
+_GROUP_LOGICAL = frozenset({2, 3, 16})
+"""What the type of a group may say: map, its entries, or list; map, list or variant."""
+
+
+def without_group_marks(body: bytes) -> bytes | None:
+    """Return a footer whose groups claim no type that only values have; None where none does.
+
+    Older parquet-mr marks groups in which everything is null with the type of nothing. Everything
+    but the schema is copied as it is.
+
+    Raises:
+        CorruptLogError: It is no footer.
+    """
+    reader = _Reader(body)
+    try:
+        start = reader.find(_SCHEMA)
+        inner, elements = reader.list()
+        marked = [place for element in elements for place in _wrong_marks(element)]
+    except UNREADABLE as error:
+        raise CorruptLogError(
+            f"The footer of a Parquet file cannot be understood: {error!r}.",
+            hint="Restore the file from a backup.",
+        ) from error
+    if not marked:
+        return None
+    for element, place in marked:
+        del element[place]
+    out = bytearray(body[:start])
+    _write_value(out, _LIST, (inner, elements))
+    return bytes(out) + body[reader.at :]
+
+
+def _wrong_marks(element: Fields) -> list[tuple[Fields, int]]:
+    if _TYPE in element:
+        return []
+    found = []
+    if _CONVERTED in element and element[_CONVERTED][1] not in _GROUP_CONVERTED:
+        found.append((element, _CONVERTED))
+    if _LOGICAL in element and not _GROUP_LOGICAL.issuperset(element[_LOGICAL][1]):
+        found.append((element, _LOGICAL))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,9 +42,13 @@ _ARROW = {
     "timestamp": UTC_TIMESTAMP,
     "timestamp_ntz": pa.timestamp("us"),
     "variant": VARIANT,
+    "void": pa.null(),
 }
-_DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
-_CHAR = re.compile(r"char\((\d+)\)")
+_DECIMAL = re.compile(r"decimal\(\s*(\d{1,9})\s*,\s*(-?\d{1,9})\s*\)")
+_CHAR = re.compile(r"char\((\d{1,9})\)")
+
+MAX_DEPTH = 60
+"""Arrow's streams, which Spark is fed with as well, take no more levels; a map has two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,50 +118,98 @@ DataType = PrimitiveType | ArrayType | MapType | StructType
 VOID = PrimitiveType("void")
 
 
+def schema_json(text: str) -> Any:
+    """Return `schemaString` as JSON; of an empty one a struct without fields.
+
+    Raises:
+        CorruptLogError: The text is no JSON.
+        UnsupportedFeatureError: It is nested too deep.
+    """
+    if not text:
+        # A table may exist before its columns do.
+        return {"type": "struct", "fields": []}
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise _no_schema(error) from error
+    except RecursionError as error:
+        raise _too_deep() from error
+
+
 @functools.lru_cache(maxsize=256)
 def parse_schema(text: str) -> StructType:
-    """Parse `schemaString`. Columns of type void are left out, as the protocol recommends.
+    """Parse `schemaString`; an empty one is a struct without columns.
 
     Raises:
         CorruptLogError: The text is no schema.
+        UnsupportedFeatureError: It is nested too deep.
     """
     try:
-        parsed = _parse(json.loads(text))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CorruptLogError(
-            f"The table's schemaString is no Delta schema: {error!r}.",
-            hint="The metaData action is damaged: restore the log entry from a backup.",
-        ) from error
+        parsed = _parse(schema_json(text), 0)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _no_schema(error) from error
     if not isinstance(parsed, StructType):
         raise CorruptLogError("The table's schemaString is no struct, and a table's schema is one.")
     return parsed
 
 
-def _parse(node: Any) -> DataType:
+def _no_schema(error: Exception) -> CorruptLogError:
+    return CorruptLogError(
+        f"The table's schemaString is no Delta schema: {error!r}.",
+        hint="The metaData action is damaged: restore the log entry from a backup.",
+    )
+
+
+def _too_deep() -> UnsupportedFeatureError:
+    return UnsupportedFeatureError(
+        f"The table's types are nested deeper than {MAX_DEPTH} levels, which this release does not"
+        " read.",
+        hint="Rewrite the table with flatter columns.",
+    )
+
+
+def _parse(node: Any, depth: int) -> DataType:
+    if depth > MAX_DEPTH:
+        raise _too_deep()
     if isinstance(node, str):
+        _check_is_text(node)
         # Readers written before 3.0 spell NullType this way.
         return VOID if node in ("void", "null") else PrimitiveType(node.strip().lower())
     match node["type"]:
         case "struct":
-            fields = (_parse_field(item) for item in node["fields"])
-            return StructType(tuple(item for item in fields if item.type != VOID))
+            fields = tuple(_parse_field(item, depth + 1) for item in node["fields"])
+            if len({item.name for item in fields}) < len(fields):
+                raise ValueError("two fields of a struct have one name")
+            return StructType(fields)
         case "array":
-            return ArrayType(_parse(node["elementType"]), bool(node.get("containsNull", True)))
+            element = _parse(node["elementType"], depth + 1)
+            return ArrayType(element, bool(node.get("containsNull", True)))
         case "map":
             return MapType(
-                _parse(node["keyType"]),
-                _parse(node["valueType"]),
+                _parse(node["keyType"], depth + 2),
+                _parse(node["valueType"], depth + 2),
                 bool(node.get("valueContainsNull", True)),
             )
         case str(name):
-            return _parse(name)
+            return _parse(name, depth)
         case other:
             raise TypeError(f"unknown type {other!r}")
 
 
-def _parse_field(node: Any) -> StructField:
-    metadata = node.get("metadata") or {}
-    return StructField(node["name"], _parse(node["type"]), node.get("nullable", True), metadata)
+def _check_is_text(text: str) -> None:
+    """Refuse lone surrogates, which neither Arrow nor a message could have."""
+    text.encode()
+
+
+def _parse_field(node: Any, depth: int) -> StructField:
+    name, metadata = node["name"], node.get("metadata") or {}
+    if not isinstance(name, str) or not isinstance(metadata, dict):
+        raise TypeError(f"the name {name!r} or its metadata are of another type")
+    _check_is_text(name)
+    _check_is_text(str(metadata.get(PHYSICAL_NAME, "")))
+    return StructField(
+        name, _parse(node["type"], depth), bool(node.get("nullable", True)), metadata
+    )
 
 
 def arrow_type(data_type: DataType, column: str) -> pa.DataType:

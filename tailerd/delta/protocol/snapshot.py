@@ -69,7 +69,7 @@ class TableState:
     def schema(self) -> TableSchema:
         """The schema as tasks carry it."""
         return TableSchema(
-            text=self.metadata.schema_string,
+            text=self.metadata.schema_text,
             partition_columns=tuple(self.metadata.partition_columns),
             column_mapping=self.column_mapping,
         )

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from tailerd.delta.protocol.actions import UNREADABLE
 from tailerd.delta.protocol.partition_values import parse_partition_value
 from tailerd.delta.protocol.schema import (
+    VOID,
     DataType,
     PrimitiveType,
     StructType,
@@ -28,8 +29,8 @@ from tailerd.delta.protocol.schema import (
 from tailerd.delta.protocol.snapshot import TableState
 from tailerd.errors import CorruptLogError, UnsupportedFeatureError
 
-_UNBOUNDED = frozenset({"boolean", "binary", "variant"})
-"""Types without an order that writers would keep bounds of."""
+_UNBOUNDED = frozenset({"boolean", "binary", "variant", "void"})
+"""Types without an order that writers would keep bounds of, or without a value."""
 
 _PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 _SPELT_DAYS = (-12_687_427, 11_248_737)
@@ -42,11 +43,11 @@ _ENCODER = msgspec.json.Encoder(decimal_format="number")
 
 def statistics_type(state: TableState) -> pa.StructType:
     """Return the type of `stats_parsed`: bounds and null counts by physical names."""
-    schema = parse_schema(state.metadata.schema_string)
+    schema = parse_schema(state.metadata.schema_text)
     partitions = set(state.metadata.partition_columns)
     columns = StructType(tuple(item for item in schema.fields if item.name not in partitions))
     bounds = _struct(columns, state.column_mapping, _bound_type)
-    counts = _struct(columns, state.column_mapping, lambda _: pa.int64())
+    counts = _struct(columns, state.column_mapping, _count_type)
     members: dict[str, pa.DataType] = {"numRecords": pa.int64(), "tightBounds": pa.bool_()}
     if bounds is not None:
         members |= {"minValues": bounds, "maxValues": bounds}
@@ -66,6 +67,10 @@ def _struct(
         if kind is not None:
             members.append((item.physical_name(mapping), kind))
     return pa.struct(members) if members else None
+
+
+def _count_type(data_type: DataType) -> pa.DataType | None:
+    return None if data_type == VOID else pa.int64()
 
 
 def _bound_type(data_type: DataType) -> pa.DataType | None:

@@ -18,7 +18,8 @@ def schema_id(schema: TableSchema) -> str:
     """
     try:
         text = json.dumps(json.loads(schema.text), sort_keys=True)
-    except ValueError:
+    except (ValueError, RecursionError):
+        # Whoever reads rows says what is wrong with it.
         text = schema.text
     content = json.dumps([text, list(schema.partition_columns)])
     return hashlib.sha256(content.encode()).hexdigest()[:32]

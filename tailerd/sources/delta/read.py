@@ -21,7 +21,14 @@ from tailerd.delta.protocol.schema import (
     arrow_field,
     parse_schema,
 )
-from tailerd.errors import LEAVE_OUT, START_BEHIND, BugError, TableError, UsageError
+from tailerd.errors import (
+    LEAVE_OUT,
+    START_BEHIND,
+    BugError,
+    CorruptLogError,
+    TableError,
+    UsageError,
+)
 from tailerd.reading.file_scan import WHOLE_FILE, FieldScan, FileScan, FileShare
 from tailerd.reading.parquet import OpenFile, read_file
 from tailerd.storage.locate import open_data_file
@@ -49,6 +56,8 @@ def read_changes(
         change = task.change_type if changes is None else changes
         if change is None:
             raise BugError(f"The task of {task.url} does not say which change it is.")
+        if not parse_schema(task.schema.text).fields:
+            raise _no_columns(task)
         yield ChangeBatch(
             rows=rows,
             change_type=change,
@@ -65,8 +74,9 @@ def file_scan(
     fields = list(column_scans(task.schema, columns))
     schema = parse_schema(task.schema.text)
     values = dict(task.partition_values)
+    partitions = frozenset(task.schema.partition_columns)
     for index, field in enumerate(fields):
-        if field.target.name in task.schema.partition_columns:
+        if field.target.name in partitions:
             if task.change_type is ChangeType.DELETE and not values:
                 raise _unpartitioned(task)
             item = schema.named(field.target.name)
@@ -85,6 +95,14 @@ def file_scan(
         rows=task.rows,
         share=share,
         change_column=CHANGE_TYPE if task.change_type is None else "",
+    )
+
+
+def _no_columns(task: ChangeTask) -> CorruptLogError:
+    return CorruptLogError(
+        f"Version {task.version} has rows in {task.url}, and the table has no columns then, so what"
+        " they say cannot be told.",
+        hint="The writer is broken: restore the log entry from a backup.",
     )
 
 
@@ -111,7 +129,8 @@ def column_scans(
     """
     fields = parse_schema(schema.text).fields
     if columns is not None:
-        fields = tuple(field for field in fields if field.name in columns)
+        wanted = frozenset(columns)
+        fields = tuple(field for field in fields if field.name in wanted)
     for field in fields:
         if field.name in CHANGE_COLUMNS:
             raise TableError(
@@ -160,7 +179,8 @@ def rows_schema(schema: TableSchema, columns: tuple[str, ...] | None = None) -> 
         TableError: As `column_scans`.
         UsageError: A column in `columns` does not exist.
     """
-    names = [field.name for field in parse_schema(schema.text).fields]
+    # In order, and quick to look up.
+    names = dict.fromkeys(field.name for field in parse_schema(schema.text).fields)
     if unknown := [name for name in columns or () if name not in names]:
         raise UsageError(
             f"There is no column {unknown[0]!r}; the table has {', '.join(names)}.",

@@ -25,7 +25,7 @@ from tailerd.delta.protocol.table_properties import retention_seconds
 from tailerd.delta.protocol.type_widening import widened_floats
 from tailerd.delta.time_travel import TimeAxis
 from tailerd.errors import (
-    ChecksumMismatchError,
+    CorruptLogError,
     MissingVersionError,
     TableRecreatedError,
 )
@@ -98,7 +98,7 @@ class DeltaChangeSource:
         allowed_paths: Iterable[str] = (),
         columns: Sequence[str] | None = None,
         wrap_store: Callable[[ObjectStore], ObjectStore] | None = None,
-        on_mismatch: Callable[[ChecksumMismatchError], None] | None = None,
+        on_mismatch: Callable[[CorruptLogError], None] | None = None,
         clock: Clock | None = None,
         spool: Spool | None = None,
         partition_zone: PartitionZone | None = None,

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tailerd.errors import UnreadableDataFileError
-from tailerd.reading.conform import FIELD_ID, conform, find_field
+from tailerd.reading.conform import FIELD_ID, FileFields, conform
 from tailerd.reading.file_scan import FieldScan
 
 
@@ -123,15 +123,24 @@ def test_a_value_is_never_bent_into_another_type(array: pa.Array, scan: FieldSca
 
 def test_a_column_is_found_by_its_id_or_not_at_all() -> None:
     fields = [pa.field("x", pa.int64(), metadata={FIELD_ID: b"7"}), pa.field("y", pa.int64())]
-    assert find_field(scan_for(pa.int64(), field_id=7), fields) == 0
-    assert find_field(scan_for(pa.int64(), field_id=8), fields) is None
-    assert find_field(part("y", pa.int64()), fields) == 1
+    assert FileFields(fields).find(scan_for(pa.int64(), field_id=7)) == 0
+    assert FileFields(fields).find(scan_for(pa.int64(), field_id=8)) is None
+    assert FileFields(fields).find(part("y", pa.int64())) == 1
 
 
 def test_a_name_in_another_case_is_found_only_where_it_is_the_only_one() -> None:
     fields = [pa.field(name, pa.int64()) for name in ("X", "Y", "y")]
-    assert find_field(part("x", pa.int64()), fields) == 0
-    assert find_field(part("y", pa.int64()), fields) == 2
-    assert find_field(part("Y", pa.int64()), fields) == 1
+    assert FileFields(fields).find(part("x", pa.int64())) == 0
+    assert FileFields(fields).find(part("y", pa.int64())) == 2
+    assert FileFields(fields).find(part("Y", pa.int64())) == 1
     twice = [pa.field("AB", pa.int64()), pa.field("Ab", pa.int64())]
-    assert find_field(part("ab", pa.int64()), twice) is None
+    assert FileFields(twice).find(part("ab", pa.int64())) is None
+
+
+def test_columns_of_one_name_are_told_apart_by_id_and_never_mixed_up() -> None:
+    fields = [pa.field("x", pa.int64(), metadata={FIELD_ID: number}) for number in (b"1", b"2")]
+    assert FileFields(fields).find(scan_for(pa.int64(), field_id=2)) == 1
+    with pytest.raises(UnreadableDataFileError, match="several of its columns have the name 'x'"):
+        FileFields(fields).find(scan_for(pa.int64()))
+    with pytest.raises(UnreadableDataFileError, match="several of its columns have id 1"):
+        FileFields(fields[:1] * 2).find(scan_for(pa.int64(), field_id=1))

@@ -31,6 +31,7 @@ NOT_COUNTED = {
     events.WatcherUnavailable,
     events.NotificationRejected,
     events.ChecksumDiffered,
+    events.CheckpointSkipped,
     events.CommitObserved,
     events.HistoryUnsaved,
     events.SchemaObserved,
