@@ -2,7 +2,8 @@
 
 Calls block, so they run in worker threads, but for one exception: a hop to a thread and back costs
 twenty times as much as looking at a small file on a local disk. Where the file system is known to
-answer at once (`mounts`), `head` and small `get`s are therefore done in place.
+answer at once (`mounts`), `head` and small `get`s are therefore done in place, but for links, which
+may lead to others.
 """
 
 from __future__ import annotations
@@ -15,9 +16,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from typing import BinaryIO, TypeVar, cast
 
-import pyarrow as pa
-
-from tailerd.errors import FileMissingError
 from tailerd.storage import posix_files as files
 from tailerd.storage.base import FileMeta, FolderMark
 from tailerd.storage.mounts import answers_at_once
@@ -56,8 +54,7 @@ class LocalStore:
         if start or length is not None:
             return await _in_thread(lambda: files.read_range(path, start, length), path)
         if await self._is_prompt(path):
-            with _mapped_errors(path):
-                body = files.read_small_file(path)
+            body = _in_place(lambda: files.read_small_file(path), path)
             if body is not None:
                 return body
         return await _in_thread(lambda: files.read_file(path), path)
@@ -67,8 +64,7 @@ class LocalStore:
     ) -> tuple[FileMeta, bytes]:
         """Return bytes as `get` does, and what `head` tells; of one file, though it be replaced."""
         if not start and await self._is_prompt(path):
-            with _mapped_errors(path):
-                found = files.fetch_small_file(path, length)
+            found = _in_place(lambda: files.fetch_small_file(path, length), path)
             if found is not None:
                 return found
         return await _in_thread(lambda: files.fetch_range(path, start, length), path)
@@ -81,8 +77,9 @@ class LocalStore:
     async def head(self, path: str) -> FileMeta:
         """Return size and modification time."""
         if await self._is_prompt(path):
-            with _mapped_errors(path):
-                return files.head(path)
+            found = _in_place(lambda: files.head(path, is_in_place=True), path)
+            if found is not None:
+                return found
         return await _in_thread(lambda: files.head(path), path)
 
     async def folder_mark(self, folder: str) -> FolderMark | None:
@@ -111,12 +108,8 @@ class LocalStore:
         It is read with `pread`, not mapped: a file that is cut short under a mapping kills the
         process, and mapped pages would count as memory of ours.
         """
-        try:
-            return cast(BinaryIO, pa.OSFile(path, mode="r"))
-        except OSError as error:
-            if os.path.isdir(path):  # noqa: PTH112 - Path raises what this may not
-                raise FileMissingError(f"{path} is a folder, a file was expected.") from error
-            raise files.map_os_error(error, path) from error
+        with _mapped_errors(path):
+            return cast(BinaryIO, files.open_for_arrow(path))
 
     def open_output(self, path: str) -> Output:
         """Begin a file that is written piece by piece, blocking."""
@@ -197,6 +190,13 @@ async def _in_thread(work: Callable[[], T], path: str, *, is_written: bool = Fal
             return work()
 
     return await _run(mapped)
+
+
+def _in_place(work: Callable[[], T | None], path: str) -> T | None:
+    """Do what is known to end at once; None where it is not, as behind a link."""
+    with _mapped_errors(path), contextlib.suppress(files.LinkedFileError):
+        return work()
+    return None
 
 
 @contextlib.contextmanager
