@@ -1,8 +1,10 @@
 """From objects to running tasks: pipelines, watchers, the listener, signals, and the way out.
 
-Shutdown has two phases. The first signal lets every pipeline finish what is in flight within
-`shutdown_timeout`; then, or at a second signal, whatever still runs is cancelled. Either way an
-offset is saved only for what was acknowledged, so nothing is lost: at most a delivery is repeated.
+Shutdown has two phases. The first signal lets every pipeline finish what is in flight; shortly
+before the end of `shutdown_timeout`, or at a second signal, whatever still runs is cancelled.
+Either way an offset is saved only for what was acknowledged, so nothing is lost: at most a delivery
+is repeated. A process that has not ended by then is ended by a thread of its own, which waits
+neither for the loop nor for other threads: they may hang in the kernel.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
@@ -47,7 +50,10 @@ from tailerd.web.listener import Listener
 from tailerd.web.pages import Pages
 
 _SPARK_GRACE_SECONDS = 10.0
-_STUCK_SECONDS = 2.0
+_CANCEL_SECONDS = 2.0
+"""How long what is cancelled may take to end, of `shutdown_timeout`."""
+_LEAVE_SECONDS = 5.0
+"""The same after a second signal, where the machine may be busy with other things."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -77,8 +83,9 @@ class Daemon:
             config: What to run; its patterns are looked at by `run`.
             is_once: End when every table has been delivered up to its present head.
             handlers: Hear every event, beside the metrics and the status page.
-            on_stuck: Called when a thread that hangs in the storage or in a sink holds up the
-                shutdown beyond its time; a process ends itself there.
+            on_stuck: Called in a thread of its own when something that hangs, in the storage or in
+                a sink, holds up the shutdown beyond its time; a process ends itself there. With
+                `is_own_process` also after `run` has ended, for threads may still hang.
             config_path: Where the configuration came from.
             reload: Reads it again, blocking; called at SIGHUP.
             is_watching_config: Whether a changed file is read without being asked.
@@ -95,6 +102,7 @@ class Daemon:
         self._is_once = is_once
         self._lost: TailerdError | None = None
         self._on_stuck = on_stuck
+        self._deadlines: list[threading.Timer] = []
         self._clock = SystemClock()
         self._metrics = Metrics(self._clock)
         self._status = StatusBoard(_engines(config), self._clock)
@@ -178,8 +186,17 @@ class Daemon:
     def _lose(self, error: TailerdError) -> None:
         """End at once: what is delivered now, another daemon delivers too."""
         self._lost = error
+        self._end_within(_LEAVE_SECONDS)
         self.stop()
         self.stop()
+
+    def _end_within(self, seconds: float) -> None:
+        """See to it that the process ends, whatever hangs; the earliest of several times counts."""
+        if self._on_stuck is not None:
+            deadline = threading.Timer(seconds, self._on_stuck)
+            deadline.daemon = True
+            deadline.start()
+            self._deadlines.append(deadline)
 
     def _listener(self) -> Listener:
         pages = Pages(metrics=self._metrics, status=self._status)
@@ -339,7 +356,8 @@ class Daemon:
         self.fleet.stop()
         if self._keeper is not None:
             self._keeper.stop()
-        await self._patience(self._file_config.shutdown_timeout)
+        patience = self._file_config.shutdown_timeout
+        await self._patience(max(patience - _CANCEL_SECONDS, patience / 2))
         # In time or not: what still runs now is cancelled.
         if self._keeper is not None:
             self._keeper.cancel()
@@ -348,9 +366,6 @@ class Daemon:
             # Spark keeps the same deadline by itself, then needs time to end its Java process.
             await self._patience(_SPARK_GRACE_SECONDS)
         self.fleet.cancel()
-        await asyncio.sleep(_STUCK_SECONDS)
-        if self._on_stuck is not None:
-            self._on_stuck()
 
     async def _patience(self, seconds: float) -> None:
         with suppress(TimeoutError):
@@ -368,6 +383,9 @@ class Daemon:
             actions[signal.SIGHUP] = self.ask_reload
 
         def hear(number: int, _: FrameType | None) -> None:
+            if number in _SIGNALS:
+                # Here, for the loop itself may hang.
+                self._limit_shutdown()
             loop.call_soon_threadsafe(actions[signal.Signals(number)])
 
         # Not the loop's own handlers: with those a signal that comes between the last of them and
@@ -378,6 +396,19 @@ class Daemon:
         finally:
             for number, handler in before.items():
                 signal.signal(number, signal.SIG_IGN if self._is_own_process else handler)
+            if not self._is_own_process:
+                for deadline in self._deadlines:
+                    deadline.cancel()
+
+    def _limit_shutdown(self) -> None:
+        """Count the time from the first signal on, and from the second, after which none counts."""
+        # Spark keeps the same deadline by itself, then needs time to end its Java process.
+        grace = _SPARK_GRACE_SECONDS if self.fleet.has_engine("spark") else 0.0
+        if not self._deadlines:
+            timeout = max(self._file_config.shutdown_timeout, _CANCEL_SECONDS)
+            self._end_within(timeout + (grace and grace + _CANCEL_SECONDS))
+        elif len(self._deadlines) == 1:
+            self._end_within(_LEAVE_SECONDS + grace)
 
     def _on_signal(self, number: signal.Signals) -> None:
         if self.interrupted_by is None:

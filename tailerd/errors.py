@@ -198,6 +198,13 @@ class FileMissingError(StorageError):
     retryable = False
 
 
+class NotAFileError(StorageError):
+    """A pipe, a socket or a device stands where a file was expected; it is not read."""
+
+    code = "not_a_file"
+    retryable = False
+
+
 class FileExistsAlreadyError(StorageError):
     """A conditional put lost: the file exists."""
 

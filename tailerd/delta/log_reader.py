@@ -30,6 +30,7 @@ from tailerd.errors import (
     ChecksumMismatchError,
     CorruptLogError,
     FileMissingError,
+    NotAFileError,
     TableError,
     TornCommitError,
 )
@@ -214,7 +215,8 @@ class LogReader(LogFolder):
         try:
             body = await self.store.get(f"{self.path}/{LAST_CHECKPOINT}")
             hint = parse_last_checkpoint(body)
-        except FileMissingError:
+        except (FileMissingError, NotAFileError):
+            # It only saves time, whatever stands there.
             hint = None
         if hint is not None and (version is None or hint.version <= version):
             start = max(0, hint.version - LOOK_BACK_VERSIONS)

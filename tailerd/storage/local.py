@@ -2,7 +2,8 @@
 
 Calls block, so they run in worker threads, but for one exception: a hop to a thread and back costs
 twenty times as much as looking at a small file on a local disk. Where the file system is known to
-answer at once (`mounts`), `head` and small `get`s are therefore done in place.
+answer at once (`mounts`), `head` and small `get`s are therefore done in place, but for links, which
+may lead to others.
 """
 
 from __future__ import annotations
@@ -16,9 +17,6 @@ from copy import copy
 from functools import partial
 from typing import BinaryIO, Self, TypeVar, cast
 
-import pyarrow as pa
-
-from tailerd.errors import FileMissingError
 from tailerd.storage import posix_files as files
 from tailerd.storage.base import FileMeta, FolderMark
 from tailerd.storage.links import RealPlaces, open_parent
@@ -71,8 +69,7 @@ class LocalStore:
             return await self._read(lambda: files.read_range(path, start, length), path)
         if await self._is_prompt(path):
             self._check(path)
-            with _mapped_errors(path):
-                body = files.read_small_file(path)
+            body = _in_place(lambda: files.read_small_file(path), path)
             if body is not None:
                 return body
         return await self._read(lambda: files.read_file(path), path)
@@ -83,8 +80,7 @@ class LocalStore:
         """Return bytes as `get` does, and what `head` tells; of one file, though it be replaced."""
         if not start and await self._is_prompt(path):
             self._check(path)
-            with _mapped_errors(path):
-                found = files.fetch_small_file(path, length)
+            found = _in_place(lambda: files.fetch_small_file(path, length), path)
             if found is not None:
                 return found
         return await self._read(lambda: files.fetch_range(path, start, length), path)
@@ -112,8 +108,9 @@ class LocalStore:
     async def head(self, path: str) -> FileMeta:
         """Return size and modification time."""
         if await self._is_prompt(path):
-            with _mapped_errors(path):
-                return files.head(path)
+            found = _in_place(lambda: files.head(path, is_in_place=True), path)
+            if found is not None:
+                return found
         return await _in_thread(lambda: files.head(path), path)
 
     async def folder_mark(self, folder: str) -> FolderMark | None:
@@ -145,12 +142,8 @@ class LocalStore:
         process, and mapped pages would count as memory of ours.
         """
         self._check(path)
-        try:
-            return cast(BinaryIO, pa.OSFile(path, mode="r"))
-        except OSError as error:
-            if os.path.isdir(path):  # noqa: PTH112 - Path raises what this may not
-                raise FileMissingError(f"{path} is a folder, a file was expected.") from error
-            raise files.map_os_error(error, path) from error
+        with _mapped_errors(path):
+            return cast(BinaryIO, files.open_for_arrow(path))
 
     def open_output(self, path: str) -> Output:
         """Begin a file that is written piece by piece, blocking."""
@@ -240,6 +233,13 @@ async def _in_thread(work: Callable[[], T], path: str, *, is_written: bool = Fal
             return work()
 
     return await _run(mapped)
+
+
+def _in_place(work: Callable[[], T | None], path: str) -> T | None:
+    """Do what is known to end at once; None where it is not, as behind a link."""
+    with _mapped_errors(path), contextlib.suppress(files.LinkedFileError):
+        return work()
+    return None
 
 
 @contextlib.contextmanager

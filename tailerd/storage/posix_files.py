@@ -7,15 +7,19 @@ import errno
 import os
 import secrets
 import stat
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+
+import pyarrow as pa
 
 from tailerd.errors import (
     AccessDeniedError,
     ConditionalPutUnsupportedError,
     FileExistsAlreadyError,
     FileMissingError,
+    NotAFileError,
     StorageError,
 )
 from tailerd.storage.base import FileMeta, FolderMark
@@ -29,6 +33,18 @@ SMALL_BYTES = 64 * 1024
 
 _WITHOUT_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 """What file systems without hard links answer to `link`."""
+
+_READING = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+"""A pipe that nobody writes to is open at once, too, and no terminal becomes ours."""
+
+_DESCRIPTORS = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
+
+_KINDS = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 _SETTLED_NS = 1_000_000_000
 """Steps of the clock that file systems date by are much smaller than this."""
@@ -83,17 +99,74 @@ def stat_all(folder: str, names: list[str]) -> list[FileMeta]:
             if error.errno == errno.ELOOP:
                 continue
             raise
-        if status.st_mode & 0o170000 == 0o100000:
+        if stat.S_ISREG(status.st_mode):
             files.append(FileMeta(path, status.st_size, status.st_mtime_ns // 1_000_000))
     return files
 
 
-def head(path: str) -> FileMeta:
-    """Return size and modification time of a file; a folder is an error."""
-    status = os.stat(path)  # noqa: PTH116
-    if status.st_mode & 0o170000 == 0o040000:
+def head(path: str, *, is_in_place: bool = False) -> FileMeta:
+    """Return size and modification time of a file; a folder is an error.
+
+    Raises:
+        LinkedFileError: It lies somewhere else, and `is_in_place` forbids that.
+    """
+    status = os.stat(path, follow_symlinks=not is_in_place)  # noqa: PTH116
+    if is_in_place and stat.S_ISLNK(status.st_mode):
+        raise LinkedFileError(errno.ELOOP, "Symbolic link", path)
+    return _meta_of(status, path)
+
+
+def open_file(path: str, *, is_in_place: bool = False) -> tuple[int, os.stat_result]:
+    """Open a regular file without waiting for anybody; return a descriptor to close, and its state.
+
+    Args:
+        is_in_place: Whether it must lie in the very folder named, or else `LinkedFileError`.
+
+    Raises:
+        NotAFileError: It is a pipe, a socket or a device: reading it might never end.
+    """
+    try:
+        descriptor = os.open(path, _READING | os.O_NOFOLLOW if is_in_place else _READING)
+    except OSError as error:
+        if is_in_place and error.errno == errno.ELOOP:
+            raise LinkedFileError(error.errno, error.strerror, path) from error
+        if error.errno in (errno.ENXIO, errno.ENODEV):
+            # A socket cannot even be opened.
+            _require_file(os.stat(path).st_mode, path)  # noqa: PTH116
+        raise
+    try:
+        status = os.fstat(descriptor)
+        _require_file(status.st_mode, path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor, status
+
+
+class LinkedFileError(OSError):
+    """A symbolic link: what it leads to may lie anywhere, on another machine too."""
+
+
+def _require_file(mode: int, path: str) -> None:
+    if stat.S_ISREG(mode):
+        return
+    if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
-    return FileMeta(path, status.st_size, status.st_mtime_ns // 1_000_000)
+    raise NotAFileError(
+        f"{path} is {_KINDS.get(stat.S_IFMT(mode), 'no regular file')}, and only files are read:"
+        " reading it might never end.",
+        hint="Remove it, or put the file in its place.",
+    )
+
+
+def open_for_arrow(path: str) -> pa.OSFile:
+    """Open a regular file for random reading by Arrow, which itself would wait at a pipe."""
+    descriptor, _ = open_file(path)
+    try:
+        # The very file that was looked at, whatever has its name by now.
+        return pa.OSFile(f"{_DESCRIPTORS}/{descriptor}", mode="r")
+    finally:
+        os.close(descriptor)
 
 
 def folder_mark(folder: str) -> FolderMark:
@@ -120,20 +193,23 @@ def read_files(paths: Sequence[str]) -> list[bytes]:
 
 def read_file(path: str) -> bytes:
     """Return a whole file."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor, status = open_file(path)
     try:
-        # Most log files fit: asking for their size first would be one call in four.
         body = os.read(descriptor, SMALL_BYTES)
         if len(body) < SMALL_BYTES:
             return body
-        return body + _rest(descriptor)
+        return body + _rest(descriptor, status.st_size)
     finally:
         os.close(descriptor)
 
 
 def read_small_file(path: str) -> bytes | None:
-    """Return a whole file of less than `SMALL_BYTES`; None for a larger one."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    """Return a whole file of less than `SMALL_BYTES`; None for a larger one.
+
+    Raises:
+        LinkedFileError: It lies somewhere else.
+    """
+    descriptor, _ = open_file(path, is_in_place=True)
     try:
         body = os.read(descriptor, SMALL_BYTES)
         return body if len(body) < SMALL_BYTES else None
@@ -141,9 +217,9 @@ def read_small_file(path: str) -> bytes | None:
         os.close(descriptor)
 
 
-def _rest(descriptor: int) -> bytes:
+def _rest(descriptor: int, size_bytes: int) -> bytes:
     parts: list[bytes] = []
-    wanted = max(1, os.fstat(descriptor).st_size - SMALL_BYTES)
+    wanted = max(1, size_bytes - SMALL_BYTES)
     while part := os.read(descriptor, wanted + 1):
         parts.append(part)
         wanted = max(1, wanted - len(part))
@@ -152,16 +228,15 @@ def _rest(descriptor: int) -> bytes:
 
 def read_range(path: str, start: int, length: int | None) -> bytes:
     """Return `length` bytes (None: all) from `start`; fewer at the end."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor, status = open_file(path)
     try:
-        return _range_of(descriptor, start, length)
+        return _range_of(descriptor, status.st_size, start, length)
     finally:
         os.close(descriptor)
 
 
-def _range_of(descriptor: int, start: int, length: int | None) -> bytes:
-    size = os.fstat(descriptor).st_size
-    wanted = max(0, size - start if length is None else min(length, size - start))
+def _range_of(descriptor: int, size_bytes: int, start: int, length: int | None) -> bytes:
+    wanted = max(0, size_bytes - start if length is None else min(length, size_bytes - start))
     parts: list[bytes] = []
     while wanted > 0 and (part := os.pread(descriptor, wanted, start)):
         parts.append(part)
@@ -171,10 +246,14 @@ def _range_of(descriptor: int, start: int, length: int | None) -> bytes:
 
 
 def fetch_small_file(path: str, length: int | None) -> tuple[FileMeta, bytes] | None:
-    """Return what a file is and its first bytes, if those are fewer than `SMALL_BYTES`."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    """Return what a file is and its first bytes, if those are fewer than `SMALL_BYTES`.
+
+    Raises:
+        LinkedFileError: It lies somewhere else.
+    """
+    descriptor, status = open_file(path, is_in_place=True)
     try:
-        meta = _meta_of(descriptor, path)
+        meta = _meta_of(status, path)
         wanted = meta.size_bytes if length is None else min(length, meta.size_bytes)
         return (meta, os.read(descriptor, wanted)) if wanted < SMALL_BYTES else None
     finally:
@@ -183,17 +262,15 @@ def fetch_small_file(path: str, length: int | None) -> tuple[FileMeta, bytes] | 
 
 def fetch_range(path: str, start: int, length: int | None) -> tuple[FileMeta, bytes]:
     """Return what a file is, and `length` bytes (None: all) from `start`; fewer at the end."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor, status = open_file(path)
     try:
-        return _meta_of(descriptor, path), _range_of(descriptor, start, length)
+        return _meta_of(status, path), _range_of(descriptor, status.st_size, start, length)
     finally:
         os.close(descriptor)
 
 
-def _meta_of(descriptor: int, path: str) -> FileMeta:
-    status = os.fstat(descriptor)
-    if status.st_mode & 0o170000 == 0o040000:
-        raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
+def _meta_of(status: os.stat_result, path: str) -> FileMeta:
+    _require_file(status.st_mode, path)
     return FileMeta(path, status.st_size, status.st_mtime_ns // 1_000_000)
 
 
