@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from tailerd.changefeed.limits import DEFAULT_MEMORY_BYTES
 from tailerd.delta.log_folder import LogFolder
 from tailerd.delta.protocol.commit_file import SLICE_BYTES, Commit, CommitScan
 from tailerd.delta.protocol.commit_timestamp import LOOK_BACK_VERSIONS
@@ -28,7 +29,6 @@ from tailerd.delta.segment_replay import (
 )
 from tailerd.errors import (
     ChecksumMismatchError,
-    CorruptLogError,
     FileMissingError,
     TableError,
     TornCommitError,
@@ -37,6 +37,11 @@ from tailerd.storage.base import ObjectStore
 from tailerd.storage.locate import locate
 
 T = TypeVar("T")
+
+MOST_HINT_BYTES = 1024 * 1024
+"""Writers keep `_last_checkpoint` below a few kilobytes; a larger one is none."""
+MOST_CHECKSUM_BYTES = 16 * 1024 * 1024
+"""Version checksums may have the schema and some files; a larger one is not looked at."""
 
 GAP_PATIENCE_SECONDS = 0.5
 """Folders and stores exist that show a file later than the one written after it."""
@@ -67,6 +72,7 @@ class LogReader(LogFolder):
             an error. Replay follows the protocol and checksums are only a second opinion, so
             commands tell their user and go on.
         with_rows: Whether commits that are read tell how many rows their files have.
+        memory_bytes: The configured `memory`, which reading a file keeps within.
     """
 
     def __init__(
@@ -77,8 +83,9 @@ class LogReader(LogFolder):
         torn_wait_seconds: float = 2.0,
         on_mismatch: Callable[[ChecksumMismatchError], None] | None = None,
         with_rows: bool = False,
+        memory_bytes: int = DEFAULT_MEMORY_BYTES,
     ) -> None:
-        super().__init__(store, root)
+        super().__init__(store, root, memory_bytes=memory_bytes)
         self._torn_wait_seconds = torn_wait_seconds
         self._on_mismatch = on_mismatch
         self._with_rows = with_rows
@@ -147,7 +154,7 @@ class LogReader(LogFolder):
     ) -> tuple[Snapshot, LogSegment]:
         listing = await self._list_for(version)
         excluded: set[str] = set()
-        damage: CorruptLogError | None = None
+        damage: TableError | None = None
         awaited: list[int] = []
         while True:
             try:
@@ -185,8 +192,8 @@ class LogReader(LogFolder):
     async def _list_for(self, version: int | None) -> LogListing:
         start = 0
         try:
-            body = await self.store.get(f"{self.path}/{LAST_CHECKPOINT}")
-            hint = parse_last_checkpoint(body)
+            body = await self.small_body(LAST_CHECKPOINT, MOST_HINT_BYTES)
+            hint = None if body is None else parse_last_checkpoint(body)
         except FileMissingError:
             hint = None
         if hint is not None and (version is None or hint.version <= version):
@@ -206,10 +213,10 @@ class LogReader(LogFolder):
 
     async def _validate(self, snapshot: Snapshot) -> None:
         try:
-            body = await self.store.get(f"{self.path}/{checksum_name(snapshot.version)}")
+            body = await self.small_body(checksum_name(snapshot.version), MOST_CHECKSUM_BYTES)
         except FileMissingError:
             return
-        checksum = parse_version_checksum(body)
+        checksum = None if body is None else parse_version_checksum(body)
         if checksum is None:
             return
         try:
@@ -237,7 +244,13 @@ class LogReader(LogFolder):
         return found
 
     def _begin_scan(self, file: LogFile) -> CommitScan:
-        return CommitScan(file.version, file.name, self.url, with_rows=self._with_rows)
+        return CommitScan(
+            file.version,
+            file.name,
+            self.url,
+            with_rows=self._with_rows,
+            memory_bytes=self.memory_bytes,
+        )
 
     async def find_commit(self, version: int) -> CommitBody | None:
         """Ask for a commit by its name: one request, whether or not it is there, unless it is long.

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import pyarrow.parquet as pq
 
+from tailerd.delta.parquet_pages import first_byte
+
 _HOLE_BYTES = 64 * 1024
 """What lies between two columns and is smaller than this is read with them."""
 _MORE_BYTES = 128
@@ -43,7 +45,7 @@ def column_ranges(about: pq.FileMetaData, group: int, roots: set[str]) -> list[R
         # A name may have dots of its own.
         path = f"{chunk.path_in_schema}."
         if any(path.startswith(f"{root}.") for root in roots):
-            found.append((_begin(chunk), chunk.total_compressed_size + _MORE_BYTES))
+            found.append((first_byte(chunk), chunk.total_compressed_size + _MORE_BYTES))
     joined: list[Range] = []
     for start, length in sorted(found):
         last, last_length = joined[-1] if joined else (0, 0)
@@ -52,8 +54,3 @@ def column_ranges(about: pq.FileMetaData, group: int, roots: set[str]) -> list[R
         else:
             joined.append((start, length))
     return joined
-
-
-def _begin(chunk: pq.ColumnChunkMetaData) -> int:
-    dictionary, data = chunk.dictionary_page_offset, chunk.data_page_offset
-    return int(data if not dictionary or dictionary > data else dictionary)

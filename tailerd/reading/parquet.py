@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import BinaryIO
+from functools import partial
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,6 +13,8 @@ import pyarrow.parquet as pq
 from tailerd.changefeed.change_batch import rows_of_columns
 from tailerd.changefeed.change_task import ChangeType
 from tailerd.changefeed.limits import BatchLimit
+from tailerd.delta.parquet_batches import BoundedBatches
+from tailerd.delta.parquet_pages import check_footer
 from tailerd.errors import FileMissingError, TailerdError, UnreadableDataFileError
 from tailerd.reading.column_ranges import ranges_ahead
 from tailerd.reading.conform import FIELD_ID, conform, find_field
@@ -46,27 +49,36 @@ def read_file(
     except FileMissingError as error:
         raise missing_data_file(scan.url) from error
     with source, _named(scan.url):
+        check_footer(source, limit.memory_bytes, scan.url)
         file = _open(source, scan.change_column)
-        selection = select_rows(scan.rows, file.metadata.num_rows)
+        selection = select_rows(scan.rows, file.metadata.num_rows, limit.memory_bytes)
         shape = _Shape(scan, file.schema_arrow)
+        batches = BoundedBatches(
+            file,
+            partial(_open, source, scan.change_column),
+            source,
+            f"the data file {scan.url}",
+            limit,
+            shape.constant_bytes,
+        )
         yield from _with_whole_pairs(
             part
-            for batch, at in _row_groups(file, source, scan.share, shape.columns, selection, limit)
+            for batch, at in _row_groups(file, source, scan.share, shape, selection, limit, batches)
             for part in _bounded(*_selected(shape.of(batch), selection, at), limit)
         )
 
 
-def _open(source: BinaryIO, change_column: str) -> pq.ParquetFile:
+def _open(source: BinaryIO, change_column: str, **options: Any) -> pq.ParquetFile:
+    defaults: dict[str, Any] = {
+        # Where reads are requests, all columns of a row group come with as few as possible.
+        "pre_buffer": isinstance(source, RemoteFile),
+        "coerce_int96_timestamp_unit": "us",
+        "arrow_extensions_enabled": False,
+        # A few words over and over: their codes are all that need be decoded and counted.
+        "read_dictionary": [change_column] if change_column else None,
+    }
     try:
-        return pq.ParquetFile(
-            source,
-            # Where reads are requests, all columns of a row group come with as few as possible.
-            pre_buffer=isinstance(source, RemoteFile),
-            coerce_int96_timestamp_unit="us",
-            arrow_extensions_enabled=False,
-            # A few words over and over: their codes are all that need be decoded and counted.
-            read_dictionary=[change_column] if change_column else None,
-        )
+        return pq.ParquetFile(source, **defaults | options)
     except KeyError as error:
         raise UnreadableDataFileError(
             f"it is a change file and has no column {change_column}"
@@ -110,6 +122,12 @@ class _Shape:
         elif not self.columns and file_schema.names:
             # Something must be read to learn which rows there are.
             self.columns.append(_smallest(file_schema))
+        constants = [field.constant for field in scan.fields if field.constant is not None]
+        self.constant_bytes = sum(
+            len(text)
+            for text in (constant.as_py() for constant in constants)
+            if isinstance(text, str | bytes)
+        )
 
     def of(self, batch: pa.RecordBatch) -> _Part:
         """Return rows and change types of a batch of the file."""
@@ -159,23 +177,37 @@ def _row_groups(
     file: pq.ParquetFile,
     source: BinaryIO,
     share: FileShare,
-    columns: list[str],
+    shape: _Shape,
     selection: RowSelection | None,
     limit: BatchLimit,
+    batches: BoundedBatches,
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Yield batches of the file, each with the place of its first row."""
     wanted = _wanted_groups(file.metadata, share, selection)
+    leaves = _leaves_of(file, shape.columns) if wanted else []
     for place, (group, first_row) in enumerate(wanted):
         if isinstance(source, RemoteFile):
             following = [each for each, _ in wanted[place + 1 : place + 2]]
-            source.expect(ranges_ahead(file.metadata, columns, group, following, limit.max_bytes))
+            source.expect(
+                ranges_ahead(file.metadata, shape.columns, group, following, limit.max_bytes)
+            )
         size = _batch_rows(file.metadata.row_group(group), limit)
         at = first_row
-        for batch in file.iter_batches(
-            size, row_groups=[group], columns=columns, use_threads=False
-        ):
+        for batch in batches.rows(group, leaves, shape.columns, size):
             yield batch, at
             at += batch.num_rows
+
+
+def _leaves_of(file: pq.ParquetFile, columns: Sequence[str]) -> list[int]:
+    """Return the numbers of the leaves below top-level columns."""
+    roots = set(columns)
+    paths = [file.schema.column(leaf).path for leaf in range(len(file.schema))]
+    # A name may have dots of its own.
+    return [
+        leaf
+        for leaf, path in enumerate(paths)
+        if path in roots or any(path[:at] in roots for at, sign in enumerate(path) if sign == ".")
+    ]
 
 
 def _wanted_groups(
