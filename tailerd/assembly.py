@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from tailerd.backoff import ATTEMPTS_ONCE
 from tailerd.changefeed.change_task import ChangeMode
-from tailerd.changefeed.limits import ReadLimit
+from tailerd.changefeed.limits import DEFAULT_MEMORY_BYTES, BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset
 from tailerd.changefeed.saved_offset import OffsetStore
 from tailerd.clock import Clock, SystemClock
@@ -86,11 +86,16 @@ def open_sink(table: str, config: SinkConfig, telemetry: Telemetry | None = None
 
 
 async def open_source(
-    config: TableConfig, telemetry: Telemetry, spool: Spool | None = None
+    config: TableConfig,
+    telemetry: Telemetry,
+    spool: Spool | None = None,
+    *,
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
 ) -> ChangeSource:
     """Open a table for its changes.
 
     Args:
+        memory_bytes: The configured `memory`, which readers of its log keep within.
         spool: For the file list of a snapshot that is being delivered.
 
     Raises:
@@ -117,6 +122,7 @@ async def open_source(
         on_mismatch=warn,
         spool=spool,
         partition_zone=PartitionZone(config.path, config.partition_timezone, warn_of_guess),
+        memory_bytes=memory_bytes,
     )
 
 
@@ -301,9 +307,15 @@ class Assembly:
             raise BugError(f"The sink of {name} cannot be written by the Arrow engine.")
         attempts_once = ATTEMPTS_ONCE if self._is_once else None
         return Pipeline(
-            _journey_plan(name, table, is_once=self._is_once),
+            _journey_plan(name, table, is_once=self._is_once, memory_bytes=self.memory.total_bytes),
             source_place=table.path,
-            open_source=partial(open_source, table, self._telemetry, self._state.spool(name)),
+            open_source=partial(
+                open_source,
+                table,
+                self._telemetry,
+                self._state.spool(name),
+                memory_bytes=self.memory.total_bytes,
+            ),
             sink=sink,
             offsets=_offset_store(self._state, sink),
             hint=self._bell(name, log_folder(table)),
@@ -361,7 +373,9 @@ async def reset_offset(
     except ValueError as error:
         raise UsageError(f"--to is {to!r}, but {error}.") from error
     table = config.tables[name]
-    source = await open_source(table, telemetry or Telemetry(), state.spool(name))
+    source = await open_source(
+        table, telemetry or Telemetry(), state.spool(name), memory_bytes=config.memory
+    )
     offset = await source.initial_offset(to)
     engine = config.engine_of(name)
     if engine == "spark":
@@ -396,7 +410,9 @@ async def _accept_in_sink(name: str, table: TableConfig, offset: Offset) -> None
         await sink.aclose()
 
 
-def _journey_plan(name: str, table: TableConfig, *, is_once: bool) -> JourneyPlan:
+def _journey_plan(
+    name: str, table: TableConfig, *, is_once: bool, memory_bytes: int
+) -> JourneyPlan:
     return JourneyPlan(
         table=name,
         sink=table.sink.kind,
@@ -406,6 +422,7 @@ def _journey_plan(name: str, table: TableConfig, *, is_once: bool) -> JourneyPla
         read_limit=ReadLimit(
             max_files=table.max_files_per_batch, max_bytes=table.max_bytes_per_batch
         ),
+        batch_limit=BatchLimit(memory_bytes=memory_bytes),
         is_once=is_once,
         on_gap=OnGap(table.on_gap),
         on_poison=OnPoison(table.on_poison),

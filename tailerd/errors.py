@@ -154,6 +154,27 @@ class UnreadableDataFileError(TableError):
     code = "unreadable_data_file"
 
 
+class TooLargeError(TableError):
+    """A file of the table cannot be read within the configured `memory`."""
+
+    code = "too_large"
+
+    @classmethod
+    def within(cls, memory_bytes: int, what: str) -> TooLargeError:
+        """Return the error for a part of a file.
+
+        Args:
+            what: The part and its size, without a full stop.
+        """
+        mib = memory_bytes >> 20
+        return cls(
+            f"{what}, which cannot be read within `memory` ({mib} MiB).",
+            hint=f"If the file is as its writer meant it, set `memory: {4 * mib}MiB` or more at the"
+            " top of the configuration and read the table with `tailerd run` (commands without a"
+            " configuration use the default); else restore the file from a backup.",
+        )
+
+
 class SchemaChangedError(TableError):
     """Rows of this range do not fit the schema the reader was started with."""
 

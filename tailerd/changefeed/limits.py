@@ -4,6 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+DEFAULT_MEMORY_BYTES = 256 * 1024 * 1024
+"""What commands read within, and a daemon whose configuration does not set `memory`."""
+
+ALLOWANCE_BYTES = 128 * 1024 * 1024
+"""What a process may take besides `memory`, whatever a table's files have in them."""
+
+_COPIES = 6
+"""A value is in its page, decoded, in a growing buffer, cast, encoded and written at once."""
+
+
+def largest_piece_bytes(memory_bytes: int) -> int:
+    """Return how large what cannot be divided may be: a line of the log, a page, a row."""
+    return (memory_bytes + ALLOWANCE_BYTES) // _COPIES
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadLimit:
@@ -21,10 +35,15 @@ class ReadLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimit:
-    """Upper bounds of one Arrow batch; a single row larger than `max_bytes` still comes."""
+    """Upper bounds of one Arrow batch; a single row larger than `max_bytes` still comes.
+
+    Attributes:
+        memory_bytes: The configured `memory`: what a single row and a file's pages must fit.
+    """
 
     max_rows: int = 65_536
     max_bytes: int = 32 * 1024 * 1024
+    memory_bytes: int = DEFAULT_MEMORY_BYTES
 
 
 DEFAULT_READ_LIMIT = ReadLimit()

@@ -192,7 +192,7 @@ async def _examine_pipeline(config: Config, name: str) -> dict[str, object]:
     from tailerd.telemetry import Telemetry
 
     table = config.tables[name]
-    source = await open_source(table, Telemetry())
+    source = await open_source(table, Telemetry(), memory_bytes=config.memory)
     latest = await source.initial_offset("latest")
     found: dict[str, object] = {"head_version": latest.version - 1}
     saved = await saved_offset(config, name)

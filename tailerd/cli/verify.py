@@ -75,7 +75,7 @@ async def _verify(config: Config, name: str) -> Verdict:
         offset = await saved_offset(config, name)
         if offset is None:
             raise OffsetError(f"{name} has not delivered anything yet.", hint="Run it first.")
-        source = await open_source(table, Telemetry())
+        source = await open_source(table, Telemetry(), memory_bytes=config.memory)
         with _progress() as report:
             verification = Verification(
                 source,

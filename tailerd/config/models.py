@@ -79,7 +79,8 @@ class Config(BaseSettings):
         ge=16 * 1024**2,
         le=1024**4,
         description="Bytes of rows that all tables on the Arrow engine together read ahead of their"
-        " sinks. A single larger batch still comes.",
+        " sinks, and the bound of what reading one file takes: a file with a line, page or row that"
+        " does not fit is refused as `too_large`. The process may take 128 MiB more for it.",
         examples=["256MiB"],
     )
     tables: dict[str, TableConfig] = Field(

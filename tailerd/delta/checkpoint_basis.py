@@ -89,7 +89,7 @@ def check_readable_checkpoint(log: LogFolder, files: tuple[LogFile, ...]) -> Non
     """
     for file in files:
         if not file.is_json:
-            CheckpointFile(log.store.open_input(log.path_of(file)), file.name).close()
+            CheckpointFile.of(log, file).close()
 
 
 def _published(listing: LogListing, version: int, url: str) -> LogFile:

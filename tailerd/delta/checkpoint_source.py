@@ -37,7 +37,6 @@ from tailerd.delta.protocol.checkpoint_rows import (
     conformed_removes,
     removes_of_rows,
 )
-from tailerd.delta.protocol.commit_file import slices
 from tailerd.delta.protocol.file_index import VERSION_FLAG, Origins
 from tailerd.delta.protocol.file_key import KeyArray
 from tailerd.delta.protocol.full_actions import OTHER_KINDS, FileRow, FullLine, decode_full
@@ -127,8 +126,8 @@ class CheckpointSource:
         extras = ExtraColumns()
         for file, _ in self.snapshot.checkpoint_files:
             if file.is_json:
-                body = await self._log.store.get(self._log.path_of(file))
-                for lines in decode_full(file.name, slices(body)):
+                body = await self._log.body_slices(file)
+                for lines in decode_full(file.name, body, self._log.memory_bytes):
                     self._learn(lines, extras)
             else:
                 await asyncio.to_thread(self._learn_parquet, file, extras)
@@ -181,7 +180,7 @@ class CheckpointSource:
 
     def opened(self, file: LogFile) -> CheckpointFile:
         """Open a Parquet file of the checkpoint below; blocking."""
-        return CheckpointFile(self._log.store.open_input(self._log.path_of(file)), file.name)
+        return CheckpointFile.of(self._log, file)
 
     # ------------------------------------------------------------------ adds
 
@@ -196,7 +195,7 @@ class CheckpointSource:
         keys, origins = self._live
         for file, first_row in files:
             if file.is_json:
-                body = await self._log.store.get(self._log.path_of(file))
+                body = await self._log.body_slices(file)
                 for found in self._manifest_adds(file, body):
                     yield found
                 continue
@@ -274,10 +273,10 @@ class CheckpointSource:
         if run.groups:
             yield run
 
-    def _manifest_adds(self, file: LogFile, body: bytes) -> Iterator[FileActions]:
+    def _manifest_adds(self, file: LogFile, body: Iterator[bytes]) -> Iterator[FileActions]:
         keys, origins = self._live
         wanted = keys[origins < VERSION_FLAG]
-        for lines in decode_full(file.name, slices(body)):
+        for lines in decode_full(file.name, body, self._log.memory_bytes):
             rows = {line.add.key(self._log.url): line.add for line in lines if line.add}
             chosen = np.isin(np.fromiter(rows, np.uint64, len(rows)), wanted) if rows else ()
             rows = {key: row for (key, row), one in zip(rows.items(), chosen, strict=True) if one}
@@ -314,8 +313,8 @@ class CheckpointSource:
         """Give the removes of some files of the checkpoint below that still count."""
         for file, _ in files:
             if file.is_json:
-                body = await self._log.store.get(self._log.path_of(file))
-                for lines in decode_full(file.name, slices(body)):
+                body = await self._log.body_slices(file)
+                for lines in decode_full(file.name, body, self._log.memory_bytes):
                     rows = {r.key(self._log.url): r for line in lines if (r := line.remove)}
                     if (found := self._removes(self._counting(rows))) is not None:
                         yield found

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from tailerd.delta.log_folder import LogFolder
 from tailerd.delta.protocol.full_actions import FullLine, decode_full
 from tailerd.delta.protocol.log_path import LogFile
+from tailerd.delta.protocol.whole_lines import WholeLines
 
 ONE_GET_BYTES = 1024 * 1024
 HELD_BYTES = 16 * 1024 * 1024
@@ -44,14 +45,10 @@ class CommitLines:
             for lines in known:
                 yield lines
             return
-        rest = b""
+        blocks = WholeLines(file.name, self._log.memory_bytes)
         async for chunk in self._log.chunks(file):
-            cut = chunk.rfind(b"\n") + 1
-            if not cut:
-                rest += chunk
-                continue
-            block, rest = rest + chunk[:cut], chunk[cut:]
+            block = blocks.feed(chunk)
             for lines in await asyncio.to_thread(list, decode_full(file.name, [block])):
                 yield lines
-        for lines in decode_full(file.name, [rest]):
+        for lines in decode_full(file.name, [blocks.rest()]):
             yield lines

@@ -19,7 +19,7 @@ from tailerd.delta.protocol.checkpoint import (
     live_files,
     live_rows,
 )
-from tailerd.delta.protocol.commit_file import decode_lines, slices
+from tailerd.delta.protocol.commit_file import decode_lines
 from tailerd.delta.protocol.file_index import FileOrigins
 from tailerd.delta.protocol.file_key import KeyArray
 from tailerd.delta.protocol.live_file import LiveFile, files_added
@@ -130,8 +130,7 @@ def _checkpoint_batches(
     reader: LogReader, file: LogFile, first_row: int, origins: FileOrigins, with_stats: bool
 ) -> Iterator[list[LiveFile]]:
     if file.is_json:
-        with reader.store.open_input(reader.path_of(file)) as source:
-            yield from _manifest_files(reader, file, source.read(), origins)
+        yield from _manifest_files(reader, file, origins)
         return
     columns = (*FILE_COLUMNS, *STATS_COLUMNS) if with_stats else FILE_COLUMNS
     for add, keys in _checkpoint_entries(reader, file, first_row, origins, columns):
@@ -150,7 +149,7 @@ def _checkpoint_entries(
     Args:
         columns: Of the entries, with those that make keys.
     """
-    rows = CheckpointFile(reader.store.open_input(reader.path_of(file)), file.name)
+    rows = CheckpointFile.of(reader, file)
     try:
         for batch in rows.rows(columns, FEWER_ROWS):
             start, end = np.searchsorted(
@@ -170,10 +169,10 @@ def _checkpoint_entries(
 
 
 def _manifest_files(
-    reader: LogReader, file: LogFile, body: bytes, origins: FileOrigins
+    reader: LogReader, file: LogFile, origins: FileOrigins
 ) -> Iterator[list[LiveFile]]:
     keys = np.sort(origins.checkpoint_keys)
-    for lines in decode_lines(file.name, slices(body)):
+    for lines in decode_lines(file.name, reader.open_slices(file), reader.memory_bytes):
         if files := list(files_added(lines, keys, reader.url)):
             yield files
 

@@ -291,4 +291,4 @@ class LogCleanup:
         return expired_sidecars(found, frozenset(named), now_ms)
 
     def _opened(self, file: LogFile) -> CheckpointFile:
-        return CheckpointFile(self._reader.store.open_input(self._reader.path_of(file)), file.name)
+        return CheckpointFile.of(self._reader, file)

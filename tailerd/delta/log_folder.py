@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
 
+from tailerd.changefeed.limits import DEFAULT_MEMORY_BYTES
 from tailerd.delta.protocol.actions import Line
 from tailerd.delta.protocol.commit_file import SLICE_BYTES, LineDecoder, slices
 from tailerd.delta.protocol.log_path import (
@@ -21,6 +23,9 @@ from tailerd.storage.base import FolderMark, MarksFolders, ObjectStore
 from tailerd.storage.links import check_not_linked, linked_names
 from tailerd.storage.locate import url_of, within_table
 
+ONE_GET_BYTES = 16 * 1024 * 1024
+"""Larger files are never held in memory whole."""
+
 LINES_SLICE_BYTES = 1024 * 1024
 """A large commit is taken up again where the last step ended, as precisely as this."""
 
@@ -30,9 +35,13 @@ class LogFolder:
 
     Args:
         store, root: Where the table is: a store and the table's path in it.
+        memory_bytes: The configured `memory`, which reading a file keeps within.
     """
 
-    def __init__(self, store: ObjectStore, root: str) -> None:
+    def __init__(
+        self, store: ObjectStore, root: str, *, memory_bytes: int = DEFAULT_MEMORY_BYTES
+    ) -> None:
+        self.memory_bytes = memory_bytes
         self.root = root.rstrip("/")
         # Whoever has no store of the table's own gets one: links below it are not trusted.
         self.store = within_table(store, self.root)
@@ -88,6 +97,33 @@ class LogFolder:
                 return
             start += len(chunk)
 
+    async def body_slices(self, file: LogFile) -> Iterator[bytes]:
+        """Return a file's bytes in slices of bounded size, to be taken in a worker thread.
+
+        Small files come with one request; larger ones are read while they are taken.
+
+        Raises:
+            FileMissingError: There is none.
+        """
+        path = self.path_of(file)
+        if file.size_bytes <= ONE_GET_BYTES:
+            return slices(await self.store.get(path))
+        return self.open_slices(file)
+
+    def open_slices(self, file: LogFile) -> Iterator[bytes]:
+        """Yield what `body_slices` returns; blocking."""
+        with self.store.open_input(self.path_of(file)) as source:
+            yield from iter(partial(source.read, SLICE_BYTES), b"")
+
+    async def small_body(self, name: str, most_bytes: int) -> bytes | None:
+        """Return a file that says something on the side; None where it is absurdly large.
+
+        Raises:
+            FileMissingError: There is none.
+        """
+        meta, body = await self.store.fetch(f"{self.path}/{name}", 0, most_bytes)
+        return body if meta.size_bytes <= most_bytes else None
+
     async def lines(
         self, file: LogFile, start: int = 0, body: bytes | None = None
     ) -> AsyncIterator[tuple[list[Line], int]]:
@@ -100,7 +136,7 @@ class LogFolder:
         Raises:
             CorruptLogError, TornCommitError: The file is damaged.
         """
-        decoder = LineDecoder(file.name)
+        decoder = LineDecoder(file.name, self.memory_bytes)
         if body is None:
             async for chunk in self.chunks(file, start, LINES_SLICE_BYTES):
                 yield decoder.feed(chunk), start + decoder.bytes_done

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from tailerd.changefeed.limits import DEFAULT_MEMORY_BYTES
 from tailerd.delta.log_folder import LogFolder
 from tailerd.delta.protocol.commit_file import SLICE_BYTES, Commit, CommitScan
 from tailerd.delta.protocol.commit_timestamp import LOOK_BACK_VERSIONS
@@ -39,6 +40,11 @@ from tailerd.storage.locate import locate_table
 
 T = TypeVar("T")
 
+MOST_HINT_BYTES = 1024 * 1024
+"""Writers keep `_last_checkpoint` below a few kilobytes; a larger one is none."""
+MOST_CHECKSUM_BYTES = 16 * 1024 * 1024
+"""Version checksums may have the schema and some files; a larger one is not looked at."""
+
 GAP_PATIENCE_SECONDS = 0.5
 """Folders and stores exist that show a file later than the one written after it."""
 GAP_LOOKS = 5
@@ -69,6 +75,7 @@ class LogReader(LogFolder):
             commands tell their user and go on. Told of damaged checkpoints that are skipped,
             too.
         with_rows: Whether commits that are read tell how many rows their files have.
+        memory_bytes: The configured `memory`, which reading a file keeps within.
     """
 
     def __init__(
@@ -79,8 +86,9 @@ class LogReader(LogFolder):
         torn_wait_seconds: float = 2.0,
         on_mismatch: Callable[[CorruptLogError], None] | None = None,
         with_rows: bool = False,
+        memory_bytes: int = DEFAULT_MEMORY_BYTES,
     ) -> None:
-        super().__init__(store, root)
+        super().__init__(store, root, memory_bytes=memory_bytes)
         self._torn_wait_seconds = torn_wait_seconds
         self._on_mismatch = on_mismatch
         self._with_rows = with_rows
@@ -157,7 +165,7 @@ class LogReader(LogFolder):
     ) -> tuple[Snapshot, LogSegment]:
         listing = await self._list_for(version)
         excluded: set[str] = set()
-        damage: CorruptLogError | None = None
+        damage: TableError | None = None
         skipped: int | None = None
         awaited: list[int] = []
         while True:
@@ -192,7 +200,7 @@ class LogReader(LogFolder):
                     self._tell_skipped(skipped, damage)
                 return snapshot, segment
 
-    def _tell_skipped(self, version: int | None, damage: CorruptLogError) -> None:
+    def _tell_skipped(self, version: int | None, damage: TableError) -> None:
         """Warn of a damaged checkpoint that the log did without; of each once."""
         if self._on_mismatch is None or version in self._skipped:
             return
@@ -213,8 +221,8 @@ class LogReader(LogFolder):
     async def _list_for(self, version: int | None) -> LogListing:
         start = 0
         try:
-            body = await self.store.get(f"{self.path}/{LAST_CHECKPOINT}")
-            hint = parse_last_checkpoint(body)
+            body = await self.small_body(LAST_CHECKPOINT, MOST_HINT_BYTES)
+            hint = None if body is None else parse_last_checkpoint(body)
         except (FileMissingError, NotAFileError):
             # It only saves time, whatever stands there.
             hint = None
@@ -235,10 +243,10 @@ class LogReader(LogFolder):
 
     async def _validate(self, snapshot: Snapshot) -> None:
         try:
-            body = await self.store.get(f"{self.path}/{checksum_name(snapshot.version)}")
+            body = await self.small_body(checksum_name(snapshot.version), MOST_CHECKSUM_BYTES)
         except FileMissingError:
             return
-        checksum = parse_version_checksum(body)
+        checksum = None if body is None else parse_version_checksum(body)
         if checksum is None:
             return
         try:
@@ -266,7 +274,13 @@ class LogReader(LogFolder):
         return found
 
     def _begin_scan(self, file: LogFile) -> CommitScan:
-        return CommitScan(file.version, file.name, self.url, with_rows=self._with_rows)
+        return CommitScan(
+            file.version,
+            file.name,
+            self.url,
+            with_rows=self._with_rows,
+            memory_bytes=self.memory_bytes,
+        )
 
     async def find_commit(self, version: int) -> CommitBody | None:
         """Ask for a commit by its name: one request, whether or not it is there, unless it is long.

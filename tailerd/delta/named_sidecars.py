@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 
 from tailerd.delta.log_folder import LogFolder
 from tailerd.delta.parquet_rows import CheckpointFile
 from tailerd.delta.protocol.actions import Sidecar
 from tailerd.delta.protocol.checkpoint import PROBES, other_actions
-from tailerd.delta.protocol.commit_file import decode_lines, slices
+from tailerd.delta.protocol.commit_file import decode_lines
 from tailerd.delta.protocol.log_path import LogFile
 from tailerd.delta.protocol.sidecar import sidecar_file
 
@@ -22,20 +23,20 @@ async def named_sidecars(log: LogFolder, file: LogFile) -> list[LogFile]:
         PathOutsideTableError: It names a sidecar that lies elsewhere.
     """
     if file.is_json:
-        body = await log.store.get(log.path_of(file))
-        found = await asyncio.to_thread(_named_in_lines, file, body)
+        body = await log.body_slices(file)
+        found = await asyncio.to_thread(_named_in_lines, file, body, log.memory_bytes)
     else:
         found = await asyncio.to_thread(_named_in_parquet, log, file)
     return [sidecar_file(sidecar, file.version) for sidecar in found]
 
 
-def _named_in_lines(file: LogFile, body: bytes) -> list[Sidecar]:
-    decoded = decode_lines(file.name, slices(body))
+def _named_in_lines(file: LogFile, body: Iterator[bytes], memory_bytes: int) -> list[Sidecar]:
+    decoded = decode_lines(file.name, body, memory_bytes)
     return [line.sidecar for lines in decoded for line in lines if line.sidecar is not None]
 
 
 def _named_in_parquet(log: LogFolder, file: LogFile) -> list[Sidecar]:
-    with CheckpointFile(log.store.open_input(log.path_of(file)), file.name) as rows:
+    with CheckpointFile.of(log, file) as rows:
         batches = rows.rows_with(("sidecar",), (PROBES["sidecar"],))
         lines = [line for batch in batches for line in other_actions(batch, file.name)]
     return [line.sidecar for line in lines if line.sidecar is not None]

@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
+from tailerd.changefeed.limits import DEFAULT_MEMORY_BYTES, BatchLimit
+from tailerd.delta.parquet_batches import BoundedBatches
 from tailerd.delta.parquet_open import open_parquet
-from tailerd.delta.protocol.log_path import SIDECAR_FOLDER
+from tailerd.delta.parquet_pages import check_footer
+from tailerd.delta.protocol.log_path import SIDECAR_FOLDER, LogFile
 from tailerd.errors import CorruptLogError
 from tailerd.storage.base import RemoteFile
+
+if TYPE_CHECKING:
+    from tailerd.delta.log_folder import LogFolder
 
 BATCH_ROWS = 16_384
 FEWER_ROWS = 4_096
@@ -29,27 +36,45 @@ class CheckpointFile:
     Args:
         source: Positioned anywhere; closed by `close`.
         name: For error messages.
+        memory_bytes: The configured `memory`, which batches keep within.
 
     Raises:
         CorruptLogError: The file is no Parquet, or torn.
+        TooLargeError: Its footer does not fit the memory.
     """
 
-    def __init__(self, source: BinaryIO, name: str) -> None:
+    def __init__(
+        self, source: BinaryIO, name: str, memory_bytes: int = DEFAULT_MEMORY_BYTES
+    ) -> None:
         self.name = name
         self._source = source
+        self._limit = BatchLimit(memory_bytes=memory_bytes)
         with self._mapped():
-            is_remote = isinstance(source, RemoteFile)
-            self._file = open_parquet(
-                source,
-                pre_buffer=is_remote,
-                buffer_size=0 if is_remote else BUFFER_BYTES,
-                # Spark's statistics; nanoseconds would wrap around outside the years 1677 to 2262.
-                coerce_int96_timestamp_unit="us",
-            )
+            check_footer(source, memory_bytes, f"the checkpoint file {name}")
+            self._file = self._open()
         self._leaves = [
             self._file.schema.column(index).path for index in range(len(self._file.schema))
         ]
         self._check_has_files()
+
+    @classmethod
+    def of(cls, log: LogFolder, file: LogFile) -> CheckpointFile:
+        """Open a file of a log; blocking.
+
+        Raises:
+            CorruptLogError, TooLargeError, FileMissingError: It cannot be read.
+        """
+        return cls(log.store.open_input(log.path_of(file)), file.name, log.memory_bytes)
+
+    def _open(self, **options: Any) -> pq.ParquetFile:
+        is_remote = isinstance(self._source, RemoteFile)
+        defaults = {
+            "pre_buffer": is_remote,
+            "buffer_size": 0 if is_remote else BUFFER_BYTES,
+            # Spark's statistics; nanoseconds would wrap around outside the years 1677 to 2262.
+            "coerce_int96_timestamp_unit": "us",
+        }
+        return open_parquet(self._source, **defaults | options)
 
     def _check_has_files(self) -> None:
         """Refuse a Parquet file that is something else: its files would be gone without a word."""
@@ -115,9 +140,7 @@ class CheckpointFile:
             CorruptLogError: The file is damaged.
         """
         with self._mapped():
-            yield from self._file.iter_batches(
-                batch_rows, columns=self._present(columns), use_threads=False
-            )
+            yield from self._batches(self._present(columns), None, batch_rows)
 
     def rows_with(
         self, columns: Iterable[str], probes: Iterable[str], batch_rows: int = BATCH_ROWS
@@ -169,11 +192,23 @@ class CheckpointFile:
     ) -> Iterator[pa.RecordBatch]:
         present = self._present(columns)
         with self._mapped():
-            yield from _one_ahead(
-                self._file.iter_batches(
-                    batch_rows, row_groups=groups, columns=present, use_threads=False
-                )
+            yield from _one_ahead(self._batches(present, groups, batch_rows))
+
+    def _batches(
+        self, present: list[str], groups: list[int] | None, batch_rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        numbers = list(range(self.num_groups)) if groups is None else groups
+        batches = BoundedBatches(
+            self._file, self._open, self._source, f"the checkpoint file {self.name}", self._limit
+        )
+        leaves = [self._leaves.index(leaf) for leaf in present]
+        if all(batches.is_small(group, leaves) for group in numbers):
+            yield from self._file.reader.iter_batches(
+                batch_rows, row_groups=numbers, column_indices=leaves, use_threads=False
             )
+            return
+        for group in numbers:
+            yield from batches.rows(group, leaves, batch_rows)
 
     def _present(self, columns: Iterable[str]) -> list[str]:
         wanted = tuple(columns)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from tailerd.delta.log_folder import LogFolder
+from tailerd.delta.log_folder import ONE_GET_BYTES, LogFolder
 from tailerd.delta.parquet_rows import CheckpointFile
 from tailerd.delta.protocol.checkpoint import KEY_COLUMNS, OTHER_ACTIONS, PROBES
 from tailerd.delta.protocol.commit_file import slices
@@ -15,10 +15,16 @@ from tailerd.delta.protocol.log_path import LogFile
 from tailerd.delta.protocol.log_replay import LogReplay
 from tailerd.delta.protocol.log_segment import LogSegment
 from tailerd.delta.protocol.snapshot import Snapshot
-from tailerd.errors import CorruptLogError, FileMissingError, TornCommitError
+from tailerd.errors import (
+    CorruptLogError,
+    FileMissingError,
+    TableError,
+    TooLargeError,
+    TornCommitError,
+)
 
-LARGE_COMMIT_BYTES = 16 * 1024 * 1024
-"""Commits above this are never held in memory whole."""
+LARGE_COMMIT_BYTES = ONE_GET_BYTES
+"""Commits above this are read in slices."""
 _NOT_AS_EXPECTED = (pa.ArrowException, AttributeError, KeyError, TypeError, ValueError)
 """What columns of other types come to: Arrow's kernels and conversions say it in many ways."""
 _GROUP_FILES = 1024
@@ -34,7 +40,9 @@ async def replay_segment(log: LogFolder, segment: LogSegment, *, with_files: boo
         CorruptLogError, TornCommitError: A commit is damaged.
         FileMissingError: A commit is gone.
     """
-    replay = LogReplay(segment, with_files=with_files, root_url=log.url)
+    replay = LogReplay(
+        segment, with_files=with_files, root_url=log.url, memory_bytes=log.memory_bytes
+    )
     await _feed_checkpoint(log, replay)
     await _feed_commits(log, replay)
     return replay.result()
@@ -43,19 +51,19 @@ async def replay_segment(log: LogFolder, segment: LogSegment, *, with_files: boo
 class DamagedCheckpointError(Exception):
     """A checkpoint could not be used; another way may exist."""
 
-    def __init__(self, damage: CorruptLogError) -> None:
+    def __init__(self, damage: TableError) -> None:
         super().__init__(str(damage))
         self.damage = damage
 
 
-def _as_damage(error: Exception, segment: LogSegment) -> CorruptLogError:
+def _as_damage(error: Exception, segment: LogSegment) -> TableError:
     if isinstance(error, TornCommitError):
         # Unlike a commit, a checkpoint that is torn stays so: waiting does not help.
         return CorruptLogError(
             f"The checkpoint of version {segment.checkpoint_version} is torn: {error.message}",
             hint="Remove it; the table can be read from another checkpoint or its commits.",
         )
-    if isinstance(error, CorruptLogError):
+    if isinstance(error, TableError):
         return error
     return CorruptLogError(
         f"The checkpoint of version {segment.checkpoint_version} lacks a file: {error}",
@@ -69,16 +77,16 @@ async def _feed_checkpoint(log: LogFolder, replay: LogReplay) -> None:
         while replay.is_checkpoint_open:
             for file in replay.next_files(_GROUP_FILES):
                 if file.is_json:
-                    body = await log.store.get(log.path_of(file))
-                    await asyncio.to_thread(replay.feed_lines, file, slices(body))
+                    body = await log.body_slices(file)
+                    await asyncio.to_thread(replay.feed_lines, file, body)
                 else:
                     await asyncio.to_thread(_feed_parquet, log, replay, file)
-    except (CorruptLogError, FileMissingError) as error:
+    except (CorruptLogError, TooLargeError, FileMissingError) as error:
         raise DamagedCheckpointError(_as_damage(error, replay.segment)) from error
 
 
 def _feed_parquet(log: LogFolder, replay: LogReplay, file: LogFile) -> None:
-    rows = CheckpointFile(log.store.open_input(log.path_of(file)), file.name)
+    rows = CheckpointFile.of(log, file)
     try:
         actions = rows.rows_with(OTHER_ACTIONS, PROBES.values())
         replay.feed_rows(file, actions, rows.rows(KEY_COLUMNS) if replay.with_files else ())

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import pyarrow.parquet as pq
 
+from tailerd.delta.parquet_pages import first_byte
+
 _HOLE_BYTES = 64 * 1024
 """What lies between two columns and is smaller than this is read with them."""
 _MORE_BYTES = 128
@@ -37,7 +39,7 @@ def column_ranges(about: pq.FileMetaData, group: int, leaves: Iterable[int]) -> 
     """Return the ranges of some leaf columns of a row group, neighbours joined."""
     row_group = about.row_group(group)
     chunks = (row_group.column(leaf) for leaf in leaves)
-    found = [(_begin(chunk), chunk.total_compressed_size + _MORE_BYTES) for chunk in chunks]
+    found = [(first_byte(chunk), chunk.total_compressed_size + _MORE_BYTES) for chunk in chunks]
     joined: list[Range] = []
     for start, length in sorted(found):
         last, last_length = joined[-1] if joined else (0, 0)
@@ -46,8 +48,3 @@ def column_ranges(about: pq.FileMetaData, group: int, leaves: Iterable[int]) -> 
         else:
             joined.append((start, length))
     return joined
-
-
-def _begin(chunk: pq.ColumnChunkMetaData) -> int:
-    dictionary, data = chunk.dictionary_page_offset, chunk.data_page_offset
-    return int(data if not dictionary or dictionary > data else dictionary)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from typing import BinaryIO
+from functools import partial
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,7 +13,9 @@ import pyarrow.parquet as pq
 from tailerd.changefeed.change_batch import rows_of_columns
 from tailerd.changefeed.change_task import ChangeType
 from tailerd.changefeed.limits import BatchLimit
+from tailerd.delta.parquet_batches import BoundedBatches
 from tailerd.delta.parquet_open import open_parquet
+from tailerd.delta.parquet_pages import check_footer
 from tailerd.errors import FileMissingError, TailerdError, UnreadableDataFileError
 from tailerd.reading.column_ranges import ranges_ahead
 from tailerd.reading.conform import FileFields, conform
@@ -47,27 +50,38 @@ def read_file(
     except FileMissingError as error:
         raise missing_data_file(scan.url) from error
     with source, _named(scan.url):
+        check_footer(source, limit.memory_bytes, scan.url)
         file = _open(source, scan.change_column)
-        selection = select_rows(scan.rows, file.metadata.num_rows)
+        selection = select_rows(scan.rows, file.metadata.num_rows, limit.memory_bytes)
         shape = _Shape(scan, file.schema_arrow)
+        batches = BoundedBatches(
+            file,
+            partial(_open, source, scan.change_column),
+            source,
+            f"the data file {scan.url}",
+            limit,
+            shape.constant_bytes,
+        )
         yield from _with_whole_pairs(
             part
-            for batch, at in _row_groups(file, source, scan.share, shape.leaves, selection, limit)
+            for batch, at in _row_groups(
+                file, source, scan.share, shape.leaves, selection, limit, batches
+            )
             for part in _bounded(*_selected(shape.of(batch), selection, at), limit)
         )
 
 
-def _open(source: BinaryIO, change_column: str) -> pq.ParquetFile:
+def _open(source: BinaryIO, change_column: str, **options: Any) -> pq.ParquetFile:
+    defaults: dict[str, Any] = {
+        # Where reads are requests, all columns of a row group come with as few as possible.
+        "pre_buffer": isinstance(source, RemoteFile),
+        "coerce_int96_timestamp_unit": "us",
+        "arrow_extensions_enabled": False,
+        # A few words over and over: their codes are all that need be decoded and counted.
+        "read_dictionary": [change_column] if change_column else None,
+    }
     try:
-        return open_parquet(
-            source,
-            # Where reads are requests, all columns of a row group come with as few as possible.
-            pre_buffer=isinstance(source, RemoteFile),
-            coerce_int96_timestamp_unit="us",
-            arrow_extensions_enabled=False,
-            # A few words over and over: their codes are all that need be decoded and counted.
-            read_dictionary=[change_column] if change_column else None,
-        )
+        return open_parquet(source, **defaults | options)
     except KeyError as error:
         raise UnreadableDataFileError(
             f"it is a change file and has no column {change_column}"
@@ -115,6 +129,12 @@ class _Shape:
         self._at = [None if place is None else at[place] for place in places]
         self._change_at = None if change is None else at[change]
         self.leaves = _leaves_of(file_schema, wanted)
+        constants = [field.constant for field in scan.fields if field.constant is not None]
+        self.constant_bytes = sum(
+            len(text)
+            for text in (constant.as_py() for constant in constants)
+            if isinstance(text, str | bytes)
+        )
 
     def of(self, batch: pa.RecordBatch) -> _Part:
         """Return rows and change types of a batch of the file."""
@@ -192,6 +212,7 @@ def _row_groups(
     leaves: list[int],
     selection: RowSelection | None,
     limit: BatchLimit,
+    batches: BoundedBatches,
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Yield batches of the file, each with the place of its first row."""
     wanted = _wanted_groups(file.metadata, share, selection)
@@ -201,9 +222,7 @@ def _row_groups(
             source.expect(ranges_ahead(file.metadata, leaves, group, following, limit.max_bytes))
         size = _batch_rows(file.metadata.row_group(group), limit)
         at = first_row
-        for batch in file.reader.iter_batches(
-            size, row_groups=[group], column_indices=leaves, use_threads=False
-        ):
+        for batch in batches.rows(group, leaves, size):
             yield batch, at
             at += batch.num_rows
 

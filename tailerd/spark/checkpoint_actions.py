@@ -87,7 +87,7 @@ def lines_of(log: LogFolder, file: LogFile) -> Iterator[list[FullLine]]:
 
 def opened(log: LogFolder, file: LogFile) -> CheckpointFile:
     """Open a Parquet file of a checkpoint."""
-    return CheckpointFile(log.store.open_input(log.path_of(file)), file.name)
+    return CheckpointFile.of(log, file)
 
 
 def actions_of(log: LogFolder, split: LogSplit, form: CheckpointForm) -> Iterator[OrderedActions]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, MutableSequence
 import msgspec
 from msgspec import Raw, Struct
 
+from tailerd.changefeed.limits import DEFAULT_MEMORY_BYTES
 from tailerd.delta.protocol.actions import (
     UNREADABLE,
     CommitInfo,
@@ -24,6 +25,7 @@ from tailerd.delta.protocol.actions import (
 from tailerd.delta.protocol.file_key import file_key
 from tailerd.delta.protocol.file_tally import cardinality
 from tailerd.delta.protocol.row_tally import RowTally
+from tailerd.delta.protocol.whole_lines import WholeLines
 from tailerd.errors import CorruptLogError, TornCommitError
 
 SLICE_BYTES = 4 * 1024 * 1024
@@ -40,38 +42,33 @@ class LineDecoder:
 
     Args:
         name: File name for error messages.
+        memory_bytes: What reading may take.
 
     Attributes:
         bytes_done: Bytes of the lines decoded so far.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> None:
         self.name = name
         self.bytes_done = 0
-        self._rest = b""
+        self._blocks = WholeLines(name, memory_bytes)
         self._lines_seen = 0
 
     @property
     def has_rest(self) -> bool:
         """Whether a line is held back."""
-        return bool(self._rest.strip())
+        return self._blocks.has_rest
 
     def feed(self, chunk: bytes) -> list[Line]:
         """Return the actions of every line completed by `chunk`.
 
         Raises:
             CorruptLogError: A complete line is not an action.
+            TooLargeError: A line is longer than memory allows.
         """
-        cut = chunk.rfind(b"\n")
-        if cut < 0:
-            self._rest += chunk
-            return []
-        if not self._rest and cut == len(chunk) - 1:
-            whole = chunk
-        else:
-            whole, self._rest = self._rest + chunk[: cut + 1], chunk[cut + 1 :]
+        whole = self._blocks.feed(chunk)
         self.bytes_done += len(whole)
-        return self._decode(whole)
+        return self._decode(whole) if whole else []
 
     def finish(self) -> list[Line]:
         """Return the actions of a last line without a line end.
@@ -80,7 +77,7 @@ class LineDecoder:
             TornCommitError: The last line is incomplete, or the file has no action at all.
             CorruptLogError: The last line is no action, whatever might follow it.
         """
-        rest, self._rest = self._rest, b""
+        rest = self._blocks.rest()
         self.bytes_done += len(rest)
         if rest.strip():
             try:
@@ -138,13 +135,15 @@ def _slices(body: bytes) -> Iterator[bytes]:
         yield body[start : start + SLICE_BYTES]
 
 
-def decode_lines(name: str, chunks: Iterable[bytes]) -> Iterator[list[Line]]:
+def decode_lines(
+    name: str, chunks: Iterable[bytes], memory_bytes: int = DEFAULT_MEMORY_BYTES
+) -> Iterator[list[Line]]:
     """Decode a whole body, slice by slice.
 
     Raises:
-        CorruptLogError, TornCommitError: As `LineDecoder`.
+        CorruptLogError, TornCommitError, TooLargeError: As `LineDecoder`.
     """
-    decoder = LineDecoder(name)
+    decoder = LineDecoder(name, memory_bytes)
     for chunk in chunks:
         yield decoder.feed(chunk)
     yield decoder.finish()
@@ -250,14 +249,21 @@ class CommitScan:
         name: File name for error messages.
         root_url: The table's place, to recognise absolute paths below it.
         with_rows: Whether to look into statistics for the number of rows.
+        memory_bytes: What reading may take.
     """
 
     def __init__(
-        self, version: int, name: str, root_url: str = "", *, with_rows: bool = False
+        self,
+        version: int,
+        name: str,
+        root_url: str = "",
+        *,
+        with_rows: bool = False,
+        memory_bytes: int = DEFAULT_MEMORY_BYTES,
     ) -> None:
         self._commit = Commit(version)
         self._rows = RowTally() if with_rows else None
-        self._decoder = LineDecoder(name)
+        self._decoder = LineDecoder(name, memory_bytes)
         self._root_url = root_url
         self._is_first = True
 

@@ -18,6 +18,9 @@ from tailerd.errors import CorruptLogError, PathOutsideTableError
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:/")
 """As `locate` tells URLs from paths: a partition column may be named `a:b`."""
 
+MOST_PATH_CHARACTERS = 64 * 1024
+"""Many times what file systems and buckets allow, escapes included."""
+
 
 @dataclass(frozen=True, slots=True)
 class DataPaths:
@@ -39,6 +42,12 @@ class DataPaths:
             PathOutsideTableError: It lies outside the table and every allowed place.
             CorruptLogError: No file can have that name.
         """
+        if len(path) > MOST_PATH_CHARACTERS:
+            raise CorruptLogError(
+                f"The log names a file with {len(path)} characters ({path[:40]}...), and no storage"
+                " has names that long.",
+                hint="The writer is broken: restore the log entry from a backup.",
+            )
         decoded = unquote(path, errors="surrogateescape") if "%" in path else path
         if "\0" in decoded:
             raise CorruptLogError(

@@ -103,6 +103,28 @@ def decode_inline(vector: DeletionVector) -> BitMap64:
     return _bitmap(vector, data[: vector.size_bytes])
 
 
+def check_place(vector: DeletionVector, file_bytes: int) -> None:
+    """Make sure that a vector lies within its file, before any of it is read.
+
+    Raises:
+        InvalidDeletionVectorError: It does not.
+    """
+    start = 1 if vector.offset is None else vector.offset
+    if start < 0 or vector.size_bytes < 0:
+        raise InvalidDeletionVectorError(
+            f"The log gives a deletion vector in {vector.url} the offset {start} and"
+            f" {vector.size_bytes} bytes, which no part of a file has.",
+            hint="The log entry is damaged: restore it from a backup, or RESTORE the table to a"
+            " version before it.",
+        )
+    if start + vector.size_bytes + FRAME_BYTES > file_bytes:
+        raise _invalid(
+            vector,
+            f"the log says {vector.size_bytes} bytes from byte {start} on, and the file has"
+            f" {file_bytes}",
+        )
+
+
 def decode_framed(vector: DeletionVector, frame: bytes) -> BitMap64:
     """Return the rows of a vector stored in a file.
 

@@ -15,8 +15,10 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
+from tailerd.changefeed.limits import DEFAULT_MEMORY_BYTES
 from tailerd.delta.protocol.actions import NO_RAW, UNREADABLE, Bytes, DeletionVectorDescriptor
 from tailerd.delta.protocol.file_key import file_key
+from tailerd.delta.protocol.whole_lines import WholeLines
 from tailerd.errors import CorruptLogError
 
 JsonObject = dict[str, Any]
@@ -82,29 +84,28 @@ _FIELDS = frozenset(FileRow.__struct_encode_fields__) - {_EXTRAS}
 _TEXT_MAPS = ("partitionValues", "tags")
 
 
-def decode_full(name: str, chunks: Iterable[bytes]) -> Iterator[list[FullLine]]:
+def decode_full(
+    name: str, chunks: Iterable[bytes], memory_bytes: int = DEFAULT_MEMORY_BYTES
+) -> Iterator[list[FullLine]]:
     """Decode the body of a commit or compaction that was scanned before, slice by slice.
 
     Raises:
         CorruptLogError: A line does not have the shape of its action.
+        TooLargeError: A line is longer than memory allows.
     """
-    for block in _whole_lines(chunks):
+    for block in _whole_lines(name, chunks, memory_bytes):
         try:
             yield _DECODER.decode_lines(block)
         except UNREADABLE:
             yield [_patient(name, line) for line in block.splitlines() if line.strip()]
 
 
-def _whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    rest = b""
+def _whole_lines(name: str, chunks: Iterable[bytes], memory_bytes: int) -> Iterator[bytes]:
+    lines = WholeLines(name, memory_bytes)
     for chunk in chunks:
-        cut = chunk.rfind(b"\n")
-        if cut < 0:
-            rest += chunk
-            continue
-        yield rest + chunk[: cut + 1] if rest else chunk[: cut + 1]
-        rest = chunk[cut + 1 :]
-    if rest.strip():
+        if block := lines.feed(chunk):
+            yield block
+    if (rest := lines.rest()).strip():
         yield rest
 
 

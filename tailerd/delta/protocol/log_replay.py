@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from tailerd.changefeed.limits import DEFAULT_MEMORY_BYTES
 from tailerd.delta.protocol.actions import DomainMetadata, Line, Transaction
 from tailerd.delta.protocol.checkpoint import checkpoint_files, other_actions
 from tailerd.delta.protocol.commit_file import Commit, CommitScan, decode_lines
@@ -62,9 +63,18 @@ class LogReplay:
         with_files: Whether to build the index of live files; without it, row groups of file
             actions need not be fed at all.
         root_url: The table's place, to recognise absolute paths below it.
+        memory_bytes: What reading a file may take.
     """
 
-    def __init__(self, segment: LogSegment, *, with_files: bool = True, root_url: str = "") -> None:
+    def __init__(
+        self,
+        segment: LogSegment,
+        *,
+        with_files: bool = True,
+        root_url: str = "",
+        memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    ) -> None:
+        self._memory_bytes = memory_bytes
         self.segment = segment
         self.with_files = with_files
         self._root_url = root_url
@@ -129,7 +139,9 @@ class LogReplay:
 
     def begin_commit(self, file: LogFile) -> CommitScan:
         """Return a scan to feed a commit's slices to, for a body that is never held whole."""
-        return CommitScan(file.end_version, file.name, self._root_url)
+        return CommitScan(
+            file.end_version, file.name, self._root_url, memory_bytes=self._memory_bytes
+        )
 
     def end_commit(self, file: LogFile, scan: CommitScan) -> None:
         """Take a commit whose slices were all fed to `scan`.
@@ -201,7 +213,7 @@ class LogReplay:
         keys, sizes, rows = [], [], []
         vector_keys, vector_rows = [], []
         self._checkpoint.first_rows.append((file, self._checkpoint.next_row))
-        for lines in decode_lines(file.name, chunks):
+        for lines in decode_lines(file.name, chunks, self._memory_bytes):
             for line in lines:
                 if line.add is not None:
                     vector = line.add.deletion_vector

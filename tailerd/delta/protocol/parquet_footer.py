@@ -38,6 +38,11 @@ _DATA_PAGE, _INDEX_PAGE, _DICTIONARY_PAGE, _STATISTICS = 9, 10, 11, 12
 _BLOOM_OFFSET, _BLOOM_LENGTH = 14, 15
 # Statistics
 _NULL_COUNT = 3
+# PageHeader
+_PAGE_TYPE, _PAGE_DECODED, _PAGE_STORED = 1, 2, 3
+_DICTIONARY_TYPE = 2
+_PAGE_ABOUT = {0: 5, 1: 6, 2: 7, 3: 8}
+"""The field that has the number of values, by the type of the page."""
 
 
 UNREADABLE = (
@@ -57,6 +62,10 @@ class _Reader:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0
+
+    @property
+    def position(self) -> int:
+        return self._at
 
     def _byte(self) -> int:
         value = self._data[self._at]
@@ -128,6 +137,41 @@ class _Reader:
             case 12:
                 return self.struct()
         raise ValueError(f"type {kind}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageHeader:
+    """What stands before a page.
+
+    Attributes:
+        header_bytes: Its own length.
+        stored_bytes, decoded_bytes: Length of the page in the file, and once it is uncompressed.
+        values: Values it has; those of a dictionary are not counted among a column's.
+    """
+
+    header_bytes: int
+    stored_bytes: int
+    decoded_bytes: int
+    values: int
+    is_dictionary: bool
+
+    @classmethod
+    def of(cls, data: bytes) -> PageHeader:
+        """Read the header that `data` begins with; one of `UNREADABLE` where there is none."""
+        reader = _Reader(data)
+        fields = reader.struct()
+        kind, is_dictionary = fields[_PAGE_TYPE][1], fields[_PAGE_TYPE][1] == _DICTIONARY_TYPE
+        about = fields.get(_PAGE_ABOUT[kind])
+        sizes = fields[_PAGE_STORED][1], fields[_PAGE_DECODED][1]
+        if min(sizes) < 0:
+            raise ValueError("negative size")
+        return cls(
+            header_bytes=reader.position,
+            stored_bytes=sizes[0],
+            decoded_bytes=sizes[1],
+            values=0 if about is None else max(0, about[1][1][1]),
+            is_dictionary=is_dictionary,
+        )
 
 
 def _write_varint(out: bytearray, value: int) -> None:

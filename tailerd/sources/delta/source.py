@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeMode, ChangeTask, TaskGroup
-from tailerd.changefeed.limits import BatchLimit, ReadLimit
+from tailerd.changefeed.limits import DEFAULT_MEMORY_BYTES, BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.clock import Clock, SystemClock
 from tailerd.delta.log_reader import GAP_PATIENCE_SECONDS, LogReader
@@ -102,6 +102,7 @@ class DeltaChangeSource:
         clock: Clock | None = None,
         spool: Spool | None = None,
         partition_zone: PartitionZone | None = None,
+        memory_bytes: int = DEFAULT_MEMORY_BYTES,
     ) -> DeltaChangeSource:
         """Open a table at its newest version.
 
@@ -116,6 +117,7 @@ class DeltaChangeSource:
             spool: Keeps the file list of a snapshot over a restart; without it, the snapshot goes
                 on only as long as the log has its version.
             partition_zone: Of partition timestamps without a zone; without it they are UTC.
+            memory_bytes: The configured `memory`, which readers of the log keep within.
 
         Raises:
             NotATableError, TableError: The table cannot be served.
@@ -123,7 +125,10 @@ class DeltaChangeSource:
         """
         store, root = locate_table(table, allowed_places(allowed_paths))
         reader = LogReader(
-            wrap_store(store) if wrap_store else store, root, on_mismatch=on_mismatch
+            wrap_store(store) if wrap_store else store,
+            root,
+            on_mismatch=on_mismatch,
+            memory_bytes=memory_bytes,
         )
         head, segment = await reader.open_listed(with_files=False)
         head.state.check_rows()
