@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from tailerd.backoff import ATTEMPTS_ONCE
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import DEFAULT_MEMORY_BYTES, BatchLimit, ReadLimit
-from tailerd.changefeed.offset import Offset
+from tailerd.changefeed.offset import Offset, Phase
 from tailerd.changefeed.saved_offset import OffsetStore
 from tailerd.clock import Clock, SystemClock
 from tailerd.config import Config, SinkConfig, TableConfig
@@ -373,9 +373,8 @@ async def reset_offset(
     except ValueError as error:
         raise UsageError(f"--to is {to!r}, but {error}.") from error
     table = config.tables[name]
-    source = await open_source(
-        table, telemetry or Telemetry(), state.spool(name), memory_bytes=config.memory
-    )
+    telemetry_of_source = telemetry or Telemetry()
+    source = await open_source(table, telemetry_of_source, memory_bytes=config.memory)
     offset = await source.initial_offset(to)
     engine = config.engine_of(name)
     if engine == "spark":
@@ -384,6 +383,13 @@ async def reset_offset(
         await _accept_in_sink(name, table, offset)
         async with opened_offset_store(config, name, state) as offsets:
             await save_offset(offsets, name, offset, ChangeMode(table.changes), source)
+    if offset.phase is Phase.SNAPSHOT:
+        # After the offset is saved: until then the list that is there may be all that is left of
+        # the snapshot under way. This one's version is the newest, and can be listed again.
+        listing = await open_source(
+            table, telemetry_of_source, state.spool(name), memory_bytes=config.memory
+        )
+        await listing.latest_offset(offset, ReadLimit(max_files=1, max_bytes=1))
     if telemetry is not None:
         # A paused pipeline will not say so, and what it is to read must not be cleaned up.
         telemetry.emit(

@@ -8,11 +8,13 @@ from collections.abc import AsyncIterator, Mapping
 import click
 
 from tailerd.changefeed.change_task import ChangeMode
+from tailerd.cli.allowed_paths import allow_path_option
 from tailerd.cli.output import print_records, warn
 from tailerd.delta.log_reader import LogReader
 from tailerd.delta.protocol.commit_file import Commit
 from tailerd.delta.protocol.log_segment import LogListing
 from tailerd.errors import MissingVersionError, NotATableError
+from tailerd.sources.delta.allowed_places import allowed_places
 from tailerd.sources.delta.commit_window import CommitWindow
 from tailerd.sources.delta.start import show_ms
 
@@ -38,17 +40,19 @@ _COLUMNS = (
 @click.option(
     "--limit", type=click.IntRange(1), default=50, show_default=True, help="Newest so many commits."
 )
+@allow_path_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-def command(table: str, limit: int, as_json: bool) -> None:
+def command(table: str, limit: int, allowed_paths: tuple[str, ...], as_json: bool) -> None:
     """Show what each commit did, newest last, and how its row changes are read.
 
     `changes` is cdc (change files), files (added and removed files, deletion vectors) or none.
     """
-    asyncio.run(_history(table, limit, as_json))
+    reader = LogReader.at(table, allowed=allowed_places(allowed_paths))
+    asyncio.run(_history(reader, limit, as_json))
 
 
-async def _history(table: str, limit: int, as_json: bool) -> None:
-    rows = [row async for row in commits_of(LogReader.at(table), limit)]
+async def _history(reader: LogReader, limit: int, as_json: bool) -> None:
+    rows = [row async for row in commits_of(reader, limit)]
     print_records(rows, _COLUMNS, as_json=as_json)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from tailerd.changefeed.change_task import ChangeMode
+from tailerd.cli.allowed_paths import allow_path_option
 from tailerd.cli.output import print_object, print_records, warn
 from tailerd.delta.live_files import count_rows, read_live_files
 from tailerd.delta.log_reader import LogReader
@@ -18,6 +19,7 @@ from tailerd.delta.protocol.schema import parse_schema, schema_json
 from tailerd.delta.protocol.snapshot import Snapshot
 from tailerd.delta.time_travel import TimeAxis
 from tailerd.errors import UnsupportedFeatureError, UsageError
+from tailerd.sources.delta.allowed_places import allowed_places
 from tailerd.sources.delta.commit_window import CommitWindow
 from tailerd.sources.delta.start import parse_point, show_ms, to_ms
 
@@ -36,6 +38,7 @@ _FILE_COLUMNS = ("path", "size_bytes", "num_rows", "deletion_vector", "partition
 @click.option("--timestamp", help="The version at that time (UTC unless it says otherwise).")
 @click.option("--files", is_flag=True, help="List the live files instead.")
 @click.option("--strict", is_flag=True, help="Fail where a version checksum does not add up.")
+@allow_path_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def command(
     table: str,
@@ -43,6 +46,7 @@ def command(
     timestamp: str | None,
     files: bool,
     strict: bool,
+    allowed_paths: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Show a table's version, protocol, schema, properties and files, from its log alone."""
@@ -50,13 +54,22 @@ def command(
         raise UsageError(
             "--version and --timestamp both say which version.", hint="Give one of them."
         )
-    asyncio.run(_inspect(table, version, timestamp, files, strict, as_json))
+    reader = LogReader.at(
+        table,
+        on_mismatch=None if strict else warn,
+        allowed=allowed_places(allowed_paths),
+    )
+    asyncio.run(_inspect(reader, table, version, timestamp, files, as_json))
 
 
 async def _inspect(
-    table: str, version: int | None, timestamp: str | None, files: bool, strict: bool, as_json: bool
+    reader: LogReader,
+    table: str,
+    version: int | None,
+    timestamp: str | None,
+    files: bool,
+    as_json: bool,
 ) -> None:
-    reader = LogReader.at(table, on_mismatch=None if strict else warn)
     if timestamp is not None:
         version = await _version_at(reader, timestamp)
     snapshot, _ = await reader.open_listed(version)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tailerd.cli.allowed_paths import allow_path_option
 from tailerd.cli.pinning import (
     PinChange,
     change_pins,
@@ -71,6 +72,7 @@ class _Line:
     type=click.Choice(["arrow", "spark"]),
     help="What writes a checkpoint: tailerd itself (the default), or Spark's tasks.",
 )
+@allow_path_option
 @pin_options
 @click.option("--json", "is_json", is_flag=True, help="One JSON object a job, or a pin.")
 def command(
@@ -78,6 +80,7 @@ def command(
     is_applying: bool,
     config_path: Path | None,
     engine: str | None,
+    allowed_paths: tuple[str, ...],
     is_json: bool,
     pin: str | None,
     pin_for: str | None,
@@ -96,30 +99,29 @@ def command(
         if is_applying:
             raise UsageError("--apply does jobs, which --pin and --unpin do not: ask for one.")
         change = PinChange(pin=pin, pin_for=pin_for, unpin=unpin)
-        pins = asyncio.run(_pin(table, config_path, change))
+        pins = asyncio.run(_pin(_work_of(table, config_path, None, allowed_paths), change))
         told = [*pin_texts(pins)] or ["Nothing is pinned."]
         texts = map(pin_json, pins) if is_json else iter(told)
     else:
-        lines, pinned = asyncio.run(_maintain(table, config_path, engine, is_applying=is_applying))
+        work = _work_of(table, config_path, engine, allowed_paths)
+        lines, pinned = asyncio.run(_maintain(table, work, is_applying=is_applying))
         plain = (*_texts(lines, is_applying=is_applying), *pinned)
         texts = (json.dumps(_as_json(line)) for line in lines) if is_json else iter(plain)
     for text in texts:
         click.echo(text)
 
 
-async def _pin(table: str, config_path: Path | None, change: PinChange) -> list[Pin]:
-    work = await _work_of(table, config_path, None)
+async def _pin(work: TableMaintenance, change: PinChange) -> list[Pin]:
     return await change_pins(work.reader, change)
 
 
 async def _maintain(
-    table: str, config_path: Path | None, engine: str | None, *, is_applying: bool
+    table: str, work: TableMaintenance, *, is_applying: bool
 ) -> tuple[list[_Line], list[str]]:
     """Return what became of every job, and what the pins say."""
     from tailerd.clock import SystemClock
     from tailerd.storage.lease import Lease
 
-    work = await _work_of(table, config_path, engine)
     survey = await work.survey()
     if not is_applying or not any(decision.is_due for decision in survey.decisions):
         return _lines(table, survey, {}), await shown_pins(work.reader)
@@ -153,20 +155,27 @@ def _lines(table: str, survey: Survey, done: dict[str, _Line]) -> list[_Line]:
     ]
 
 
-async def _work_of(table: str, config_path: Path | None, engine: str | None) -> TableMaintenance:
+def _work_of(
+    table: str, config_path: Path | None, engine: str | None, allowed_paths: Sequence[str]
+) -> TableMaintenance:
     from tailerd.cli.configured import read_config
     from tailerd.cli.offsets import check_name
     from tailerd.delta.log_reader import LogReader
     from tailerd.maintenance.jobs import TableMaintenance
     from tailerd.maintenance.plan import Policies
     from tailerd.maintenance.settings import spark_engine
+    from tailerd.sources.delta.allowed_places import allowed_places
 
     if config_path is not None:
         config = read_config(config_path).config
         check_name(config, table)
-        return await maintenance_of(_with_engine(config, table, engine), table)
+        if allowed_paths:
+            raise UsageError("--allow-path is for a table without --config: set its allowed_paths.")
+        return maintenance_of(_with_engine(config, table, engine), table)
     policies = Policies(spark=spark_engine() if engine == "spark" else None)
-    return TableMaintenance(LogReader.at(table, on_mismatch=lambda _: None), policies)
+    allowed = allowed_places(allowed_paths)
+    reader = LogReader.at(table, on_mismatch=lambda _: None, allowed=allowed)
+    return TableMaintenance(reader, policies)
 
 
 def _with_engine(config: Config, table: str, engine: str | None) -> Config:
@@ -195,7 +204,7 @@ def _with_engine(config: Config, table: str, engine: str | None) -> Config:
     return config.model_copy(update={"tables": {**config.tables, table: altered}})
 
 
-async def maintenance_of(config: Config, name: str) -> TableMaintenance:
+def maintenance_of(config: Config, name: str) -> TableMaintenance:
     """Return the maintenance of a configured table; what is saved of pipelines bounds a cleanup.
 
     A saved offset that cannot be read is an `OffsetError` when it is asked for.

@@ -13,6 +13,7 @@ import click
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset, Version
+from tailerd.cli.allowed_paths import allow_path_option
 from tailerd.cli.output import FORMATS, ChangeWriter, warn, writer_for
 from tailerd.clock import SystemClock, zone_named
 from tailerd.delta.protocol.log_path import LOG_FOLDER
@@ -74,13 +75,7 @@ class TailRequest:
 )
 @click.option("--format", "format_name", type=click.Choice(FORMATS), help="table by default.")
 @click.option("--columns", help="Only these columns, separated by commas.")
-@click.option(
-    "--allow-path",
-    "allowed_paths",
-    multiple=True,
-    metavar="PLACE",
-    help="A folder outside the table that its log may name (shallow clones); repeatable.",
-)
+@allow_path_option
 @click.option(
     "--partition-timezone",
     metavar="ZONE",

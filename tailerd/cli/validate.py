@@ -213,7 +213,7 @@ async def _examine_log(config: Config, name: str) -> dict[str, object]:
     from tailerd.errors import TableError
 
     try:
-        survey = await (await maintenance_of(config, name)).survey()
+        survey = await maintenance_of(config, name).survey()
     except TableError as error:
         if not config.tables[name].has_sink:
             raise

@@ -205,7 +205,8 @@ class TableConfig(BaseModel):
     )
     allowed_paths: list[str] = Field(
         default_factory=list,
-        description="Folders outside the table's own that its log may name files in.",
+        description="Folders outside the table's own that its log may name files in, or symbolic"
+        " links in the table may lead to.",
         examples=[["/data/shared"]],
     )
     partition_timezone: TimeZone | None = Field(

@@ -6,7 +6,7 @@ Protocol: PROTOCOL.md#v2-spec, #sidecar-file-information
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -17,10 +17,10 @@ from tailerd.delta.checkpoint_output import CheckpointOutput, WrittenRows
 from tailerd.delta.log_folder import LogFolder
 from tailerd.delta.protocol.checkpoint_columns import CheckpointColumns
 from tailerd.delta.protocol.checkpoint_form import CheckpointForm
-from tailerd.delta.protocol.log_path import LogFile, uuid_checkpoint_name
+from tailerd.delta.protocol.log_path import SIDECAR_FOLDER, LogFile, uuid_checkpoint_name
 from tailerd.delta.protocol.other_actions import StateAction
 from tailerd.delta.publication import publish, withdraw
-from tailerd.errors import FileMissingError, LogChangedError
+from tailerd.errors import LogChangedError
 
 ManifestKind = Literal["json", "parquet"]
 
@@ -90,13 +90,14 @@ async def write_manifest(
         if kind == "json":
             body = b"".join(msgspec.json.encode({key: value}) + b"\n" for key, value in actions)
             put = partial(log.store.put, path, body, if_absent=True)
-            await publish(log, path, contents.published, put)
+            await publish(log, path, contents.published, partial(_appear, log, contents, put))
             size_bytes = len(body)
         else:
             columns = CheckpointColumns(form, actions)
             async with CheckpointOutput(log.store, path, columns, WrittenRows()) as output:
                 await output.write_others()
-                await publish(log, path, contents.published, output.finish)
+                appear = partial(_appear, log, contents, output.finish)
+                await publish(log, path, contents.published, appear)
                 size_bytes = output.size_bytes
         await _check_reused(log, contents)
     except BaseException as error:
@@ -116,16 +117,26 @@ async def withdraw_sidecars(
     await withdraw(log, *(log.path_of(file) for file in files), reason=reason)
 
 
+async def _appear(
+    log: LogFolder, contents: ManifestContents, appear: Callable[[], Awaitable[None]]
+) -> None:
+    # Looked at again once it is there: but a reader that comes in between, or for good where this
+    # process is killed, must not find a manifest whose sidecars are known to be gone.
+    await _check_reused(log, contents)
+    await appear()
+
+
 async def _check_reused(log: LogFolder, contents: ManifestContents) -> None:
-    try:
-        for file in contents.reused:
-            await log.store.head(log.path_of(file))
-    except FileMissingError as error:
+    if not contents.reused:
+        return
+    folder = f"{log.path}/{SIDECAR_FOLDER}"
+    found = {f"{SIDECAR_FOLDER}/{meta.name}" async for meta in log.store.list_from(folder)}
+    if gone := sorted({file.name for file in contents.reused} - found):
         raise LogChangedError(
             f"A sidecar of the checkpoint before was deleted while the checkpoint of version"
-            f" {contents.version} was written: {error}",
+            f" {contents.version} was written: {gone[0]} does not exist.",
             hint="Run the command again.",
-        ) from error
+        )
 
 
 def _sidecar_body(file: LogFile) -> dict[str, object]:

@@ -68,7 +68,8 @@ class HeldSnapshot:
         held = self._snapshot
         if held is None or not self._leads_to(listing, held, with_files=with_files):
             return await self._open(with_files=with_files)
-        head = max(listing.commits)
+        # Cleanup may leave no more than a checkpoint.
+        head = max(listing.commits, default=held.version)
         ahead = [listing.commits[version] for version in range(held.version + 1, head + 1)]
         try:
             for first in range(0, len(ahead), COMMITS_AT_ONCE):

@@ -364,6 +364,7 @@ def stats_of(listing: LogListing, snapshot: Snapshot) -> LogStats:
         checkpoint_ms=max((file.mtime_ms for file in parts), default=None),
         compacted_until=max(compacted, default=None),
         has_checksum=snapshot.version in listing.checksum_versions,
+        has_commit=snapshot.version in listing.commits,
         table_interval=_interval(snapshot.state),
         live_bytes=sum(file.size_bytes for file in parts),
     )

@@ -69,8 +69,8 @@ def needs_of(readers: Iterable[Reader], folder: str, table_id: str) -> Needs:
             continue
         if is_same is None and not reader.table_id:
             return Needs(
-                obstacle=f"{reader.name} has not told yet which table it delivers, and it may be"
-                f" this one: {reader.folder} cannot be told apart from it."
+                obstacle=f"{reader.name} has not reported yet which table it delivers, and it may"
+                f" be this one: {reader.folder} cannot be compared with this log's folder."
             )
         if reader.version is None:
             return Needs(obstacle=f"{reader.name} has not delivered anything yet.")

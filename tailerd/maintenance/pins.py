@@ -47,6 +47,11 @@ class Pin:
     expires_ms: int | None = None
 
 
+def printable(name: str) -> str:
+    """Return a name that can be written anywhere: names of files are bytes, in UTF-8 or not."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
 class PinBoard:
     """The pins of one table."""
 
@@ -62,13 +67,14 @@ class PinBoard:
             PinUnreadableError: A file says no pin.
             StorageError: The folder cannot be read.
         """
+        # Before they are read: one that is renewed while this machine sleeps has not expired.
+        now_ms = self._clock.now_ms()
         names = [
             meta.name
             async for meta in self._store.list_from(self._folder)
             if meta.name.endswith(_SUFFIX) and not meta.name.startswith(".")
         ]
         pins = [pin for name in names if (pin := await self._read(name)) is not None]
-        now_ms = self._clock.now_ms()
         return [pin for pin in pins if pin.expires_ms is None or pin.expires_ms > now_ms]
 
     async def _read(self, name: str) -> Pin | None:
@@ -79,12 +85,14 @@ class PinBoard:
             return None
         except msgspec.MsgspecError as error:
             raise PinUnreadableError(
-                f"{path} is no pin: {error}.",
+                f"{printable(path)} is no pin: {error}.",
                 hint='Write {"version": 12} or {"version": 12, "expires": "2026-12-01T00:00:00Z"},'
                 " or remove the file.",
             ) from error
         expires_ms = None if found.expires is None else round(found.expires.timestamp() * 1000)
-        return Pin(name=name.removesuffix(_SUFFIX), version=found.version, expires_ms=expires_ms)
+        return Pin(
+            name=printable(name.removesuffix(_SUFFIX)), version=found.version, expires_ms=expires_ms
+        )
 
     async def set(self, pin: Pin) -> None:
         """Write a pin, over an older one of its name.
@@ -123,7 +131,8 @@ class PinBoard:
         try:
             pins = await self.read()
         except (PinUnreadableError, StorageError) as error:
-            return Needs(obstacle=f"Nothing is cleaned up: {error}", error_code=error.code)
+            text = printable(f"Nothing is cleaned up: {error}")
+            return Needs(obstacle=text, error_code=error.code)
         if absent := sorted(set(wait_for) - {pin.name for pin in pins}):
             return Needs(
                 obstacle=f"Nothing is cleaned up before {absent[0]} has set its pin (`cleanup:"

@@ -174,8 +174,11 @@ class BucketOffsetStore:
         """
         if lease.token is None:
             raise taken_over_by(await lease.newest_holder())
+        # Another daemon's, or one whose lease's file somebody has deleted since.
         if entry is not None and entry.token > lease.token:
-            raise taken_over_by(entry.holder)
+            is_mine = await lease.rise_above(entry.token)
+            if not is_mine or lease.token is None:
+                raise taken_over_by(entry.holder)
         return lease.token
 
     def _contended(self, pipeline: str) -> StateInUseError:

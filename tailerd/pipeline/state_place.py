@@ -139,7 +139,13 @@ class BucketState:
             StorageError: The bucket cannot be read or written, or knows no conditional writes.
         """
         lease = Lease(
-            self._store, self._root, clock=self._clock, seconds=self._seconds, purpose=_PURPOSE
+            self._store,
+            self._root,
+            clock=self._clock,
+            seconds=self._seconds,
+            purpose=_PURPOSE,
+            # Offsets keep tokens for longer than rules of a bucket may keep the lease's files.
+            first_token=self._clock.now_ms(),
         )
         with tempfile.TemporaryDirectory(
             prefix="tailerd-spool-", ignore_cleanup_errors=True
@@ -168,4 +174,14 @@ class BucketState:
         """Return the place for the file list of a pipeline's snapshot."""
         if self._scratch is None:
             raise BugError("A snapshot's file list was asked for without holding the state.")
-        return BucketSpool(self._store, f"{self._root}/spool/{pipeline}", self._scratch / pipeline)
+        return BucketSpool(
+            self._store,
+            f"{self._root}/spool/{pipeline}",
+            self._scratch / pipeline,
+            check_held=self._check_held,
+        )
+
+    async def _check_held(self) -> None:
+        lease = self._lease
+        if lease is not None and not await lease.is_mine():
+            raise taken_over_by(await lease.newest_holder())

@@ -17,6 +17,7 @@ import asyncio
 import json
 import os
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -34,6 +35,8 @@ from tailerd.errors import (
 from tailerd.storage.base import ObjectStore
 
 LEASE_SECONDS = 60.0
+RELEASE_SECONDS = 5.0
+"""How long the end of a process waits for its lease's last file."""
 BEATS_PER_LEASE = 4
 _SUFFIX = ".lease"
 _LONGEST_SECONDS = 3600.0
@@ -132,6 +135,8 @@ class Lease:
         clock: Its monotonic time is used, and nothing else of it.
         seconds: How long others wait for a holder that beats no more.
         holder: Who asks.
+        first_token: Where tokens begin when no file is there: where they are kept elsewhere, too,
+            files that vanished must not let them begin again. A time in milliseconds will do.
     """
 
     def __init__(
@@ -143,6 +148,7 @@ class Lease:
         seconds: float = LEASE_SECONDS,
         holder: Holder | None = None,
         purpose: Purpose = MAINTENANCE,
+        first_token: int = 1,
     ) -> None:
         self._store = store
         self._purpose = purpose
@@ -151,6 +157,8 @@ class Lease:
         self._seconds = seconds
         self._holder = holder or Holder.this_process()
         self.holder_name = self._holder.name
+        self._first_token = first_token
+        self._changing = asyncio.Lock()
         self._mine: _Paper | None = None
         self._seen: tuple[int, int] | None = None
         self._seen_at = 0.0
@@ -180,7 +188,7 @@ class Lease:
                 hint=f"Try again later; should it have died, in {paper.seconds:.0f} s.",
             )
         mine = _Paper(
-            token=newest + 1,
+            token=newest + 1 if newest else self._first_token,
             beat=0,
             seconds=self._seconds,
             is_released=False,
@@ -254,11 +262,34 @@ class Lease:
 
     async def beat(self) -> bool:
         """Tell others that the holder lives; tell whether the lease is still held."""
-        if not await self.is_mine() or self._mine is None:
-            return False
-        self._mine = replace(self._mine, beat=self._mine.beat + 1)
-        await self._store.put(self._path(self._mine.token), self._mine.to_json())
-        return True
+        async with self._changing:
+            if not await self.is_mine() or self._mine is None:
+                return False
+            self._mine = replace(self._mine, beat=self._mine.beat + 1)
+            await self._store.put(self._path(self._mine.token), self._mine.to_json())
+            return True
+
+    async def rise_above(self, token: int) -> bool:
+        """Go on with a token above one found elsewhere; tell whether the lease is still held.
+
+        The file of such a token is gone, or it would count: somebody deleted files of the past.
+
+        Raises:
+            StorageError: The lease's files cannot be read or written.
+        """
+        async with self._changing:
+            if not await self.is_mine() or self._mine is None:
+                return False
+            before, after = self._mine, replace(self._mine, token=token + 1, beat=0)
+            try:
+                await self._store.put(self._path(after.token), after.to_json(), if_absent=True)
+            except FileExistsAlreadyError:
+                self._mine = None
+                return False
+            self._mine = after
+            with suppress(StorageError):
+                await self._store.delete(self._path(before.token))
+            return True
 
     @asynccontextmanager
     async def held(
@@ -288,11 +319,13 @@ class Lease:
             yield
         finally:
             is_over.set()
-            # Not cancelled: a beat that is being written would come after the release.
-            ended, late = await asyncio.wait([keeping], timeout=self._seconds)
+            # Not cancelled: a beat that is being written would come after the release. But who ends
+            # in an outage of the storage does not wait for it: the lease expires.
+            until = time.monotonic() + RELEASE_SECONDS
+            ended, late = await asyncio.wait([keeping], timeout=RELEASE_SECONDS)
             for task in late:
                 task.cancel()
-            await self.release()
+            await self.release(within_seconds=until - time.monotonic())
         for task in ended:
             task.result()
 
@@ -319,7 +352,7 @@ class Lease:
             if not is_held and on_lost is not None:
                 await on_lost()
 
-    async def release(self) -> None:
+    async def release(self, *, within_seconds: float | None = None) -> None:
         """Let others have the lease at once, as far as the storage allows; else it expires."""
         mine, self._mine = self._mine, None
         if mine is None:
@@ -327,7 +360,9 @@ class Lease:
         # The file stays: without it tokens would begin again, and fence off nobody.
         done = replace(mine, beat=mine.beat + 1, is_released=True)
         with suppress(StorageError, TimeoutError):
-            async with asyncio.timeout(self._seconds):
+            async with asyncio.timeout(
+                RELEASE_SECONDS if within_seconds is None else within_seconds
+            ):
                 await self._store.put(self._path(mine.token), done.to_json())
 
     def _counts(self, paper: _Paper) -> bool:

@@ -36,7 +36,7 @@ class RealPlaces:
         self._named = (root, *(each for each in allowed if each.startswith("/") or not each))
         self._looked_at = float("-inf")
         self._places: tuple[str, ...] = ()
-        self._folders: dict[str, str] = {}
+        self._inside: set[str] = set()
 
     def check(self, paths: Iterable[str]) -> None:
         """Make sure of files about to be read; blocking. One look a file, and one a folder.
@@ -49,15 +49,20 @@ class RealPlaces:
         now = time.monotonic()
         if now - self._looked_at > _LOOK_SECONDS:
             self._places = tuple(os.path.realpath(each or "/").rstrip("/") for each in self._named)
-            self._folders, self._looked_at = {}, now
-        folders = self._folders
+            self._inside, self._looked_at = set(), now
+        inside = self._inside
         for path in paths:
             folder = path.rpartition("/")[0]
-            real = folders.get(folder)
-            if real is None:
-                real = folders[folder] = os.path.realpath(folder or "/")
-            self._require(path, f"{real}/")
-            if os.path.islink(path):  # noqa: PTH114 - for every file that is read
+            if folder not in inside:
+                self._require(path, f"{os.path.realpath(folder or '/')}/")
+                inside.add(folder)
+            try:
+                # A Path object, or even `islink`, doubles the time.
+                mode = os.lstat(path).st_mode
+            except OSError:
+                # Whoever opens it learns why.
+                continue
+            if mode & 0o170000 == 0o120000:
                 self._require(path, os.path.realpath(path))
 
     def _require(self, path: str, real: str) -> None:

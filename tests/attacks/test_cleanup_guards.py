@@ -234,7 +234,7 @@ async def test_the_command_cleans_up_nothing_that_a_linked_pipeline_wants(tmp_pa
     async with state.held():
         await reset_offset(config, "shop", "3", state=state)
     assert (await needs_of_pipelines(config, "orders", table.table_id)).from_version == 2
-    survey, cleanup = await planned(await maintenance_of(config, "orders"))
+    survey, cleanup = await planned(maintenance_of(config, "orders"))
     assert not cleanup.is_due
     assert commits_of(table)[0] == 0
     assert survey.needs.from_version == 2

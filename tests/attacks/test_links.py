@@ -282,3 +282,15 @@ def test_tail_reads_through_a_link_that_it_is_allowed(tmp_path: Path, command: C
     place = tmp_path / "elsewhere"
     allowed = command.tail(table.folder, "--from", "snapshot", "--allow-path", place)
     assert [row["id"] for row in allowed.rows] == [2]
+
+
+@pytest.mark.parametrize("name", ["inspect", "history", "maintain"])
+def test_commands_that_read_the_log_alone_take_the_option_that_they_ask_for(
+    tmp_path: Path, command: Commands, name: str
+) -> None:
+    table = living(tmp_path / "orders")
+    away(MOVED["commit"](table), tmp_path / "elsewhere" / "it")
+    refused = command(name, table.folder)
+    assert refused.status == 3
+    assert "--allow-path" in refused.errors
+    assert command(name, table.folder, "--allow-path", tmp_path / "elsewhere").status == 0

@@ -27,6 +27,7 @@ from tests.unit.delta.log_bodies import add, remove
 
 DAY = 86_400_000
 FIRST = 1_704_067_200_000 + 3_600_000  # one o'clock
+OLD_SIDECAR = "00000000-0000-4000-8000-000000000000.parquet"
 
 
 def daily(folder: Path, days: int = 40, **options: object) -> TableBuilder:
@@ -190,19 +191,21 @@ def test_sidecars_go_when_nobody_names_them_and_they_are_old(tmp_path: Path) -> 
     table.checkpoint(12, layout="v2-json", sidecars=1)
     folder = table.log / "_sidecars"
     kept = 2
-    for name, age in (("old.parquet", 5), ("young.parquet", 1), ("no sidecar.txt", 9)):
+    young = OLD_SIDECAR.replace("0000-4", "0001-4")
+    for name, age in ((OLD_SIDECAR, 5), (young, 1), ("no sidecar.parquet", 9)):
         (folder / name).write_bytes(b"")
         seconds = (FIRST + (today - age) * DAY) / 1000
         os.utime(folder / name, (seconds, seconds))
-    old = (FIRST + 3 * DAY) / 1000
-    for path in folder.glob("*-*.parquet"):
-        os.utime(path, (old, old))
+    seconds = (FIRST + 3 * DAY) / 1000
+    for path in folder.glob("*-*-*.parquet"):
+        if path.name != young:
+            os.utime(path, (seconds, seconds))
     result = clean(tmp_path, today=today)
     assert sum(name.startswith("_sidecars/") for name in result.files) == 3
     left = {path.name for path in folder.iterdir()}
-    assert {"young.parquet", "no sidecar.txt"} <= left
+    assert {young, "no sidecar.parquet"} <= left
     assert len(left) == kept + 2
-    assert "old.parquet" not in left
+    assert OLD_SIDECAR not in left
 
 
 def test_sidecars_stay_while_a_checkpoint_cannot_be_read(tmp_path: Path) -> None:
@@ -210,14 +213,14 @@ def test_sidecars_stay_while_a_checkpoint_cannot_be_read(tmp_path: Path) -> None
     table.checkpoint(7, layout="v2-json", sidecars=1)
     (table.log / f"{9:020}.checkpoint.parquet").write_bytes(b"PAR1 torn")
     folder = table.log / "_sidecars"
-    (folder / "old.parquet").write_bytes(b"")
-    os.utime(folder / "old.parquet", (1, 1))
+    (folder / OLD_SIDECAR).write_bytes(b"")
+    os.utime(folder / OLD_SIDECAR, (1, 1))
     with pytest.raises(CorruptLogError, match="Nothing was cleaned up"):
         clean(tmp_path, today=40)
     assert commits_of(table)[0] == 0
     result = clean(tmp_path, today=40, needed_from=8)
     assert result.oldest_version == 7
-    assert (folder / "old.parquet").exists()
+    assert (folder / OLD_SIDECAR).exists()
 
 
 def test_a_checkpoint_that_is_damaged_anywhere_stands_for_nothing(tmp_path: Path) -> None:

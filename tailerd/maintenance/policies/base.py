@@ -43,6 +43,8 @@ class LogStats:
         compacted_until: Last version after the checkpoint that is in a compaction, or is known to
             need none; None without any.
         has_checksum: Whether the newest version has one.
+        has_commit: Whether the log has the newest version's commit: a cleanup may leave its
+            checkpoint alone.
         table_interval: The table's own `delta.checkpointInterval`; None where it says nothing.
         live_bytes: Bytes of the newest checkpoint: about what the next one will have.
     """
@@ -53,6 +55,7 @@ class LogStats:
     checkpoint_ms: int | None = None
     compacted_until: int | None = None
     has_checksum: bool = False
+    has_commit: bool = True
     table_interval: int | None = None
     live_bytes: int = 0
 

@@ -25,6 +25,12 @@ class ChecksumPolicy:
             return Decision(
                 job="checksum", is_due=False, reason=f"Version {stats.version} has a checksum."
             )
+        if not stats.has_commit:
+            return Decision(
+                job="checksum",
+                is_due=False,
+                reason=f"The log has no commit of version {stats.version} any more to check.",
+            )
         return Decision(
             job="checksum",
             is_due=True,

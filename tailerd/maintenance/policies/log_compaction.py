@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tailerd.maintenance.policies.base import (
     READER_SECONDS_PER_COMMIT,
     WRITER_BYTES_PER_SECOND,
+    CommitFigures,
     Decision,
     LogStats,
     replay_seconds,
@@ -38,15 +39,9 @@ class LogCompactionPolicy:
             return _not(
                 f"{len(left)} commits are in no compaction, and {self.every_commits} make it due."
             )
-        size, chosen = 0, []
-        for commit in left:
-            size += commit.size_bytes
-            if size > MAX_BYTES:
-                break
-            chosen.append(commit)
-        if len(chosen) < 2:
-            return _not("The next commits are too large to be put into one file.")
-        commits = tuple(chosen)
+        commits = _first_run(left)
+        if len(commits) < 2:
+            return _not("The commits that follow each other are too large for one file.")
         start, end = commits[0].version, commits[-1].version
         written = sum(commit.size_bytes for commit in commits)
         return Decision(
@@ -63,6 +58,21 @@ class LogCompactionPolicy:
             start_version=start,
             end_version=end,
         )
+
+
+def _first_run(commits: tuple[CommitFigures, ...]) -> tuple[CommitFigures, ...]:
+    """Return the first commits in a row, two at least, that fit one file; what does not is left."""
+    run: list[CommitFigures] = []
+    size = 0
+    for commit in commits:
+        if size + commit.size_bytes > MAX_BYTES:
+            if len(run) > 1:
+                break
+            run, size = [], 0
+        if commit.size_bytes <= MAX_BYTES:
+            run.append(commit)
+            size += commit.size_bytes
+    return tuple(run)
 
 
 def _not(reason: str) -> Decision:

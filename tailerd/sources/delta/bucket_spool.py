@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,12 +27,22 @@ class BucketSpool:
     Args:
         store, folder: Where it lasts.
         scratch: Folder of this machine where it is worked with.
+        check_held: Raises where another process has taken the state over: what is there now may be
+            its list.
     """
 
-    def __init__(self, store: ObjectStore, folder: str, scratch: Path) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        folder: str,
+        scratch: Path,
+        *,
+        check_held: Callable[[], Awaitable[None]],
+    ) -> None:
         self._store = store
         self._folder = folder
         self._scratch = scratch
+        self._check_held = check_held
         self._spool = SnapshotSpool(scratch)
         self._may_exist = True
 
@@ -62,6 +72,7 @@ class BucketSpool:
         """Spool a snapshot durably, in place of what was there.
 
         Raises:
+            StateInUseError: Another process has taken the state over.
             StorageError: The bucket or this machine's disk cannot be written.
             TableError: The log cannot be read.
         """
@@ -73,6 +84,7 @@ class BucketSpool:
         names = sorted(path.name for path in folder.iterdir() if path.name != MANIFEST)
         for some in _pieces(names):
             await _all(self._upload(files.version, folder / name) for name in some)
+        await self._check_held()
         await self._upload(files.version, folder / MANIFEST)
         return found
 
@@ -80,6 +92,7 @@ class BucketSpool:
         """Remove everything, the manifest first.
 
         Raises:
+            StateInUseError: Another process has taken the state over.
             StorageError: The bucket cannot be listed, or nothing be deleted there.
         """
         await self._spool.remove()
@@ -88,8 +101,9 @@ class BucketSpool:
         paths = [file.path async for file in self._store.list_from(self._folder)]
         manifests = [path for path in paths if path.endswith(f".{MANIFEST}")]
         others = [path for path in paths if not path.endswith(f".{MANIFEST}")]
-        await _all(self._store.delete(path) for path in manifests)
-        for some in _pieces(others):
+        for some in (*_pieces(manifests), *_pieces(others)):
+            # As late as can be: a process that sleeps after this look deletes one piece at most.
+            await self._check_held()
             await _all(self._store.delete(path) for path in some)
         self._may_exist = False
 

@@ -18,7 +18,10 @@ FOLDER = "/state/spool/orders"
 
 
 def spool_on(machine: Path, store: ObjectStore) -> BucketSpool:
-    return BucketSpool(store, FOLDER, machine / "orders")
+    async def nobody_else() -> None:
+        return
+
+    return BucketSpool(store, FOLDER, machine / "orders", check_held=nobody_else)
 
 
 async def names(store: ObjectStore) -> list[str]:
