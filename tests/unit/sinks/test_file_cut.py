@@ -198,7 +198,7 @@ async def test_a_full_disk_leaves_the_file_whole_and_may_be_tried_again(
 ) -> None:
     await deliver_many_versions(tmp_path, kind, size="1MiB")
     before = rows_before(10)
-    monkeypatch.setattr(file_cut, "open_temporary", lambda *_: Path("/dev/full").open("wb"))
+    monkeypatch.setattr(file_cut, "open_temporary", lambda *_: Path("/dev/full").open("wb"))  # noqa: SIM115
     with pytest.raises(SinkError, match="No space left") as caught:
         await sink(tmp_path, format=kind).resume(offset(5))
     assert caught.value.retryable
