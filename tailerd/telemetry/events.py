@@ -17,6 +17,7 @@ from tailerd.telemetry.maintenance_events import MaintenanceRefused as Maintenan
 from tailerd.telemetry.maintenance_events import MaintenanceStarted as MaintenanceStarted
 from tailerd.telemetry.maintenance_events import MaintenanceYielded as MaintenanceYielded
 from tailerd.telemetry.storage_events import ChecksumDiffered as ChecksumDiffered
+from tailerd.telemetry.storage_events import ConnectionsRefused as ConnectionsRefused
 from tailerd.telemetry.storage_events import DiscoveryFailed as DiscoveryFailed
 from tailerd.telemetry.storage_events import DiscoveryResumed as DiscoveryResumed
 from tailerd.telemetry.storage_events import HistoryUnsaved as HistoryUnsaved
@@ -378,6 +379,7 @@ Event = (
     | StateTaken
     | StateForfeited
     | HistoryUnsaved
+    | ConnectionsRefused
     | NotificationsFailed
     | NotificationsResumed
     | NotificationsMissed

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import logging
+import os
+import resource
 import socket
 import tracemalloc
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 import aiohttp
@@ -16,26 +20,38 @@ import aiohttp.web
 import pytest
 from pydantic import SecretStr
 
-from tailerd.cli.demo_table import make_demo_table
+from tailerd.cli.demo_table import DemoTable, make_demo_table
 from tailerd.clock import SystemClock
 from tailerd.telemetry import events
 from tailerd.telemetry.history import HistoryBoard
 from tailerd.telemetry.metrics import Metrics
 from tailerd.telemetry.status import StatusBoard
-from tailerd.web import large_answers
+from tailerd.web import connections, descriptors, large_answers
 from tailerd.web.access import Access
 from tailerd.web.live import LiveUpdates
 from tailerd.web.pages import Pages
+from tailerd.web.quiet_log import QuietLog
 from tailerd.web.server import WebServer
 from tests.integration.daemon.running import (
     address,
     daemon,
     eventually,
     file_table,
+    log_of,
     page,
     write_config,
 )
-from tests.web.test_security import DELIBERATE, KNOWN, LOOPBACK, TOKEN, Steered, ask, server
+from tests.web.test_security import (
+    DELIBERATE,
+    KNOWN,
+    LOOPBACK,
+    TOKEN,
+    Steered,
+    ask,
+    gone,
+    send,
+    server,
+)
 
 # Tokens
 
@@ -242,3 +258,164 @@ async def test_pages_that_open_together_share_what_they_begin_with_and_miss_noth
             running.cancel()
             live.end_pages()
     assert board.renders <= rendered + 30 + 10, "each page had all tables written down"
+
+
+# Stalled requests, and descriptors
+
+STALLED = (
+    b"POST /pipelines/orders/reset HTTP/1.1\r\nHost: localhost\r\nX-Tailerd: 1\r\n"
+    b"Content-Length: 100\r\n\r\n{"
+)
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        STALLED,
+        STALLED.replace(b"Content-Length: 100", b"Transfer-Encoding: chunked").replace(b"{", b"4"),
+        STALLED.replace(b"POST /pipelines/orders/reset", b"GET /status"),
+    ],
+    ids=["length", "chunks", "get"],
+)
+async def test_a_body_that_does_not_come_has_a_deadline(
+    request_bytes: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connections, "BODY_SECONDS", 0.3)
+    steered = Steered()
+    async with server(steered) as listener, asyncio.timeout(10):
+        answers = await asyncio.gather(*(send(listener, request_bytes) for _ in range(20)))
+    assert {answer.split(b"\r\n")[0] for answer in answers} == {b"HTTP/1.1 408 Request Timeout"}
+    assert steered.asked == []
+    assert caplog.records == []
+
+
+async def test_a_body_that_comes_in_time_is_read_whole() -> None:
+    steered = Steered()
+    body = b'{"to": "snapshot"}'
+    head = STALLED.split(b"Content-Length")[0] + b"Connection: close\r\n"
+    async with server(steered) as listener:
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.address.port)
+        writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body))
+        for at in range(len(body)):
+            writer.write(body[at : at + 1])
+            await writer.drain()
+            await asyncio.sleep(0.01)
+        answer = await reader.read()
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert steered.asked == ["reset"]
+
+
+async def test_connections_with_stalled_bodies_count_like_silent_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(descriptors, "MOST_CONNECTIONS", 5)
+    async with server() as listener, AsyncExitStack() as stack:
+        ends = []
+        for _ in range(20):
+            reader, writer = await asyncio.open_connection("127.0.0.1", listener.address.port)
+            stack.callback(writer.close)
+            writer.write(STALLED)
+            ends.append(asyncio.ensure_future(gone(reader)))
+        async with asyncio.timeout(5):
+            while sum(each.done() for each in ends) < 15:  # noqa: ASYNC110 - a count
+                await asyncio.sleep(0.05)
+            assert (await ask(listener, "/healthz")).status == 200
+        for each in ends:
+            each.cancel()
+
+
+@pytest.mark.parametrize("leaves", ["in-its-body", "before-its-answer", "in-its-answer"])
+async def test_a_client_that_leaves_is_not_logged(
+    leaves: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = b"/status" if leaves == "in-its-answer" else b"/metrics"
+    request = b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    async with listener_of(board_of(1500)) as listener:
+        for _ in range(5):
+            _, writer = await asyncio.open_connection("127.0.0.1", listener.address.port)
+            writer.write(STALLED if leaves == "in-its-body" else request)
+            await writer.drain()
+            await asyncio.sleep(0.3 if leaves == "in-its-answer" else 0.02)
+            writer.transport.abort()
+        assert (await ask(listener, "/healthz")).status == 200
+    assert caplog.records == []
+
+
+def test_the_same_error_is_logged_once_a_minute() -> None:
+    now = 0.0
+    quiet = QuietLog(lambda: now)
+
+    def is_said(error: BaseException) -> bool:
+        info = (type(error), error, None)
+        return quiet.filter(logging.LogRecord("asyncio", logging.ERROR, "", 1, "m", (), info))
+
+    full = OSError(errno.EMFILE, "Too many open files")
+    assert [is_said(full), is_said(full), is_said(OSError(errno.ENOSPC, "full"))] == [
+        True,
+        False,
+        True,
+    ]
+    now = 59.0
+    assert not is_said(full)
+    now = 61.0
+    assert [is_said(full), is_said(full)] == [True, False]
+    assert not any(map(is_said, (ConnectionResetError(), BrokenPipeError(), TimeoutError())))
+
+
+def test_at_the_limit_of_descriptors_deliveries_go_on_and_little_is_logged(
+    tmp_path: Path,
+) -> None:
+    table = DemoTable(tmp_path / "orders", 1)
+    table.create()
+    config = write_config(tmp_path, orders=file_table(table.folder, tmp_path / "out"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with ExitStack() as stack:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        try:
+            process = stack.enter_context(daemon(config))
+            eventually(lambda: json.loads(page(config, "/status"))["ready"])
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        host, port = address(config).removeprefix("http://").split(":")
+        for number in range(500):
+            each = stack.enter_context(closing(socket.create_connection((host, int(port)))))
+            with suppress(ConnectionError):
+                each.sendall(STALLED if number % 2 else b"")
+        assert len(os.listdir(f"/proc/{process.pid}/fd")) < 224
+        before = len(list((tmp_path / "out").glob("*.jsonl")))
+        table.change()
+        eventually(lambda: len(list((tmp_path / "out").glob("*.jsonl"))) > before, seconds=5)
+        # And where all are taken, whoever took them.
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (20, hard))
+        for _ in range(50):
+            with suppress(ConnectionError):
+                stack.enter_context(closing(socket.create_connection((host, int(port)))))
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (256, hard))
+        assert process.poll() is None
+        eventually(lambda: page_or_none(config) == "ok\n")
+    log = log_of(config)
+    assert "Traceback" not in log
+    assert log.count("New connections are closed at once.") == 1
+    assert len(log) < 20_000
+
+
+def page_or_none(config: Path) -> str | None:
+    try:
+        return page(config, "/healthz")
+    except OSError:
+        return None
+
+
+async def test_half_of_the_descriptors_are_left_to_others() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        for limit in (64, 200, 1024, 4096):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(limit, hard), hard))
+            share = descriptors.connection_share()
+            assert share <= 512
+            assert (
+                share == descriptors.LEAST_CONNECTIONS or share + descriptors.SURPLUS <= limit / 2
+            )
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -33,6 +33,7 @@ NOT_COUNTED = {
     events.ChecksumDiffered,
     events.CommitObserved,
     events.HistoryUnsaved,
+    events.ConnectionsRefused,
     events.SchemaObserved,
     events.MaskUnmatched,
     events.ZoneAssumed,
