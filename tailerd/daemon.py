@@ -200,7 +200,7 @@ class Daemon:
 
     def _listener(self) -> Listener:
         pages = Pages(metrics=self._metrics, status=self._status)
-        control = ControlRoutes(self.fleet)
+        control = ControlRoutes(self.fleet, pages.expire)
         routes = [*pages.routes(), *control.routes(), *self._dashboard.routes()]
         return Listener(self._file_config.http, routes, telemetry=self._telemetry)
 

@@ -18,6 +18,7 @@ from tailerd.telemetry.maintenance_events import MaintenanceStarted as Maintenan
 from tailerd.telemetry.maintenance_events import MaintenanceYielded as MaintenanceYielded
 from tailerd.telemetry.storage_events import CheckpointSkipped as CheckpointSkipped
 from tailerd.telemetry.storage_events import ChecksumDiffered as ChecksumDiffered
+from tailerd.telemetry.storage_events import ConnectionsRefused as ConnectionsRefused
 from tailerd.telemetry.storage_events import DiscoveryFailed as DiscoveryFailed
 from tailerd.telemetry.storage_events import DiscoveryResumed as DiscoveryResumed
 from tailerd.telemetry.storage_events import HistoryUnsaved as HistoryUnsaved
@@ -379,6 +380,7 @@ Event = (
     | StateTaken
     | StateForfeited
     | HistoryUnsaved
+    | ConnectionsRefused
     | NotificationsFailed
     | NotificationsResumed
     | NotificationsMissed

@@ -86,6 +86,7 @@ LINES: dict[type[events.Event], tuple[Level, str] | None] = {
     events.StateAwaited: ("warning", "The state is held by another process and waited for."),
     events.StateTaken: ("info", "The state was taken over."),
     events.StateForfeited: ("error", "Another daemon took the state over, and this one ends."),
+    events.ConnectionsRefused: ("warning", "New connections are closed at once."),
     events.HistoryUnsaved: ("warning", "The page's history cannot be saved."),
     events.NotificationsFailed: (
         "warning",

@@ -142,6 +142,16 @@ class StatusBoard:
             ],
         }
 
+    def to_text(self) -> bytes:
+        """Return the whole of `/status` as JSON text with a line for each table."""
+        whole = self.to_json()
+        tables = whole.pop("tables")
+        assert isinstance(tables, list)
+        # One after the other: a single call would hold up all threads for as long as it takes.
+        lines = ",\n".join(map(json.dumps, tables))
+        head = json.dumps(whole).removesuffix("}")
+        return f'{head}, "tables": [\n{lines}\n]}}\n'.encode()
+
     def troubles_json(self) -> list[dict[str, object]]:
         """Return what is wrong beside the tables."""
         return [each.to_json() for each in self._troubles.troubles]

@@ -74,6 +74,14 @@ class StateForfeited:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionsRefused:
+    """The listener closes new connections at once; told once a minute. `hint` says why."""
+
+    path: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryUnsaved:
     """What the page draws of the past cannot be written; a restart begins without it."""
 

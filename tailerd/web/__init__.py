@@ -25,7 +25,10 @@ client certificate counts like the token. The commands take their authorities fr
 What else is refused. Names in `Host` other than its address and `http.hosts`; more than 50
 requests a second from one address (after 400 at once), counted apart for who has the token; after
 ten wrong tokens further wrong ones from that address, never the right one; bodies beyond 16 KiB;
-connections that say no whole request within ten seconds, and of more than 512 the quietest. Every
+connections that say no whole request, its body too, within ten seconds, and of more than 512 (or
+half of the files that the process may open, less 64) the quietest. `/status` and `/metrics` are
+written down at most once a second, afresh after a request that changes something; of more than 32
+callers that do not read their answer, the slowest are dropped. Every
 answer forbids scripts from elsewhere, frames and caching.
 
 Growth (`growth: false` switches it off) opens each table's files once, beside the deliveries, and

@@ -56,11 +56,14 @@ def _guarded(handler: _Handler) -> _Handler:
         if unknown is not None:
             return unknown
         try:
-            return await handler(routes, request)
+            answer = await handler(routes, request)
         except UsageError as error:
             return refusal(400, error.code, str(error))
         except TailerdError as error:
-            return refusal(503 if error.retryable else 409, error.code, str(error))
+            answer = refusal(503 if error.retryable else 409, error.code, str(error))
+        # Also where it failed: it may have done a part of it.
+        routes.on_change()
+        return answer
 
     return guarded
 
@@ -68,13 +71,16 @@ def _guarded(handler: _Handler) -> _Handler:
 class ControlRoutes:
     """Answers requests that change something."""
 
-    def __init__(self, control: Control) -> None:
+    def __init__(self, control: Control, on_change: Callable[[], None] = lambda: None) -> None:
         """Prepare.
 
         Args:
             control: What is steered.
+            on_change: Called after each request, before its answer: who asks next how things stand
+                is to see what it did.
         """
         self._control = control
+        self.on_change = on_change
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""

@@ -7,6 +7,7 @@ no other server; they hold no data, so whoever reaches the listener may have the
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from contextlib import suppress
 from hashlib import sha256
@@ -22,6 +23,7 @@ from tailerd.telemetry.history import HistoryBoard
 from tailerd.telemetry.history_store import HistoryKeeper, KeepsHistory
 from tailerd.telemetry.status import StatusBoard
 from tailerd.web.answers import refusal
+from tailerd.web.large_answers import AnswerSender
 from tailerd.web.live import LiveUpdates
 
 _TYPES = {
@@ -75,6 +77,7 @@ class Dashboard:
         self._keeper = HistoryKeeper(
             self._history, store, status=status, clock=clock, on_unsaved=self._tell_unsaved
         )
+        self._sender = AnswerSender()
         self._live = LiveUpdates(status, self._history, clock)
         self._files = page_files()
         self._tags = {name: f'"{sha256(body).hexdigest()}"' for name, body in self._files.items()}
@@ -134,12 +137,19 @@ class Dashboard:
         kind = _TYPES[name.rpartition(".")[2]]
         return web.Response(body=body, content_type=kind, charset="utf-8", headers=headers)
 
-    async def table(self, request: web.Request) -> web.Response:
+    async def table(self, request: web.Request) -> web.StreamResponse:
         """Show all of one table: how it stands, and its past."""
         name = request.match_info["name"]
+        body = await asyncio.to_thread(self._table_text, name)
+        if body is None:
+            return self._unknown(name)
+        kind = {"Content-Type": "application/json; charset=utf-8"}
+        return await self._sender.send(request, body, kind)
+
+    def _table_text(self, name: str) -> bytes | None:
         shown = self._status.table_json(name)
         if shown is None:
-            return self._unknown(name)
+            return None
         sizes = self._status.file_sizes(name)
         shown |= {
             "history": self._history.to_json(name),
@@ -150,7 +160,7 @@ class Dashboard:
         }
         if self.rows is not None and shown["engine"] == "arrow":
             shown["rows"] = {"newest": self.rows.of(name), "masked": self.rows.masked(name)}
-        return web.json_response(shown)
+        return json.dumps(shown).encode()
 
     async def maintain(self, request: web.Request) -> web.Response:
         """Ask for maintenance of a table's log now; answered before it is done."""

@@ -37,6 +37,19 @@ class Listener:
         url, address = "", self._http.address()
         if address is not None:
             access = Access.of(self._http)
-            server = WebServer(address, [*self._routes], access=access, tls=self._http.tls)
+            server = WebServer(
+                address,
+                [*self._routes],
+                access=access,
+                tls=self._http.tls,
+                on_refused=self._tell_refused,
+            )
             url = (await stack.enter_async_context(server)).url
         self._telemetry.emit(events.DaemonStarted(path=url))
+
+    def _tell_refused(self, reason: str) -> None:
+        hint = (
+            f"{reason} They are closed at once, so that deliveries go on. Find out who opens them,"
+            " or raise the limit of open files (`ulimit -n`, `LimitNOFILE=`)."
+        )
+        self._telemetry.emit(events.ConnectionsRefused(path=str(self._http.address()), hint=hint))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 
@@ -20,11 +21,10 @@ from tailerd.telemetry import events
 from tailerd.telemetry.history import HistoryBoard
 from tailerd.telemetry.history_store import SAMPLE_SECONDS
 from tailerd.telemetry.status import StatusBoard
+from tailerd.web.large_answers import SharedBody, write_in_pieces
 
 TICK_SECONDS = 0.5
 QUEUE_MESSAGES = 16
-WRITE_SECONDS = 10.0
-"""How long one message may take on its way to a page."""
 MOST_PAGES = 50
 _BUFFER_BYTES = 64 * 1024
 _LONGEST_ERROR = 400
@@ -63,6 +63,9 @@ class LiveUpdates:
         self._dirty: set[str] = set()
         self._moving: set[str] = set()
         self._pages: set[_Page] = set()
+        self._opening = 0
+        self._first = SharedBody(self._all)
+        self._recent: deque[tuple[float, bytes]] = deque(maxlen=QUEUE_MESSAGES)
 
     @property
     def pages(self) -> int:
@@ -84,10 +87,11 @@ class LiveUpdates:
             await self._clock.sleep(TICK_SECONDS)
             ticks += 1
             names = self._take(with_moving=ticks % 4 == 0)
+            # In a thread: a thousand tables may have changed at once.
             if names:
-                self._hand_out(self._rows(names))
+                self._hand_out(await asyncio.to_thread(self._rows, names))
             if ticks % per_sample == 0:
-                self._hand_out(self._lags())
+                self._hand_out(await asyncio.to_thread(self._lags))
 
     def _take(self, *, with_moving: bool) -> set[str]:
         """Return what to tell; rates and lags move although nothing happens."""
@@ -101,6 +105,8 @@ class LiveUpdates:
             page.drop()
 
     def _hand_out(self, message: bytes) -> None:
+        now = asyncio.get_running_loop().time()
+        self._recent.append((now, message))
         for page in list(self._pages):
             try:
                 page.messages.put_nowait(message)
@@ -163,7 +169,7 @@ class LiveUpdates:
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Answer with messages until the page goes, or does not read."""
-        if len(self._pages) >= MOST_PAGES:
+        if len(self._pages) + self._opening >= MOST_PAGES:
             return web.json_response(
                 {
                     "error": {
@@ -176,22 +182,33 @@ class LiveUpdates:
         answer = web.StreamResponse(headers={"Cache-Control": "no-store"})
         answer.content_type = "text/event-stream"
         page = _Page(request.transport)
-        self._pages.add(page)
         try:
-            await answer.prepare(request)
             with suppress(ConnectionError, TimeoutError):
-                await self._send_all(answer, page)
+                await answer.prepare(request)
+                await self._send_all(answer, page, await self._open(page))
         finally:
             self._pages.discard(page)
             # There is no good end of a stream without end: the page went, or does not read.
             page.drop()
         return answer
 
-    async def _send_all(self, answer: web.StreamResponse, page: _Page) -> None:
-        message = self._all()
+    async def _open(self, page: _Page) -> bytes:
+        """Let a page be told of what happens; return the message that it begins with."""
+        self._opening += 1
+        try:
+            first = await self._first.get()
+        finally:
+            self._opening -= 1
+        # What was told since that was written down comes after it.
+        for told_at, message in self._recent:
+            if told_at >= first.began:
+                page.messages.put_nowait(message)
+        self._pages.add(page)
+        return first.body
+
+    async def _send_all(self, answer: web.StreamResponse, page: _Page, message: bytes) -> None:
         while True:
-            async with asyncio.timeout(WRITE_SECONDS):
-                await answer.write(message)
+            await write_in_pieces(answer.write, message)
             try:
                 async with asyncio.timeout(_QUIET_SECONDS):
                     message = await page.messages.get()

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-
 from aiohttp import web
 
 from tailerd.telemetry.metrics import CONTENT_TYPE, Metrics
 from tailerd.telemetry.status import StatusBoard
 from tailerd.web.access import KNOWN_CALLER
+from tailerd.web.large_answers import AnswerSender, SharedBody
 
 
 class Pages:
     """Answers from what telemetry has gathered; asks no table and no sink."""
 
     def __init__(self, *, metrics: Metrics, status: StatusBoard) -> None:
-        self._metrics = metrics
-        self._status = status
+        self._metrics = SharedBody(metrics.exposition)
+        self._board = status
+        self._status = SharedBody(status.to_text)
+        self._sender = AnswerSender()
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes of all pages."""
@@ -28,11 +28,15 @@ class Pages:
             web.get("/status", self.status),
         ]
 
-    async def metrics(self, request: web.Request) -> web.Response:
-        """Show the metrics in Prometheus's text format."""
-        # A thousand tables take a while to write down; deliveries go on meanwhile.
-        text = await asyncio.to_thread(self._metrics.exposition)
-        return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
+    def expire(self) -> None:
+        """Let nobody get an answer from before now: an operator changed something."""
+        self._metrics.expire()
+        self._status.expire()
+
+    async def metrics(self, request: web.Request) -> web.StreamResponse:
+        """Show the metrics in Prometheus's text format, at most a second old."""
+        found = await self._metrics.get()
+        return await self._sender.send(request, found.body, {"Content-Type": CONTENT_TYPE})
 
     async def healthz(self, request: web.Request) -> web.Response:
         """Say that the process answers."""
@@ -43,16 +47,13 @@ class Pages:
 
         A pipeline that an operator paused is as ready as it shall be. Names are for who may read.
         """
-        waiting = [f"{table}: {why}\n" for table, why in self._status.unready()]
+        waiting = [f"{table}: {why}\n" for table, why in self._board.unready()]
         if waiting and not request.get(KNOWN_CALLER, False):
             waiting = [f"{len(waiting)} tables are not ready\n"]
         return web.Response(status=503 if waiting else 200, text="".join(waiting) or "ready\n")
 
-    async def status(self, request: web.Request) -> web.Response:
-        """Show where every pipeline stands, as JSON."""
-        shown = await asyncio.to_thread(self._status.to_json)
-        return web.json_response(shown, dumps=_dumps)
-
-
-def _dumps(value: object) -> str:
-    return json.dumps(value, indent=2) + "\n"
+    async def status(self, request: web.Request) -> web.StreamResponse:
+        """Show where every pipeline stands, as JSON, at most a second old."""
+        found = await self._status.get()
+        kind = {"Content-Type": "application/json; charset=utf-8"}
+        return await self._sender.send(request, found.body, kind)

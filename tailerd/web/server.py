@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Sequence
+import socket
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Self
 
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 
 from tailerd.config import Address, TlsConfig
 from tailerd.errors import ConfigError
 from tailerd.web.access import Access, Guard
 from tailerd.web.answers import add_headers, tell_errors
 from tailerd.web.certificates import Certificates
-from tailerd.web.connections import Connections
+from tailerd.web.connections import FIRST_SECONDS, Connections
+from tailerd.web.descriptors import SURPLUS, BoundedSocket, connection_share
+from tailerd.web.quiet_log import REPEAT_SECONDS, listener_logger
 
 _SHUTDOWN_SECONDS = 2.0
 _LARGEST_BODY_BYTES = 16 * 1024
@@ -42,6 +43,7 @@ class WebServer:
         *,
         access: Access | None = None,
         tls: TlsConfig | None = None,
+        on_refused: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Prepare.
 
@@ -50,11 +52,14 @@ class WebServer:
             routes: What is served.
             access: Who may ask what; without it nobody must know anything.
             tls: Certificates; without them it speaks plain HTTP.
+            on_refused: Hears, at most once a minute, why connections are closed at once.
         """
         self.address = address
         self._routes = routes
         self._access = access or Access()
         self._tls = tls
+        self._on_refused = on_refused
+        self._refused_at: float | None = None
         self._stack = AsyncExitStack()
 
     @property
@@ -70,11 +75,11 @@ class WebServer:
         """
         certificates = None if self._tls is None else Certificates(self._tls)
         async with AsyncExitStack() as stack:
-            connections = Connections()
+            connections = Connections(connection_share())
             runner = self._prepared(connections)
             stack.push_async_callback(runner.cleanup)
             await runner.setup()
-            await self._start(runner, certificates)
+            port = await self._start(stack, runner, connections, certificates)
             # Last, as a group that is entered wraps what fails in it.
             group = await stack.enter_async_context(asyncio.TaskGroup())
             assert runner.server is not None
@@ -82,7 +87,6 @@ class WebServer:
             if certificates is not None:
                 stack.callback(group.create_task(certificates.keep_renewed()).cancel)
             self._stack = stack.pop_all()
-        port = int(runner.addresses[0][1])
         self.address = Address(host=self.address.host, port=port)
         return self
 
@@ -90,11 +94,38 @@ class WebServer:
         """Close all connections."""
         await self._stack.aclose()
 
-    async def _start(self, runner: web.AppRunner, certificates: Certificates | None) -> None:
+    async def _start(
+        self,
+        stack: AsyncExitStack,
+        runner: web.AppRunner,
+        connections: Connections,
+        certificates: Certificates | None,
+    ) -> int:
+        """Listen on every address of the host until the stack ends; return the port."""
+        loop, port = asyncio.get_running_loop(), self.address.port
         context = None if certificates is None else certificates.context
-        host, port = self.address.host, self.address.port
+        seconds = None if context is None else FIRST_SECONDS
+        assert runner.server is not None
         try:
-            await web.TCPSite(runner, host, port, ssl_context=context).start()
+            places = await loop.getaddrinfo(
+                self.address.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            for family, kind, protocol, _, address in dict.fromkeys(places):
+                # One port for all where any will do.
+                place = (address[0], port, *address[2:])
+                found = BoundedSocket.bound(family, kind, protocol, place)
+                stack.callback(found.close)
+                found.on_surplus = connections.make_room_soon
+                found.on_refused = self._tell_refused
+                server = await loop.create_server(
+                    runner.server,
+                    sock=found,
+                    ssl=context,
+                    ssl_handshake_timeout=seconds,
+                    backlog=SURPLUS,
+                )
+                stack.callback(server.close)
+                port = int(found.getsockname()[1])
         except OSError as error:
             raise ConfigError(
                 f"http.listen is {self.address}, but that address cannot be listened on:"
@@ -102,11 +133,18 @@ class WebServer:
                 hint="Another process may have it: stop it, or set http.listen to a free port"
                 " (port 0 takes any).",
             ) from error
+        return port
+
+    def _tell_refused(self, reason: str) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._refused_at is None or now >= self._refused_at + REPEAT_SECONDS:
+            self._refused_at = now
+            self._on_refused(reason)
 
     def _prepared(self, connections: Connections) -> web.AppRunner:
         guard = Guard(self.address, self._access)
         app = web.Application(
-            middlewares=[connections.note, tell_errors, guard.check],
+            middlewares=[connections.note, tell_errors, guard.check, connections.read_body],
             client_max_size=_LARGEST_BODY_BYTES,
         )
         app.on_response_prepare.append(add_headers)
@@ -114,7 +152,7 @@ class WebServer:
         return web.AppRunner(
             app,
             access_log=None,
-            logger=_logger(),
+            logger=listener_logger(),
             shutdown_timeout=_SHUTDOWN_SECONDS,
             keepalive_timeout=_IDLE_SECONDS,
             lingering_time=_LINGERING_SECONDS,
@@ -122,15 +160,3 @@ class WebServer:
             max_field_size=_LARGEST_HEADER_BYTES,
             max_headers=_MOST_HEADERS,
         )
-
-
-def _logger() -> logging.Logger:
-    """Return aiohttp's logger without what strangers send: they are answered, not logged."""
-    logger = logging.getLogger("tailerd.web")
-    logger.filters = [_is_ours]
-    return logger
-
-
-def _is_ours(record: logging.LogRecord) -> bool:
-    error = record.exc_info[1] if record.exc_info else None
-    return not isinstance(error, HttpProcessingError)

@@ -21,7 +21,7 @@ from tailerd.config.explain import explain
 from tailerd.errors import ConfigError
 from tailerd.telemetry.metrics import Metrics
 from tailerd.telemetry.status import StatusBoard
-from tailerd.web import connections
+from tailerd.web import connections, descriptors
 from tailerd.web.access import Access
 from tailerd.web.answers import HEADERS
 from tailerd.web.certificates import Certificates
@@ -317,7 +317,7 @@ async def test_who_says_too_little_for_too_long_is_cut_off_and_who_waits_for_an_
 
 async def test_of_too_many_connections_the_quietest_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(connections, "MOST", 5)
+    monkeypatch.setattr(descriptors, "MOST_CONNECTIONS", 5)
     async with server() as listener, AsyncExitStack() as stack:
         opened = []
         for _ in range(20):

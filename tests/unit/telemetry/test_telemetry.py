@@ -34,6 +34,7 @@ NOT_COUNTED = {
     events.CheckpointSkipped,
     events.CommitObserved,
     events.HistoryUnsaved,
+    events.ConnectionsRefused,
     events.SchemaObserved,
     events.MaskUnmatched,
     events.ZoneAssumed,

@@ -1,0 +1,161 @@
+"""Large answers: written down once for all who ask, and sent without a copy for each of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from aiohttp import web
+
+FRESH_SECONDS = 1.0
+"""How long an answer is given to further callers; longer where it took more than half of that."""
+WRITE_SECONDS = 10.0
+"""How long a piece may take on its way to a reader."""
+ANSWER_SECONDS = 60.0
+"""The same for a whole answer."""
+MOST_READERS = 32
+KEPT_BYTES = 64 * 1024 * 1024
+"""What all answers that are being sent may take; two of any size are let be."""
+_PIECE_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A body, and when writing it down began: what happened before is in it."""
+
+    body: bytes
+    began: float
+
+
+class SharedBody:
+    """Writes a body down in a thread, at most once a second for all who ask for it.
+
+    Args:
+        render: Writes it down; blocking, from any thread.
+    """
+
+    def __init__(self, render: Callable[[], bytes]) -> None:
+        self._render = render
+        self._changes = 0
+        self._known: Rendered | None = None
+        self._known_changes = 0
+        self._fresh_until = 0.0
+        self._running: asyncio.Task[None] | None = None
+
+    def expire(self) -> None:
+        """Let nobody get what was written down before now: somebody changed what it tells."""
+        self._changes += 1
+
+    async def get(self) -> Rendered:
+        """Return the body; waits for one that is being written down."""
+        asked = asyncio.get_running_loop().time()
+        while True:
+            known = self._known
+            is_current = known is not None and self._known_changes == self._changes
+            if known is not None and is_current:
+                now = asyncio.get_running_loop().time()
+                if now < self._fresh_until or known.began >= asked:
+                    return known
+            if self._running is None:
+                self._running = asyncio.ensure_future(self._write_down(self._changes))
+            # The others wait for it too: it goes on when this caller leaves.
+            await asyncio.shield(self._running)
+
+    async def _write_down(self, changes: int) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            began = loop.time()
+            body = await asyncio.to_thread(self._render)
+            self._known, self._known_changes = Rendered(body, began), changes
+            # At least half of the time belongs to the deliveries.
+            now = loop.time()
+            self._fresh_until = max(began + FRESH_SECONDS, now + (now - began))
+        finally:
+            self._running = None
+
+
+@dataclass(slots=True, eq=False)
+class _Reader:
+    transport: asyncio.BaseTransport | None
+    body: bytes
+    moved_at: float
+
+
+class AnswerSender:
+    """Sends bodies piece by piece; of too many readers, drops those that read least.
+
+    A transport copies what its socket does not take: of a piece at most.
+    """
+
+    def __init__(self) -> None:
+        self._readers: list[_Reader] = []
+
+    async def send(
+        self, request: web.Request, body: bytes, headers: Mapping[str, str]
+    ) -> web.StreamResponse:
+        """Answer with a body; return when the reader has it, has left or was dropped."""
+        loop = asyncio.get_running_loop()
+        answer = web.StreamResponse(headers=headers)
+        answer.content_length = len(body)
+        reader = _Reader(request.transport, body, loop.time())
+        self._readers.append(reader)
+        self._make_room()
+
+        def moved() -> None:
+            reader.moved_at = loop.time()
+
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await answer.prepare(request)
+                if request.method != "HEAD":
+                    await write_in_pieces(answer.write, body, moved)
+        except (ConnectionError, TimeoutError):
+            _drop(reader)
+        finally:
+            with suppress(ValueError):
+                self._readers.remove(reader)
+        return answer
+
+    def _make_room(self) -> None:
+        while len(self._readers) > MOST_READERS:
+            self._drop(min(self._readers, key=lambda reader: reader.moved_at))
+        while True:
+            bodies = {id(reader.body): len(reader.body) for reader in self._readers}
+            if len(bodies) <= 2 or sum(bodies.values()) <= KEPT_BYTES:
+                return
+            # The first of a dictionary is the oldest.
+            oldest = next(iter(bodies))
+            for reader in [each for each in self._readers if id(each.body) == oldest]:
+                self._drop(reader)
+
+    def _drop(self, reader: _Reader) -> None:
+        self._readers.remove(reader)
+        _drop(reader)
+
+
+def _drop(reader: _Reader) -> None:
+    if isinstance(reader.transport, asyncio.WriteTransport):
+        reader.transport.abort()
+
+
+async def write_in_pieces(
+    write: Callable[[memoryview], Awaitable[object]],
+    body: bytes,
+    moved: Callable[[], None] = lambda: None,
+) -> None:
+    """Write a body of which the transport never holds more than a piece.
+
+    Args:
+        moved: Called after each piece.
+
+    Raises:
+        TimeoutError: The reader took nothing for too long.
+        ConnectionError: It left.
+    """
+    whole = memoryview(body)
+    for start in range(0, len(whole), _PIECE_BYTES):
+        async with asyncio.timeout(WRITE_SECONDS):
+            await write(whole[start : start + _PIECE_BYTES])
+        moved()
