@@ -37,7 +37,10 @@ BEYOND_MS = 2**63 // 1000 + 1
 async def test_milliseconds_beyond_microseconds_are_refused_by_file_and_column(
     tmp_path: Path, kind: str, value: int
 ) -> None:
-    fields = [("at", kind), ("all", delta_schema.array(kind))]
+    fields: list[tuple[str, delta_schema.DeltaType]] = [
+        ("at", kind),
+        ("all", delta_schema.array(kind)),
+    ]
     column = pa.array([0, value], pa.timestamp("ms"))
     lists = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), column)
     for name, rows in {
