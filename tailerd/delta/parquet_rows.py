@@ -46,9 +46,8 @@ class CheckpointFile:
                 # Spark's statistics; nanoseconds would wrap around outside the years 1677 to 2262.
                 coerce_int96_timestamp_unit="us",
             )
-        self._leaves = [
-            self._file.schema.column(index).path for index in range(len(self._file.schema))
-        ]
+            schema = self._file.schema
+            self._leaves = [schema.column(index).path for index in range(len(schema))]
         self._check_has_files()
 
     def _check_has_files(self) -> None:
@@ -192,7 +191,7 @@ class CheckpointFile:
     def _mapped(self) -> Iterator[None]:
         try:
             yield
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise CorruptLogError(
                 f"The checkpoint file {self.name} cannot be read: {error}.",
                 hint="Remove it; the table can be read from another checkpoint or its commits.",
