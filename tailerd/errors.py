@@ -31,9 +31,9 @@ class TailerdError(Exception):
     exit_status: ClassVar[int] = 1
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message = _as_text(message)
+        self.hint = _as_text(hint)
+        super().__init__(self.message)
 
     def __str__(self) -> str:
         return f"{self.message} {self.hint}".strip()
@@ -41,6 +41,17 @@ class TailerdError(Exception):
     def __reduce__(self) -> tuple[object, ...]:
         # Errors cross process borders (Spark workers); keyword arguments need help to do so.
         return (_rebuild, (type(self), self.message, self.hint))
+
+
+def _as_text(text: str) -> str:
+    r"""Return what can be encoded: of a file's name that is no UTF-8 a byte is shown as `\xff`."""
+    if text.isascii():
+        return text
+    try:
+        raw = text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raw = text.encode("utf-8", "backslashreplace")
+    return raw.decode("utf-8", "backslashreplace")
 
 
 def _rebuild(kind: type[TailerdError], message: str, hint: str) -> TailerdError:

@@ -52,9 +52,8 @@ class CheckpointFile:
         with self._mapped():
             check_footer(source, memory_bytes, f"the checkpoint file {name}")
             self._file = self._open()
-        self._leaves = [
-            self._file.schema.column(index).path for index in range(len(self._file.schema))
-        ]
+            schema = self._file.schema
+            self._leaves = [schema.column(index).path for index in range(len(schema))]
         self._check_has_files()
 
     @classmethod
@@ -227,7 +226,7 @@ class CheckpointFile:
     def _mapped(self) -> Iterator[None]:
         try:
             yield
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise CorruptLogError(
                 f"The checkpoint file {self.name} cannot be read: {error}.",
                 hint="Remove it; the table can be read from another checkpoint or its commits.",

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from tailerd.changefeed.change_batch import VARIANT_FIELD
 from tailerd.errors import UnreadableDataFileError
 from tailerd.reading.file_scan import FieldScan
+from tailerd.reading.shredded_variant import TYPED_VALUE, assembled
 
 FIELD_ID = b"PARQUET:field_id"
 _Key = TypeVar("_Key", str, bytes)
@@ -108,9 +109,10 @@ def _conform_struct(array: pa.Array, scan: FieldScan) -> pa.Array:
     target = scan.target.type
     if not pa.types.is_struct(array.type):
         raise _retyped(array, scan)
+    is_variant = (scan.target.metadata or {}).items() >= VARIANT_FIELD.items()
+    if is_variant and array.type.get_field_index(TYPED_VALUE) >= 0:
+        array = assembled(array)
     fields = [array.type.field(index) for index in range(array.type.num_fields)]
-    if (scan.target.metadata or {}).items() >= VARIANT_FIELD.items():
-        _refuse_shredded(fields, scan)
     columns = array.flatten()
     places = FileFields(fields)
     parts = []
@@ -125,15 +127,6 @@ def _conform_struct(array: pa.Array, scan: FieldScan) -> pa.Array:
     if not targets:
         return pa.array([{}] * len(array), target, mask=array.is_null().to_numpy(False))
     return pa.StructArray.from_arrays(parts, fields=targets, mask=_mask(array))
-
-
-def _refuse_shredded(fields: Iterable[pa.Field], scan: FieldScan) -> None:
-    """Refuse a variant of which `value` is not all: what was taken out of it would read as null."""
-    if any(field.name == "typed_value" for field in fields):
-        raise UnreadableDataFileError(
-            f"column {scan.target.name} is a shredded variant in the file, which is not assembled"
-            " yet, and the table's protocol does not say that there are any"
-        )
 
 
 def _mask(array: pa.Array) -> pa.Array | None:

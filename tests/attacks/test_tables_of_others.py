@@ -6,6 +6,7 @@ Where such a table says something impossible, every command ends with status 3 a
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -355,3 +356,67 @@ def test_a_checkpoint_that_cannot_be_read_is_skipped_with_one_warning(
     for arguments in (("inspect", folder), ("history", folder), ("maintain", folder)):
         ran = command(*arguments)
         assert (ran.status, ran.errors.count("warning[") <= 1) == (0, True), ran
+
+
+def test_a_path_that_is_no_utf8_is_read_by_every_command_and_shown_as_text(
+    tmp_path: Path, command: Commands
+) -> None:
+    folder = tmp_path / "orders"
+    table = TableBuilder(folder, properties={"delta.enableDeletionVectors": "true"})
+    add = table.data_file([{"id": 1, "name": "a"}, {"id": 2, "name": "b"}], path="z.parquet")
+    raw = os.fsencode(folder / "z") + b"\xff.parquet"
+    os.rename(folder / "z.parquet", raw)
+    add["add"]["path"] = "z%FF.parquet"
+    table.create(add)
+    table.contents["z%FF.parquet"] = table.contents["z.parquet"]
+    table.delete_rows(add, [0])
+    table.checkpoint()
+    found = command.tail(folder, "--from", "0").rows
+    assert [(row["id"], row["_change_type"]) for row in found] == [
+        *((1, "insert"), (2, "insert")),
+        (1, "delete"),
+    ]
+    for ended in every_command(command, folder, tmp_path):
+        assert ended.status == 0, ended
+
+    os.unlink(raw)
+    for ended in every_command(command, folder, tmp_path):
+        assert ended.is_served_or_refused(), ended
+        # Text, whatever is read with it next.
+        (ended.output + ended.errors).encode()
+    ran = command.tail(folder, "--from", "snapshot")
+    assert ran.status == 3
+    assert r"z\xff.parquet" in ran.errors
+
+
+@pytest.mark.parametrize("is_nested", [False, True], ids=["columns", "fields"])
+def test_two_columns_of_one_name_are_told_apart_by_field_id(
+    tmp_path: Path, command: Commands, is_nested: bool
+) -> None:
+    folder = tmp_path / "orders"
+    fields = [field("a", "long"), field("b", "string"), field("c", "long")]
+    if is_nested:
+        fields = [field("s", delta_schema.struct(*fields))]
+    table = TableBuilder(folder, fields=fields, mapping="id")
+    leaves = table.fields[0]["type"]["fields"] if is_nested else table.fields
+    columns = [pa.array([1]), pa.array(["two"]), pa.array([3])]
+    schema = [
+        pa.field(
+            "x",
+            column.type,
+            metadata={"PARQUET:field_id": str(leaf["metadata"]["delta.columnMapping.id"])},
+        )
+        for leaf, column in zip(leaves, columns, strict=True)
+    ]
+    if is_nested:
+        number = str(table.fields[0]["metadata"]["delta.columnMapping.id"])
+        struct = pa.StructArray.from_arrays(columns, fields=schema)
+        schema = [pa.field("s", struct.type, metadata={"PARQUET:field_id": number})]
+        columns = [struct]
+    file = pa.Table.from_arrays(columns, schema=pa.schema(schema))
+    table.create(table.data_file(file, partition={}, stats=False))
+    [row] = command.tail(folder, "--from", "0").rows
+    found = row["s"] if is_nested else row
+    assert (found["a"], found["b"], found["c"]) == (1, "two", 3)
+    for ended in every_command(command, folder, tmp_path):
+        assert ended.status == 0, ended

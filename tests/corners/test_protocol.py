@@ -16,9 +16,7 @@ from tests.tables.builder import TableBuilder
 ROW = {"id": 1, "name": "a"}
 
 
-@pytest.mark.parametrize(
-    "feature", ["someFutureFeature", "catalogManaged", "adaptiveMetadata", "variantShredding"]
-)
+@pytest.mark.parametrize("feature", ["someFutureFeature", "catalogManaged", "adaptiveMetadata"])
 def test_row_49_a_feature_that_is_not_served_is_refused_by_name_and_without_rows(
     tmp_path: Path, feature: str, command: Commands
 ) -> None:

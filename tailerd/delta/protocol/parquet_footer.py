@@ -225,6 +225,10 @@ _GROUP_LOGICAL = frozenset({2, 3, 16})
 """What the type of a group may say: map, its entries, or list; map, list or variant."""
 
 
+MAX_SCHEMA_BYTES = 1024 * 1024
+"""Longer schemas are not mended; ten thousand columns take half of it."""
+
+
 def without_group_marks(body: bytes) -> bytes | None:
     """Return a footer whose groups claim no type that only values have; None where none does.
 
@@ -234,22 +238,25 @@ def without_group_marks(body: bytes) -> bytes | None:
     Raises:
         CorruptLogError: It is no footer.
     """
-    reader = _Reader(body)
+    # Few bytes may become many objects.
+    reader = _Reader(body[:MAX_SCHEMA_BYTES])
     try:
         start = reader.find(_SCHEMA)
         inner, elements = reader.list()
+        if reader.at > MAX_SCHEMA_BYTES:
+            raise IndexError(f"its schema is longer than {MAX_SCHEMA_BYTES} bytes")
         marked = [place for element in elements for place in _wrong_marks(element)]
+        if not marked:
+            return None
+        for element, place in marked:
+            del element[place]
+        out = bytearray(body[:start])
+        _write_value(out, _LIST, (inner, elements))
     except UNREADABLE as error:
         raise CorruptLogError(
             f"The footer of a Parquet file cannot be understood: {error!r}.",
             hint="Restore the file from a backup.",
         ) from error
-    if not marked:
-        return None
-    for element, place in marked:
-        del element[place]
-    out = bytearray(body[:start])
-    _write_value(out, _LIST, (inner, elements))
     return bytes(out) + body[reader.at :]
 
 

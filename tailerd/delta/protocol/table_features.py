@@ -48,10 +48,8 @@ _FEATURES = (
     ReaderFeature("vacuumProtocolCheck", "asks something of VACUUM only"),
     ReaderFeature("variantType", "variants are given as the JSON they hold"),
     ReaderFeature("variantType-preview", "variants are given as the JSON they hold"),
-    ReaderFeature("variantShredding", "not served", "shredded variants are not assembled yet"),
-    ReaderFeature(
-        "variantShredding-preview", "not served", "shredded variants are not assembled yet"
-    ),
+    ReaderFeature("variantShredding", "typed columns of variants are put together"),
+    ReaderFeature("variantShredding-preview", "typed columns of variants are put together"),
     ReaderFeature("catalogManaged", "not served", _CATALOG_MANAGED, changes_log=True),
     ReaderFeature("catalogOwned-preview", "not served", _CATALOG_MANAGED, changes_log=True),
     ReaderFeature("adaptiveMetadata", "not served", _MANIFESTS, changes_log=True),

@@ -31,7 +31,8 @@ REFUSED = [feature.name for feature in READER_FEATURES.values() if feature.refus
 def test_the_features_of_the_protocol_are_all_known() -> None:
     named = {"columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint", "variantType"}
     assert named | {"typeWidening", "vacuumProtocolCheck"} <= set(SERVED)
-    assert {"catalogManaged", "variantShredding"} <= set(REFUSED)
+    assert {"variantShredding", "variantShredding-preview"} <= set(SERVED)
+    assert {"catalogManaged", "adaptiveMetadata"} <= set(REFUSED)
 
 
 @pytest.mark.parametrize("name", SERVED)

@@ -1,0 +1,279 @@
+"""Shredded variants put together: typed columns become the bytes an unshredded variant has.
+
+Columns of one type are encoded as arrays; arrays and objects, whose bytes depend on each row's
+dictionary of names, row by row.
+
+Protocol: parquet-format VariantShredding.md, VariantEncoding.md; PROTOCOL.md#variant-shredding
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailerd.errors import UnreadableDataFileError
+
+TYPED_VALUE = "typed_value"
+_METADATA, _VALUE = "metadata", "value"
+_NULL = b"\x00"
+_MAX_DEPTH = 60
+_SHORT_TEXT_BYTES = 64
+_SHORT_HEADERS = pa.array([bytes([1 | size << 2]) for size in range(_SHORT_TEXT_BYTES)])
+_OBJECT, _ARRAY = 2, 3
+
+_TRUE, _FALSE, _BINARY, _TEXT, _UUID = 1, 2, 15, 16, 20
+_FIXED: Mapping[pa.DataType, int] = {
+    pa.int8(): 3,
+    pa.int16(): 4,
+    pa.int32(): 5,
+    pa.int64(): 6,
+    pa.float64(): 7,
+    pa.date32(): 11,
+    pa.timestamp("us", "UTC"): 12,
+    pa.timestamp("us"): 13,
+    pa.float32(): 14,
+    pa.time64("us"): 17,
+    pa.timestamp("ns", "UTC"): 18,
+    pa.timestamp("ns"): 19,
+}
+"""Type id in the encoding of Arrow's types of one width."""
+
+_Bytes = npt.NDArray[np.uint8]
+
+
+def assembled(array: pa.StructArray) -> pa.StructArray:
+    """Return a variant column with `metadata` and `value` alone.
+
+    A field that is in neither column is not in its object; anywhere else that is a variant null.
+
+    Raises:
+        UnreadableDataFileError: Columns contradict each other, or have types no variant has.
+    """
+    metadata = pc.struct_field(array, _METADATA).cast(pa.binary())
+    try:
+        values = _encoded(array, metadata, 0)
+    except (IndexError, struct.error, ValueError) as error:
+        raise UnreadableDataFileError(f"a shredded variant cannot be assembled: {error}") from error
+    return pa.StructArray.from_arrays(
+        [metadata, values.fill_null(_NULL)], [_METADATA, _VALUE], mask=array.is_null()
+    )
+
+
+def _encoded(group: pa.StructArray, metadata: pa.Array, depth: int) -> pa.Array:
+    """Return a group of `value` and `typed_value` as variants; null where it has none.
+
+    Args:
+        metadata: The dictionary of each row.
+    """
+    if depth > _MAX_DEPTH:
+        raise ValueError(f"nested deeper than {_MAX_DEPTH} levels")
+    if not pa.types.is_struct(group.type):
+        raise ValueError(f"a field of it is {group.type} and no group")
+    # Where the group is null, its parts are.
+    parts = dict(zip((item.name for item in group.type), group.flatten(), strict=True))
+    rest, typed = parts.get(_VALUE), parts.get(TYPED_VALUE)
+    if rest is None and typed is None:
+        raise ValueError("a field of it has neither value nor typed_value")
+    rest = pa.nulls(len(group), pa.binary()) if rest is None else rest.cast(pa.binary())
+    if typed is None:
+        return rest
+    if pa.types.is_struct(typed.type):
+        return _objects(typed, rest, metadata, depth)
+    if pc.any(pc.and_(rest.is_valid(), typed.is_valid())).as_py():
+        raise ValueError("a value that is no object is in value and in typed_value")
+    return pc.coalesce(_typed(typed, metadata, depth), rest)
+
+
+def _typed(array: pa.Array, metadata: pa.Array, depth: int) -> pa.Array:
+    kind = array.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _arrays(array, metadata, depth)
+    if (type_id := _FIXED.get(kind)) is not None:
+        width = kind.bit_width // 8
+        whole = {1: pa.int8(), 2: pa.int16(), 4: pa.int32(), 8: pa.int64()}[width]
+        numbers = array.view(whole).fill_null(0).to_numpy(zero_copy_only=False)
+        return _of_width(type_id << 2, numbers.view(np.uint8).reshape(-1, width), array)
+    if pa.types.is_boolean(kind):
+        headers = pc.if_else(array, _TRUE << 2, _FALSE << 2).fill_null(0)
+        none = np.empty((len(array), 0), np.uint8)
+        return _of_width(headers.to_numpy(zero_copy_only=False).astype(np.uint8), none, array)
+    if pa.types.is_decimal128(kind):
+        return _decimals(array)
+    if pa.types.is_fixed_size_binary(kind) and kind.byte_width == 16:
+        return pc.binary_join_element_wise(bytes([_UUID << 2]), array.cast(pa.binary()), b"")
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    if is_text or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return _texts(array.cast(pa.binary()), is_text=is_text)
+    raise ValueError(f"typed_value is {kind}, which no variant is")
+
+
+def _of_width(header: int | _Bytes, bodies: _Bytes, nulls_of: pa.Array) -> pa.Array:
+    """Return variants of one size: a byte of header, then their row of `bodies`."""
+    count, width = bodies.shape
+    rows = np.empty((count, width + 1), np.uint8)
+    rows[:, 0] = header
+    rows[:, 1:] = bodies
+    offsets = np.arange(count + 1, dtype=np.int64) * (width + 1)
+    found = pa.Array.from_buffers(
+        pa.large_binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(rows)]
+    )
+    return pc.if_else(nulls_of.is_valid(), found, None).cast(pa.binary())
+
+
+def _decimals(array: pa.Array) -> pa.Array:
+    precision, scale = array.type.precision, array.type.scale
+    type_id, width = (8, 4) if precision <= 9 else (9, 8) if precision <= 18 else (10, 16)
+    # Those of many digits follow in the same bytes, little-endian.
+    packed = pa.concat_arrays([array]) if array.offset == 0 else array.take(_all(len(array)))
+    buffer = packed.buffers()[1]
+    digits = np.frombuffer(buffer, np.uint8, len(array) * 16).reshape(-1, 16)[:, :width]
+    scales = np.full((len(array), 1), scale, np.uint8)
+    return _of_width(type_id << 2, np.hstack([scales, digits]), array)
+
+
+def _all(count: int) -> pa.Array:
+    return pa.array(np.arange(count))
+
+
+def _texts(array: pa.Array, *, is_text: bool) -> pa.Array:
+    sizes = pc.binary_length(array)
+    lengths = sizes.fill_null(0).to_numpy(zero_copy_only=False).astype("<u4")
+    type_id = _TEXT if is_text else _BINARY
+    headers = _of_width(type_id << 2, lengths.view(np.uint8).reshape(-1, 4), array)
+    if is_text:
+        is_short = pc.less(sizes, _SHORT_TEXT_BYTES)
+        short = _SHORT_HEADERS.take(pc.if_else(is_short, sizes, None))
+        headers = pc.coalesce(short, headers)
+    return pc.binary_join_element_wise(headers, array, b"")
+
+
+def _arrays(array: pa.Array, metadata: pa.Array, depth: int) -> pa.Array:
+    offsets = array.offsets.to_numpy().astype(np.int64)
+    items = array.values.slice(offsets[0], offsets[-1] - offsets[0])
+    owners = np.repeat(np.arange(len(array)), np.diff(offsets))
+    encoded = _encoded(items, metadata.take(pa.array(owners)), depth + 1)
+    elements = encoded.fill_null(_NULL).to_pylist()
+    spans = pairwise((offsets - offsets[0]).tolist())
+    return pa.array(
+        [
+            _array(elements[start:end]) if is_there else None
+            for (start, end), is_there in zip(spans, array.is_valid().to_pylist(), strict=True)
+        ],
+        pa.binary(),
+    )
+
+
+def _objects(typed: pa.StructArray, rest: pa.Array, metadata: pa.Array, depth: int) -> pa.Array:
+    """Return objects: their shredded fields, and those of `rest` besides; else what `rest` is."""
+    names = [item.name.encode() for item in typed.type]
+    columns = [_encoded(part, metadata, depth + 1).to_pylist() for part in typed.flatten()]
+    rows = zip(*columns, strict=True) if columns else ((),) * len(typed)
+    shredded = frozenset(names)
+    found = []
+    for row, other, is_object, dictionary in zip(
+        rows, rest.to_pylist(), typed.is_valid().to_pylist(), metadata.to_pylist(), strict=True
+    ):
+        if not is_object:
+            found.append(other)
+            continue
+        ids = _ids(dictionary)
+        fields = {name: part for name, part in zip(names, row, strict=True) if part is not None}
+        if other is not None:
+            # What is shredded is not in the rest, or does not count there.
+            fields |= {name: part for name, part in _fields(other, ids) if name not in shredded}
+        if missing := fields.keys() - ids.keys():
+            raise ValueError(f"the name {min(missing)!r} is not in its dictionary")
+        found.append(_object(sorted(fields.items()), ids))
+    return pa.array(found, pa.binary())
+
+
+@lru_cache(maxsize=256)
+def _ids(metadata: bytes) -> Mapping[bytes, int]:
+    """Return the places of the names in a dictionary."""
+    if metadata[0] & 0x0F != 1:
+        raise ValueError(f"metadata version {metadata[0] & 0x0F}")
+    width = (metadata[0] >> 6) + 1
+    count = _number(metadata, 1, width)
+    start = 1 + width
+    texts = start + (count + 1) * width
+    _require(metadata, texts)
+    ends = [_number(metadata, start + place * width, width) for place in range(count + 1)]
+    _require(metadata, texts + ends[-1])
+    spans = enumerate(pairwise(ends))
+    return {metadata[texts + begin : texts + end]: place for place, (begin, end) in spans}
+
+
+def _fields(value: bytes, ids: Mapping[bytes, int]) -> Iterable[tuple[bytes, bytes]]:
+    """Yield names and values of the fields of an object."""
+    if value[0] & 3 != _OBJECT:
+        raise ValueError("its value besides the shredded fields is no object")
+    names = list(ids)
+    header = value[0] >> 2
+    offset_width, id_width = (header & 3) + 1, (header >> 2 & 3) + 1
+    count_width = 4 if header >> 4 & 1 else 1
+    count = _number(value, 1, count_width)
+    at = 1 + count_width
+    offsets_at = at + count * id_width
+    start = offsets_at + (count + 1) * offset_width
+    _require(value, start)
+    offsets = [
+        _number(value, offsets_at + n * offset_width, offset_width) for n in range(count + 1)
+    ]
+    # Fields are in the order of their names, their values in any: each ends where another begins.
+    edges = sorted({*offsets, len(value) - start})
+    ends = dict(pairwise(edges))
+    for place in range(count):
+        name = names[_number(value, at + place * id_width, id_width)]
+        begin = offsets[place]
+        _require(value, start + begin + 1)
+        yield name, value[start + begin : start + ends[begin]]
+
+
+def _number(data: bytes, at: int, width: int) -> int:
+    _require(data, at + width)
+    return int.from_bytes(data[at : at + width], "little")
+
+
+def _require(data: bytes, length: int) -> None:
+    if length > len(data):
+        raise ValueError(f"{length} bytes are needed, and {len(data)} are there")
+
+
+def _array(items: list[bytes]) -> bytes:
+    offsets, width = _offsets(items)
+    is_large = len(items) > 255
+    header = _ARRAY | (width - 1 | is_large << 2) << 2
+    count = len(items).to_bytes(4 if is_large else 1, "little")
+    return b"".join([bytes([header]), count, offsets, *items])
+
+
+def _object(fields: list[tuple[bytes, bytes]], ids: Mapping[bytes, int]) -> bytes:
+    items = [item for _, item in fields]
+    places = [ids[name] for name, _ in fields]
+    offsets, width = _offsets(items)
+    id_width = _width(max(places, default=0))
+    is_large = len(items) > 255
+    header = _OBJECT | (width - 1 | (id_width - 1) << 2 | is_large << 4) << 2
+    count = len(items).to_bytes(4 if is_large else 1, "little")
+    numbers = b"".join(place.to_bytes(id_width, "little") for place in places)
+    return b"".join([bytes([header]), count, numbers, offsets, *items])
+
+
+def _offsets(items: list[bytes]) -> tuple[bytes, int]:
+    ends, total = [0], 0
+    for item in items:
+        total += len(item)
+        ends.append(total)
+    width = _width(total)
+    return b"".join(end.to_bytes(width, "little") for end in ends), width
+
+
+def _width(largest: int) -> int:
+    return max(1, (largest.bit_length() + 7) // 8)
