@@ -90,6 +90,14 @@ class LocalStore:
             # Whoever lists it learns why.
             return None
 
+    async def look_finished(self, path: str) -> tuple[FileMeta, bool | None]:
+        """Tell whether a file is whole, on disks of ours; of others only their servers know."""
+        if await self._is_prompt(path):
+            found = _in_place(lambda: files.look_finished(path), path)
+            if found is not None:
+                return found
+        return await self.head(path), None
+
     async def put(self, path: str, data: bytes, *, if_absent: bool = False) -> None:
         """Write a file atomically and durably; `if_absent` lets exactly one racing writer win."""
         await _in_thread(lambda: files.write_file(path, data, if_absent), path, is_written=True)

@@ -220,6 +220,6 @@ def _checked(result: int) -> int:
 def _is_empty(folder: str, name: bytes) -> bool:
     """Tell whether a file was only begun: it is told of again when it is closed."""
     try:
-        return os.stat(os.fsencode(folder) + b"/" + name).st_size == 0  # noqa: PTH116
+        return os.lstat(os.fsencode(folder) + b"/" + name).st_size == 0
     except OSError:
         return False
