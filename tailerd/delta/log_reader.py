@@ -36,6 +36,7 @@ from tailerd.errors import (
     TornCommitError,
 )
 from tailerd.storage.base import FileMeta, ObjectStore, ShowsUnfinished
+from tailerd.storage.finished_files import FINISHED
 from tailerd.storage.locate import locate
 
 T = TypeVar("T")
@@ -293,7 +294,8 @@ class LogReader(LogFolder):
 
         Case A: the store shows files when they are whole, or knows that this one is.
         Case B: it is being written.
-        Case C: nobody can tell: two looks some time apart must find the same. How long ago it was
+        Case C: nobody can tell: the kernel may still say so, or else two looks some time apart must
+            find the same. How long ago it was
             written is not asked, for the clock of a file server may be another than ours.
 
         Args:
@@ -309,9 +311,9 @@ class LogReader(LogFolder):
         with suppress(FileMissingError):
             now, is_finished = await self._unfinished.look_finished(path)
             if is_finished is None:  # Case C
-                await asyncio.sleep(STILL_SECONDS)
+                is_finished = await FINISHED.wait(path, STILL_SECONDS)
                 before, now = now, await self.store.head(path)
-                is_finished = _is_like(before, now)
+                is_finished = is_finished or _is_like(before, now)
             if not is_finished or (is_read and not _is_like(file, now)):  # Case B
                 raise TornCommitError(
                     f"{file.name} is still being written: it is no commit before its writer has"

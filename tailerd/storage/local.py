@@ -18,6 +18,7 @@ from typing import BinaryIO, TypeVar, cast
 
 from tailerd.storage import posix_files as files
 from tailerd.storage.base import FileMeta, FolderMark
+from tailerd.storage.finished_files import FINISHED
 from tailerd.storage.mounts import answers_at_once
 from tailerd.storage.output import Output
 
@@ -95,7 +96,8 @@ class LocalStore:
         if await self._is_prompt(path):
             found = _in_place(lambda: files.look_finished(path), path)
             if found is not None:
-                return found
+                meta, is_finished = found
+                return meta, path in FINISHED or None if is_finished is None else is_finished
         return await self.head(path), None
 
     async def put(self, path: str, data: bytes, *, if_absent: bool = False) -> None:

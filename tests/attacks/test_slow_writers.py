@@ -14,7 +14,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ from tailerd.storage import posix_files
 from tailerd.storage.local import LocalStore
 from tailerd.storage.memory import MemoryStore
 from tailerd.storage.metered import MeteredStore
+from tailerd.watchers.base import StorageEvent
+from tailerd.watchers.inotify import InotifyWatcher
 from tests.integration.daemon.running import (
     TAILERD,
     daemon,
@@ -89,7 +91,8 @@ async def planned(source: DeltaChangeSource, start: Any) -> int:
 
 async def read_at_once(table: TableBuilder) -> int:
     """Return how many files of version 1 a snapshot has."""
-    return (await LogReader.at(str(table.folder)).open()).num_files - 1
+    snapshot = await LogReader.at(str(table.folder)).open()
+    return (snapshot.num_files or 0) - 1
 
 
 @pytest.mark.parametrize("read", [followed, read_at_once])
@@ -246,6 +249,50 @@ async def test_a_commit_that_is_whole_costs_no_second_look_and_no_time(
     assert (await reader.find_commit(1)) is not None
     assert time.monotonic() - began < STILL_SECONDS / 2
     assert store.total == store.requests["get"] == 1
+
+
+@pytest.mark.usefixtures("unknown_writers")
+@pytest.mark.parametrize("write", [by_rename, by_link])
+async def test_the_kernel_tells_at_once_of_commits_of_other_users_that_appear_whole(
+    table: TableBuilder, write: Callable[[Path, bytes], None]
+) -> None:
+    async with asyncio.TaskGroup() as group:
+        watcher = InotifyWatcher([str(table.log)])
+        hints = watcher.events()
+        # The folder itself, which is watched from now on.
+        await anext(hints)
+        [add] = table.data_files([{"id": 1, "name": "x"}])
+        hearing = group.create_task(_next(hints))
+        write(table.commit_path(1), json.dumps(add).encode())
+        began = time.monotonic()
+        await hearing
+        assert (await LogReader.at(str(table.folder)).find_commit(1)) is not None
+        assert time.monotonic() - began < STILL_SECONDS / 2
+        await hints.aclose()
+
+
+@pytest.mark.usefixtures("unknown_writers")
+async def test_the_kernel_tells_nothing_good_of_a_commit_that_is_written_in_place(
+    table: TableBuilder,
+) -> None:
+    async with asyncio.TaskGroup() as group:
+        hints = InotifyWatcher([str(table.log)]).events()
+        await anext(hints)
+        hearing = group.create_task(_next(hints))
+        writer = SlowWriter(table)
+        reading = group.create_task(LogReader.at(str(table.folder)).find_commit(1))
+        await asyncio.sleep(STILL_SECONDS / 2)
+        assert not reading.done()
+        writer.finish()
+        await hearing
+        found = await reading
+        assert found is not None
+        assert found.commit.added.files == FILES
+        await hints.aclose()
+
+
+async def _next(hints: AsyncGenerator[StorageEvent, None]) -> None:
+    await anext(hints)
 
 
 @pytest.mark.usefixtures("unknown_writers")
