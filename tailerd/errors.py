@@ -135,6 +135,12 @@ class LogChangedError(CorruptLogError):
     retryable = True
 
 
+class CommitChangedError(CorruptLogError):
+    """A commit that was read has other content now, though nobody may change a commit."""
+
+    code = "commit_changed"
+
+
 class ChecksumMismatchError(CorruptLogError):
     """The replayed state differs from the version checksum a writer left."""
 

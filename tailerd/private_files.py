@@ -43,7 +43,7 @@ def open_private(path: Path, mode: Literal["wb", "ab", "a+b"]) -> BinaryIO:
     Raises:
         OSError: It cannot be opened.
     """
-    return cast(BinaryIO, open(path, mode, opener=_private))
+    return open(path, mode, opener=_private)
 
 
 def write_private(path: Path, content: bytes) -> None:

@@ -75,7 +75,7 @@ class LogFolder:
         after = first_name_of(start_version)[:-1] if start_version else ""
         files = []
         async for meta in self.store.list_from(self.path, after):
-            file = parse_log_path(meta.name, meta.size_bytes, meta.mtime_ms)
+            file = parse_log_path(meta.name, meta.size_bytes, meta.mtime_ms, meta.identity)
             if file is not None and file.version >= start_version:
                 files.append(file)
         return LogListing.of(files)
@@ -157,4 +157,4 @@ class LogFolder:
             meta = await self.store.head(f"{self.path}/{name}")
         except FileMissingError:
             return None
-        return parse_log_path(name, meta.size_bytes, meta.mtime_ms)
+        return parse_log_path(name, meta.size_bytes, meta.mtime_ms, meta.identity)

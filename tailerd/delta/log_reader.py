@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -35,7 +36,8 @@ from tailerd.errors import (
     TableError,
     TornCommitError,
 )
-from tailerd.storage.base import ObjectStore
+from tailerd.storage.base import FileMeta, ObjectStore, ShowsUnfinished
+from tailerd.storage.finished_files import FINISHED
 from tailerd.storage.locate import locate_table
 
 T = TypeVar("T")
@@ -49,6 +51,9 @@ GAP_PATIENCE_SECONDS = 0.5
 """Folders and stores exist that show a file later than the one written after it."""
 GAP_LOOKS = 5
 """So often it is looked again, each time for another file: some may show now one, now the other."""
+
+STILL_SECONDS = 1.0
+"""So long a commit must stand still where nothing else tells that its writer has finished."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +81,9 @@ class LogReader(LogFolder):
             too.
         with_rows: Whether commits that are read tell how many rows their files have.
         memory_bytes: The configured `memory`, which reading a file keeps within.
+
+    Attributes:
+        finished: The newest commit that was found whole, where a store shows others too.
     """
 
     def __init__(
@@ -93,6 +101,8 @@ class LogReader(LogFolder):
         self._on_mismatch = on_mismatch
         self._with_rows = with_rows
         self._skipped: set[int | None] = set()
+        self._unfinished = self.store if isinstance(self.store, ShowsUnfinished) else None
+        self.finished: LogFile | None = None
 
     @classmethod
     def at(
@@ -155,7 +165,8 @@ class LogReader(LogFolder):
                 if clock() + pause > deadline:
                     raise TornCommitError(
                         error.message,
-                        hint="If no writer is at work, remove the file: it was never committed.",
+                        hint=error.hint
+                        or "If no writer is at work, remove the file: it was never committed.",
                     ) from error
             await asyncio.sleep(pause)
             pause = min(pause * 2, 0.5)
@@ -183,6 +194,9 @@ class LogReader(LogFolder):
                 listing = await self._list_again(version, excluded)
                 continue
             try:
+                for file in segment.ascending_commits[-1:]:
+                    if segment.version == listing.head_version:
+                        await self._require_finished(file)
                 snapshot = await self._replay(segment, with_files)
             except DamagedCheckpointError as error:
                 damage = error.damage
@@ -256,13 +270,20 @@ class LogReader(LogFolder):
                 raise
             self._on_mismatch(error)
 
-    async def read_commits(self, files: Sequence[LogFile]) -> list[CommitBody]:
+    async def read_commits(
+        self, files: Sequence[LogFile], *, is_newest: bool = True
+    ) -> list[CommitBody]:
         """Fetch and scan several commits that are small enough to be held.
+
+        Args:
+            is_newest: Whether the last of them may be the newest there is.
 
         Raises:
             TornCommitError, CorruptLogError: One is damaged.
             FileMissingError: One is gone.
         """
+        if is_newest:
+            await self._require_finished(files[-1])
         bodies = await self.store.get_many([self.path_of(file) for file in files])
         return await asyncio.to_thread(self._scan_all, files, bodies)
 
@@ -300,10 +321,50 @@ class LogReader(LogFolder):
             meta, body = await self.store.fetch(f"{self.path}/{name}", 0, LARGE_COMMIT_BYTES)
         except FileMissingError:
             return None
-        file = commit_log_file(version, meta.size_bytes, meta.mtime_ms)
+        file = commit_log_file(version, meta.size_bytes, meta.mtime_ms, meta.identity)
         if meta.size_bytes > LARGE_COMMIT_BYTES:
             return await self._read_commit(file)
+        await self._require_finished(file, is_read=True)
         return await self._scanned(file, body)
+
+    async def _require_finished(self, file: LogFile, *, is_read: bool = False) -> None:
+        """Make sure that the writer of a commit, which may be the newest, has finished.
+
+        That it ends with a line proves nothing. Older ones are not asked about: writers that follow
+        the protocol begin a version when they have seen the one before, whole.
+
+        Case A: the store shows files when they are whole, or knows that this one is.
+        Case B: it is being written.
+        Case C: nobody can tell: the kernel may still say so, or else two looks some time apart must
+            find the same. How long ago it was
+            written is not asked, for the clock of a file server may be another than ours.
+
+        Args:
+            is_read: Whether it was read before, so that it must still be as it was then.
+
+        Raises:
+            TornCommitError: He has not, as far as can be told.
+        """
+        if self._unfinished is None or file == self.finished:  # Case A
+            return
+        path = self.path_of(file)
+        # One that is gone was cleaned up, so that it is not the newest.
+        with suppress(FileMissingError):
+            now, is_finished = await self._unfinished.look_finished(path)
+            if is_finished is None:  # Case C
+                is_finished = await FINISHED.wait(path, STILL_SECONDS)
+                before, now = now, await self.store.head(path)
+                is_finished = is_finished or _is_like(before, now)
+            if not is_finished or (is_read and not _is_like(file, now)):  # Case B
+                raise TornCommitError(
+                    f"{file.name} is still being written: it is no commit before its writer has"
+                    " closed it.",
+                    hint="Wait for the writer; one that creates commits atomically, by rename or by"
+                    " put-if-absent, lets nobody wait.",
+                )
+            self.finished = commit_log_file(
+                file.version, now.size_bytes, now.mtime_ms, now.identity
+            )
 
     async def read_commit(self, file: LogFile) -> CommitBody:
         """Fetch and scan one commit; a torn one is given time to become whole.
@@ -316,6 +377,7 @@ class LogReader(LogFolder):
         return await self._patiently(lambda: self._read_commit(file))
 
     async def _read_commit(self, file: LogFile) -> CommitBody:
+        await self._require_finished(file)
         if file.size_bytes > LARGE_COMMIT_BYTES:
             scan = self._begin_scan(file)
             async for chunk in self.chunks(file):
@@ -330,3 +392,8 @@ class LogReader(LogFolder):
         else:
             commit = scan.whole(body)
         return CommitBody(file=file, commit=commit, body=body)
+
+
+def _is_like(before: LogFile | FileMeta, now: FileMeta) -> bool:
+    """Tell whether nobody wrote to a file: a link that goes changes only its identity."""
+    return (before.size_bytes, before.mtime_ms) == (now.size_bytes, now.mtime_ms)

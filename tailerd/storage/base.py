@@ -16,11 +16,14 @@ class FileMeta(Struct, frozen=True, gc=False):
         path: Full path in the store: absolute POSIX path, or bucket/key.
         size_bytes: Length.
         mtime_ms: Last modification, milliseconds since the epoch.
+        identity: Tells this very file from another of the same name, size and time; to be compared
+            only, in one process. 0 where a store cannot tell.
     """
 
     path: str
     size_bytes: int
     mtime_ms: int
+    identity: int = 0
 
     @property
     def name(self) -> str:
@@ -47,6 +50,18 @@ class MarksFolders(Protocol):
 
     async def folder_mark(self, folder: str) -> FolderMark | None:
         """Return the folder's mark now; None where none can be relied upon, or no folder is."""
+        ...
+
+
+@runtime_checkable
+class ShowsUnfinished(Protocol):
+    """What a store offers whose files can be seen while they are written: to tell when they are."""
+
+    async def look_finished(self, path: str) -> tuple[FileMeta, bool | None]:
+        """Return what `head` tells of a file now, and whether nobody writes to it any more.
+
+        None where nobody can tell, so that only a second look some time later does.
+        """
         ...
 
 

@@ -19,6 +19,7 @@ from typing import BinaryIO, Self, TypeVar, cast
 
 from tailerd.storage import posix_files as files
 from tailerd.storage.base import FileMeta, FolderMark
+from tailerd.storage.finished_files import FINISHED
 from tailerd.storage.links import RealPlaces, open_parent
 from tailerd.storage.mounts import answers_at_once
 from tailerd.storage.output import Output
@@ -120,6 +121,15 @@ class LocalStore:
         except OSError:
             # Whoever lists it learns why.
             return None
+
+    async def look_finished(self, path: str) -> tuple[FileMeta, bool | None]:
+        """Tell whether a file is whole, on disks of ours; of others only their servers know."""
+        if await self._is_prompt(path):
+            found = _in_place(lambda: files.look_finished(path), path)
+            if found is not None:
+                meta, is_finished = found
+                return meta, path in FINISHED or None if is_finished is None else is_finished
+        return await self.head(path), None
 
     async def put(self, path: str, data: bytes, *, if_absent: bool = False) -> None:
         """Write a file atomically and durably; `if_absent` lets exactly one racing writer win."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import io
+import itertools
 import threading
 from collections.abc import AsyncIterator, Sequence
 from typing import BinaryIO, ClassVar
@@ -29,7 +30,8 @@ class MemoryStore:
         self.name = name
         self.clock: Clock = clock or SystemClock()
         self._lock = threading.Lock()
-        self._files: dict[str, tuple[bytes, int]] = {}
+        self._files: dict[str, tuple[bytes, int, int]] = {}
+        self._puts = itertools.count(1)
 
     @classmethod
     def named(cls, name: str) -> MemoryStore:
@@ -78,7 +80,7 @@ class MemoryStore:
         with self._lock:
             if if_absent and path in self._files:
                 raise FileExistsAlreadyError(f"{path} exists already.")
-            self._files[path] = (bytes(data), self.clock.now_ms())
+            self._files[path] = (bytes(data), self.clock.now_ms(), next(self._puts))
 
     async def delete(self, path: str) -> None:
         """Delete a file; one that does not exist is deleted already."""
@@ -91,7 +93,7 @@ class MemoryStore:
 
     def set_mtime(self, path: str, mtime_ms: int) -> None:
         """Date a file, as copying tools and skewed clocks do."""
-        self._files[path] = (self._body(path), mtime_ms)
+        self._files[path] = (self._body(path), mtime_ms, next(self._puts))
 
     def _body(self, path: str) -> bytes:
         file = self._files.get(path)
@@ -101,4 +103,4 @@ class MemoryStore:
 
     def _meta(self, path: str) -> FileMeta:
         body = self._body(path)
-        return FileMeta(path, len(body), self._files[path][1])
+        return FileMeta(path, len(body), *self._files[path][1:])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import BinaryIO, Literal
 
-from tailerd.storage.base import FileMeta, FolderMark, MarksFolders, ObjectStore
+from tailerd.storage.base import FileMeta, FolderMark, MarksFolders, ObjectStore, ShowsUnfinished
 from tailerd.storage.deletion import delete_all, requests_of
 from tailerd.storage.output import Output, open_output, sweep
 from tailerd.storage.volatile import put_volatile
@@ -33,6 +33,7 @@ class MeteredStore:
         self.requests: dict[RequestKind, int] = dict.fromkeys(KINDS, 0)
         self._on_request = on_request
         self._marks = inner if isinstance(inner, MarksFolders) else None
+        self._unfinished = inner if isinstance(inner, ShowsUnfinished) else None
 
     @property
     def total(self) -> int:
@@ -80,6 +81,12 @@ class MeteredStore:
     async def folder_mark(self, folder: str) -> FolderMark | None:
         """Ask the wrapped store, if it can tell; counts as nothing: only disks of ours can."""
         return None if self._marks is None else await self._marks.folder_mark(folder)
+
+    async def look_finished(self, path: str) -> tuple[FileMeta, bool | None]:
+        """Ask the wrapped store, if it can tell; counts as nothing: only disks of ours can."""
+        if self._unfinished is None:
+            return await self.head(path), True
+        return await self._unfinished.look_finished(path)
 
     async def put(self, path: str, data: bytes, *, if_absent: bool = False) -> None:
         """Count a put."""

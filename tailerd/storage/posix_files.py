@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import secrets
+import signal
 import stat
 import sys
 import time
@@ -100,7 +102,7 @@ def stat_all(folder: str, names: list[str]) -> list[FileMeta]:
                 continue
             raise
         if stat.S_ISREG(status.st_mode):
-            files.append(FileMeta(path, status.st_size, status.st_mtime_ns // 1_000_000))
+            files.append(_meta_of(status, path))
     return files
 
 
@@ -177,6 +179,47 @@ def folder_mark(folder: str) -> FolderMark:
         # A clock that was set back leaves a time ahead, which is not settled either.
         time.time_ns() - status.st_mtime_ns > _SETTLED_NS,
     )
+
+
+def look_finished(path: str) -> tuple[FileMeta, bool | None]:
+    """Return what a file of a disk of ours is, and whether it is whole; None where it may not be.
+
+    Case A: somebody has it open for writing: it is not.
+    Case B: nobody has: its writer closed it, or it appeared by rename or link.
+    Case C: the system does not tell us whether somebody has: it is when nobody wrote for a while.
+        Disks of ours are dated by this machine's clock.
+
+    Raises:
+        LinkedFileError: It lies somewhere else.
+    """
+    descriptor, _ = open_file(path, is_in_place=True)
+    try:
+        is_written = _is_open_for_writing(descriptor)
+        status = os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+    meta = _meta_of(status, path)
+    if is_written is not None:  # Case A, Case B
+        return meta, not is_written
+    is_old = time.time_ns() - status.st_mtime_ns > _SETTLED_NS  # Case C
+    return meta, is_old or None
+
+
+def _is_open_for_writing(descriptor: int) -> bool | None:
+    """Tell whether any process has a file open for writing; None where we may not know.
+
+    A lease for reading is granted only where nobody writes, to the file's owner. It ends with the
+    descriptor: whoever wants to write meanwhile waits for that, and the signal is one that is
+    ignored, for by default it would end the process.
+    """
+    if sys.platform != "linux":
+        return None
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    except OSError as error:
+        return True if error.errno == errno.EAGAIN else None
+    return False
 
 
 def read_files(paths: Sequence[str]) -> list[bytes]:
@@ -271,7 +314,9 @@ def fetch_range(path: str, start: int, length: int | None) -> tuple[FileMeta, by
 
 def _meta_of(status: os.stat_result, path: str) -> FileMeta:
     _require_file(status.st_mode, path)
-    return FileMeta(path, status.st_size, status.st_mtime_ns // 1_000_000)
+    # Numbers of files are used again. Nobody can set the time of a change, as that of the content.
+    identity = hash((status.st_ino, status.st_ctime_ns))
+    return FileMeta(path, status.st_size, status.st_mtime_ns // 1_000_000, identity)
 
 
 def write_file(path: str, data: bytes, if_absent: bool, root: str | None = None) -> None:

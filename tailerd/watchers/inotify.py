@@ -18,16 +18,17 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
 
+from tailerd.storage.finished_files import FINISHED
 from tailerd.storage.mounts import answers_at_once
 from tailerd.watchers.base import StorageEvent
 
 _COMMIT = re.compile(rb"\d{20}\.json")
 
-_CLOSE_WRITE, _MOVED_TO, _CREATE = 0x8, 0x80, 0x100
+_CLOSE_WRITE, _OPEN, _MOVED_TO, _CREATE = 0x8, 0x20, 0x80, 0x100
 _DELETE_SELF, _MOVE_SELF, _UNMOUNT = 0x400, 0x800, 0x2000
 _OVERFLOW, _IGNORED, _ONLY_FOLDERS = 0x4000, 0x8000, 0x1000000
 _GONE = _DELETE_SELF | _MOVE_SELF | _UNMOUNT | _IGNORED
-_WANTED = _CLOSE_WRITE | _MOVED_TO | _CREATE | _DELETE_SELF | _MOVE_SELF | _ONLY_FOLDERS
+_WANTED = _CLOSE_WRITE | _OPEN | _MOVED_TO | _CREATE | _DELETE_SELF | _MOVE_SELF | _ONLY_FOLDERS
 
 _HEAD = struct.Struct("iIII")
 _READ_BYTES = 64 * 1024
@@ -163,30 +164,54 @@ class InotifyWatcher:
 
     def _take(self, descriptor: int) -> None:
         """Turn what the kernel tells into pending hints; called by the loop when there is some."""
-        try:
-            data = os.read(descriptor, _READ_BYTES)
-        except BlockingIOError:
-            return
+        linked: dict[str, None] = {}
+        with suppress(BlockingIOError):
+            self._take_all(descriptor, os.read(descriptor, _READ_BYTES), linked)
+            while linked:
+                # A file with content that appeared without being opened is a link. Whoever has
+                # written to it, has opened it before, so that the kernel has said so by now.
+                self._take_all(descriptor, os.read(descriptor, _READ_BYTES), linked)
+        for path in linked:
+            FINISHED.note(path)
+        if self._pending:
+            self._bell.set()
+
+    def _take_all(self, descriptor: int, data: bytes, linked: dict[str, None]) -> None:
         at = 0
         while at < len(data):
             watch, mask, _, length = _HEAD.unpack_from(data, at)
             at += _HEAD.size + length
             if mask & _OVERFLOW:
                 self._pending.update(dict.fromkeys(self._folders))
+                linked.clear()
             elif mask & _GONE:
                 self._forget(descriptor, watch)
             else:
-                self._note(watch, mask, data[at - length : at].rstrip(b"\0"))
-        if self._pending:
-            self._bell.set()
+                self._note(watch, mask, data[at - length : at].rstrip(b"\0"), linked)
 
-    def _note(self, watch: int, mask: int, name: bytes) -> None:
+    def _note(self, watch: int, mask: int, name: bytes, linked: dict[str, None]) -> None:
+        """Note what happened to one file; a commit that may have been linked is left in `linked`.
+
+        Case A: it was opened, by its writer or by a reader: it was not linked just now.
+        Case B: it was created, and is empty: it is told of again when it is closed.
+        Case C: it was created, with content: by a link, unless it was opened too.
+        Case D: it was renamed, or closed by a writer: it is whole.
+        """
         if _COMMIT.fullmatch(name) is None:
             return
         for folder in self._watched.get(watch, ()):
-            is_begun = mask & _CREATE and folder in self._prompt and _is_empty(folder, name)
-            if not is_begun:
-                self._pending[folder] = None
+            path = f"{folder}/{os.fsdecode(name)}"
+            if mask & _OPEN:  # Case A
+                linked.pop(path, None)
+                continue
+            if mask & _CREATE:
+                FINISHED.forget(path)
+                if folder in self._prompt and _is_empty(folder, name):  # Case B
+                    continue
+                linked[path] = None  # Case C
+            else:  # Case D
+                FINISHED.note(path)
+            self._pending[folder] = None
 
     def _report(self, place: str, error: int) -> None:
         if self._on_unavailable is not None:
@@ -220,6 +245,6 @@ def _checked(result: int) -> int:
 def _is_empty(folder: str, name: bytes) -> bool:
     """Tell whether a file was only begun: it is told of again when it is closed."""
     try:
-        return os.stat(os.fsencode(folder) + b"/" + name).st_size == 0  # noqa: PTH116
+        return os.lstat(os.fsencode(folder) + b"/" + name).st_size == 0
     except OSError:
         return False

@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
+import msgspec
+
 from tailerd.errors import StorageError
 from tailerd.storage.base import FileMeta, ObjectStore
 from tailerd.storage.metered import RequestKind
@@ -110,7 +112,7 @@ class FaultyStore:
         meta, body = await self.inner.fetch(path, start, length)
         torn = self._torn(path, body)
         size = meta.size_bytes if torn == body else len(torn)
-        return FileMeta(meta.path, size, meta.mtime_ms), torn
+        return msgspec.structs.replace(meta, size_bytes=size), torn
 
     async def get_many(self, paths: Sequence[str]) -> list[bytes]:
         for path in paths:

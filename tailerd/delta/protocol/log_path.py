@@ -45,6 +45,7 @@ class LogFile(Struct, frozen=True, kw_only=True, gc=False):
         version: The version it belongs to; for a compaction, the first.
         end_version: The last version of a compaction; otherwise `version`.
         part, parts: Of a multi-part checkpoint, counted from 1; otherwise 0.
+        identity: Tells this very file from another of its name, size and time; 0 where unknown.
     """
 
     name: str
@@ -55,6 +56,7 @@ class LogFile(Struct, frozen=True, kw_only=True, gc=False):
     parts: int = 0
     size_bytes: int = 0
     mtime_ms: int = 0
+    identity: int = 0
 
     @property
     def is_json(self) -> bool:
@@ -94,7 +96,7 @@ def commit_name(version: int) -> str:
     return f"{version:020}.json"
 
 
-def commit_log_file(version: int, size_bytes: int, mtime_ms: int) -> LogFile:
+def commit_log_file(version: int, size_bytes: int, mtime_ms: int, identity: int = 0) -> LogFile:
     """Return a commit file of this size and time."""
     return LogFile(
         name=commit_name(version),
@@ -103,6 +105,7 @@ def commit_log_file(version: int, size_bytes: int, mtime_ms: int) -> LogFile:
         end_version=version,
         size_bytes=size_bytes,
         mtime_ms=mtime_ms,
+        identity=identity,
     )
 
 
@@ -131,7 +134,9 @@ def first_name_of(version: int) -> str:
     return f"{version:020}"
 
 
-def parse_log_path(name: str, size_bytes: int = 0, mtime_ms: int = 0) -> LogFile | None:
+def parse_log_path(
+    name: str, size_bytes: int = 0, mtime_ms: int = 0, identity: int = 0
+) -> LogFile | None:
     """Read the name of a file in `_delta_log`; None for one that is no business of a reader.
 
     Writers leave other things there: temporary files, `.crc` files of Hadoop, folders of later
@@ -139,7 +144,7 @@ def parse_log_path(name: str, size_bytes: int = 0, mtime_ms: int = 0) -> LogFile
     """
     # Nearly every file is a commit, so they do not pay for a regular expression.
     if len(name) == 25 and name.endswith(".json") and name.isascii() and name[:20].isdigit():
-        return commit_log_file(int(name[:20]), size_bytes, mtime_ms)
+        return commit_log_file(int(name[:20]), size_bytes, mtime_ms, identity)
     match = _OTHER.fullmatch(name)
     return None if match is None else _other_file(match, size_bytes, mtime_ms)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.delta.log_reader import CommitBody, LogReader
@@ -18,6 +19,7 @@ from tailerd.delta.protocol.log_path import LogFile
 from tailerd.delta.protocol.log_segment import LogListing
 from tailerd.delta.protocol.snapshot import TableState, first_state
 from tailerd.errors import (
+    CommitChangedError,
     FileMissingError,
     MissingVersionError,
     TableError,
@@ -28,6 +30,15 @@ from tailerd.sources.delta.state_timeline import StateTimeline
 WINDOW_BYTES = 64 * 1024 * 1024
 GROUP_BYTES = 16 * 1024 * 1024
 GROUP_COMMITS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A commit that was read: its file then, its bytes and a hash of them; None where unknown."""
+
+    file: LogFile
+    size_bytes: int | None
+    content: int | None
 
 
 class CommitWindow:
@@ -54,6 +65,7 @@ class CommitWindow:
         self._plans: dict[int, CommitPlan] = {}
         self._bytes = 0
         self._file_times: dict[int, int] = {}
+        self._read: dict[int, _Read] = {}
         self._listed: dict[int, LogFile] = {}
         self.newest: LogFile | None = None
         self.absent: int | None = None
@@ -121,6 +133,40 @@ class CommitWindow:
         """Remember the newest commit's file as it was seen first."""
         if self.newest is None or file.version > self.newest.version:
             self.newest = file
+            size = file.size_bytes if file == self.reader.finished else None
+            self._read.setdefault(file.version, _Read(file, size, None))
+
+    def changed_since_read(self, commits: Mapping[int, LogFile]) -> list[LogFile]:
+        """Return listed commits whose files are others than those that were read, ascending."""
+        found = ((commits.get(version), self._read[version]) for version in sorted(self._read))
+        return [now for now, read in found if now is not None and now != read.file]
+
+    async def require_same_content(self, file: LogFile) -> None:
+        """Make sure that a commit says what it said when it was read: who copies a log, may.
+
+        Raises:
+            CommitChangedError: It does not.
+        """
+        read = self._read.get(file.version)
+        # Another look: what was listed may be older than what was read meanwhile.
+        now = None if read is None else await self.reader.commit_file(file.version)
+        if read is None or now is None:
+            return
+        is_same = read.size_bytes in (None, now.size_bytes)
+        if is_same and read.content is not None:
+            is_same = hash((await self.reader.read_commit(now)).body) == read.content
+        if not is_same:
+            raise CommitChangedError(
+                f"Version {now.version} of {self.reader.url} changed after it was read: {now.name}"
+                f" had {read.size_bytes} bytes then and has {now.size_bytes} now, with other"
+                " content, because its writer had not finished or somebody edited it. Rows of it"
+                " may be missing from what was delivered.",
+                hint=f"Deliver it again with `tailerd offsets reset NAME --to {now.version}`, and"
+                " let writers create commits atomically: by rename, or by put-if-absent.",
+            )
+        self._read[now.version] = replace(read, file=now)
+        if self.newest is not None and self.newest.version == now.version:
+            self.newest = now
 
     async def _fetch_listed(self, version: int) -> None:
         """Fetch a run of listed commits in one go; a large one comes alone."""
@@ -136,7 +182,8 @@ class CommitWindow:
             self._keep(version, await self.reader.read_commit(group[0]))
             return
         try:
-            bodies = await self.reader.read_commits(group)
+            is_newest = group[-1].version + 1 not in self._listed
+            bodies = await self.reader.read_commits(group, is_newest=is_newest)
         except TornCommitError:
             # Only the newest can be torn, and alone it is given time.
             bodies = [await self.reader.read_commit(file) for file in group]
@@ -145,6 +192,8 @@ class CommitWindow:
 
     def _keep(self, version: int, found: CommitBody) -> None:
         self._found[version] = found
+        content = None if found.body is None else hash(found.body)
+        self._read[version] = _Read(found.file, found.commit.size_bytes, content)
         self.note_newest(found.file)
         self.timeline.extend(found.commit)
         self._bytes += len(found.body or b"")
@@ -159,8 +208,9 @@ class CommitWindow:
             self._bytes -= len(self._found.pop(old).body or b"")
             self._plans.pop(old, None)
         self.timeline.forget_before(version - 1)
-        for old in [known for known in self._file_times if known < version - LOOK_BACK_VERSIONS]:
-            del self._file_times[old]
+        for table in (self._file_times, self._read):
+            for old in [known for known in table if known < version - LOOK_BACK_VERSIONS]:
+                del table[old]
 
     async def plan(self, version: int) -> CommitPlan | None:
         """Return how the rows of a commit are read; None when there is no such commit yet.

@@ -34,22 +34,26 @@ class ListingNeed:
         self._listed_at = self._clock.monotonic()
         self._listed_mark = await self._reader.mark()
 
-    async def is_due(self, seen: LogFile | None) -> bool:
+    async def is_due(self, seen: LogFile | None, *, is_woken: bool = False) -> bool:
         """Tell whether only another listing can tell if something is wrong with the log.
 
         Case A: the folder's mark is another, or the folder gone: something came or went.
         Case B: it is the same and was settled: at most a file was written to in place.
-        Case C: it is the same and was not settled, or there is none: time decides.
+        Case C: it is the same and was not settled, or there is none: time decides, but that the
+            newest commit may have been written to in place if somebody said that something was.
 
         Args:
             seen: The newest commit's file, as it was seen first.
+            is_woken: Whether somebody said that something happened.
         """
         mark, listed = await self._reader.mark(), self._listed_mark
         if listed is not None:
             if mark is None or mark.identity != listed.identity:
                 return True
-            if listed.is_settled:
-                return seen is not None and await self._reader.commit_file(seen.version) != seen
+            if listed.is_settled or is_woken:
+                is_other = seen is not None and await self._reader.commit_file(seen.version) != seen
+                if is_other or listed.is_settled:
+                    return is_other
         return self._is_time()
 
     async def is_late(self) -> bool:

@@ -8,7 +8,7 @@ listing shows at once that the table is still the same and what lies ahead.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from contextlib import suppress
 
 from tailerd.clock import Clock
@@ -62,17 +62,25 @@ class LogGuard:
         self._sure_at = clock.monotonic()
         self._looked_at = float("-inf")
         self._spared: int | None = None
+        self._is_woken = False
 
     def hear(self, version: int | None) -> None:
         """Hear that something happened, or a version is there, from somebody who may be wrong."""
         self._spared = None
+        self._is_woken = True
         if version is not None:
             self._told_version = max(self._told_version, version)
 
     async def look_around(self, version: int) -> LogListing:
-        """List the log around a version."""
+        """List the log around a version.
+
+        Raises:
+            TableRecreatedError: It is the log of another table.
+            CommitChangedError: A commit that was read has changed.
+        """
         await self._need.note()
         listing = await self._window.look_around(version)
+        await self._check_unchanged(self._window.changed_since_read(listing.commits))
         self._seen_version = max(self._seen_version, listing.head_version or 0)
         self._looked_at = self._clock.monotonic()
         return listing
@@ -117,7 +125,7 @@ class LogGuard:
         elapsed = self._clock.monotonic() - self._sure_at
         if seen.version == version - 1 and elapsed > (version + 1) * COPY_SECONDS:
             listing = await self.look_around(version)
-            if listing.commits.get(seen.version) != seen:
+            if seen.version not in listing.commits:
                 await self._check_for_another_table(seen)
         self._sure_at = self._clock.monotonic()
 
@@ -155,14 +163,16 @@ class LogGuard:
         """
         # A version that is known to have been there cannot be one that is yet to come.
         is_to_come = version > max(self._seen_version, self._told_version)
-        if is_to_come and not is_certain and not await self._need.is_due(self._window.newest):
+        is_woken, self._is_woken = self._is_woken, False
+        newest = self._window.newest
+        if is_to_come and not is_certain and not await self._need.is_due(newest, is_woken=is_woken):
             return
         self._told_version = -1
         listing = await self.look_around(version)
         self._check_still_there(listing, version)
         seen = self._window.newest
         if seen is not None and seen.version == version - 1:
-            if listing.commits.get(seen.version) != seen:
+            if seen.version not in listing.commits:
                 await self._check_for_another_table(seen)
             self._sure_at = self._clock.monotonic()
         if version in listing.commits or not _is_beyond(listing, version):
@@ -182,8 +192,21 @@ class LogGuard:
 
     async def _check_for_another_table(self, seen: LogFile) -> None:
         """Refuse to go on in a log that took the place of the one `seen` belongs to."""
-        if await self._reader.commit_file(seen.version) != seen:
+        found = await self._reader.commit_file(seen.version)
+        if found is None:
             await self.require_same_table(seen.version)
+        elif found != seen:
+            await self._check_unchanged([found])
+
+    async def _check_unchanged(self, changed: Sequence[LogFile]) -> None:
+        """Go on only in the same table, and behind commits that say what they said.
+
+        Sizes and times may agree by chance or be set; the same file is the same commit.
+        """
+        if changed:
+            await self.require_same_table(changed[-1].version)
+        for file in changed:
+            await self._window.require_same_content(file)
 
     async def require_same_table(self, version: int | None = None) -> None:
         """Look at a version that was read, else at the newest: is it of this table?

@@ -61,8 +61,14 @@ async def get_object(
         raise OSError(f"{len(body)} of {size} bytes came")
     await client.quick.learn(bucket, key, sent)
     size = _whole_size(str(answer.get("ContentRange", "")), size)
-    meta = FileMeta(path, size, ms_of(answer["LastModified"]))
-    return Fetched(meta=meta, body=body, etag=str(answer.get("ETag", "")))
+    etag = str(answer.get("ETag", ""))
+    meta = FileMeta(path, size, ms_of(answer["LastModified"]), identity_of(etag))
+    return Fetched(meta=meta, body=body, etag=etag)
+
+
+def identity_of(etag: str) -> int:
+    """Return what `FileMeta.identity` has of a file with this etag; some servers do not quote."""
+    return hash(etag.strip('"')) if etag else 0
 
 
 def _of_answer(path: str, answer: Answer) -> Fetched:
@@ -71,8 +77,9 @@ def _of_answer(path: str, answer: Answer) -> Fetched:
     modified = parsedate(headers.get("last-modified", ""))
     if modified is None:
         raise OSError("the answer does not say when the file was written")
-    meta = FileMeta(path, size, calendar.timegm(modified) * 1000)
-    return Fetched(meta=meta, body=answer.body, etag=headers.get("etag", ""))
+    etag = headers.get("etag", "")
+    meta = FileMeta(path, size, calendar.timegm(modified) * 1000, identity_of(etag))
+    return Fetched(meta=meta, body=answer.body, etag=etag)
 
 
 def _asks_for_all(span: str, size: int) -> bool:

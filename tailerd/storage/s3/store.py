@@ -25,7 +25,7 @@ from tailerd.storage.s3.failures import (
     code_of,
     is_beyond_the_end,
 )
-from tailerd.storage.s3.fetching import Fetched, get_object, ms_of
+from tailerd.storage.s3.fetching import Fetched, get_object, identity_of, ms_of
 from tailerd.storage.s3.io_thread import IoThread, io_thread
 from tailerd.storage.s3.settings import S3Account, S3Settings, settings_in_use
 
@@ -71,7 +71,10 @@ class S3Store:
                 # A key that ends with a slash stands for a folder somebody made by hand.
                 if not name.endswith("/") and name > prefix + start_after:
                     yield FileMeta(
-                        f"{bucket}/{name}", int(entry["Size"]), ms_of(entry["LastModified"])
+                        f"{bucket}/{name}",
+                        int(entry["Size"]),
+                        ms_of(entry["LastModified"]),
+                        identity_of(str(entry.get("ETag", ""))),
                     )
             token = answer.get("NextContinuationToken")
             if not answer.get("IsTruncated") or not token:
@@ -342,7 +345,8 @@ async def _head(client: S3Client, path: str) -> FileMeta:
 
 
 def _meta(path: str, answer: dict[str, Any]) -> FileMeta:
-    return FileMeta(path, int(answer["ContentLength"]), ms_of(answer["LastModified"]))
+    size, mtime_ms = int(answer["ContentLength"]), ms_of(answer["LastModified"])
+    return FileMeta(path, size, mtime_ms, identity_of(str(answer.get("ETag", ""))))
 
 
 def _range(start: int, length: int | None) -> str:
