@@ -112,7 +112,8 @@ class LocalStore:
         process, and mapped pages would count as memory of ours.
         """
         try:
-            return cast(BinaryIO, pa.OSFile(path, mode="r"))
+            # As bytes: Arrow would have every path in UTF-8, whatever the system's names are in.
+            return cast(BinaryIO, pa.OSFile(os.fsencode(path), mode="r"))
         except OSError as error:
             if os.path.isdir(path):  # noqa: PTH112 - Path raises what this may not
                 raise FileMissingError(f"{path} is a folder, a file was expected.") from error
