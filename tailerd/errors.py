@@ -13,6 +13,11 @@ LEAVE_OUT = (
     "leave the column out (`tail --columns`, Spark's option `columns`; the daemon delivers all)"
 )
 START_BEHIND = "start behind the commit (`--from`; in the daemon `tailerd offsets reset`)"
+KEEP_CHECKPOINT = (
+    "Do not remove it while commits before its version are gone: nothing else says which files the"
+    " table has. Restore it from a copy of the log; or, where a writer can still read the table,"
+    " let it write a new checkpoint."
+)
 """Hints that hold for a command, for Spark and for the daemon."""
 
 
@@ -240,6 +245,13 @@ class NotAFileError(StorageError):
     """A pipe, a socket or a device stands where a file was expected; it is not read."""
 
     code = "not_a_file"
+    retryable = False
+
+
+class NameTooLongError(StorageError):
+    """No file of this storage can have the name."""
+
+    code = "name_too_long"
     retryable = False
 
 

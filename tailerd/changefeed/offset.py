@@ -101,7 +101,7 @@ class Offset:
                 phase=Phase(fields["phase"]),
                 position=int(fields["position"]),
             )
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise OffsetError(
                 f"The offset {text[:120]!r} cannot be read: {error!r}.",
                 hint="Reset the pipeline with `tailerd offsets reset`.",

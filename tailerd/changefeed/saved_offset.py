@@ -75,7 +75,7 @@ class SavedOffset:
                 changes=ChangeMode(fields["changes"]),
                 schema_id=str(fields["schema_id"]) if written_format > 1 else "",
             )
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise OffsetError(
                 f"{place} is damaged: {error!r}. It may have been cut off or edited.", hint=fix
             ) from error

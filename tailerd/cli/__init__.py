@@ -7,15 +7,20 @@ output carries data only.
 
 from __future__ import annotations
 
+import errno
 import importlib
+import io
 import os
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import click
 
 from tailerd import __version__
-from tailerd.errors import TailerdError, UsageError
+from tailerd.errors import StorageError, TailerdError, TooLargeError, UsageError
 
 COMMANDS = {
     "demo": "A table that keeps changing, and its changes arriving: needs nothing.",
@@ -34,6 +39,30 @@ COMMANDS = {
 EXIT_INTERRUPTED = 130
 EXIT_FAILED = 1
 
+_ENVIRONMENT = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EIO,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOMEM,
+    errno.ENAMETOOLONG,
+}
+"""What the machine lacks or refuses: no mistake of ours, and none that a report would mend."""
+
+
+@contextmanager
+def _ending_quietly() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        # Of the error itself click would make a failure.
+        raise click.exceptions.Exit(0) from error
+
 
 class LazyGroup(click.Group):
     """Imports a command's module when the command is called: `tail` need not load the daemon."""
@@ -49,6 +78,16 @@ class LazyGroup(click.Group):
         command = importlib.import_module(f"tailerd.cli.{cmd_name}").command
         assert isinstance(command, click.Command)
         return command
+
+    def make_context(self, *arguments: Any, **options: Any) -> click.Context:
+        """Read the arguments; where nobody reads what this prints, that is no failure."""
+        with _ending_quietly():
+            return super().make_context(*arguments, **options)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command; where nobody reads what it prints, that is no failure."""
+        with _ending_quietly():
+            return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands' one-line help without importing them."""
@@ -73,7 +112,26 @@ def cli(context: click.Context, debug: bool) -> None:
 
 def main() -> None:
     """Run the command line and leave the process with the contract's exit status."""
+    _prepare_streams()
     sys.exit(run(sys.argv[1:], is_own_process=True))
+
+
+def _prepare_streams() -> None:
+    """Make sure that there are standard streams, and that they take every text.
+
+    A stream that is closed leaves its number to the next file that is opened, which would then get
+    what is printed. A locale without UTF-8 has no way to write most characters but to escape them.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        stream = getattr(sys, name)
+        if stream is None:
+            mode = "r" if name == "stdin" else "w"
+            nothing = os.open(os.devnull, os.O_RDWR)
+            if nothing != number:
+                os.dup2(nothing, number)
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+        elif name != "stdin" and isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def run(arguments: list[str], *, is_own_process: bool = False) -> int:
@@ -87,6 +145,8 @@ def run(arguments: list[str], *, is_own_process: bool = False) -> int:
     try:
         about = {"is_own_process": is_own_process}
         status = cli.main(arguments, prog_name="tailerd", standalone_mode=False, obj=about)
+        # Here it can still be told that this fails; at the end of the process it cannot.
+        sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except click.exceptions.Abort:
         return EXIT_INTERRUPTED
@@ -97,12 +157,17 @@ def run(arguments: list[str], *, is_own_process: bool = False) -> int:
         return error.exit_code
     except click.ClickException as error:
         return _report_usage(error)
-    except BrokenPipeError:
-        # The reader went away, as `| head` does: that is no failure.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except BaseException as error:  # noqa: BLE001 - the last line of defence
+        if _is_reader_gone(error):
+            # As `| head` does: that is no failure.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
         return _report(_first_error(error), is_debug)
+
+
+def _is_reader_gone(error: BaseException) -> bool:
+    """Tell whether nobody reads standard output any longer."""
+    return isinstance(_first_error(error), BrokenPipeError)
 
 
 def _report_usage(error: click.ClickException) -> int:
@@ -133,6 +198,17 @@ def _report(error: BaseException, is_debug: bool) -> int:
         return error.exit_status
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
+    if isinstance(error, OSError) and error.errno in _ENVIRONMENT:
+        reason = f"{error.strerror}{f': {error.filename}' if error.filename else ''}"
+        click.echo(f"error[{StorageError.code}]: The system refused: {reason}.", err=True)
+        return StorageError.exit_status
+    if isinstance(error, MemoryError):
+        click.echo(
+            f"error[{TooLargeError.code}]: The system gives this process no more memory. Raise its"
+            " limit, or lower `memory` in the configuration.",
+            err=True,
+        )
+        return EXIT_FAILED
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else EXIT_FAILED
     click.echo(

@@ -199,7 +199,7 @@ def _with_engine(config: Config, table: str, engine: str | None) -> Config:
     try:
         maintenance = MaintenanceConfig.model_validate({**fields, "engine": engine})
     except ValidationError as error:
-        raise ConfigError(explain(error, MaintenanceConfig)) from error
+        raise ConfigError(explain(error, MaintenanceConfig)) from None
     altered = section.model_copy(update={"maintenance": maintenance})
     return config.model_copy(update={"tables": {**config.tables, table: altered}})
 

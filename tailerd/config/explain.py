@@ -61,10 +61,27 @@ def _problem(problem: dict[str, Any], model: type[BaseModel], place: Callable[[s
     value = problem["input"]
     if _is_secret(section, loc):
         return f"{path} has a value that does not fit (not shown): {reason}."
-    if isinstance(value, dict):
-        # A section as a whole: long, and one of its fields may be a secret.
+    if _may_hold_secrets(value, problem["type"], section):
         return f"{path}: {reason}." if path else f"{reason}."
     return f"{path} is {_short(value)}, but {reason}."
+
+
+def _may_hold_secrets(value: object, kind: str, section: type[BaseModel] | None) -> bool:
+    """Tell whether a value may be, or contain, what no message shows.
+
+    A section or list as a whole is long, and one of its fields may be a secret; so may be a text
+    where a section belongs, and anything in a mapping of others' options.
+    """
+    if value is None or isinstance(value, bool | int | float):
+        return False
+    if isinstance(value, list):
+        return any(_may_hold_secrets(item, kind, None) for item in value)
+    return (
+        section is None
+        or not isinstance(value, str)
+        or kind in ("model_type", "dict_type", "list_type")
+        or _SECRET.search(value) is not None
+    )
 
 
 def _short(value: object) -> str:

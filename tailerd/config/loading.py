@@ -19,6 +19,7 @@ from pydantic_settings import EnvSettingsSource, SettingsError
 from tailerd.config.explain import explain
 from tailerd.config.installed import require_engines
 from tailerd.config.models import ENV_PREFIX, Config
+from tailerd.config.yaml_mistakes import QUOTE_VALUES, yaml_mistake
 from tailerd.errors import ConfigError
 from tailerd.registry import known
 
@@ -38,7 +39,25 @@ def load_config(path: Path, *, engine: str | None = None) -> Config:
     """
     config = parse_config(_read_file(path), os.environ, where=str(path), engine=engine)
     require_engines(config)
+    _require_names(config, where=str(path))
     return config
+
+
+def _require_names(config: Config, *, where: str) -> None:
+    """Refuse paths that the locale has no bytes for: no file could be opened by them."""
+    places = {"state": config.state}
+    for name, table in config.tables.items():
+        places[f"tables.{name}.path"] = table.path
+        places[f"tables.{name}.sink.path"] = str(getattr(table.sink, "path", ""))
+    for field, place in places.items():
+        try:
+            os.fsencode(place)
+        except UnicodeEncodeError as error:
+            raise ConfigError(
+                f"In {where}: {field} is {place!a}, which has no name in this locale: its"
+                f" encoding is {error.encoding}.",
+                hint="Set LC_ALL=C.UTF-8, or PYTHONUTF8=1.",
+            ) from error
 
 
 def parse_config(
@@ -61,7 +80,8 @@ def parse_config(
     try:
         return Config(**merged)
     except ValidationError as error:
-        raise ConfigError(f"In {where}: {explain(error, Config)}") from error
+        # What pydantic says quotes values, also in the traceback of `--debug`.
+        raise ConfigError(f"In {where}: {explain(error, Config)}") from None
     except ConfigError as error:
         raise ConfigError(f"In {where}: {error.message}", hint=error.hint) from error
 
@@ -82,6 +102,16 @@ def _with_engine(content: dict[str, Any], engine: str) -> dict[str, Any]:
 class _Loader(yaml.SafeLoader):
     """YAML whose mappings have no key twice: PyYAML would silently take the last."""
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Make a value; one that only looks like a number or a date is told with its place."""
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, OverflowError):
+            raise yaml.MarkedYAMLError(
+                problem="a value looks like a number or a date and is none",
+                problem_mark=node.start_mark,
+            ) from None
+
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[object, object]:
     loader.flatten_mapping(node)
@@ -94,7 +124,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[object, object]:
             )
         if key in seen:
             raise yaml.MarkedYAMLError(
-                problem=f"the key {key!r} is there twice", problem_mark=key_node.start_mark
+                problem=f"the key `{key}` is there twice", problem_mark=key_node.start_mark
             )
         seen.add(key)
     return loader.construct_mapping(node, deep=True)
@@ -121,20 +151,15 @@ def _parse(text: str, where: str) -> dict[str, Any]:
     try:
         content = yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        # Its text quotes the line, and a secret may be on it.
-        raise ConfigError(f"{where} is not valid YAML: {_where(error)}.") from None
+        # Its text quotes what stands there, which may be a secret.
+        raise ConfigError(
+            f"{where} is not valid YAML: {yaml_mistake(error, text)}.", hint=QUOTE_VALUES
+        ) from None
     if not isinstance(content, dict):
         raise ConfigError(
             f"{where} holds no mapping at its top.", hint="It needs at least a section `tables`."
         )
     return {str(key): value for key, value in content.items()}
-
-
-def _where(error: Exception) -> str:
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        mark = error.problem_mark
-        return f"{error.problem}, line {mark.line + 1}, column {mark.column + 1}"
-    return str(error).replace("\n", " ")
 
 
 def _read_environment(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -157,7 +182,7 @@ def _read_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     except SettingsError as error:
         raise ConfigError(
             f"An environment variable {ENV_PREFIX}... is unreadable: {error}."
-        ) from error
+        ) from None
     return dict(values)
 
 

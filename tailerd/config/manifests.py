@@ -13,6 +13,7 @@ import yaml
 
 from tailerd.config.loading import parse_config
 from tailerd.config.models import ENV_PREFIX, Config
+from tailerd.config.yaml_mistakes import yaml_mistake
 from tailerd.errors import ConfigError
 
 FILE_NAME = "tailerd.yaml"
@@ -56,8 +57,7 @@ def _manifests(text: str, where: str) -> Iterator[dict[str, Any]]:
     try:
         ahead = list(yaml.load_all(text, Loader=yaml.SafeLoader))
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise ConfigError(f"{where} is not valid YAML: {reason}.") from error
+        raise ConfigError(f"{where} is not valid YAML: {yaml_mistake(error, text)}.") from None
     for manifest in ahead:
         items = manifest.get("items") if isinstance(manifest, dict) else None
         if isinstance(items, list) and str(manifest.get("kind", "")).endswith("List"):

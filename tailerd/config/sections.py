@@ -270,7 +270,7 @@ class TemplateConfig(TableConfig):
         try:
             return TableConfig.model_validate(filled)
         except ValidationError as error:
-            raise ConfigError(explain(error, TableConfig)) from error
+            raise ConfigError(explain(error, TableConfig)) from None
 
 
 class DiscoverConfig(BaseModel):
@@ -346,7 +346,7 @@ def read_sink(where: str, section: dict[str, Any]) -> SinkConfig:
     try:
         return model.model_validate(section)
     except ValidationError as error:
-        raise ConfigError(explain(error, model, prefixed(where))) from error
+        raise ConfigError(explain(error, model, prefixed(where))) from None
 
 
 def is_in_bucket(path: str) -> bool:

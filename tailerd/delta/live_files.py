@@ -63,6 +63,16 @@ async def read_live_files(
         )
 
 
+def named_twice(name: str) -> CorruptLogError:
+    """Return the error for a file of the log that adds one file more than once."""
+    return CorruptLogError(
+        f"{name} adds one file more than once, which the protocol forbids: whether its rows count"
+        " once or twice cannot be known.",
+        hint="Its writer is broken. RESTORE the table to a version before it, or have a writer"
+        " remove that file and add it in a new commit.",
+    )
+
+
 async def count_rows(reader: LogReader, snapshot: Snapshot) -> int | None:
     """Return the rows of all live files without deleted ones; None if a file lacks statistics.
 
@@ -190,8 +200,12 @@ async def _commit_files(
                 " it was read.",
                 hint="Run the command again.",
             )
+        found = 0
         async for files in _added_in(reader, file, keys):
+            found += len(files)
             yield files
+        if found > len(keys):
+            raise named_twice(file.name)
 
 
 async def _added_in(

@@ -178,7 +178,8 @@ class LogCleanup:
             raise CorruptLogError(
                 f"Nothing was cleaned up, because the checkpoint of version {version}, which must"
                 f" stand for what is deleted, is damaged: {error}",
-                hint="Remove it; an older or a later checkpoint will do.",
+                hint="Let a writer of the table write a newer checkpoint, and keep the commits"
+                " before it until then.",
             ) from error
 
     def _read_all(self, file: LogFile) -> None:

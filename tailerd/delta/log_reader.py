@@ -34,6 +34,7 @@ from tailerd.errors import (
     FileMissingError,
     NotAFileError,
     TableError,
+    TooLargeError,
     TornCommitError,
 )
 from tailerd.storage.base import FileMeta, ObjectStore, ShowsUnfinished
@@ -67,6 +68,14 @@ class CommitBody:
     file: LogFile
     commit: Commit
     body: bytes | None
+
+
+def _all_that_is_left(damage: TableError | None) -> TableError | None:
+    """Say of a damaged checkpoint that the version cannot be read without it."""
+    if damage is None or isinstance(damage, TooLargeError):
+        return damage
+    lost = "No older checkpoint and no complete run of commits gives this version."
+    return type(damage)(f"{damage.message} {lost}", hint=damage.hint)
 
 
 class LogReader(LogFolder):
@@ -187,7 +196,7 @@ class LogReader(LogFolder):
             except TableError as error:
                 lacking = listing.gap(version, frozenset(excluded))
                 if lacking is None or lacking in awaited[-1:] or len(awaited) == GAP_LOOKS:
-                    raise damage or error from error
+                    raise _all_that_is_left(damage) or error from error
                 # A folder that is listed while it grows may show a file and not the one before.
                 awaited.append(lacking)
                 await asyncio.sleep(GAP_PATIENCE_SECONDS)

@@ -19,6 +19,7 @@ from tailerd.clock import Clock, SystemClock
 from tailerd.delta.checkpoint_basis import basis_of, check_readable_checkpoint
 from tailerd.delta.checkpoint_output import CheckpointOutput, WrittenRows
 from tailerd.delta.checkpoint_source import CheckpointSource
+from tailerd.delta.live_files import named_twice
 from tailerd.delta.log_reader import LogReader
 from tailerd.delta.protocol.actions import CommitInfo
 from tailerd.delta.protocol.checkpoint_columns import CheckpointColumns
@@ -354,13 +355,15 @@ def check_complete(snapshot: Snapshot, adds: int) -> None:
     """Compare the files found again with the index.
 
     Raises:
-        LogChangedError: They are more or fewer.
+        CorruptLogError: They are more, because a commit adds one twice.
+        LogChangedError: They are fewer.
     """
-    if adds != snapshot.num_files:
+    if adds > snapshot.num_files:
+        raise named_twice(f"A commit since the checkpoint before version {snapshot.version}")
+    if adds < snapshot.num_files:
         raise LogChangedError(
             f"Version {snapshot.version} has {snapshot.num_files} files, and {adds} were found"
-            " again for its checkpoint: the log changed while it was read, or a commit adds one"
-            " file twice.",
+            " again for its checkpoint: the log changed while it was read.",
             hint="Run the command again.",
         )
 

@@ -15,7 +15,7 @@ from tailerd.delta.parquet_batches import BoundedBatches
 from tailerd.delta.parquet_open import open_parquet
 from tailerd.delta.parquet_pages import check_footer
 from tailerd.delta.protocol.log_path import SIDECAR_FOLDER, LogFile
-from tailerd.errors import CorruptLogError
+from tailerd.errors import KEEP_CHECKPOINT, CorruptLogError
 from tailerd.storage.base import RemoteFile
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class CheckpointFile:
         if is_lacking or (is_sidecar and not has_adds and "remove.path" not in self._leaves):
             raise CorruptLogError(
                 f"{self.name} is no checkpoint file: it has no column add.path.",
-                hint="Remove it; the table can be read from another checkpoint or its commits.",
+                hint=KEEP_CHECKPOINT,
             )
 
     @property
@@ -229,7 +229,7 @@ class CheckpointFile:
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise CorruptLogError(
                 f"The checkpoint file {self.name} cannot be read: {error}.",
-                hint="Remove it; the table can be read from another checkpoint or its commits.",
+                hint=KEEP_CHECKPOINT,
             ) from error
 
 

@@ -16,6 +16,7 @@ from tailerd.delta.protocol.log_replay import LogReplay
 from tailerd.delta.protocol.log_segment import LogSegment
 from tailerd.delta.protocol.snapshot import Snapshot
 from tailerd.errors import (
+    KEEP_CHECKPOINT,
     CorruptLogError,
     FileMissingError,
     TableError,
@@ -61,7 +62,7 @@ def _as_damage(error: Exception, segment: LogSegment) -> TableError:
         # Unlike a commit, a checkpoint that is torn stays so: waiting does not help.
         return CorruptLogError(
             f"The checkpoint of version {segment.checkpoint_version} is torn: {error.message}",
-            hint="Remove it; the table can be read from another checkpoint or its commits.",
+            hint=KEEP_CHECKPOINT,
         )
     if isinstance(error, TableError):
         return error

@@ -83,7 +83,7 @@ class PinBoard:
             found = msgspec.json.decode(await self._store.get(path), type=_File)
         except FileMissingError:
             return None
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise PinUnreadableError(
                 f"{printable(path)} is no pin: {error}.",
                 hint='Write {"version": 12} or {"version": 12, "expires": "2026-12-01T00:00:00Z"},'

@@ -224,7 +224,7 @@ def _read(file: FileMeta, body: bytes, pipeline: str) -> _Entry:
             if saved is None
             else SavedOffset.from_json(json.dumps(saved), place=place, fix=fix),
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise OffsetError(
             f"{place} is damaged: {error!r}. It may have been edited.", hint=fix
         ) from error

@@ -140,5 +140,5 @@ def _is_same_commit(line: bytes, record: PoisonRecord) -> bool:
     try:
         fields = json.loads(line)
         return (fields["table_id"], fields["version"]) == (record.table_id, record.version)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return False

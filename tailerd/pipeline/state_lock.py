@@ -56,6 +56,6 @@ def _holder(path: Path) -> str:
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
         return f"process {fields['pid']} on {fields['host']}"
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         # The holder is about to write its name.
         return "another process"

@@ -304,7 +304,7 @@ class FileSink:
         try:
             fields = json.loads(marker.read_text())
             return [str(fields["table_id"]), *map(str, fields.get("replaced_by", []))]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ConfigError(
                 f"{marker} is damaged, so it cannot be told whose changes {self._folder} holds.",
                 hint="Give the sink another folder, or empty this one.",

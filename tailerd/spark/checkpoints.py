@@ -70,7 +70,7 @@ def query_of(checkpoint: Path) -> str:
         return ""
     except OSError as error:
         raise OffsetError(f"Spark's checkpoint {path} cannot be read: {error.strerror}.") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise OffsetError(
             f"Spark's checkpoint {path} is damaged: {error!r}.", hint=_anew(checkpoint)
         ) from error
@@ -88,7 +88,7 @@ def batch_end(checkpoint: Path, batch_id: int) -> dict[str, object]:
         fields = json.loads(path.read_text(encoding="utf-8").splitlines()[2])
     except OSError as error:
         raise OffsetError(f"Spark's checkpoint {path} cannot be read: {error.strerror}.") from error
-    except (ValueError, IndexError):
+    except (ValueError, IndexError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
         raise OffsetError(

@@ -320,7 +320,7 @@ def _allowed_paths(text: str) -> tuple[str, ...]:
         return tuple(path for path in text.split(",") if path)
     try:
         paths = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         paths = [None]
     if not all(isinstance(path, str) for path in paths):
         raise UsageError(

@@ -129,7 +129,7 @@ def _check_metadata(folder: Path, mend: str) -> None:
         return
     try:
         query = json.loads(path.read_text(encoding="utf-8"))["id"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         query = ""
     if not query:
         what = "metadata, which names the query, is empty or cut off"

@@ -122,7 +122,7 @@ class _Paper:
                     name=str(fields["holder"]["name"])[:200],
                 ),
             )
-        except (ValueError, KeyError, TypeError, OverflowError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return cls(token=token, beat=-1, seconds=LEASE_SECONDS, is_released=False)
 
 

@@ -21,6 +21,7 @@ from tailerd.errors import (
     ConditionalPutUnsupportedError,
     FileExistsAlreadyError,
     FileMissingError,
+    NameTooLongError,
     NotAFileError,
     StorageError,
 )
@@ -68,6 +69,12 @@ def map_os_error(error: OSError, path: str, *, is_written: bool = False) -> Stor
                 hint=f"Give the user that runs tailerd the right to {right}.",
             )
     reason = error.strerror or repr(error)
+    if error.errno == errno.ENAMETOOLONG:
+        return NameTooLongError(
+            f"{path[:60]}... with {len(path)} characters is longer than the file system allows.",
+            hint="No file can have this name: correct what names it (a path in the configuration,"
+            " or in the table's log, whose writer is then broken).",
+        )
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StorageError(f"{path} cannot be written: {reason}.", hint="Free some space.")
     return StorageError(f"{path} failed: {reason}.")

@@ -28,7 +28,7 @@ from tailerd.delta.protocol.file_index import CheckpointFiles
 from tailerd.delta.protocol.file_key import SEPARATOR, KeyArray, hash_names, normal_path
 from tailerd.delta.protocol.file_tally import cardinality
 from tailerd.delta.protocol.live_file import LiveFile
-from tailerd.errors import CorruptLogError
+from tailerd.errors import KEEP_CHECKPOINT, CorruptLogError
 
 IDENTITY_COLUMNS = (
     "add.path",
@@ -106,7 +106,7 @@ def other_actions(batch: pa.RecordBatch, name: str) -> Iterator[Line]:
             except msgspec.ValidationError as error:
                 raise CorruptLogError(
                     f"The checkpoint {name} has a {action} row that is none: {error}.",
-                    hint="Remove the checkpoint; the table can be read from its commits.",
+                    hint=KEEP_CHECKPOINT,
                 ) from error
             yield Line(**{_FIELDS.get(action, action): value})
 
@@ -184,7 +184,7 @@ def _check_shape(add: pa.DataType) -> None:
     if not is_text or size is None or not pa.types.is_integer(size):
         raise CorruptLogError(
             f"The checkpoint's files have the shape {add}, which lacks a path or size.",
-            hint="Remove the checkpoint; the table can be read from its commits.",
+            hint=KEEP_CHECKPOINT,
         )
 
 
@@ -274,7 +274,7 @@ def live_files(add: pa.StructArray, keys: KeyArray) -> list[LiveFile]:
         except (KeyError, TypeError, msgspec.ValidationError) as error:
             raise CorruptLogError(
                 f"The checkpoint describes the file {row.get('path')!r} incompletely: {error}.",
-                hint="Remove the checkpoint; the table can be read from its commits.",
+                hint=KEEP_CHECKPOINT,
             ) from error
     return files
 

@@ -39,7 +39,7 @@ from tailerd.delta.protocol.snapshot import (
     merge_domains,
     merge_transactions,
 )
-from tailerd.errors import BugError, CorruptLogError
+from tailerd.errors import KEEP_CHECKPOINT, BugError, CorruptLogError
 
 
 @dataclass(slots=True)
@@ -254,7 +254,7 @@ class LogReplay:
             if told != actions.version:
                 raise CorruptLogError(
                     f"The checkpoint of version {actions.version} says it is of version {told}.",
-                    hint="Remove the checkpoint; the table can be read from its commits.",
+                    hint=KEEP_CHECKPOINT,
                 )
 
     def _expect(self, file: LogFile) -> None:

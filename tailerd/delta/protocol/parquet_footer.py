@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tailerd.errors import CorruptLogError
+from tailerd.errors import KEEP_CHECKPOINT, CorruptLogError
 
 MAGIC = b"PAR1"
 TAIL_BYTES = 8
@@ -359,7 +359,7 @@ class Footer:
         except UNREADABLE as error:
             raise CorruptLogError(
                 f"The footer of a Parquet file cannot be understood: {error!r}.",
-                hint="Remove the file; the table can be read from another checkpoint.",
+                hint=KEEP_CHECKPOINT,
             ) from error
         return cls(fields, leaves, groups)
 

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from tailerd.delta.protocol.actions import Sidecar
 from tailerd.delta.protocol.log_path import SIDECAR_FOLDER, LogFile, LogFileKind
-from tailerd.errors import PathOutsideTableError
+from tailerd.errors import KEEP_CHECKPOINT, PathOutsideTableError
 
 
 def sidecar_file(sidecar: Sidecar, version: int) -> LogFile:
@@ -26,7 +26,7 @@ def sidecar_file(sidecar: Sidecar, version: int) -> LogFile:
         raise PathOutsideTableError(
             f"The checkpoint of version {version} names the sidecar {sidecar.path!r}, which is no"
             f" file in {SIDECAR_FOLDER}.",
-            hint="The checkpoint is damaged: remove it, or let its writer write a new one.",
+            hint=f"The checkpoint is damaged. {KEEP_CHECKPOINT}",
         )
     return LogFile(
         name=f"{SIDECAR_FOLDER}/{name}",

@@ -160,7 +160,7 @@ def _checked(name: str, value: object) -> OptionValue:
             raise ValueError(f"{name} is no text (not shown)")
         return value if isinstance(value, SecretStr) else SecretStr(str(value))
     if not isinstance(value, bool | int | float | str):
-        raise ValueError(f"{name} is {value!r}, but it is one value")
+        raise ValueError(f"{name} is a list or a mapping, but it is one value")
     typed = _typed(name, value)
     words = _WORDS.get(name)
     if words is not None and typed not in words:

@@ -199,7 +199,7 @@ class SnapshotSpool:
             if (manifest.table_id, manifest.version) != (table_id, version):
                 return None
             return SpooledFiles(folder, manifest)
-        except (OSError, ValueError, EOFError, msgspec.MsgspecError) as error:
+        except (OSError, ValueError, EOFError, msgspec.MsgspecError, RecursionError) as error:
             raise _damaged(folder, error) from error
 
 

@@ -91,7 +91,7 @@ class DeliveredBatch:
         """
         try:
             fields = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise OffsetError(f"{place} is damaged: {error!r}.") from error
         return cls.of(fields, place)
 

@@ -54,7 +54,7 @@ def read_document(path: Path) -> dict[str, object]:
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise OffsetError(
             f"{path} is damaged: {error}.", hint="Restore the state folder from a copy."
         ) from error

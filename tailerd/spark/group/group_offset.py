@@ -87,7 +87,7 @@ class GroupOffset:
         """
         try:
             fields = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             fields = None
         if not isinstance(fields, dict):
             raise OffsetError(

@@ -95,7 +95,7 @@ class SourceReport:
         """Read the file; an empty report where there is none, or none that can be read yet."""
         try:
             fields = json.loads((folder / REPORT_FILE).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return cls()
         return cls(
             pid=fields["pid"],

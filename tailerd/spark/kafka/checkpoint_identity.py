@@ -36,7 +36,7 @@ def checkpoint_identity(checkpoint: Path) -> str:
         raise StorageError(
             f"The checkpoint {checkpoint} cannot be written: {error.strerror or error}."
         ) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise OffsetError(
             f"{file} is damaged: {error!r}.",
             hint=f"Remove the checkpoint {checkpoint}; delivery then starts anew.",

@@ -187,7 +187,7 @@ REFUSED = {
         " b: {path: y, sink: {kind: file, path: ./out}}}",
         ["tables.a", "tables.b", "out"],
     ),
-    "key twice": ("tables:\n  o: 1\n  o: 2", ["'o'", "twice", "line 3"]),
+    "key twice": ("tables:\n  o: 1\n  o: 2", ["`o`", "twice", "line 3"]),
     "no YAML": ("a: [", ["not valid YAML", "line 1"]),
     "YAML of another kind": ("- 1", ["no mapping"]),
     "YAML that builds objects": ("!!python/object/apply:os.system ['true']", ["not valid YAML"]),

@@ -1,0 +1,54 @@
+"""What is wrong with a YAML text, without a word of its values: a password may be among them."""
+
+from __future__ import annotations
+
+import re
+
+import yaml
+
+QUOTE_VALUES = (
+    "Write values in quotes that begin with one of * & ! @ % ` or have `: ` or ` #` in them."
+)
+
+_TOKEN = re.compile(r"'<[a-z ]+>'")
+_QUOTED = re.compile(r"(['\"]).*\1", re.DOTALL)
+_KEY = re.compile(r"^(\s*(?:-\s+)*)([A-Za-z_][\w.-]*)\s*:(?:\s|$)")
+
+
+def yaml_mistake(error: Exception, text: str) -> str:
+    """Return the kind of mistake with its line, column and field.
+
+    Args:
+        error: What parsing raised.
+        text: What was parsed; only names of fields are taken from it.
+    """
+    if isinstance(error, RecursionError):
+        return "it is nested too deep"
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return "it has a character that YAML does not allow"
+    mark = error.problem_mark or error.context_mark
+    kind = _without_values(error.problem or error.context or "a mistake")
+    if mark is None:
+        return kind
+    field = _field_at(text, mark.line)
+    place = f"line {mark.line + 1}, column {mark.column + 1}"
+    return f"{kind}, {place}" + (f", in {field}" if field else "")
+
+
+def _without_values(problem: str) -> str:
+    """Return a parser's words; what it quotes is kept only where it is a token of YAML."""
+    start, found, end = problem.rpartition(", but found ")
+    if _TOKEN.fullmatch(end):
+        return f"{_QUOTED.sub('...', start)}{found}{end}"
+    return _QUOTED.sub("...", problem)
+
+
+def _field_at(text: str, line: int) -> str:
+    """Return the path of the field that a line belongs to, by the indentation of keys."""
+    path: list[tuple[int, str]] = []
+    for each in text.splitlines()[: line + 1]:
+        if match := _KEY.match(each):
+            indent = len(match[1])
+            path = [(depth, key) for depth, key in path if depth < indent]
+            path.append((indent, match[2]))
+    return ".".join(key for _, key in path)
