@@ -70,7 +70,7 @@ class FileOffsetStore:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             with temporary.open("w", encoding="utf-8") as file:
-                file.write(saved.to_json(pipeline))
+                file.write(saved.to_json())
                 file.flush()
                 os.fsync(file.fileno())
             _keep_previous(path)

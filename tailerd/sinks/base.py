@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -98,6 +98,32 @@ class Fencer(Protocol):
         Called at the start of every journey, before the offset is loaded: what is loaded then
         cannot be moved by a predecessor who is still dying.
         """
+        ...
+
+
+@runtime_checkable
+class HasTopics(Protocol):
+    """A sink into topics, which have ids: one that was made again is not the same. Optional."""
+
+    async def cluster_id(self) -> str:
+        """Return the id of the cluster; `SinkError` where it cannot be reached."""
+        ...
+
+    def expect(self, topics: Mapping[str, str]) -> None:
+        """Expect topics to have these ids from now on, as all that were used since.
+
+        A topic that is gone or has another id is a `TopicRecreatedError` for whoever uses it, and
+        is not made.
+        """
+        ...
+
+    @property
+    def topics(self) -> Mapping[str, str]:
+        """The ids of the topics that are expected: those used before, and since."""
+        ...
+
+    async def watch(self) -> None:
+        """Raise `TopicRecreatedError` soon after a topic is gone, until cancelled."""
         ...
 
 

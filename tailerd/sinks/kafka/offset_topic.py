@@ -12,6 +12,7 @@ import time
 
 from kafka import KafkaConsumer, TopicPartition
 
+from tailerd.changefeed.pipeline_identity import PipelineIdentity
 from tailerd.changefeed.saved_offset import SavedOffset
 from tailerd.errors import ConfigError, SinkError
 from tailerd.sinks.kafka.connection import DEFAULT_TRANSACTION_TIMEOUT_MS, Connection
@@ -55,12 +56,12 @@ class OffsetTopic:
         self._settle_seconds = limit_ms / 1000 + _SETTLE_MARGIN_SECONDS
 
     def read(
-        self, pipeline: str, *, is_settled: bool, abandoned: threading.Event
+        self, pipeline: PipelineIdentity, *, is_settled: bool, abandoned: threading.Event
     ) -> SavedOffset | None:
         """Return what was committed last for a pipeline; None when nothing ever was.
 
         Args:
-            pipeline: Its configured name.
+            pipeline: Its identity.
             is_settled: Wait until everything written before this call is committed or aborted.
             abandoned: Set by another thread to end the wait.
 
@@ -68,13 +69,13 @@ class OffsetTopic:
             OffsetError: The record is damaged, or a newer release wrote it.
             SinkError: The topic cannot be read, or others' transactions stay open.
         """
-        value = self.read_value(pipeline, is_settled=is_settled, abandoned=abandoned)
+        value = self.read_value(pipeline.key, is_settled=is_settled, abandoned=abandoned)
         if value is None:
             return None
         return SavedOffset.from_json(
             value,
-            place=f"The offset of {pipeline} in the topic {self._place.topic}",
-            fix=f"Reset it with `tailerd offsets reset {pipeline} --to ...`.",
+            place=f"The offset of {pipeline.table} in the topic {self._place.topic}",
+            fix=f"Reset it with `tailerd offsets reset {pipeline.table} --to ...`.",
         )
 
     def read_value(self, key: str, *, is_settled: bool, abandoned: threading.Event) -> bytes | None:
