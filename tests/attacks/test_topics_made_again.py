@@ -1,4 +1,4 @@
-"""Topics that were deleted, or deleted and made again.
+"""Topics that were deleted, or deleted and made again, and a topic that forgets offsets.
 
 Kafka gives topics ids. What was delivered into a topic that is gone is gone with it: a pipeline
 stops with `topic_recreated` instead of going on in an empty one.
@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
+from tailerd.errors import ConfigError
+from tailerd.sinks.kafka.offset_topic import check_offset_topic
+from tailerd.sinks.kafka.topics import TopicFacts
 from tests.integration.daemon.running import address, daemon, eventually, page
 from tests.kafka.broker import Broker
 from tests.kafka.reader import read_topic
@@ -205,3 +208,55 @@ def test_topics_chosen_by_a_column_are_known_again_too(
     refused = command("run", "--config", followed.config, "--once")
     assert "error[topic_recreated]" in refused.errors
     assert topic in refused.errors
+
+
+@pytest.mark.parametrize(
+    ("policy", "is_unlimited", "is_refused"),
+    [
+        ("compact", False, False),
+        ("compact", True, False),
+        ("compact,delete", True, False),
+        ("compact,delete", False, True),
+        ("delete, compact", False, True),
+        ("delete", True, True),
+        ("delete", False, True),
+        ("", False, False),
+    ],
+)
+def test_an_offsets_topic_that_deletes_is_refused_unless_its_retention_is_unlimited(
+    policy: str, is_unlimited: bool, is_refused: bool
+) -> None:
+    facts = TopicFacts(
+        name="offsets", partitions=1, replicas=1, cleanup_policy=policy, is_unlimited=is_unlimited
+    )
+    if is_refused:
+        with pytest.raises(ConfigError, match="deletes"):
+            check_offset_topic(facts)
+    else:
+        check_offset_topic(facts)
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize(
+    ("retention", "status"),
+    [
+        ({"retention.ms": "604800000", "retention.bytes": "-1"}, 2),
+        ({"retention.ms": "-1", "retention.bytes": "1000000"}, 2),
+        ({"retention.ms": "-1", "retention.bytes": "-1"}, 0),
+    ],
+    ids=["by age", "by size", "unlimited"],
+)
+def test_an_offsets_topic_with_compact_and_delete_needs_an_unlimited_retention(
+    retention: dict[str, str],
+    status: int,
+    tmp_path: Path,
+    kafka_broker: Broker,
+    topics: Topics,
+    command: Commands,
+) -> None:
+    followed = Followed(tmp_path, kafka_broker, topics, delivery="exactly-once")
+    topics.create(followed.offsets, config={"cleanup.policy": "compact,delete", **retention})
+    ran = command("run", "--config", followed.config, "--once")
+    assert ran.status == status
+    assert ("cleanup.policy=compact,delete" in ran.errors) == bool(status)
+    assert followed.ids() == ([] if status else [1])

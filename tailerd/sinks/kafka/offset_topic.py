@@ -38,11 +38,14 @@ def check_offset_topic(facts: TopicFacts) -> None:
     Raises:
         ConfigError: Kafka would delete them after a while.
     """
-    if facts.cleanup_policy and "compact" not in facts.cleanup_policy.split(","):
+    policies = [each.strip() for each in facts.cleanup_policy.split(",") if each.strip()]
+    deletes = "delete" in policies and not facts.is_unlimited
+    if policies and (deletes or "compact" not in policies):
         raise ConfigError(
             f"The topic {facts.name} has cleanup.policy={facts.cleanup_policy}, so Kafka deletes"
-            " offsets when they are old, and a pipeline would begin anew.",
-            hint="Set its cleanup.policy to compact, or name another offsets_topic.",
+            " offsets when they are old, and a pipeline would begin again.",
+            hint="Set its cleanup.policy to compact (`kafka-configs.sh --alter --topic"
+            f" {facts.name} --add-config cleanup.policy=compact`), or name another offsets_topic.",
         )
 
 
