@@ -13,6 +13,7 @@ from tailerd.backoff import ATTEMPTS_ONCE
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import DEFAULT_MEMORY_BYTES, BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset, Phase
+from tailerd.changefeed.pipeline_identity import PipelineIdentity
 from tailerd.changefeed.saved_offset import OffsetStore
 from tailerd.clock import Clock, SystemClock
 from tailerd.config import Config, SinkConfig, TableConfig
@@ -24,28 +25,31 @@ from tailerd.errors import (
     BugError,
     ChecksumMismatchError,
     CorruptLogError,
+    OffsetError,
     UsageError,
     ZoneAssumedError,
 )
 from tailerd.maintenance.settings import policies_of
 from tailerd.maintenance.table_keeper import KeptTable
+from tailerd.pipeline.claim import HeldOffset, PipelineClaim
 from tailerd.pipeline.fleet import Member, Runner
-from tailerd.pipeline.identity import save_offset
+from tailerd.pipeline.identity import OffsetKeeper
 from tailerd.pipeline.journey import JourneyPlan
 from tailerd.pipeline.memory_budget import MemoryBudget
 from tailerd.pipeline.newest_rows import NewestRows
 from tailerd.pipeline.pipeline import Pipeline
+from tailerd.pipeline.pipeline_records import PipelineRecord
 from tailerd.pipeline.policies import OnGap, OnPoison
 from tailerd.pipeline.state_place import BucketState, FolderState, State
 from tailerd.registry import load_class
 from tailerd.sinks.base import RecordsDeliveries, Sink
-from tailerd.sinks.resources import SinkResources
+from tailerd.sinks.resources import DAEMON_NAME, SinkResources
 from tailerd.sources.base import ChangeSource
 from tailerd.sources.delta.allowed_places import allowed_places
 from tailerd.sources.delta.partition_zone import PartitionZone
 from tailerd.sources.delta.snapshot_spool import Spool
 from tailerd.sources.delta.source import DeltaChangeSource
-from tailerd.spark.kept_offsets import reset_shared, shares_query, spark_offset
+from tailerd.spark.kept_offsets import reset_shared, shares_query, spark_checkpoint, spark_offset
 from tailerd.storage.locate import locate, locate_table
 from tailerd.storage.metered import MeteredStore, RequestKind
 from tailerd.storage.overheard import hearing, telling
@@ -68,8 +72,20 @@ class _SinkClass(Protocol):
         ...
 
 
-def open_sink(table: str, config: SinkConfig, telemetry: Telemetry | None = None) -> Sink | None:
+def open_sink(
+    table: str,
+    config: SinkConfig,
+    telemetry: Telemetry | None = None,
+    *,
+    daemon: str = DAEMON_NAME,
+) -> Sink | None:
     """Build a table's sink; None for a kind that only Spark can write to.
+
+    Args:
+        table: Configured name of the table.
+        config: The sink's section.
+        telemetry: Hears of what it does beside delivering.
+        daemon: `name` of the configuration.
 
     Raises:
         ConfigError: The distribution that brings it does not load.
@@ -80,7 +96,10 @@ def open_sink(table: str, config: SinkConfig, telemetry: Telemetry | None = None
     if not isinstance(sink_class, _SinkClass):
         raise BugError(f"The sink class {config.implementation} has no `from_config`.")
     resources = SinkResources(
-        table=table, encode=JsonEncoder().encode_lines, telemetry=telemetry or Telemetry()
+        table=table,
+        encode=JsonEncoder().encode_lines,
+        daemon=daemon,
+        telemetry=telemetry or Telemetry(),
     )
     return sink_class.from_config(config, resources)
 
@@ -161,14 +180,26 @@ def open_state(
     return BucketState(MeteredStore(store, on_request), root, clock=clock)
 
 
+def identity_of(config: Config, name: str) -> PipelineIdentity:
+    """Return which pipeline delivers a table; without the cluster, which only brokers know."""
+    sink = config.tables[name].sink
+    return PipelineIdentity(
+        daemon=config.name, table=name, sink=sink.kind, place=sink.identity_place()
+    )
+
+
 @asynccontextmanager
-async def opened_offset_store(
-    config: Config, name: str, state: State
-) -> AsyncIterator[OffsetStore]:
-    """Give the store of one table's offset while no pipeline runs it."""
-    sink = open_sink(name, config.tables[name].sink)
+async def opened_keeper(config: Config, name: str, state: State) -> AsyncIterator[OffsetKeeper]:
+    """Give what keeps one table's offset on the Arrow engine, while no pipeline runs it."""
+    sink = open_sink(name, config.tables[name].sink, daemon=config.name)
     try:
-        yield _offset_store(state, sink)
+        yield OffsetKeeper(
+            _offset_store(state, sink),
+            name,
+            ChangeMode(config.tables[name].changes),
+            identity=identity_of(config, name),
+            sink=sink,
+        )
     finally:
         if sink is not None:
             await sink.aclose()
@@ -179,18 +210,67 @@ def _offset_store(state: State, sink: Sink | None) -> OffsetStore:
     return state.offsets() if sink is None or sink.offsets is None else sink.offsets
 
 
+async def held_offset(config: Config, name: str, state: State | None = None) -> HeldOffset | None:
+    """Return where a pipeline goes on, and which engine says so; None before its first run.
+
+    Args:
+        config, name: The pipeline; run by another engine before, that one has its offset.
+        state: By default the configured one, to look at.
+
+    Raises:
+        OffsetError: What is saved cannot be read.
+    """
+    state = state or open_state(config, clock=SystemClock())
+    known = await state.pipelines.load(name)
+    if known is None:
+        known = PipelineRecord(identity=identity_of(config, name), engine=config.engine_of(name))
+    return await _offset_of(config, name, known, state)
+
+
+async def _offset_of(
+    config: Config, name: str, known: PipelineRecord, state: State
+) -> HeldOffset | None:
+    """Return the offset of a pipeline as it was when the state remembered it."""
+    if known.engine == "spark":
+        offset = spark_offset(config, name)
+        place = str(spark_checkpoint(config, name))
+    else:
+        async with opened_keeper(config, name, state) as keeper:
+            saved = await keeper.load_former(known.identity)
+        offset = None if saved is None else saved.offset
+        place = config.tables[name].sink.offsets_place() or f"{config.state}/offsets"
+    return None if offset is None else HeldOffset(engine=known.engine, offset=offset, place=place)
+
+
+def _claim(config: Config, name: str, engine: str, state: State) -> PipelineClaim:
+    """Return a pipeline's name in the state, for one of the engines."""
+
+    async def held(known: PipelineRecord) -> HeldOffset | None:
+        return await _offset_of(config, name, known, state)
+
+    return PipelineClaim(state.pipelines, name, engine, held)
+
+
 async def saved_offset(config: Config, name: str) -> Offset | None:
     """Return where a pipeline goes on, whichever engine runs it; None before its first run.
 
     Raises:
         OffsetError: What is saved cannot be read.
     """
-    if config.engine_of(name) == "spark":
-        return spark_offset(config, name)
+    held = await held_offset(config, name)
+    return None if held is None else held.offset
+
+
+async def check_pipeline(config: Config, name: str) -> None:
+    """Make sure that a pipeline may go on from what the state remembers of it.
+
+    Raises:
+        EngineChangedError, PipelineReboundError: It may not.
+    """
     state = open_state(config, clock=SystemClock())
-    async with opened_offset_store(config, name, state) as offsets:
-        saved = await offsets.load(name)
-    return None if saved is None else saved.offset
+    async with opened_keeper(config, name, state) as keeper:
+        claim = _claim(config, name, config.engine_of(name), state)
+        await claim.check(await keeper.identity())
 
 
 def kept_tables(config: Config) -> dict[str, KeptTable]:
@@ -284,16 +364,16 @@ class Assembly:
 
     def _member(self, config: Config, name: str) -> Member:
         table, engine = config.tables[name], config.engine_of(name)
-        build: Callable[[], Runner] = partial(self._arrow_pipeline, name, table)
+        build: Callable[[], Runner] = partial(self._arrow_pipeline, name, config)
         reset: Callable[[str], Awaitable[Offset]] | None = None
         if engine == "spark":
-            build = partial(self._spark_pipeline, name, table)
+            build = partial(self._spark_pipeline, name, config)
         if engine == "arrow" or shares_query(config, table):
             reset = partial(
                 reset_offset, config, name, state=self._state, telemetry=self._telemetry
             )
         return Member(
-            settings=(engine, table),
+            settings=(engine, config.name, table),
             engine=engine,
             path=table.path,
             build=build,
@@ -301,13 +381,16 @@ class Assembly:
             ended=partial(self._let_go, name),
         )
 
-    def _arrow_pipeline(self, name: str, table: TableConfig) -> Pipeline:
-        sink = open_sink(name, table.sink, self._telemetry)
+    def _arrow_pipeline(self, name: str, config: Config) -> Pipeline:
+        table = config.tables[name]
+        sink = open_sink(name, table.sink, self._telemetry, daemon=config.name)
         if sink is None:
             raise BugError(f"The sink of {name} cannot be written by the Arrow engine.")
         attempts_once = ATTEMPTS_ONCE if self._is_once else None
         return Pipeline(
-            _journey_plan(name, table, is_once=self._is_once, memory_bytes=self.memory.total_bytes),
+            _journey_plan(
+                name, config, is_once=self._is_once, memory_bytes=self.memory.total_bytes
+            ),
             source_place=table.path,
             open_source=partial(
                 open_source,
@@ -326,10 +409,12 @@ class Assembly:
             poison=self._state.poison,
             memory=self.memory.join(sink.max_in_flight),
             on_batch=None if self.rows is None else self.rows.listener(name),
+            claim=_claim(config, name, "arrow", self._state),
         )
 
-    def _spark_pipeline(self, name: str, table: TableConfig) -> Runner:
+    def _spark_pipeline(self, name: str, config: Config) -> Runner:
         # Loads pyspark, which an Arrow-only daemon does without.
+        from tailerd.spark.claim import SparkClaim
         from tailerd.spark.engine import SparkEngine
         from tailerd.spark.group.grouped_pipeline import GroupedPipeline, Groups
         from tailerd.spark.supervisor import SparkPipeline
@@ -339,9 +424,11 @@ class Assembly:
                 self._config, self._telemetry, once=self._is_once, hints=self._relay.root
             )
             self._groups = Groups(self._spark, self._config.spark.tables_per_query)
+        table = config.tables[name]
+        claim = SparkClaim(_claim(config, name, "spark", self._state), identity_of(config, name))
         if self._groups is not None and shares_query(self._config, table):
-            return GroupedPipeline(self._groups, name, table)
-        return SparkPipeline(self._spark, name, table)
+            return GroupedPipeline(self._groups, name, table, claim)
+        return SparkPipeline(self._spark, name, table, claim)
 
     def _bell(self, name: str, folder: str) -> Hint:
         """Return a new bell for a table's pipeline; the one of the pipeline before is gone."""
@@ -361,6 +448,8 @@ async def reset_offset(
 ) -> Offset:
     """Save where a pipeline that does not run begins next; return it.
 
+    It is the configured engine's and sink's from then on, whatever had it before.
+
     Args:
         state: Held.
 
@@ -377,12 +466,16 @@ async def reset_offset(
     source = await open_source(table, telemetry_of_source, memory_bytes=config.memory)
     offset = await source.initial_offset(to)
     engine = config.engine_of(name)
-    if engine == "spark":
-        reset_shared(config, name, offset)
-    else:
-        await _accept_in_sink(name, table, offset)
-        async with opened_offset_store(config, name, state) as offsets:
-            await save_offset(offsets, name, offset, ChangeMode(table.changes), source)
+    async with opened_keeper(config, name, state) as keeper:
+        if engine == "arrow":
+            await _accept_in_sink(name, table, offset)
+            await keeper.begin_at(offset, source)
+        elif shares_query(config, table):
+            reset_shared(config, name, offset)
+        identity = await keeper.identity()
+    start = to if to == "snapshot" else str(offset.version)
+    record = PipelineRecord(identity=identity, engine=engine, start=start)
+    await state.pipelines.save(name, record)
     if offset.phase is Phase.SNAPSHOT:
         # After the offset is saved: until then the list that is there may be all that is left of
         # the snapshot under way. This one's version is the newest, and can be listed again.
@@ -416,9 +509,44 @@ async def _accept_in_sink(name: str, table: TableConfig, offset: Offset) -> None
         await sink.aclose()
 
 
-def _journey_plan(
-    name: str, table: TableConfig, *, is_once: bool, memory_bytes: int
-) -> JourneyPlan:
+async def rebind_offset(config: Config, name: str, *, state: State) -> HeldOffset:
+    """Let a pipeline that does not run go on with its offset at the configured place.
+
+    Args:
+        state: Held.
+
+    Returns:
+        Where it goes on.
+
+    Raises:
+        OffsetError: The state knows no pipeline of this name, or its offset is not found.
+        EngineChangedError: Another engine has the offset.
+        TailerdError: The state or the offset store.
+    """
+    engine = config.engine_of(name)
+    known = await state.pipelines.load(name)
+    if known is None:
+        raise OffsetError(
+            f"The state {config.state} knows no pipeline {name}, so there is no offset to keep.",
+            hint=f"Run it; or choose where it begins with `tailerd offsets reset {name} --to ...`.",
+        )
+    await _claim(config, name, engine, state).check(known.identity)
+    async with opened_keeper(config, name, state) as keeper:
+        identity = await keeper.identity()
+        if engine == "spark":
+            held = await _offset_of(config, name, known, state)
+        else:
+            saved = await keeper.rebind(known.identity, state.offsets())
+            held = HeldOffset(engine=engine, offset=saved.offset, place="")
+    record = PipelineRecord(identity=identity, engine=engine, start=known.start)
+    await state.pipelines.save(name, record)
+    if held is None:
+        raise OffsetError(f"{name} has no offset yet.", hint="Run it.")
+    return held
+
+
+def _journey_plan(name: str, config: Config, *, is_once: bool, memory_bytes: int) -> JourneyPlan:
+    table = config.tables[name]
     return JourneyPlan(
         table=name,
         sink=table.sink.kind,
@@ -432,4 +560,5 @@ def _journey_plan(
         is_once=is_once,
         on_gap=OnGap(table.on_gap),
         on_poison=OnPoison(table.on_poison),
+        identity=identity_of(config, name),
     )

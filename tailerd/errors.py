@@ -323,6 +323,13 @@ class SinkTooSlowError(SinkError):
     code = "sink_too_slow"
 
 
+class TopicRecreatedError(SinkError):
+    """A topic was deleted, or deleted and made again: what was delivered into it is gone."""
+
+    code = "topic_recreated"
+    retryable = False
+
+
 class EngineError(TailerdError):
     """Spark or one of its processes stopped working; offsets are safe in the checkpoints."""
 
@@ -334,6 +341,18 @@ class OffsetError(TailerdError):
     """A saved offset is unreadable, from a newer release, or of another table."""
 
     code = "offset"
+
+
+class PipelineReboundError(OffsetError):
+    """What is saved belongs to a pipeline of another daemon name or with another sink place."""
+
+    code = "pipeline_rebound"
+
+
+class EngineChangedError(OffsetError):
+    """The other engine has the offset of this pipeline."""
+
+    code = "engine_changed"
 
 
 class DaemonUnreachableError(TailerdError):

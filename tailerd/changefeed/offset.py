@@ -13,6 +13,7 @@ Version = NewType("Version", int)
 """A version of a table, counted from 0."""
 
 FORMAT = 1
+MOST_MARK_CHARS = 1024
 
 
 class Phase(enum.StrEnum):
@@ -37,12 +38,14 @@ class Offset:
             among all its tasks before any filter; 0 at a commit's start. In `snapshot`, the
             smallest file key (unsigned 64 bit) not yet delivered: snapshot files are delivered in
             the order of their keys, which does not depend on how the log is laid out.
+        mark: What the source wants to find again here, opaque to all others; short, mostly empty.
     """
 
     table_id: str
     version: Version
     phase: Phase = Phase.FOLLOW
     position: int = 0
+    mark: str = ""
 
     @property
     def order(self) -> tuple[int, int, int]:
@@ -69,16 +72,16 @@ class Offset:
 
     def to_json(self) -> str:
         """Return the stable text form, one line."""
-        return json.dumps(
-            {
-                "format": FORMAT,
-                "table_id": self.table_id,
-                "version": self.version,
-                "phase": self.phase.value,
-                "position": self.position,
-            },
-            separators=(",", ":"),
-        )
+        fields: dict[str, object] = {
+            "format": FORMAT,
+            "table_id": self.table_id,
+            "version": self.version,
+            "phase": self.phase.value,
+            "position": self.position,
+        }
+        if self.mark:
+            fields["mark"] = self.mark
+        return json.dumps(fields, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Offset:
@@ -100,6 +103,7 @@ class Offset:
                 version=Version(int(fields["version"])),
                 phase=Phase(fields["phase"]),
                 position=int(fields["position"]),
+                mark=str(fields.get("mark", "")),
             )
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise OffsetError(
@@ -108,4 +112,8 @@ class Offset:
             ) from error
         if offset.version < 0 or offset.position < 0:
             raise OffsetError(f"The offset {text[:120]!r} counts below zero.")
+        if len(offset.mark) > MOST_MARK_CHARS:
+            raise OffsetError(
+                f"The mark of the offset {text[:120]!r} has more than {MOST_MARK_CHARS} characters."
+            )
         return offset

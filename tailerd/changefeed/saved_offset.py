@@ -1,24 +1,23 @@
 """What is kept of a pipeline between two runs, wherever it is kept.
 
-With the offset goes what it belongs to: the table's id (in the offset), the schema of the version
-before it, and the change mode, because positions count the tasks of one mode. What is saved is a
-promise: all before it is delivered.
-
-Formats of the text: 1 lacks `schema_id`; 2 is written.
+With the offset goes what it belongs to: the pipeline, the table's id, the schema of the version
+before it, the ids of the topics that were written, and the change mode, because positions count the
+tasks of one mode. What is saved is a promise: all before it is delivered.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Protocol, runtime_checkable
 
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.offset import Offset
+from tailerd.changefeed.pipeline_identity import UNKNOWN_PIPELINE, PipelineIdentity
 from tailerd.errors import OffsetError
 
-FORMAT = 2
-_READABLE = (1, 2)
+FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,22 +29,31 @@ class SavedOffset:
         changes: The change mode it was counted in.
         schema_id: `TableIdentity.schema_id` of the last version before the offset; empty when it
             was not known.
+        identity: The pipeline that saved it.
+        epoch: Raised at each start of the pipeline, from 1 on; 0 where none started yet.
+        topics: Kafka's id of each topic that was written; a topic that was deleted and made again
+            has another one.
     """
 
     offset: Offset
     changes: ChangeMode
     schema_id: str = ""
+    identity: PipelineIdentity = UNKNOWN_PIPELINE
+    epoch: int = 0
+    topics: Mapping[str, str] = field(default_factory=dict)
 
-    def to_json(self, pipeline: str) -> str:
-        """Return the stable text form, one line, with the name of the pipeline for people."""
+    def to_json(self) -> str:
+        """Return the stable text form, one line."""
         return json.dumps(
             {
                 "format": FORMAT,
-                "pipeline": pipeline,
+                "pipeline": asdict(self.identity),
+                "epoch": self.epoch,
                 "table_id": self.offset.table_id,
                 "schema_id": self.schema_id,
                 "changes": self.changes.value,
                 "offset": json.loads(self.offset.to_json()),
+                "topics": dict(self.topics),
             }
         )
 
@@ -59,23 +67,28 @@ class SavedOffset:
             fix: What mends a damaged one.
 
         Raises:
-            OffsetError: It is damaged, or a newer release wrote it.
+            OffsetError: It is damaged, or another release wrote it.
         """
         try:
             fields = json.loads(text)
-            written_format = fields["format"]
-            if written_format not in _READABLE:
+            if fields["format"] != FORMAT:
                 raise OffsetError(
-                    f"{place} has format {written_format!r}, this release reads up to {FORMAT},"
-                    " because a newer tailerd wrote it.",
-                    hint=f"Run the newer release. {fix}",
+                    f"{place} has format {fields['format']!r}, this release reads {FORMAT},"
+                    " because another tailerd wrote it.",
+                    hint=f"Run that release. {fix}",
                 )
             return cls(
                 offset=Offset.from_json(json.dumps(fields["offset"])),
                 changes=ChangeMode(fields["changes"]),
-                schema_id=str(fields["schema_id"]) if written_format > 1 else "",
+                schema_id=str(fields["schema_id"]),
+                identity=PipelineIdentity(**_texts(fields["pipeline"])),
+                epoch=int(fields["epoch"]),
+                topics=_texts(fields["topics"]),
             )
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        except (
+            *(ValueError, KeyError, TypeError, AttributeError),
+            *(OverflowError, RecursionError),
+        ) as error:
             raise OffsetError(
                 f"{place} is damaged: {error!r}. It may have been cut off or edited.", hint=fix
             ) from error
@@ -99,3 +112,16 @@ class OffsetStore(Protocol):
     async def save(self, pipeline: str, saved: SavedOffset) -> None:
         """Keep `saved` durably: after a crash `load` returns it, or what was saved before."""
         ...
+
+
+@runtime_checkable
+class KeepsIdentities(Protocol):
+    """A store that several daemons share, so that offsets lie under whole identities. Optional."""
+
+    async def load_former(self, identity: PipelineIdentity) -> SavedOffset | None:
+        """Return what was last saved under another identity, None when nothing ever was."""
+        ...
+
+
+def _texts(fields: Mapping[str, object]) -> dict[str, str]:
+    return {str(name): str(text) for name, text in fields.items()}

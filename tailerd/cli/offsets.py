@@ -16,12 +16,19 @@ if TYPE_CHECKING:
     from tailerd.changefeed.offset import Offset
     from tailerd.config import Config
     from tailerd.errors import StateInUseError
+    from tailerd.pipeline.claim import HeldOffset
 
 _EXAMPLES = """\b
 Examples:
   tailerd offsets --config tailerd.yaml
   tailerd offsets --config tailerd.yaml orders --json
   tailerd offsets reset orders --to snapshot --config tailerd.yaml
+  tailerd offsets rebind orders --config tailerd.yaml
+"""
+
+_REBIND_EXAMPLE = """\b
+Example:
+  tailerd offsets rebind orders --config tailerd.yaml
 """
 
 
@@ -43,6 +50,11 @@ _config_option = click.option(
     type=click.Path(path_type=Path),
     help="The configuration of the daemon.",
 )
+_engine_option = click.option(
+    "--engine",
+    type=click.Choice(["spark", "arrow"]),
+    help="The engine that the daemon runs with, where its command line says so.",
+)
 _json_option = click.option("--json", "is_json", is_flag=True, help="One JSON object a pipeline.")
 
 
@@ -60,7 +72,7 @@ def command() -> None:
 @_json_option
 def show(name: str | None, config_path: Path, is_json: bool) -> None:
     """Show the saved offset of every pipeline, or of NAME. Does not disturb a running daemon."""
-    from tailerd.assembly import saved_offset
+    from tailerd.assembly import held_offset
     from tailerd.cli.configured import read_config
 
     config = read_config(config_path).config
@@ -69,8 +81,8 @@ def show(name: str | None, config_path: Path, is_json: bool) -> None:
     for each in names:
         check_name(config, each)
         _check_delivered(config, each)
-        offset = asyncio.run(saved_offset(config, each))
-        click.echo(_as_json(config, each, offset) if is_json else _as_line(config, each, offset))
+        held = asyncio.run(held_offset(config, each))
+        click.echo(_as_json(config, each, held) if is_json else _as_line(config, each, held))
 
 
 @command.command("reset")
@@ -81,9 +93,17 @@ def show(name: str | None, config_path: Path, is_json: bool) -> None:
     help="snapshot, latest, a version (inclusive), or a timestamp (first commit at or after it).",
 )
 @_config_option
+@_engine_option
 @http_option
 @token_option
-def reset(name: str, to: str, config_path: Path, url: str | None, token_file: Path | None) -> None:
+def reset(
+    name: str,
+    to: str,
+    config_path: Path,
+    engine: str | None,
+    url: str | None,
+    token_file: Path | None,
+) -> None:
     """Let the pipeline NAME begin elsewhere: through the daemon where one runs, else in its state.
 
     A file sink takes back the rows at or after the new place, also from the middle of a file (not
@@ -91,12 +111,19 @@ def reset(name: str, to: str, config_path: Path, url: str | None, token_file: Pa
     """
     from tailerd.cli.configured import read_config
     from tailerd.errors import StateInUseError, UsageError
-    from tailerd.spark.kept_offsets import shares_query, spark_checkpoint
+    from tailerd.spark.kept_offsets import (
+        delivered_until,
+        shares_query,
+        spark_checkpoint,
+    )
 
-    config = read_config(config_path).config
+    config = read_config(config_path, engine=engine).config
     check_name(config, name)
     _check_delivered(config, name)
-    if config.engine_of(name) == "spark" and not shares_query(config, config.tables[name]):
+    has_own_query = config.engine_of(name) == "spark" and not shares_query(
+        config, config.tables[name]
+    )
+    if has_own_query and delivered_until(spark_checkpoint(config, name)) is not None:
         raise UsageError(
             f"The offset of {name} is kept by Spark, in {spark_checkpoint(config, name)}.",
             hint=f"Stop the daemon, remove that folder and set tables.{name}.from to {to!r}.",
@@ -106,6 +133,46 @@ def reset(name: str, to: str, config_path: Path, url: str | None, token_file: Pa
     except StateInUseError as error:
         offset = _reset_running(error, name, to, url, config_path, token_file)
     click.echo(f"{name} begins at {_place(offset)} from now on.")
+
+
+@command.command("rebind", epilog=_REBIND_EXAMPLE)
+@click.argument("name")
+@_config_option
+@_engine_option
+def rebind(name: str, config_path: Path, engine: str | None) -> None:
+    """Let the pipeline NAME go on from its offset at the place that is configured now.
+
+    A pipeline is a daemon `name`, a table name and a sink place: a Kafka cluster and a topic, or a
+    folder. Where one of them changes, `run` refuses the offset, because rows before it were never
+    delivered there. After a move of topics to another cluster, or of a folder to another disk, they
+    were: then this keeps the offset. Offsets in Kafka are looked for in the new cluster's topic of
+    offsets. No daemon may run on the state meanwhile.
+    """
+    from tailerd.cli.configured import read_config
+    from tailerd.errors import StateInUseError
+
+    config = read_config(config_path, engine=engine).config
+    check_name(config, name)
+    _check_delivered(config, name)
+    try:
+        held = asyncio.run(_rebind_held(config, name))
+    except StateInUseError as error:
+        raise StateInUseError(
+            f"{name} cannot be rebound while a daemon runs: {error.message}",
+            hint="Stop that daemon, rebind, and start it again.",
+        ) from error
+    sink = config.tables[name].sink
+    place = sink.identity_place() or sink.kind
+    click.echo(f"{name} goes on at {_place(held.offset)} into {place}.")
+
+
+async def _rebind_held(config: Config, name: str) -> HeldOffset:
+    from tailerd.assembly import open_state, rebind_offset
+    from tailerd.clock import SystemClock
+
+    state = open_state(config, clock=SystemClock())
+    async with state.held():
+        return await rebind_offset(config, name, state=state)
 
 
 async def _reset_held(config: Config, name: str, to: str) -> Offset:
@@ -173,11 +240,21 @@ def _place(offset: Offset) -> str:
     return f"version {offset.version}, task {offset.position}"
 
 
-def _as_line(config: Config, name: str, offset: Offset | None) -> str:
-    where = "no offset saved" if offset is None else f"next is {_place(offset)}"
-    return f"{name} ({config.engine_of(name)}): {where}"
+def _as_line(config: Config, name: str, held: HeldOffset | None) -> str:
+    engine = config.engine_of(name)
+    if held is None:
+        return f"{name} ({engine}): no offset saved"
+    other = "" if held.engine == engine else f"; kept by the {held.engine} engine in {held.place}"
+    return f"{name} ({engine}): next is {_place(held.offset)}{other}"
 
 
-def _as_json(config: Config, name: str, offset: Offset | None) -> str:
-    fields = None if offset is None else json.loads(offset.to_json())
-    return json.dumps({"table": name, "engine": config.engine_of(name), "offset": fields})
+def _as_json(config: Config, name: str, held: HeldOffset | None) -> str:
+    fields = None if held is None else json.loads(held.offset.to_json())
+    return json.dumps(
+        {
+            "table": name,
+            "engine": config.engine_of(name),
+            "offset": fields,
+            "offset_engine": None if held is None else held.engine,
+        }
+    )

@@ -187,7 +187,7 @@ def _blank_report(config: Config, name: str) -> dict[str, object]:
 
 
 async def _examine_pipeline(config: Config, name: str) -> dict[str, object]:
-    from tailerd.assembly import open_sink, open_source, saved_offset
+    from tailerd.assembly import check_pipeline, open_sink, open_source, saved_offset
     from tailerd.changefeed.limits import ReadLimit
     from tailerd.telemetry import Telemetry
 
@@ -204,6 +204,7 @@ async def _examine_pipeline(config: Config, name: str) -> dict[str, object]:
     sink = open_sink(name, table.sink)
     if sink is not None:
         await sink.healthcheck()
+    await check_pipeline(config, name)
     return found
 
 

@@ -57,7 +57,7 @@ def command(context: click.Context, name: str, config_path: Path, is_json: bool)
 
 
 async def _verify(config: Config, name: str) -> Verdict:
-    from tailerd.assembly import open_sink, open_source, saved_offset
+    from tailerd.assembly import held_offset, open_sink, open_source
     from tailerd.errors import OffsetError, UsageError
     from tailerd.pipeline.verification import Verification
     from tailerd.sinks.base import Readable
@@ -72,15 +72,18 @@ async def _verify(config: Config, name: str) -> Verdict:
             hint="Verify pipelines whose sink is `kafka` or `file`.",
         )
     try:
-        offset = await saved_offset(config, name)
-        if offset is None:
+        held = await held_offset(config, name)
+        if held is None:
             raise OffsetError(f"{name} has not delivered anything yet.", hint="Run it first.")
+        if held.engine != config.engine_of(name):
+            holder = f"kept by the {held.engine} engine in {held.place}"
+            click.echo(f"The offset of {name} is {holder}.", err=True)
         source = await open_source(table, Telemetry(), memory_bytes=config.memory)
         with _progress() as report:
             verification = Verification(
                 source,
                 sink,
-                offset,
+                held.offset,
                 begins_with_snapshot=table.start == "snapshot",
                 on_progress=report,
                 widened=(

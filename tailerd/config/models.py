@@ -44,6 +44,14 @@ class Config(BaseSettings):
         description="What runs the pipelines: a local Spark session, or this process itself.",
         examples=["spark"],
     )
+    name: str = Field(
+        default="tailerd",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+        description="Name of this daemon. With a table's name and the place of its sink it says"
+        " which pipeline an offset belongs to, so two daemons that deliver tables of one name into"
+        " one topic need different names.",
+        examples=["tailerd"],
+    )
     state: str = Field(
         default="./state",
         min_length=1,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import (
@@ -58,6 +59,15 @@ class SinkConfig(BaseModel):
 
     def place(self) -> str:
         """Return what two tables must not share, or nothing if they may share this sink."""
+        return ""
+
+    def identity_place(self) -> str:
+        """Return what tells pipelines with this kind of sink apart: where it writes; or nothing."""
+        place = self.place()
+        return str(Path(place).resolve()) if place.startswith("/") else place
+
+    def offsets_place(self) -> str:
+        """Return where this sink keeps the pipeline's offset itself, if it does; for messages."""
         return ""
 
     def guarantee(self) -> str:

@@ -41,8 +41,8 @@ class _Entry:
     holder: str
     saved: SavedOffset | None
 
-    def to_json(self, pipeline: str) -> bytes:
-        saved = None if self.saved is None else json.loads(self.saved.to_json(pipeline))
+    def to_json(self) -> bytes:
+        saved = None if self.saved is None else json.loads(self.saved.to_json())
         fields = {"format": FORMAT, "token": self.token, "holder": self.holder, "saved": saved}
         return json.dumps(fields).encode() + b"\n"
 
@@ -109,7 +109,7 @@ class BucketOffsetStore:
         """Create a file and return True; False where its number was taken."""
         path = f"{self._folder}/{pipeline}/{number:020}{_SUFFIX}"
         try:
-            await self._store.put(path, entry.to_json(pipeline), if_absent=True)
+            await self._store.put(path, entry.to_json(), if_absent=True)
         except FileExistsAlreadyError:
             return False
         files = await self._files(pipeline)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.offset import Offset
-from tailerd.changefeed.saved_offset import OffsetStore
 from tailerd.errors import TailerdError
 from tailerd.pipeline.backlog_report import ENGINE
-from tailerd.pipeline.identity import save_offset
+from tailerd.pipeline.identity import OffsetKeeper
 from tailerd.pipeline.journey import JourneyPlan
 from tailerd.sinks.base import GapTaker, Sink
 from tailerd.sources.base import ChangeSource
@@ -21,7 +20,7 @@ async def cross_gap(
     *,
     source: ChangeSource,
     sink: Sink,
-    offsets: OffsetStore,
+    offsets: OffsetKeeper,
     telemetry: Telemetry,
 ) -> None:
     """Save the offset that `plan.on_gap` names, after the sink has heard of the gap.
@@ -45,7 +44,7 @@ async def cross_gap(
     await sink.resume(start)
     if isinstance(sink, GapTaker):
         await sink.note_gap(gap)
-    await save_offset(offsets, plan.table, end, plan.changes, source)
+    await offsets.save(end, source)
     telemetry.emit(
         events.GapMet(
             table=plan.table,

@@ -2,31 +2,202 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.offset import Offset, Version
-from tailerd.changefeed.saved_offset import OffsetStore, SavedOffset
-from tailerd.errors import OffsetError, TableRecreatedError
+from tailerd.changefeed.pipeline_identity import UNKNOWN_PIPELINE, PipelineIdentity
+from tailerd.changefeed.saved_offset import KeepsIdentities, OffsetStore, SavedOffset
+from tailerd.errors import OffsetError, TableRecreatedError, TopicRecreatedError
+from tailerd.pipeline.claim import PipelineClaim, check_same
+from tailerd.sinks.base import HasTopics, Sink
 from tailerd.sources.base import ChangeSource
 
 
-async def save_offset(
-    store: OffsetStore, table: str, offset: Offset, changes: ChangeMode, source: ChangeSource
-) -> None:
-    """Keep an offset together with the identity of what it counts.
+class OffsetKeeper:
+    """Loads and saves the offset of one pipeline, with the identity of all that it counts.
 
-    Raises:
-        StorageError: It could not be saved.
+    Attributes:
+        epoch: Number of this start of the pipeline, once it has begun.
     """
-    await store.save(table, await identified(offset, changes, source))
 
+    def __init__(
+        self,
+        store: OffsetStore,
+        table: str,
+        changes: ChangeMode,
+        *,
+        identity: PipelineIdentity = UNKNOWN_PIPELINE,
+        sink: Sink | None = None,
+        claim: PipelineClaim | None = None,
+    ) -> None:
+        """Prepare; nothing is asked yet.
 
-async def identified(offset: Offset, changes: ChangeMode, source: ChangeSource) -> SavedOffset:
-    """Return an offset together with the identity of what it counts."""
-    identity = await source.identity(last_version(offset))
-    named = replace(offset, table_id=identity.table_id)
-    return SavedOffset(offset=named, changes=changes, schema_id=identity.schema_id)
+        Args:
+            store: Where offsets are kept.
+            table: Configured name of the table.
+            changes: What offsets are counted in.
+            identity: The pipeline's; the cluster is asked of the sink.
+            sink: The one that delivers.
+            claim: The pipeline's name in the state; None where no state remembers it.
+        """
+        self.epoch = 0
+        self._store = store
+        self._table = table
+        self._changes = changes
+        self._identity = identity
+        self._sink = sink
+        self._topics: HasTopics | None = None
+        if isinstance(sink, HasTopics):
+            self._topics = sink
+        self._claim = claim
+        self._has_begun = False
+
+    async def load(self) -> SavedOffset | None:
+        """Return what was last saved, by whichever pipeline; what is saved next is no older."""
+        saved = await self._store.load(self._table)
+        if saved is not None:
+            self.epoch = max(self.epoch, saved.epoch)
+        return saved
+
+    async def load_former(self, identity: PipelineIdentity) -> SavedOffset | None:
+        """Return what was last saved by a pipeline that the state remembers."""
+        if isinstance(self._store, KeepsIdentities) and identity.cluster:
+            return await self._store.load_former(identity)
+        return await self.load()
+
+    async def claim(self) -> bool:
+        """Make sure that the state knows no other pipeline of this name; return if it knows this.
+
+        Raises:
+            EngineChangedError, PipelineReboundError: It does.
+            TailerdError: The state cannot be read, or the cluster cannot be reached.
+        """
+        identity = await self.identity()
+        known = None if self._claim is None else await self._claim.check(identity)
+        if known is not None and self._topics is not None:
+            self._topics.expect(known.topics)
+        return known is not None
+
+    async def resumed(self, *, is_known: bool, source: ChangeSource) -> SavedOffset | None:
+        """Return the saved offset, checked, under the epoch of this start; None for a new pipeline.
+
+        Args:
+            is_known: What `claim` said.
+            source: Of the table.
+
+        Raises:
+            PipelineReboundError, TableRecreatedError, TopicRecreatedError, OffsetError: It must not
+                be gone on from.
+            TailerdError: It cannot be read or written.
+        """
+        epoch = self.epoch
+        saved = await self.load()
+        if saved is None:
+            if is_known and self._sink is not None and self._sink.offsets is not None:
+                raise self._lost()
+            self.epoch, self._has_begun = max(self.epoch, 1), True
+            return None
+        check_same(saved.identity, self._identity)
+        # Before the sink hears of it: what it holds may be of another table.
+        await check_identity(self._table, saved, self._changes, source)
+        if self._topics is not None:
+            self._topics.expect(saved.topics)
+        if not self._has_begun or saved.epoch != epoch:
+            raised = replace(saved, epoch=saved.epoch + 1)
+            await self._store.save(self._table, raised)
+            self.epoch, self._has_begun = raised.epoch, True
+        return saved
+
+    async def note(self) -> None:
+        """Let the state remember the pipeline, which has an offset, and its topics."""
+        if self._claim is not None:
+            await self._claim.note(self._identity, self._known_topics)
+
+    async def saved(self, offset: Offset, source: ChangeSource) -> SavedOffset:
+        """Return what is to be kept of an offset."""
+        identity = await source.identity(last_version(offset))
+        return SavedOffset(
+            offset=replace(offset, table_id=identity.table_id),
+            changes=self._changes,
+            schema_id=identity.schema_id,
+            identity=self._identity,
+            epoch=self.epoch,
+            topics=self._known_topics,
+        )
+
+    async def save(self, offset: Offset, source: ChangeSource) -> None:
+        """Keep an offset.
+
+        Raises:
+            TailerdError: It could not be saved.
+        """
+        await self._store.save(self._table, await self.saved(offset, source))
+
+    async def begin_at(self, offset: Offset, source: ChangeSource) -> None:
+        """Keep an offset that an operator chose; topics are whatever is there at the next start.
+
+        Raises:
+            TailerdError: It could not be saved.
+        """
+        await self.identity()
+        with suppress(OffsetError):
+            # Damage is replaced. What is readable says which epoch was the last.
+            await self.load()
+        await self._store.save(self._table, replace(await self.saved(offset, source), topics={}))
+
+    async def rebind(self, former: PipelineIdentity, kept: OffsetStore) -> SavedOffset:
+        """Save under the present identity what was saved under a former one; return it.
+
+        Args:
+            former: The pipeline as it was.
+            kept: The offsets of the state, where the former one may have had its own.
+
+        Raises:
+            OffsetError: It is found neither where the sink keeps offsets nor in the state.
+            TailerdError: It cannot be read or saved.
+        """
+        identity = await self.identity()
+        saved = None
+        if isinstance(self._store, KeepsIdentities):
+            saved = await self._store.load_former(former)
+        if saved is None:
+            saved = await kept.load(self._table)
+        if saved is None:
+            raise OffsetError(
+                f"The offset of {former} is neither where the sink keeps offsets now nor in the"
+                " state.",
+                hint="Copy the topic of offsets to the new cluster; or choose where to begin with"
+                f" `tailerd offsets reset {self._table} --to VERSION --config FILE`.",
+            )
+        rebound = replace(saved, identity=identity, topics={}, epoch=saved.epoch + 1)
+        await self._store.save(self._table, rebound)
+        return rebound
+
+    async def identity(self) -> PipelineIdentity:
+        """Return which pipeline this is, with the cluster that its sink is connected to.
+
+        Raises:
+            SinkError: The cluster cannot be reached.
+        """
+        if self._topics is not None:
+            cluster = await self._topics.cluster_id()
+            self._identity = replace(self._identity, cluster=cluster)
+        return self._identity
+
+    @property
+    def _known_topics(self) -> Mapping[str, str]:
+        return {} if self._topics is None else dict(self._topics.topics)
+
+    def _lost(self) -> TopicRecreatedError:
+        return TopicRecreatedError(
+            f"The sink has no offset of {self._table} any more, though this state knows that it"
+            " had one: the topic of offsets was emptied, or deleted and made again.",
+            hint=f"Begin again with `tailerd offsets reset {self._table} --to snapshot --config"
+            " FILE`, or with a version as --to where you know up to which rows were delivered.",
+        )
 
 
 async def check_identity(
@@ -46,7 +217,10 @@ async def check_identity(
         )
     version = last_version(saved.offset)
     identity = await source.identity(version)
-    reset = f"Run `tailerd offsets reset {table} --to snapshot`, or set on_gap."
+    reset = (
+        f"Run `tailerd offsets reset {table} --to snapshot`, or set on_gap. Where another daemon"
+        " delivers that table into the same place, give this one a `name` of its own."
+    )
     if identity.table_id != saved.offset.table_id:
         raise TableRecreatedError(
             f"The saved offset of {table} belongs to table {saved.offset.table_id}, and the log of"

@@ -17,18 +17,18 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.delivery import DeliveryTracker
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, DEFAULT_READ_LIMIT, BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset, Version
-from tailerd.changefeed.saved_offset import OffsetStore
+from tailerd.changefeed.pipeline_identity import UNKNOWN_PIPELINE, PipelineIdentity
 from tailerd.clock import Clock
 from tailerd.errors import BugError, SinkError, TableError, TailerdError
 from tailerd.pipeline.backlog_report import ENGINE, BacklogReport
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.commit_check import CommitCheck
-from tailerd.pipeline.identity import check_identity, identified, last_version, save_offset
+from tailerd.pipeline.identity import OffsetKeeper, last_version
 from tailerd.pipeline.memory_budget import TableMemory
 from tailerd.pipeline.poison_log import PoisonLog, PoisonRecord
 from tailerd.pipeline.policies import OnGap, OnPoison
 from tailerd.pipeline.target import clipped, is_past
-from tailerd.sinks.base import Delivery, Fencer, Keyed, RecordsDeliveries, Sink
+from tailerd.sinks.base import Delivery, Fencer, HasTopics, Keyed, RecordsDeliveries, Sink
 from tailerd.sources.base import ChangeSource, HearsEvents
 from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.hints import Hint
@@ -48,6 +48,7 @@ class JourneyPlan:
         is_once: End at the version that is the head when the first journey begins.
         on_gap: What to do where the next version is gone or another table is there.
         on_poison: What to do with a commit whose rows cannot be read.
+        identity: Which pipeline it is; the cluster is asked of the sink.
     """
 
     table: str
@@ -60,6 +61,7 @@ class JourneyPlan:
     is_once: bool = False
     on_gap: OnGap = OnGap.STOP
     on_poison: OnPoison = OnPoison.STOP
+    identity: PipelineIdentity = UNKNOWN_PIPELINE
 
 
 class Journey:
@@ -71,7 +73,7 @@ class Journey:
         *,
         source: ChangeSource,
         sink: Sink,
-        offsets: OffsetStore,
+        offsets: OffsetKeeper,
         hint: Hint,
         telemetry: Telemetry,
         clock: Clock,
@@ -137,6 +139,11 @@ class Journey:
         failure: TableError | None = None
         delivery: asyncio.Task[None] | None = None
         async with asyncio.TaskGroup() as deliveries:
+            watching = (
+                deliveries.create_task(self._sink.watch())
+                if isinstance(self._sink, HasTopics)
+                else None
+            )
             while True:
                 await self._slots.acquire()
                 try:
@@ -155,29 +162,34 @@ class Journey:
             # Inside the group: one that fails while a group is being left leaves the task marked as
             # cancelled, which nobody asked for.
             await self._wait_for_deliveries()
+            if watching is not None:
+                watching.cancel()
         if failure is not None:
             raise failure
         return is_complete
 
     async def _begin(self) -> Offset:
         plan = self._plan
+        # Before others are shut out: a pipeline that must not run disturbs nobody.
+        is_known = await self._offsets.claim()
         if isinstance(self._sink, Fencer):
             await self._sink.fence()
-        saved = await self._offsets.load(plan.table)
+        saved = await self._offsets.resumed(is_known=is_known, source=self._source)
         if saved is None:
             if isinstance(self._sink, RecordsDeliveries):
                 # Before an offset is saved, which would look like one that was delivered up to.
                 await self._sink.check_first_start()
             offset = await self._source.initial_offset(plan.start)
+            # A place that cannot be written may be corrected without anything being bound to it.
+            await self._sink.resume(offset)
             # Saved before the first row is delivered: a crash before the first acknowledgement
             # must not begin at another snapshot, whose rows would come on top of the first's.
-            await save_offset(self._offsets, plan.table, offset, plan.changes, self._source)
+            await self._offsets.save(offset, self._source)
         else:
-            # Before the sink hears of it: what it holds may be of another table.
-            await check_identity(plan.table, saved, plan.changes, self._source)
             offset = saved.offset
+            await self._sink.resume(offset)
         self._saved = offset
-        await self._sink.resume(offset)
+        await self._offsets.note()
         self._telemetry.emit(
             events.OffsetChosen(
                 table=plan.table,
@@ -288,7 +300,7 @@ class Journey:
             memory=self._memory,
             on_batch=self._on_batch,
         )
-        saved = await identified(end, self._plan.changes, self._source)
+        saved = await self._offsets.saved(end, self._source)
         async with aclosing(stream.batches()) as batches:
             rows = await self._write(
                 Delivery(table=self._plan.table, start=start, end=end, saved=saved, batches=batches)
@@ -350,9 +362,7 @@ class Journey:
             if self._saved is not None and not self._saved.is_before(offset):
                 return
             if not is_kept:
-                await save_offset(
-                    self._offsets, self._plan.table, offset, self._plan.changes, self._source
-                )
+                await self._offsets.save(offset, self._source)
             self._saved = offset
         self._on_progress()
         self._telemetry.emit(

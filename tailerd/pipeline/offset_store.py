@@ -71,7 +71,7 @@ class FileOffsetStore:
         try:
             make_private_folder(self._folder)
             with open_private(temporary, "wb") as file:
-                file.write(saved.to_json(pipeline).encode())
+                file.write(saved.to_json().encode())
                 file.flush()
                 os.fsync(file.fileno())
             _keep_previous(path)

@@ -35,7 +35,9 @@ from tailerd.errors import (
     TailerdError,
 )
 from tailerd.pipeline.backlog_report import ENGINE
+from tailerd.pipeline.claim import PipelineClaim
 from tailerd.pipeline.gap_crossing import cross_gap
+from tailerd.pipeline.identity import OffsetKeeper
 from tailerd.pipeline.journey import Journey, JourneyPlan
 from tailerd.pipeline.memory_budget import TableMemory
 from tailerd.pipeline.poison_log import PoisonLog
@@ -73,6 +75,7 @@ class Pipeline:
         poison: PoisonLog | None = None,
         memory: TableMemory | None = None,
         on_batch: Callable[[ChangeBatch], None] | None = None,
+        claim: PipelineClaim | None = None,
     ) -> None:
         """Prepare; the table is opened by `run`.
 
@@ -82,6 +85,7 @@ class Pipeline:
             open_source: Opens the table; tried again like everything else.
             sink, offsets, hint, telemetry, clock: As `Journey` takes them.
             executor, poison, memory, on_batch: As `Journey` takes them; `run` closes the memory.
+            claim: The pipeline's name in the state.
             backoff: Waits between attempts.
             max_attempts: Failed attempts in a row before giving up; None never gives up.
             jitter: Source of randomness of the waits.
@@ -92,10 +96,10 @@ class Pipeline:
         self._open_source = open_source
         self._source: ChangeSource | None = None
         self._sink = sink
-        self._offsets = offsets
-        self._hint = hint
-        self._telemetry = telemetry
-        self._clock = clock
+        self._offsets = OffsetKeeper(
+            offsets, plan.table, plan.changes, identity=plan.identity, sink=sink, claim=claim
+        )
+        self._hint, self._telemetry, self._clock = hint, telemetry, clock
         self._backoff = backoff or Backoff()
         self._max_attempts = max_attempts
         self._jitter = jitter or random.Random()
@@ -175,7 +179,8 @@ class Pipeline:
         """Move the offset over the gap; return why that failed, if it did."""
         self._source = self._target = None
         try:
-            saved = await self._offsets.load(self._plan.table)
+            await self._offsets.claim()
+            saved = await self._offsets.load()
             if saved is None:
                 return error
             self._source = await self._open_source()
@@ -220,7 +225,7 @@ class Pipeline:
         """
         self._saved_phase = None
         try:
-            saved = await self._offsets.load(self._plan.table)
+            saved = await self._offsets.load()
         except TailerdError as failure:
             return failure if failure.retryable else error
         except Exception as failure:  # noqa: BLE001 - Case D

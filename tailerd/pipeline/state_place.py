@@ -20,6 +20,12 @@ from tailerd.pipeline.bucket_history import BucketHistory
 from tailerd.pipeline.bucket_offset_store import BucketOffsetStore, taken_over_by
 from tailerd.pipeline.offset_store import FileOffsetStore
 from tailerd.pipeline.pause_store import BucketPauses, Pauses, PauseStore
+from tailerd.pipeline.pipeline_records import (
+    PIPELINES_FOLDER,
+    BucketPipelineRecords,
+    FilePipelineRecords,
+    PipelineRecords,
+)
 from tailerd.pipeline.poison_log import BucketPoisonLog, FilePoisonLog, PoisonLog
 from tailerd.pipeline.state_lock import state_lock
 from tailerd.sources.delta.bucket_spool import BucketSpool
@@ -53,6 +59,7 @@ class State(Protocol):
     pauses: Pauses
     poison: PoisonLog
     history: KeepsHistory
+    pipelines: PipelineRecords
 
     def held(self, watch: StateWatch | None = None) -> AbstractAsyncContextManager[None]:
         """Hold the state while inside.
@@ -83,6 +90,7 @@ class FolderState:
         self.pauses: Pauses = PauseStore(folder / "paused")
         self.poison: PoisonLog = FilePoisonLog(folder / "poison")
         self.history: KeepsHistory = HistoryStore(folder / "history")
+        self.pipelines: PipelineRecords = FilePipelineRecords(folder / PIPELINES_FOLDER)
 
     @asynccontextmanager
     async def held(self, watch: StateWatch | None = None) -> AsyncIterator[None]:
@@ -126,6 +134,7 @@ class BucketState:
         self.pauses: Pauses = self._pauses
         self.poison: PoisonLog = BucketPoisonLog(store, f"{root}/poison")
         self.history: KeepsHistory = BucketHistory(store, f"{root}/history")
+        self.pipelines: PipelineRecords = BucketPipelineRecords(store, f"{root}/{PIPELINES_FOLDER}")
 
     @asynccontextmanager
     async def held(self, watch: StateWatch | None = None) -> AsyncIterator[None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -46,10 +46,10 @@ class Sink(Protocol):
     def offsets(self) -> OffsetStore | None:
         """Where this sink keeps the pipeline's offset itself; None: the daemon keeps it.
 
-        A sink that does keeps `delivery.saved` in `write`: with the rows, or right after them. It
-        admits one `write` at a time. `load` only looks and disturbs nobody: commands call it beside
-        a running daemon. `save` is called for the first offset of a pipeline, and where an operator
-        or a policy moves it.
+        A sink that does keeps `delivery.saved` in `write`, with the ids of topics that it wrote by
+        then: together with the rows, or right after them. It admits one `write` at a time. `load`
+        only looks and disturbs nobody: commands call it beside a running daemon. `save` is called
+        for the first offset of a pipeline, and where an operator or a policy moves it.
         """
         ...
 
@@ -117,6 +117,32 @@ class RecordsDeliveries(Protocol):
 
     async def accept(self, offset: Offset) -> None:
         """Let the next start go on at `offset`, wherever that lies: an operator moved it there."""
+        ...
+
+
+@runtime_checkable
+class HasTopics(Protocol):
+    """A sink into topics, which have ids: one that was made again is not the same. Optional."""
+
+    async def cluster_id(self) -> str:
+        """Return the id of the cluster; `SinkError` where it cannot be reached."""
+        ...
+
+    def expect(self, topics: Mapping[str, str]) -> None:
+        """Expect topics to have these ids from now on, as all that were used since.
+
+        A topic that is gone or has another id is a `TopicRecreatedError` for whoever uses it, and
+        is not made.
+        """
+        ...
+
+    @property
+    def topics(self) -> Mapping[str, str]:
+        """The ids of the topics that are expected: those used before, and since."""
+        ...
+
+    async def watch(self) -> None:
+        """Raise `TopicRecreatedError` soon after a topic is gone, until cancelled."""
         ...
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.telemetry import Telemetry
 
+DAEMON_NAME = "tailerd"
 EncodeBatch = Callable[[ChangeBatch], bytes]
 """Turns a batch into bytes that may be appended to those of the batch before."""
 
@@ -20,8 +21,10 @@ class SinkResources:
         table: Configured name of the table.
         encode: The encoder of the format the sink's section asks for.
         telemetry: Hears of what a delivery does beside delivering.
+        daemon: `name` of the configuration.
     """
 
     table: str
     encode: EncodeBatch
+    daemon: str = DAEMON_NAME
     telemetry: Telemetry = field(default_factory=Telemetry)

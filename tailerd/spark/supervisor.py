@@ -20,6 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tailerd.backoff import ATTEMPTS_ONCE, Backoff
 from tailerd.config import TableConfig
 from tailerd.errors import MissingVersionError, SchemaChangedError, TailerdError
+from tailerd.spark.claim import SparkClaim, beginning
 from tailerd.spark.engine import SparkEngine
 from tailerd.spark.kept_offsets import check_not_shared, delivered_until, tell_begin
 from tailerd.spark.options import is_about_option
@@ -41,11 +42,14 @@ class SparkPipeline:
         error: Why it failed; None while it runs and when it ended well.
     """
 
-    def __init__(self, engine: SparkEngine, name: str, table: TableConfig) -> None:
+    def __init__(
+        self, engine: SparkEngine, name: str, table: TableConfig, claim: SparkClaim | None = None
+    ) -> None:
         self.error: TailerdError | None = None
         self._engine = engine
         self._name = name
         self._table = table
+        self._claim = claim
         self._loop = asyncio.get_running_loop()
         self._query = QueryRun(engine, f"table {name}", self._start, self._reported)
         self._attempt = 0
@@ -72,7 +76,7 @@ class SparkPipeline:
         )
         stop = self._query.stop
         while not stop.is_set():
-            failure = await self._query.run()
+            failure = await self._claimed() or await self._query.run()
             if failure is None:
                 break
             if isinstance(failure, SchemaChangedError) and self._takes_schema_of(failure):
@@ -98,6 +102,18 @@ class SparkPipeline:
                 table=self._name, engine=ENGINE, is_complete=self._engine.once and not stop.is_set()
             )
         )
+
+    async def _claimed(self) -> TailerdError | None:
+        """Claim the table's name in the state; return why that failed."""
+        if self._claim is not None:
+            try:
+                done = await asyncio.to_thread(delivered_until, self._checkpoint)
+                known = await self._claim.enter(has_offset=done is not None)
+                self._table = beginning(self._table, known)
+            except TailerdError as error:
+                return error
+            self._claim = None
+        return None
 
     def _reported(self, report: BatchReport) -> None:
         """Pass a report on as events; called from Spark's callback thread."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
-from tailerd.changefeed.change_task import ChangeMode, TaskGroup
+from tailerd.changefeed.change_task import TaskGroup
 from tailerd.changefeed.delivery import DeliveryTracker
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.changefeed.saved_offset import SavedOffset
 from tailerd.errors import MissingVersionError
-from tailerd.pipeline.identity import identified
+from tailerd.pipeline.identity import OffsetKeeper
 from tailerd.pipeline.journey import Journey
 from tailerd.sources.base import ChangeSource
 from tailerd.sources.delta.source import DeltaChangeSource
@@ -25,10 +25,12 @@ class SavesBeforeDelivery(Journey):
         await super()._deliver(start, end)
 
 
-async def names_the_start(offset: Offset, changes: ChangeMode, source: ChangeSource) -> SavedOffset:
-    """Give a sink that keeps the offset with the rows one that lies before them."""
-    saved = await identified(offset, changes, source)
-    return replace(saved, offset=offset.at(0))
+class NamesTheStart(OffsetKeeper):
+    """Gives a sink that keeps the offset with the rows one that lies before them."""
+
+    async def saved(self, offset: Offset, source: ChangeSource) -> SavedOffset:
+        saved = await super().saved(offset, source)
+        return replace(saved, offset=offset.at(0))
 
 
 class SavesAsTheyFinish:

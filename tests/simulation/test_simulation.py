@@ -11,10 +11,10 @@ from tailerd.pipeline import journey, pipeline
 from tests.simulation.laws import check_laws
 from tests.simulation.planted import (
     BelievesTheHint,
+    NamesTheStart,
     SavesAsTheyFinish,
     SavesBeforeDelivery,
     SkipsGaps,
-    names_the_start,
 )
 from tests.simulation.simulation import Settings, Simulation, ViolationError
 
@@ -68,7 +68,7 @@ def test_an_offset_saved_before_delivery_is_caught(monkeypatch: pytest.MonkeyPat
 def test_an_offset_kept_with_rows_that_lie_behind_it_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(journey, "identified", names_the_start)
+    monkeypatch.setattr(pipeline, "OffsetKeeper", NamesTheStart)
     assert first_caught() is not None
 
 

@@ -2,8 +2,9 @@
 
 Exactly once. Rows and offset go into one Kafka transaction, the offset into the compacted topic
 `__tailerd_offsets`. Readers with `isolation.level=read_committed` see each change once, whatever
-is killed and whenever. A fixed `transactional_id` per pipeline: the last process to claim it
-wins, the other stops with `sink_fenced`. A delivery that does not fit into
+is killed and whenever. A fixed `transactional_id` per pipeline, made of the daemon's `name`, the
+table's name and the topic where none is given: the last process to claim it wins, the other stops
+with `sink_fenced`. A delivery that does not fit into
 `transaction_timeout_ms` (60 s) is undone and comes again in halves.
 
 At least once. The offset is saved after every record is acknowledged by all in-sync replicas;
@@ -28,8 +29,10 @@ topic with one in-sync copy may lose what its broker acknowledged.
 When brokers fail. A broker that restarts, a leader that moves, cut connections and missing
 replicas end in recovery; it is tried for `delivery_timeout_ms` (60 s) before `/status` tells.
 Wrong passwords, certificates, rights, oversize rows and deleted topics stop that pipeline with
-one error, and the offset does not move. Dead letters have the reason in their headers and are
-counted in `tailerd_dead_letter_records_total`.
+one error, and the offset does not move. Ids of topics are kept with the offset (of topics that a
+column chooses, those of the first 500): one that was deleted, or made again under its name, ends
+in `topic_recreated` within seconds, while the daemon lives and at its next start. Dead letters have
+the reason in their headers and are counted in `tailerd_dead_letter_records_total`.
 
 Rights needed. Write and Describe on the topics, Read on the offsets topic, Write and Describe on
 the transactional id.

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from tailerd.errors import SinkError
 
 _NO_PROGRESS_MARGIN_SECONDS = 10.0
+_LOOK_AFTER_SECONDS = 2.0
 
 
 class AbandonedError(SinkError):
@@ -25,7 +26,12 @@ class Acknowledgements:
     """
 
     def __init__(
-        self, *, max_bytes: int, timeout_seconds: float, explain: Callable[[Exception], Exception]
+        self,
+        *,
+        max_bytes: int,
+        timeout_seconds: float,
+        explain: Callable[[Exception], Exception],
+        look: Callable[[], Exception | None] = lambda: None,
     ) -> None:
         """Begin a delivery.
 
@@ -33,10 +39,13 @@ class Acknowledgements:
             max_bytes: Beyond it `reserve` waits; a single larger piece still goes.
             timeout_seconds: After which the client gives up a piece.
             explain: Makes our error of one that a piece failed with.
+            look: Asked every few seconds without progress for a reason to wait no longer.
         """
         self._max_bytes = max_bytes
         self._patience = timeout_seconds + _NO_PROGRESS_MARGIN_SECONDS
         self._explain = explain
+        self._look = look
+        self._looked = time.monotonic()
         self._changed = threading.Condition()
         self._bytes = 0
         self._pieces = 0
@@ -102,8 +111,21 @@ class Acknowledgements:
                     f"Kafka acknowledged nothing for {self._patience:.0f} s.",
                     hint="Look whether the brokers run and can be reached.",
                 )
-            self._changed.wait(left)
+            quiet = max(self._progress, self._looked) + _LOOK_AFTER_SECONDS - time.monotonic()
+            if quiet > 0:
+                self._changed.wait(min(left, quiet))
+            elif (failure := self._looked_at()) is not None:
+                return failure
         return self._error
+
+    def _looked_at(self) -> Exception | None:
+        # Without the lock: looking asks the brokers, and the sender must go on meanwhile.
+        self._changed.release()
+        try:
+            return self._look()
+        finally:
+            self._changed.acquire()
+            self._looked = time.monotonic()
 
     def _raise(self, failure: Exception | None) -> None:
         # Outside the lock: explaining may ask the brokers, and the sender must go on meanwhile.

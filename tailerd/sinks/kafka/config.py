@@ -159,8 +159,8 @@ class KafkaSinkConfig(SinkConfig):
         default=None,
         min_length=1,
         description="Identity of this pipeline for exactly-once, the same in every run; a second"
-        " process with it shuts out the first. Default: tailerd-<table>; on the Spark engine"
-        " tailerd-spark-kafka-..., with a random end, so rights need the prefix tailerd-spark-.",
+        " process with it shuts out the first. Default: tailerd-<name>-<table>-<topic>-<digest>,"
+        " and on the Spark engine tailerd-spark-kafka-..., so rights need the prefix tailerd-.",
         examples=["tailerd-orders"],
     )
     create_topic: CreateTopicConfig | None = Field(
@@ -296,6 +296,14 @@ class KafkaSinkConfig(SinkConfig):
         if self.transactional_id is None:
             return ""
         return f"transactional_id {self.transactional_id} at {','.join(self.bootstrap_servers)}"
+
+    def identity_place(self) -> str:
+        """Return the topic as it is configured; the cluster is known to its brokers."""
+        return self.topic
+
+    def offsets_place(self) -> str:
+        """Return the topic of offsets, where they are kept in Kafka."""
+        return f"the topic {self.offsets_topic}" if self.keeps_offsets else ""
 
     @classmethod
     def check_together(cls, sinks: Mapping[str, SinkConfig]) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.cluster import ClusterMetadata
 from kafka.errors import KafkaError, KafkaTimeoutError
 
 from tailerd.sinks.kafka.config import KafkaSinkConfig
@@ -143,3 +145,16 @@ def close_producer(producer: KafkaProducer, *, seconds: float, is_clean: bool) -
         producer.close(timeout=seconds if is_clean else 0)
     if sender.is_alive():
         sender.force_close()
+
+
+def metadata_now(producer: KafkaProducer, *, seconds: float) -> ClusterMetadata | None:
+    """Return what brokers say now about the topics a producer writes; None where none answers."""
+    metadata: ClusterMetadata = producer._metadata
+    answered = threading.Event()
+    metadata.request_update().add_both(lambda *_: answered.set())
+    return metadata if answered.wait(seconds) else None
+
+
+def has_metadata_of(producer: KafkaProducer, topic: str) -> bool:
+    """Tell whether a producer knows a topic's partitions."""
+    return producer._metadata.partitions_for_topic(topic) is not None

@@ -12,6 +12,7 @@ import time
 
 from kafka import KafkaConsumer, TopicPartition
 
+from tailerd.changefeed.pipeline_identity import PipelineIdentity
 from tailerd.changefeed.saved_offset import SavedOffset
 from tailerd.errors import ConfigError, SinkError
 from tailerd.sinks.kafka.connection import DEFAULT_TRANSACTION_TIMEOUT_MS, Connection
@@ -37,11 +38,14 @@ def check_offset_topic(facts: TopicFacts) -> None:
     Raises:
         ConfigError: Kafka would delete them after a while.
     """
-    if facts.cleanup_policy and "compact" not in facts.cleanup_policy.split(","):
+    policies = [each.strip() for each in facts.cleanup_policy.split(",") if each.strip()]
+    deletes = "delete" in policies and not facts.is_unlimited
+    if policies and (deletes or "compact" not in policies):
         raise ConfigError(
             f"The topic {facts.name} has cleanup.policy={facts.cleanup_policy}, so Kafka deletes"
-            " offsets when they are old, and a pipeline would begin anew.",
-            hint="Set its cleanup.policy to compact, or name another offsets_topic.",
+            " offsets when they are old, and a pipeline would begin again.",
+            hint="Set its cleanup.policy to compact (`kafka-configs.sh --alter --topic"
+            f" {facts.name} --add-config cleanup.policy=compact`), or name another offsets_topic.",
         )
 
 
@@ -55,12 +59,12 @@ class OffsetTopic:
         self._settle_seconds = limit_ms / 1000 + _SETTLE_MARGIN_SECONDS
 
     def read(
-        self, pipeline: str, *, is_settled: bool, abandoned: threading.Event
+        self, pipeline: PipelineIdentity, *, is_settled: bool, abandoned: threading.Event
     ) -> SavedOffset | None:
         """Return what was committed last for a pipeline; None when nothing ever was.
 
         Args:
-            pipeline: Its configured name.
+            pipeline: Its identity.
             is_settled: Wait until everything written before this call is committed or aborted.
             abandoned: Set by another thread to end the wait.
 
@@ -68,13 +72,13 @@ class OffsetTopic:
             OffsetError: The record is damaged, or a newer release wrote it.
             SinkError: The topic cannot be read, or others' transactions stay open.
         """
-        value = self.read_value(pipeline, is_settled=is_settled, abandoned=abandoned)
+        value = self.read_value(pipeline.key, is_settled=is_settled, abandoned=abandoned)
         if value is None:
             return None
         return SavedOffset.from_json(
             value,
-            place=f"The offset of {pipeline} in the topic {self._place.topic}",
-            fix=f"Reset it with `tailerd offsets reset {pipeline} --to ...`.",
+            place=f"The offset of {pipeline.table} in the topic {self._place.topic}",
+            fix=f"Reset it with `tailerd offsets reset {pipeline.table} --to ...`.",
         )
 
     def read_value(self, key: str, *, is_settled: bool, abandoned: threading.Event) -> bytes | None:

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from dataclasses import replace
 
 from kafka.errors import KafkaError
 
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.offset import Offset
+from tailerd.changefeed.pipeline_identity import PipelineIdentity
 from tailerd.changefeed.saved_offset import SavedOffset
 from tailerd.encoding.compression import Compression
 from tailerd.encoding.formats import record_format
 from tailerd.encoding.record_batch import OversizeRecord
 from tailerd.encoding.records import FormatOptions, RecordFormat
-from tailerd.errors import BugError, SinkRefusedError, TailerdError
+from tailerd.errors import BugError, SinkRefusedError, TailerdError, TopicRecreatedError
 from tailerd.sinks.kafka.acknowledgements import Acknowledgements
 from tailerd.sinks.kafka.batch_producer import BatchProducer
 from tailerd.sinks.kafka.config import KafkaSinkConfig
@@ -26,6 +28,8 @@ from tailerd.sinks.kafka.connection import (
     DEFAULT_DELIVERY_TIMEOUT_MS,
     Connection,
     close_producer,
+    has_metadata_of,
+    metadata_now,
 )
 from tailerd.sinks.kafka.errors import mapped
 from tailerd.sinks.kafka.merging import Merger, Versioned
@@ -39,10 +43,13 @@ from tailerd.sinks.kafka.side_records import (
     SideRecord,
     outgoing,
 )
+from tailerd.sinks.kafka.templates import TopicTemplate
 from tailerd.sinks.kafka.topics import NewTopic, Topics
 from tailerd.sinks.kafka.transactions import Claim, Transactions
 
 _CLOSE_SECONDS = 5.0
+_LOOK_SECONDS = 1.0
+_LOOK_EVERY_SECONDS = 2.0
 
 
 class Session:
@@ -51,7 +58,8 @@ class Session:
     def __init__(
         self,
         config: KafkaSinkConfig,
-        table: str,
+        pipeline: PipelineIdentity,
+        *,
         connection: Connection,
         topics: Topics,
         before: Claim | None = None,
@@ -60,17 +68,16 @@ class Session:
 
         Args:
             config: The sink's section.
-            table: Name of the table.
+            pipeline: The one that writes.
             connection, topics: The sink's.
             before: How this process held the transactional id in a session that failed.
 
         Raises:
             TailerdError: The brokers cannot be reached, or refuse.
         """
-        self._config = config
-        self._table = table
-        self._connection = connection
-        self._topics = topics
+        self._config, self._pipeline = config, pipeline
+        self._table = table = pipeline.table
+        self._connection, self._topics = connection, topics
         self._router = Router(config, table)
         self._format: RecordFormat | None = None
         self._table_id = ""
@@ -78,9 +85,10 @@ class Session:
         self._delivery: Acknowledgements | None = None
         self._merger = Merger()
         self._set_aside: Counter[str] = Counter()
-        identity = (
-            (config.transactional_id or f"tailerd-{table}") if config.is_exactly_once else None
-        )
+        self._used: set[str] = set()
+        self._looked = time.monotonic()
+        transactional_id = config.transactional_id or pipeline.transactional_id
+        identity = transactional_id if config.is_exactly_once else None
         self._client = connection.producer(identity)
         self._transactions: Transactions | None = None
         try:
@@ -105,11 +113,16 @@ class Session:
             TailerdError: One is not and shall not be made, or may not be written.
         """
         self._topics.forget()
-        found = self._topics.ensure(wanted_topics(self._config, self._table))
+        wanted = wanted_topics(self._config, self._table)
+        if self._topics.expected.keys() - wanted.keys():
+            # Those that a column chose are not asked for before there are rows for them.
+            self._topics.check_ids()
+        found = self._topics.ensure(wanted)
         with self._connection.calls("does not tell about its topics"):
             for topic in found:
                 # Asked now, not by the first delivery.
                 self._client.partitions_for(topic)
+                self._used.add(topic)
         if self._config.keeps_offsets:
             check_offset_topic(found[self._config.offsets_topic])
         self._describe(table_id)
@@ -145,8 +158,37 @@ class Session:
             max_bytes=self._config.max_in_flight_bytes,
             timeout_seconds=timeout_ms / 1000,
             explain=self._explained,
+            look=self.look,
         )
         return self._delivery
+
+    def look(self) -> TailerdError | None:
+        """Return what happened to a topic, if it is not the one it was; short.
+
+        What brokers that cannot be reached would say is not known here.
+        """
+        self._looked = time.monotonic()
+        metadata = metadata_now(self._client, seconds=_LOOK_SECONDS)
+        if metadata is None or all(
+            str(metadata.topic_id(name)) == expected
+            for name, expected in self._topics.ids.items()
+            if name in self._used
+        ):
+            return None
+        try:
+            self._topics.check_ids()
+        except TopicRecreatedError as error:
+            return error
+        except TailerdError:
+            return None
+        return None
+
+    def _check_topics(self) -> None:
+        """Make sure, every few seconds, that rows go into the topics they went into before."""
+        if time.monotonic() - self._looked > _LOOK_EVERY_SECONDS:
+            failure = self.look()
+            if failure is not None:
+                raise failure
 
     def send(self, start: Offset, batch: ChangeBatch) -> None:
         """Hand over the rows of a batch; waits where too much is in flight.
@@ -182,8 +224,9 @@ class Session:
         if self._transactions is None:
             # The offset must not be there before the rows are.
             self._acknowledged()
+        self._check_topics()
         if self._config.keeps_offsets:
-            self.keep(self._table, saved)
+            self.keep(self._pipeline, replace(saved, topics=self._topics.ids))
         self._acknowledged()
         if self._transactions is not None and self._transactions.is_open:
             self._transactions.commit()
@@ -195,7 +238,7 @@ class Session:
         self._set_aside.clear()
         return counts
 
-    def keep(self, pipeline: str, saved: SavedOffset) -> None:
+    def keep(self, pipeline: PipelineIdentity, saved: SavedOffset) -> None:
         """Hand over the record of an offset; `finish` or `flush` waits for it."""
         topic = self._config.offsets_topic
         found = self._topics.ensure({topic: wanted_topics(self._config, self._table)[topic]})
@@ -204,8 +247,8 @@ class Session:
             SideRecord(
                 topic=topic,
                 partition=PARTITION,
-                key=pipeline,
-                value=saved.to_json(pipeline),
+                key=pipeline.key,
+                value=saved.to_json(),
                 timestamp_ms=time.time_ns() // 1_000_000,
             )
         )
@@ -269,7 +312,12 @@ class Session:
             self._transactions.begin()
             self._transactions.check_time()
         try:
+            if not has_metadata_of(self._client, piece.topic):
+                # Asking for what is gone would take as long as the client is patient.
+                self._looked = 0.0
+                self._check_topics()
             self._client.partitions_for(piece.topic)
+            self._used.add(piece.topic)
             return self._producer.send(piece, self._delivery)
         except (KafkaError, ValueError) as error:
             raise self._explained(error) from error
@@ -319,6 +367,14 @@ def wanted_topics(config: KafkaSinkConfig, table: str) -> dict[str, NewTopic | N
             None if create is None else create.replication_factor
         )
     return wanted
+
+
+def writes_into(config: KafkaSinkConfig, table: str, topic: str) -> bool:
+    """Tell whether a table may write a topic."""
+    if topic in wanted_topics(config, table):
+        return True
+    template = TopicTemplate.parse(config.topic)
+    return template.column is not None and template.gives(table, topic)
 
 
 def new_topic(config: KafkaSinkConfig) -> NewTopic | None:

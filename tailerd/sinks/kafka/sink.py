@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Self
 
@@ -19,6 +19,7 @@ from kafka.errors import KafkaTimeoutError
 
 from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.offset import Offset
+from tailerd.changefeed.pipeline_identity import PipelineIdentity
 from tailerd.changefeed.saved_offset import OffsetStore, SavedOffset
 from tailerd.errors import SinkError, TailerdError
 from tailerd.sinks.base import Delivery
@@ -32,22 +33,32 @@ from tailerd.sinks.kafka.templates import TopicTemplate
 from tailerd.sinks.kafka.topics import TROUBLE_HINT, Topics, check_writable, topic_missing
 from tailerd.sinks.kafka.transactions import Claim
 from tailerd.sinks.kafka.worker import Worker
-from tailerd.sinks.resources import SinkResources
+from tailerd.sinks.resources import DAEMON_NAME, SinkResources
 from tailerd.telemetry import Telemetry, events
+
+_WATCH_SECONDS = 5.0
 
 
 class KafkaSink:
     """Writes the changes of one table to Kafka."""
 
     def __init__(
-        self, config: KafkaSinkConfig, *, table: str, telemetry: Telemetry | None = None
+        self,
+        config: KafkaSinkConfig,
+        *,
+        table: str,
+        telemetry: Telemetry | None = None,
+        daemon: str = DAEMON_NAME,
     ) -> None:
         """Prepare; no broker is asked before it is used."""
         self._telemetry = telemetry or Telemetry()
         self._config = config
         self._table = table
         self._connection = Connection(config)
-        self._topics = Topics(self._connection)
+        self._daemon = daemon
+        # A heartbeat topic holds nothing that could be lost.
+        heartbeats = config.topic_of(config.heartbeat_topic, table)
+        self._topics = Topics(self._connection, untracked=[heartbeats])
         self._worker = Worker(table)
         self._busy = asyncio.Lock()
         self._session: Session | None = None
@@ -60,7 +71,12 @@ class KafkaSink:
     @classmethod
     def from_config(cls, config: KafkaSinkConfig, resources: SinkResources) -> Self:
         """Build the sink of a table."""
-        return cls(config, table=resources.table, telemetry=resources.telemetry)
+        return cls(
+            config,
+            table=resources.table,
+            telemetry=resources.telemetry,
+            daemon=resources.daemon,
+        )
 
     @property
     def max_in_flight(self) -> int:
@@ -76,6 +92,38 @@ class KafkaSink:
     def key(self) -> Sequence[str]:
         """The columns of a record's key and those that choose where it goes."""
         return self._config.ordering_key
+
+    async def cluster_id(self) -> str:
+        """Return the id of the cluster; asks once.
+
+        Raises:
+            SinkError: The brokers cannot be reached.
+        """
+        async with self._busy:
+            return await self._worker.run(self._topics.cluster_id)
+
+    def expect(self, topics: Mapping[str, str]) -> None:
+        """Expect topics to have these ids."""
+        self._topics.expect(topics)
+
+    @property
+    def topics(self) -> Mapping[str, str]:
+        """The ids of the topics that are expected."""
+        return self._topics.ids
+
+    async def watch(self) -> None:
+        """Look at the ids of the topics every few seconds, also where there is nothing to deliver.
+
+        Raises:
+            TopicRecreatedError: One is gone, or was made again.
+        """
+        while True:
+            await asyncio.sleep(_WATCH_SECONDS)
+            async with self._busy:
+                session = self._session
+                failure = None if session is None else await self._worker.run(session.look)
+            if failure is not None:
+                raise failure
 
     async def healthcheck(self) -> None:
         """Ask the brokers whether deliveries would succeed; make nothing.
@@ -196,8 +244,10 @@ class KafkaSink:
                 await self._worker.run(lambda: session.close(is_clean=True))
         self._worker.close()
 
-    async def load_offset(self, pipeline: str) -> SavedOffset | None:
-        """Return the offset committed last.
+    async def load_offset(
+        self, pipeline: str, identity: PipelineIdentity | None = None
+    ) -> SavedOffset | None:
+        """Return the offset committed last; of another identity, where one is given.
 
         Once this process has shut out others, everything written before counts; a command that
         only looks takes what is committed now.
@@ -208,10 +258,13 @@ class KafkaSink:
         async with self._busy:
 
             def read() -> SavedOffset | None:
-                if self._topics.look([topic])[topic] is None:
+                facts = self._topics.look([topic])[topic]
+                self._topics.check_facts(topic, facts)
+                if facts is None:
                     return None
+                key = identity or self._identity(pipeline)
                 reader = OffsetTopic(self._connection, topic)
-                return reader.read(pipeline, is_settled=is_settled, abandoned=abandoned)
+                return reader.read(key, is_settled=is_settled, abandoned=abandoned)
 
             return await self._worker.run(read, on_cancel=abandoned.set)
 
@@ -220,8 +273,9 @@ class KafkaSink:
         async with self._busy:
             was_open = self._session is not None
             session = await self._open()
+            identity = await self._worker.run(self._identity, pipeline)
             try:
-                await self._in_delivery(session, lambda: session.keep(pipeline, saved))
+                await self._in_delivery(session, lambda: session.keep(identity, saved))
             finally:
                 if not was_open:
                     # A command that resets an offset, beside a pipeline that does not run.
@@ -264,10 +318,24 @@ class KafkaSink:
         if self._session is None:
             # A claim that fails may have succeeded: how the id was held before says nothing then.
             before, self._claim = self._claim, None
-            self._session = await self._worker.run(
-                Session, self._config, self._table, self._connection, self._topics, before
-            )
+            self._session = await self._worker.run(self._new_session, before)
         return self._session
+
+    def _new_session(self, before: Claim | None) -> Session:
+        identity = self._identity(self._table)
+        return Session(
+            self._config, identity, connection=self._connection, topics=self._topics, before=before
+        )
+
+    def _identity(self, pipeline: str) -> PipelineIdentity:
+        """Return who a pipeline is that writes here; blocking, as the cluster may be asked."""
+        return PipelineIdentity(
+            daemon=self._daemon,
+            table=pipeline,
+            sink=self._config.kind,
+            cluster=self._topics.cluster_id(),
+            place=self._config.identity_place(),
+        )
 
     async def _drop(self, *, is_clean: bool = False) -> None:
         session, self._session = self._session, None
@@ -318,3 +386,7 @@ class KafkaOffsets:
     async def save(self, pipeline: str, saved: SavedOffset) -> None:
         """Keep an offset durably."""
         await self._sink.save_offset(pipeline, saved)
+
+    async def load_former(self, identity: PipelineIdentity) -> SavedOffset | None:
+        """Return what was last committed under another identity."""
+        return await self._sink.load_offset(identity.table, identity)

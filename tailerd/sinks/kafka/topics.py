@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
+from uuid import UUID
 
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
-from tailerd.errors import ConfigError, SinkError, SinkRefusedError, TailerdError
+from tailerd.errors import (
+    ConfigError,
+    SinkError,
+    SinkRefusedError,
+    TailerdError,
+    TopicRecreatedError,
+)
 from tailerd.sinks.kafka.connection import DEFAULT_MAX_REQUEST_SIZE, Connection
 
 _NOT_THERE = 3
@@ -17,6 +26,10 @@ _NOT_ALLOWED = 29
 TROUBLE_HINT = "Bring brokers back, or lower min.insync.replicas of the topic."
 _BROKER_DEFAULT_BYTES = 1_048_588
 """`message.max.bytes` of a broker nobody configured, where the user may not ask for it."""
+_MOST_IDS = 500
+"""Ids that go with each offset; of more topics, chosen by a column, the rest is not kept."""
+_CONFIRM_SECONDS = 0.5
+_NO_ID = str(UUID(int=0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +46,16 @@ class TopicFacts:
         may_write: Whether this user may write it.
         retention_ms: How old, by its own timestamp, a record may be before it is deleted; None
             where none is, or where that is not known.
+        topic_id: Kafka's id of it: of one that was deleted and made again it is another; empty
+            where brokers are too old to have ids.
+        is_unlimited: Whether neither age nor size deletes records, where `delete` is its policy.
     """
 
     name: str
     partitions: int
     replicas: int
+    topic_id: str = ""
+    is_unlimited: bool = True
     max_message_bytes: int = _BROKER_DEFAULT_BYTES
     cleanup_policy: str = ""
     min_insync_replicas: int = 1
@@ -62,9 +80,18 @@ class NewTopic:
 class Topics:
     """What is known of topics on one cluster; asked once for each until told to forget."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, untracked: Iterable[str] = ()) -> None:
+        """Prepare; nothing is asked.
+
+        Args:
+            connection: To the cluster.
+            untracked: Topics whose loss is none, so that they may be made again.
+        """
         self._connection = connection
+        self._untracked = frozenset(untracked)
         self._known: dict[str, TopicFacts] = {}
+        self._expected: dict[str, str] = {}
+        self._cluster = ""
         self._max_request_size = connection.number("max_request_size", DEFAULT_MAX_REQUEST_SIZE)
 
     def forget(self) -> None:
@@ -78,7 +105,99 @@ class Topics:
 
     def learn(self, facts: Iterable[TopicFacts]) -> None:
         """Take what another process of ours found out, so that brokers are not asked again."""
-        self._known |= {each.name: each for each in facts}
+        learned = {each.name: each for each in facts}
+        self._known |= learned
+        self.expect({n: each.topic_id for n, each in learned.items() if n not in self._expected})
+
+    def expect(self, ids: Mapping[str, str]) -> None:
+        """Take these for the ids of topics, until one that differs is an error."""
+        self._expected |= {n: i for n, i in ids.items() if i and n not in self._untracked}
+
+    @property
+    def ids(self) -> dict[str, str]:
+        """The ids that topics are expected to have: what was told, and what was used since."""
+        return dict(islice(self._expected.items(), _MOST_IDS))
+
+    def cluster_id(self) -> str:
+        """Return the id of the cluster; asks once.
+
+        Raises:
+            SinkError: The brokers cannot be reached.
+        """
+        if not self._cluster:
+            with (
+                self._connection.admin() as admin,
+                self._connection.calls("does not say which cluster it is"),
+            ):
+                self._cluster = str(admin.describe_cluster().get("cluster_id") or "")
+        return self._cluster
+
+    @property
+    def expected(self) -> Mapping[str, str]:
+        """All ids that topics are expected to have."""
+        return self._expected
+
+    def check_ids(self) -> None:
+        """Make sure that the topics are those that are expected; asks the brokers.
+
+        Raises:
+            TopicRecreatedError: One is gone, or was made again.
+            SinkError: The brokers cannot be reached.
+        """
+        for error in self.changed().values():
+            raise error
+
+    def changed(self) -> dict[str, TopicRecreatedError]:
+        """Return the topics that are not those that are expected, and what to say of each.
+
+        Raises:
+            SinkError: The brokers cannot be reached.
+        """
+        found: dict[str, TopicRecreatedError] = {}
+        for is_last in (False, True):
+            with (
+                self._connection.admin() as admin,
+                self._connection.calls("cannot be asked for topics"),
+            ):
+                described = admin.describe_topics(sorted(self._expected)) if self._expected else []
+            gone = [str(each["name"]) for each in described if each["error_code"] == _NOT_THERE]
+            for each in described:
+                try:
+                    self._check_id(str(each["name"]), _id_of(each))
+                except TopicRecreatedError as error:
+                    found[str(each["name"])] = error
+            if not gone or is_last:
+                return found | {name: self._deleted(name) for name in gone}
+            # A broker that starts may not know of it yet.
+            time.sleep(_CONFIRM_SECONDS)
+        return found
+
+    def check_facts(self, name: str, facts: TopicFacts | None) -> None:
+        """Make sure that a topic is the one that is expected, if one is.
+
+        Raises:
+            TopicRecreatedError: It is gone, or was made again.
+        """
+        if facts is not None:
+            self._check_id(name, facts.topic_id)
+        elif name in self._expected:
+            raise self._deleted(name)
+
+    def _deleted(self, name: str) -> TopicRecreatedError:
+        return self._recreated(name, "is gone: it was deleted")
+
+    def _check_id(self, name: str, topic_id: str) -> None:
+        expected = self._expected.get(name, "")
+        if expected and topic_id and topic_id != expected:
+            raise self._recreated(name, "was deleted and made again")
+
+    def _recreated(self, name: str, what: str) -> TopicRecreatedError:
+        return TopicRecreatedError(
+            f"The topic {name} at {self._connection.address} {what}, so what was delivered into it"
+            " before is lost.",
+            hint="Deliver all of the table again: `tailerd offsets reset NAME --to snapshot"
+            " --config FILE`, which takes the topics that are there then.",
+        )
 
     def max_batch_bytes(self, facts: TopicFacts) -> int:
         """Return the largest batch that both the topic and our requests take."""
@@ -112,12 +231,15 @@ class Topics:
         if unknown:
             with self._connection.admin() as admin, self._connection.calls("cannot make topics"):
                 found = self._look(admin, sorted(unknown))
+                for name, facts in found.items():
+                    self.check_facts(name, facts)
                 missing = {n: new for n, new in unknown.items() if found[n] is None}
                 if missing:
                     self._make(admin, missing)
                     found |= self._look(admin, sorted(missing))
             for name, facts in found.items():
-                self._known[name] = self._checked(name, facts)
+                self._known[name] = checked = self._checked(name, facts)
+                self.expect({name: checked.topic_id})
         return {name: self._known[name] for name in names}
 
     def trouble(self) -> str:
@@ -233,8 +355,14 @@ def _facts(topic: dict[str, object]) -> TopicFacts:
         name=str(topic["name"]),
         partitions=len(partitions),
         replicas=len(partitions[0]["replica_nodes"]),
+        topic_id=_id_of(topic),
         may_write=may_write,
     )
+
+
+def _id_of(topic: Mapping[str, object]) -> str:
+    found = str(topic.get("topic_id") or "")
+    return "" if found == _NO_ID else found
 
 
 def _partition_trouble(name: str, partition: Mapping[str, object], facts: TopicFacts) -> str:
@@ -266,15 +394,15 @@ def _settings(admin: KafkaAdminClient, names: list[str]) -> dict[str, dict[str, 
 
 
 def _with_settings(facts: TopicFacts, settings: Mapping[str, str]) -> TopicFacts:
-    return TopicFacts(
-        name=facts.name,
-        partitions=facts.partitions,
-        replicas=facts.replicas,
-        may_write=facts.may_write,
+    return replace(
+        facts,
         max_message_bytes=int(settings.get("max.message.bytes", _BROKER_DEFAULT_BYTES)),
         cleanup_policy=settings.get("cleanup.policy", ""),
         min_insync_replicas=int(settings.get("min.insync.replicas", 1)),
         retention_ms=_retention_ms(settings),
+        is_unlimited=all(
+            int(settings.get(limit, -1)) < 0 for limit in ("retention.ms", "retention.bytes")
+        ),
     )
 
 

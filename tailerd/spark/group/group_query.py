@@ -10,6 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tailerd.pipeline.pipeline_records import PipelineRecords
 from tailerd.sinks.file_config import FileSinkConfig
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.spark.checkpoints import COMES_AGAIN
@@ -75,7 +76,9 @@ def start_group_query(
         raise error_of(str(error)) from error
 
 
-def group_sink(name: str, folder: Path, tables: Tables, telemetry: Telemetry) -> RecordSink:
+def group_sink(
+    name: str, folder: Path, tables: Tables, telemetry: Telemetry, records: PipelineRecords
+) -> RecordSink:
     """Return the sink of a group, which tells of deliveries; there is at least one table.
 
     Raises:
@@ -89,7 +92,7 @@ def group_sink(name: str, folder: Path, tables: Tables, telemetry: Telemetry) ->
 
     checkpoint = folder / CHECKPOINT_FOLDER
     writer = writer_name(folder, name, checkpoint)
-    kafka = KafkaGroupSink(lambda: kafka_sections(tables()), checkpoint, writer, telemetry)
+    kafka = KafkaGroupSink(lambda: kafka_sections(tables()), checkpoint, writer, telemetry, records)
     return _Told(kafka, "kafka", telemetry)
 
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 from collections import Counter
 from functools import partial
 from pathlib import Path
 
-from tailerd.backoff import ATTEMPTS_ONCE
+from tailerd.backoff import ATTEMPTS_ONCE, Backoff
 from tailerd.changefeed.offset import Offset
-from tailerd.config import TableConfig
+from tailerd.config import SinkConfig, TableConfig
 from tailerd.errors import TailerdError
 from tailerd.sinks.file_config import FileSinkConfig
+from tailerd.sinks.kafka.config import KafkaSinkConfig
+from tailerd.sinks.kafka.sharing import sharing_key
+from tailerd.spark.claim import Brokers, SparkClaim
 from tailerd.spark.engine import SparkEngine
 from tailerd.spark.file_writer import batch_prefix
 from tailerd.spark.group.assignments import (
@@ -56,6 +60,16 @@ class Groups:
         self._left = LeftGroups()
         # Tables that have a place and wait until nobody asks their group.
         self._coming: Counter[str] = Counter()
+        self._brokers: dict[str, Brokers] = {}
+
+    def brokers(self, sink: SinkConfig) -> Brokers | None:
+        """Return the cluster that a sink writes to, if it is one into Kafka."""
+        if not isinstance(sink, KafkaSinkConfig):
+            return None
+        # Loads the client, which files do without.
+        from tailerd.spark.kafka.brokers import SharedBrokers
+
+        return self._brokers.setdefault(sharing_key(sink), SharedBrokers(sink))
 
     async def place(self, name: str, table: TableConfig) -> tuple[TableGroup, GroupTable] | Awaited:
         """Return the group of a table, and the table as its group knows it.
@@ -142,10 +156,13 @@ class GroupedPipeline:
         error: Why it failed; None while it runs and when it ended well.
     """
 
-    def __init__(self, groups: Groups, name: str, config: TableConfig) -> None:
+    def __init__(
+        self, groups: Groups, name: str, config: TableConfig, claim: SparkClaim | None = None
+    ) -> None:
         self.error: TailerdError | None = None
         self.table = GroupTable(name=name, config=config)
         self._groups = groups
+        self._claim = claim
         self._telemetry = groups.engine.telemetry
         self._is_once = groups.engine.once
         self._stop = asyncio.Event()
@@ -194,6 +211,8 @@ class GroupedPipeline:
         )
 
     async def _take_part(self) -> None:
+        if not await self._has_claimed():
+            return
         group = await self._enter()
         if group is None:
             return
@@ -208,6 +227,22 @@ class GroupedPipeline:
                 await group.leave(self)
         finally:
             group.drop(self)
+
+    async def _has_claimed(self) -> bool:
+        """Claim the table's name in the state; False when asked to stop before."""
+        failures = 0
+        while self._claim is not None and not self._stop.is_set():
+            try:
+                await self._claim.enter(self._groups.brokers(self.table.config.sink))
+                break
+            except TailerdError as error:
+                failures += 1
+                if not error.retryable or failures > (self.max_attempts or math.inf):
+                    raise
+                wait = Backoff().wait_seconds(failures - 1, random.Random())
+                self.retries(error, failures, wait)
+            await first_of(self._stop, seconds=wait)
+        return not self._stop.is_set()
 
     async def _enter(self) -> TableGroup | None:
         """Join the group; None when asked to stop before that was possible."""

@@ -20,6 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tailerd.backoff import Backoff
 from tailerd.errors import BugError, TailerdError
+from tailerd.pipeline.pipeline_records import PIPELINES_FOLDER, FilePipelineRecords
 from tailerd.spark.checkpoints import batch_end, logged_batches
 from tailerd.spark.engine import SparkEngine
 from tailerd.spark.group.assignments import Assignments
@@ -240,7 +241,8 @@ class TableGroup:
 
         if self._sink is None:
             telemetry = self._engine.telemetry
-            self._sink = group_sink(self._name, self._folder, tables, telemetry)
+            records = FilePipelineRecords(Path(self._engine.config.state) / PIPELINES_FOLDER)
+            self._sink = group_sink(self._name, self._folder, tables, telemetry, records)
         return start_group_query(
             spark,
             self._name,

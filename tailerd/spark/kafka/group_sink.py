@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from tailerd.errors import BugError, ConfigError, SinkRefusedError, TailerdError
+from tailerd.errors import (
+    BugError,
+    ConfigError,
+    SinkRefusedError,
+    TailerdError,
+    TopicRecreatedError,
+)
+from tailerd.pipeline.pipeline_records import PipelineRecord, PipelineRecords
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import Connection
 from tailerd.sinks.kafka.offset_topic import check_offset_topic
-from tailerd.sinks.kafka.session import wanted_topics
+from tailerd.sinks.kafka.session import wanted_topics, writes_into
 from tailerd.sinks.kafka.shared_transaction import SharedTransaction
 from tailerd.sinks.kafka.side_records import TOO_LARGE
 from tailerd.sinks.kafka.topics import NewTopic, Topics
@@ -38,6 +49,7 @@ from tailerd.spark.query_errors import error_of
 from tailerd.telemetry import Telemetry, events
 
 _ATTEMPTS = 3
+_LOOK_EVERY_SECONDS = 2.0
 _SPECULATION = "spark.speculation"
 
 Sinks = Mapping[str, KafkaSinkConfig]
@@ -66,6 +78,7 @@ class KafkaGroupSink:
         checkpoint: Path,
         group: str,
         telemetry: Telemetry | None = None,
+        records: PipelineRecords | None = None,
     ) -> None:
         """Prepare; no broker is asked yet.
 
@@ -75,13 +88,17 @@ class KafkaGroupSink:
             checkpoint: Folder of the query's checkpoint, of this machine, in the group's folder.
             group: What brokers know the query as, the same in every run (`writer_name`).
             telemetry: Hears of dead letters.
+            records: What the state remembers of the tables' pipelines, their topics among it.
         """
         self._ask_sinks = sinks
         self._sinks: Sinks = {}
-        self._faults: Mapping[str, ConfigError] = {}
+        self._faults: Mapping[str, TailerdError] = {}
         self._checkpoint = checkpoint
         self._group = group
         self._telemetry = telemetry or Telemetry()
+        self._records = records
+        self._looked = 0.0
+        self._recreated: Mapping[str, TopicRecreatedError] = {}
         self._brokers: _Brokers | None = None
         self._session: BatchTransaction | None = None
         self._claim: Claim | None = None
@@ -188,8 +205,11 @@ class KafkaGroupSink:
             reason = error_of(str(error))
             raise (reason if session is None else session.explained(reason)) from error
         reports: list[TaskReport] = [pickle.loads(row["report"]) for row in rows]
+        known = set(topics.expected)
         for report in reports:
             topics.learn(report.facts)
+        if not known.issuperset(topics.expected):
+            self._remember(self._known(self._sinks))
         if transaction is not None:
             _check_writers(reports)
         return reports
@@ -217,10 +237,21 @@ class KafkaGroupSink:
         """Take the tables that there are now; return the section of one."""
         sinks = dict(self._ask_sinks())
         config = next(iter(sinks.values()), None)
-        if config is None or sinks == self._sinks:
+        is_recent = time.monotonic() - self._looked < _LOOK_EVERY_SECONDS
+        if config is None or (sinks == self._sinks and not self._recreated and is_recent):
             return config
-        self._faults = {**check_speculation(speculation, sinks), **check_group(sinks)}
+        if self._recreated:
+            # A table that was reset takes the topics that are there now.
+            self._brokers = None
         brokers = self._at(config)
+        known = self._known(sinks)
+        self._recreated = self._changed_topics(brokers.topics, sinks, known)
+        self._looked = time.monotonic()
+        self._faults = {
+            **check_speculation(speculation, sinks),
+            **check_group(sinks),
+            **self._recreated,
+        }
         wanted: dict[str, NewTopic | None] = {}
         for table, section in sinks.items():
             # A topic of theirs is not made by whoever comes first.
@@ -230,8 +261,44 @@ class KafkaGroupSink:
         # finds out whose it is, and the tables beside it go on.
         with suppress(ConfigError, SinkRefusedError):
             brokers.topics.ensure(wanted)
+        self._remember(known)
         self._sinks = sinks
         return config
+
+    def _known(self, sinks: Sinks) -> dict[str, PipelineRecord]:
+        """Return what the state remembers of tables."""
+        if self._records is None:
+            return {}
+        found = {name: asyncio.run(self._records.load(name)) for name in sinks}
+        return {name: record for name, record in found.items() if record is not None}
+
+    def _changed_topics(
+        self, topics: Topics, sinks: Sinks, known: Mapping[str, PipelineRecord]
+    ) -> dict[str, TopicRecreatedError]:
+        """Return the tables with a topic that is gone, or was made again, since it was written."""
+        for record in known.values():
+            topics.expect(record.topics)
+        changed = topics.changed()
+        return {
+            table: error
+            for topic, error in changed.items()
+            for table, record in known.items()
+            if table in sinks and topic in record.topics
+        }
+
+    def _remember(self, known: Mapping[str, PipelineRecord]) -> None:
+        """Let the state keep the ids of topics that tables may have written."""
+        if self._records is None or self._brokers is None:
+            return
+        ids = self._brokers.topics.expected
+        for table, record in known.items():
+            if table in self._faults:
+                continue
+            may_write = partial(writes_into, self._ask_sinks()[table], table)
+            topics = {**record.topics, **{n: i for n, i in ids.items() if may_write(n)}}
+            if topics != record.topics:
+                changed = replace(record, topics=topics)
+                asyncio.run(self._records.save(table, changed))
 
     def _at(self, config: KafkaSinkConfig) -> _Brokers:
         if self._brokers is None:

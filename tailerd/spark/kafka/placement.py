@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from tailerd.changefeed.change_batch import COMMIT_VERSION
-from tailerd.errors import ConfigError
+from tailerd.errors import TailerdError
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import Connection
 from tailerd.sinks.kafka.topics import TopicFacts, Topics
@@ -40,7 +40,7 @@ class Placement:
     """
 
     sinks: Mapping[str, KafkaSinkConfig]
-    faults: Mapping[str, ConfigError]
+    faults: Mapping[str, TailerdError]
     facts: tuple[TopicFacts, ...]
     batch_id: int
     _shapes: TopicShapes | None = field(default=None, init=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tailerd.errors import ConfigError
+from tailerd.errors import TailerdError
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.routing import TopicShape
 from tailerd.sinks.kafka.session import new_topic, wanted_topics
@@ -18,7 +18,7 @@ class TopicShapes:
         self,
         sinks: Mapping[str, KafkaSinkConfig],
         topics: Topics,
-        faults: Mapping[str, ConfigError],
+        faults: Mapping[str, TailerdError],
     ) -> None:
         self._sinks = sinks
         self._topics = topics
@@ -28,7 +28,7 @@ class TopicShapes:
         """Return the shape of a topic that records of a table go to.
 
         Raises:
-            ConfigError: Records of this table cannot be written at all (`check_group`).
+            TailerdError: Records of this table cannot be written at all.
             SinkRefusedError: It is not there and shall not be made, or may not be written.
             SinkError: The brokers cannot be reached.
         """

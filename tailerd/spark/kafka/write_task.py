@@ -14,10 +14,10 @@ from pyspark import TaskContext
 from tailerd.encoding.record_batch import OversizeRecord
 from tailerd.errors import (
     BugError,
-    ConfigError,
     EngineError,
     SinkRefusedError,
     TailerdError,
+    TopicRecreatedError,
 )
 from tailerd.sinks.kafka.acknowledgements import Acknowledgements
 from tailerd.sinks.kafka.config import KafkaSinkConfig
@@ -77,7 +77,7 @@ class WriteTask:
     """
 
     sinks: Mapping[str, KafkaSinkConfig]
-    faults: Mapping[str, ConfigError]
+    faults: Mapping[str, TailerdError]
     facts: tuple[TopicFacts, ...]
     group: str
     batch_id: int
@@ -130,6 +130,7 @@ class _Writing:
             max_bytes=next(iter(task.sinks.values())).max_in_flight_bytes,
             timeout_seconds=timeout_ms / 1000,
             explain=self._explained,
+            look=self._changed_topic,
         )
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> TaskReport:
@@ -214,6 +215,16 @@ class _Writing:
             return self._opened.sender.send(piece, self._acknowledgements)
         except (KafkaError, ValueError) as error:
             raise self._explained(error) from error
+
+    def _changed_topic(self) -> TailerdError | None:
+        """Return an error where a topic was made again: the driver finds out whose it is."""
+        try:
+            self._opened.topics.check_ids()
+        except TopicRecreatedError as error:
+            return EngineError(f"{error.message} {_REPEATED} without that table.")
+        except TailerdError:
+            return None
+        return None
 
     def _explained(self, error: Exception) -> TailerdError:
         connection = self._opened.connection

@@ -313,7 +313,7 @@ async def test_what_a_crash_leaves_between_rows_and_offset_is_seen_by_nobody(pla
         assert session is not None
         session.begin()
         session.send(offset(1), ids_of(1, 2))
-        session.keep(place.topic, SavedOffset(offset=offset(2), changes=ChangeMode.AUTO))
+        session.keep(session._pipeline, SavedOffset(offset=offset(2), changes=ChangeMode.AUTO))
         session._acknowledged()
         # The process ends here: rows and offset are written, the transaction is open.
         session._client._sender.force_close()

@@ -6,18 +6,22 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tailerd.changefeed.change_task import ChangeMode
 from tailerd.errors import OffsetError, StorageError, TailerdError
 from tailerd.pipeline.offset_store import FileOffsetStore
 from tests.contracts.test_offset_store import saved
 
-GOOD = {
+GOOD: dict[str, Any] = {
     "format": 1,
-    "pipeline": "orders",
+    "pipeline": {"daemon": "tailerd", "table": "orders", "sink": "file", "place": "/out"},
+    "epoch": 1,
+    "table_id": "t",
+    "schema_id": "",
     "changes": "auto",
+    "topics": {},
     "offset": {"format": 1, "table_id": "t", "version": 3, "phase": "follow", "position": 0},
 }
 
@@ -43,8 +47,12 @@ DAMAGED: dict[str, str | bytes] = {
             },
         }
     ),
-    "from a newer release": json.dumps({**GOOD, "format": 3}),
-    "of format 2 without its schema": json.dumps({**GOOD, "format": 2}),
+    "from a newer release": json.dumps({**GOOD, "format": 2}),
+    "without a schema": json.dumps({k: v for k, v in GOOD.items() if k != "schema_id"}),
+    "of a pipeline without fields": json.dumps({**GOOD, "pipeline": "orders"}),
+    "with a mark that is too long": json.dumps(
+        {**GOOD, "offset": {**GOOD["offset"], "mark": "x" * 1025}}
+    ),
     "with a newer offset": json.dumps({**GOOD, "offset": {"format": 9}}),
 }
 
@@ -59,20 +67,12 @@ async def test_a_damaged_file_is_named_with_the_way_out(tmp_path: Path, case: st
     assert "tailerd offsets reset orders" in str(caught.value)
 
 
-async def test_a_file_of_the_release_before_is_read(tmp_path: Path) -> None:
-    store = FileOffsetStore(tmp_path)
-    store.path("orders").write_text(json.dumps(GOOD))
-    found = await store.load("orders")
-    assert found is not None
-    assert (found.offset.version, found.changes, found.schema_id) == (3, ChangeMode.AUTO, "")
-
-
 async def test_the_identity_of_the_table_is_in_the_file(tmp_path: Path) -> None:
     store = FileOffsetStore(tmp_path)
     await store.save("orders", replace(saved(1), schema_id="abc"))
     fields = json.loads(store.path("orders").read_text())
     assert [fields[name] for name in ("format", "table_id", "schema_id", "changes")] == [
-        2,
+        1,
         "t",
         "abc",
         "auto",

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from kafka import KafkaProducer, TopicPartition
 from kafka.admin import TransactionState
+from kafka.cluster import ClusterMetadata
 from kafka.errors import (
     IllegalStateError,
     InvalidProducerEpochError,
@@ -67,7 +68,8 @@ def test_the_client_is_the_release_whose_insides_were_read() -> None:
 
 def test_the_producer_has_the_parts_the_sink_takes_hold_of() -> None:
     own = attributes(KafkaProducer, "__init__")
-    assert {"_accumulator", "_sender", "_transaction_manager"} <= own
+    assert {"_accumulator", "_metadata", "_sender", "_transaction_manager"} <= own
+    assert {"partitions_for_topic", "request_update", "topic_id"} <= set(dir(ClusterMetadata))
     assert {"wakeup", "force_close", "join", "is_alive"} <= set(dir(Sender))
     needed = {"begin_commit", "begin_abort", "is_transactional"}
     assert needed | {"maybe_add_partition_to_transaction"} <= set(dir(TransactionManager))

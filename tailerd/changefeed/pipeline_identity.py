@@ -1,0 +1,54 @@
+"""Which pipeline an offset belongs to: names that do not depend on where a configuration lies."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+
+_NOT_PLAIN = re.compile(r"[^A-Za-z0-9._-]")
+_MOST_CHARS = 180
+_DIGITS = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineIdentity:
+    """A pipeline is a daemon's name, a table's name, and the place that the sink writes to.
+
+    Attributes:
+        daemon: `name` of the configuration.
+        table: Configured name of the table.
+        sink: Kind of the sink.
+        cluster: Id of the Kafka cluster; empty for other sinks.
+        place: The topic as it is configured, or the real path of the folder; empty for a sink that
+            has no place.
+    """
+
+    daemon: str = ""
+    table: str = ""
+    sink: str = ""
+    cluster: str = ""
+    place: str = ""
+
+    @property
+    def key(self) -> str:
+        """Return the key of the offset record in Kafka; different for different identities."""
+        # Only the topic, which comes last, may have a slash in it.
+        return "/".join((self.daemon, self.table, self.cluster, self.place))
+
+    @property
+    def transactional_id(self) -> str:
+        """Return the default transactional id: readable, of bounded length, as unique as `key`."""
+        readable = _NOT_PLAIN.sub("-", f"tailerd-{self.daemon}-{self.table}-{self.place}")
+        digest = hashlib.sha256(self.key.encode()).hexdigest()[:_DIGITS]
+        return f"{readable[:_MOST_CHARS]}-{digest}"
+
+    def __str__(self) -> str:
+        """Return it for messages."""
+        cluster = f" of the cluster {self.cluster}" if self.cluster else ""
+        place = f" {self.place}" if self.place else ""
+        return f"{self.table} of the daemon {self.daemon!r} into {self.sink}{place}{cluster}"
+
+
+UNKNOWN_PIPELINE = PipelineIdentity()
+"""Stands where no configuration names the pipeline."""

@@ -1,0 +1,167 @@
+"""Which pipeline a state knows under each table's name: its identity, its engine, its topics.
+
+Offsets may lie in Kafka, in the state, or in Spark's checkpoints. Only what the state remembers
+tells a pipeline that was given another sink place or another engine from one that is new.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from tailerd.changefeed.pipeline_identity import PipelineIdentity
+from tailerd.errors import AccessDeniedError, FileMissingError, OffsetError, StorageError
+from tailerd.sinks.threads import in_thread
+from tailerd.storage.base import ObjectStore
+from tailerd.storage.posix_files import sync_folder
+
+FORMAT = 1
+PIPELINES_FOLDER = "pipelines"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineRecord:
+    """What a state remembers of a pipeline that has an offset.
+
+    Attributes:
+        identity: As it was at its last start, reset or rebinding.
+        engine: The engine that has its offset.
+        topics: Kafka's ids of its topics, that of the offsets among them; as at its last start.
+        start: Where it begins if its engine has no offset; empty: as the configuration says.
+    """
+
+    identity: PipelineIdentity
+    engine: str
+    topics: Mapping[str, str] = field(default_factory=dict)
+    start: str = ""
+
+    def to_json(self) -> str:
+        """Return the stable text form, one line."""
+        return json.dumps({"format": FORMAT, **asdict(self)})
+
+    @classmethod
+    def from_json(cls, text: str | bytes, place: str) -> PipelineRecord:
+        """Read what `to_json` wrote in `place`.
+
+        Raises:
+            OffsetError: It is damaged, or another release wrote it.
+        """
+        try:
+            fields = json.loads(text)
+            if fields["format"] != FORMAT:
+                raise ValueError(f"format {fields['format']!r} is of another release")
+            return cls(
+                identity=PipelineIdentity(**_texts(fields["identity"])),
+                engine=str(fields["engine"]),
+                topics=_texts(fields["topics"]),
+                start=str(fields["start"]),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise OffsetError(
+                f"The pipeline record {place} is damaged: {error!r}.",
+                hint="Restore it from a copy, or reset the pipeline with `tailerd offsets reset`.",
+            ) from error
+
+
+class PipelineRecords(Protocol):
+    """Keeps one record for each pipeline, by its configured name. One process writes them."""
+
+    async def load(self, pipeline: str) -> PipelineRecord | None:
+        """Return what was last saved, None when nothing ever was; `OffsetError`, `StorageError`."""
+        ...
+
+    async def save(self, pipeline: str, record: PipelineRecord) -> None:
+        """Keep a record durably; `StorageError`."""
+        ...
+
+
+class FilePipelineRecords:
+    """One JSON file for each pipeline, replaced atomically."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    async def load(self, pipeline: str) -> PipelineRecord | None:
+        """Read the pipeline's file.
+
+        Raises:
+            OffsetError: It is damaged.
+            StorageError: It cannot be read.
+        """
+        return await in_thread(self._load, pipeline)
+
+    async def save(self, pipeline: str, record: PipelineRecord) -> None:
+        """Replace the pipeline's file.
+
+        Raises:
+            StorageError: The folder cannot be written; the former record is still there.
+        """
+        await in_thread(self._save, pipeline, record)
+
+    def _load(self, pipeline: str) -> PipelineRecord | None:
+        path = self._folder / f"{pipeline}.json"
+        try:
+            return PipelineRecord.from_json(path.read_bytes(), str(path))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _refused(path, "read", error) from error
+
+    def _save(self, pipeline: str, record: PipelineRecord) -> None:
+        path = self._folder / f"{pipeline}.json"
+        temporary = path.with_name(f".{path.name}.tmp")
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with temporary.open("w", encoding="utf-8") as file:
+                file.write(record.to_json())
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+            sync_folder(self._folder)
+        except OSError as error:
+            raise _refused(path, "written", error) from error
+
+
+class BucketPipelineRecords:
+    """One file for each pipeline in an object store."""
+
+    def __init__(self, store: ObjectStore, folder: str) -> None:
+        self._store = store
+        self._folder = folder
+
+    async def load(self, pipeline: str) -> PipelineRecord | None:
+        """Read the pipeline's file.
+
+        Raises:
+            OffsetError: It is damaged.
+            StorageError: The bucket cannot be read.
+        """
+        path = f"{self._folder}/{pipeline}.json"
+        try:
+            return PipelineRecord.from_json(await self._store.get(path), f"s3://{path}")
+        except FileMissingError:
+            return None
+
+    async def save(self, pipeline: str, record: PipelineRecord) -> None:
+        """Replace the pipeline's file.
+
+        Raises:
+            StorageError: The bucket cannot be written.
+        """
+        await self._store.put(f"{self._folder}/{pipeline}.json", record.to_json().encode())
+
+
+def _refused(path: Path, verb: str, error: OSError) -> StorageError:
+    kind = AccessDeniedError if isinstance(error, PermissionError) else StorageError
+    return kind(
+        f"The pipeline record {path} cannot be {verb}: {error.strerror}.",
+        hint="Free space, or give this user the right to it.",
+    )
+
+
+def _texts(fields: Mapping[str, object]) -> dict[str, str]:
+    return {str(name): str(text) for name, text in fields.items()}
