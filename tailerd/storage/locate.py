@@ -68,7 +68,8 @@ def locate_table(url: str, allowed: Iterable[str] = ()) -> tuple[ObjectStore, st
 
 def within_table(store: ObjectStore, root: str, allowed: Iterable[str] = ()) -> ObjectStore:
     """Return this machine's store for one table alone; any other store as it is."""
-    if isinstance(store, LocalStore) and store.places is None:
+    # No kind derived from it: a copy would have what that kind remembers twice.
+    if type(store) is LocalStore and store.places is None:
         return store.within(RealPlaces(root, allowed))
     return store
 
