@@ -358,9 +358,9 @@ def check_complete(snapshot: Snapshot, adds: int) -> None:
         CorruptLogError: They are more, because a commit adds one twice.
         LogChangedError: They are fewer.
     """
-    if adds > snapshot.num_files:
+    if snapshot.num_files is not None and adds > snapshot.num_files:
         raise named_twice(f"A commit since the checkpoint before version {snapshot.version}")
-    if adds < snapshot.num_files:
+    if adds != snapshot.num_files:
         raise LogChangedError(
             f"Version {snapshot.version} has {snapshot.num_files} files, and {adds} were found"
             " again for its checkpoint: the log changed while it was read.",

@@ -362,8 +362,8 @@ def test_a_sparse_file_that_only_helps_is_left_aside(
     table.append([{"id": 1, "name": "a"}])
     table.append([{"id": 2, "name": "b"}])
     sparse(table.log / name)
-    for command in (["inspect", table.folder], ["tail", table.folder, "--from", "0", "--once"]):
-        found = measured(*command)
+    for command, *rest in (("inspect",), ("tail", "--from", "0", "--once")):
+        found = measured(command, table.folder, *rest)
         assert_bounded(found, idle_bytes)
         assert found.status == 0
 
