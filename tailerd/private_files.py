@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
-from typing import BinaryIO, Literal, cast
+from typing import BinaryIO, Literal
 
 _FOLDER = 0o700
 _FILE = 0o600
@@ -43,7 +43,7 @@ def open_private(path: Path, mode: Literal["wb", "ab", "a+b"]) -> BinaryIO:
     Raises:
         OSError: It cannot be opened.
     """
-    return cast(BinaryIO, open(path, mode, opener=_private))
+    return open(path, mode, opener=_private)
 
 
 def write_private(path: Path, content: bytes) -> None:
