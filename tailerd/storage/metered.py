@@ -33,7 +33,9 @@ class MeteredStore:
         self.requests: dict[RequestKind, int] = dict.fromkeys(KINDS, 0)
         self._on_request = on_request
         self._marks = inner if isinstance(inner, MarksFolders) else None
-        self._unfinished = inner if isinstance(inner, ShowsUnfinished) else None
+        if isinstance(inner, ShowsUnfinished):
+            # Counts as nothing: only disks of ours can tell.
+            self.look_finished = inner.look_finished
 
     @property
     def total(self) -> int:
@@ -81,12 +83,6 @@ class MeteredStore:
     async def folder_mark(self, folder: str) -> FolderMark | None:
         """Ask the wrapped store, if it can tell; counts as nothing: only disks of ours can."""
         return None if self._marks is None else await self._marks.folder_mark(folder)
-
-    async def look_finished(self, path: str) -> tuple[FileMeta, bool | None]:
-        """Ask the wrapped store, if it can tell; counts as nothing: only disks of ours can."""
-        if self._unfinished is None:
-            return await self.head(path), True
-        return await self._unfinished.look_finished(path)
 
     async def put(self, path: str, data: bytes, *, if_absent: bool = False) -> None:
         """Count a put."""
