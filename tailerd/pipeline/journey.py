@@ -48,6 +48,8 @@ class JourneyPlan:
         is_once: End at the version that is the head when the first journey begins.
         on_gap: What to do where the next version is gone or another table is there.
         on_poison: What to do with a commit whose rows cannot be read.
+        apart: A version whose commit the sink does not take yet: deliveries that begin before it
+            end before it.
     """
 
     table: str
@@ -60,6 +62,7 @@ class JourneyPlan:
     is_once: bool = False
     on_gap: OnGap = OnGap.STOP
     on_poison: OnPoison = OnPoison.STOP
+    apart: Version | None = None
 
 
 class Journey:
@@ -249,6 +252,9 @@ class Journey:
             if end != offset:
                 self._tell_advance(offset, end, self._clock.monotonic() - began)
                 await self._backlog.measure(offset)
+                apart = self._plan.apart
+                if apart is not None and offset.version < apart:
+                    end = clipped(end, Version(apart - 1))
                 return clipped(end, target)
             self._backlog.tell_idle(offset)
             if self._plan.is_once:
