@@ -49,7 +49,12 @@ def configured(tmp_path: Path, broker: Broker, topic: str, **sink: Any) -> Path:
     if sink.get("delivery") == "exactly-once":
         # Other pipelines of this name may have used the broker before.
         section |= {"offsets_topic": f"{topic}-offsets", "transactional_id": topic}
-    table = {"path": str(tmp_path / "t"), "from": "0", "sink": section, "poll_interval": "50ms"}
+    table: dict[str, object] = {
+        "path": str(tmp_path / "t"),
+        "from": "0",
+        "sink": section,
+        "poll_interval": "50ms",
+    }
     return write_config(tmp_path, orders=table)
 
 
