@@ -330,6 +330,20 @@ class TopicRecreatedError(SinkError):
     retryable = False
 
 
+class CommitAheadError(SinkError):
+    """A commit is dated further ahead than the sink takes records; it passes when time has.
+
+    Attributes:
+        version: Of the commit; None across processes, which do not need it.
+    """
+
+    code = "commit_ahead"
+
+    def __init__(self, message: str, *, hint: str = "", version: int | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.version = version
+
+
 class EngineError(TailerdError):
     """Spark or one of its processes stopped working; offsets are safe in the checkpoints."""
 

@@ -49,6 +49,8 @@ class JourneyPlan:
         on_gap: What to do where the next version is gone or another table is there.
         on_poison: What to do with a commit whose rows cannot be read.
         identity: Which pipeline it is; the cluster is asked of the sink.
+        apart: A version whose commit the sink does not take yet: deliveries that begin before it
+            end before it.
     """
 
     table: str
@@ -62,6 +64,7 @@ class JourneyPlan:
     on_gap: OnGap = OnGap.STOP
     on_poison: OnPoison = OnPoison.STOP
     identity: PipelineIdentity = UNKNOWN_PIPELINE
+    apart: Version | None = None
 
 
 class Journey:
@@ -261,6 +264,9 @@ class Journey:
             if end != offset:
                 self._tell_advance(offset, end, self._clock.monotonic() - began)
                 await self._backlog.measure(offset)
+                apart = self._plan.apart
+                if apart is not None and offset.version < apart:
+                    end = clipped(end, Version(apart - 1))
                 return clipped(end, target)
             self._backlog.tell_idle(offset)
             if self._plan.is_once:

@@ -7,6 +7,7 @@ Case table of how a journey ends:
     C  error that stays, or no attempts left    -> PipelineFailed; other tables go on
     D  an exception nobody foresaw              -> as C, as a BugError
     E  a gap, and a policy that crosses it      -> GapMet, next journey from the new offset
+    G  a commit that the sink takes only later  -> what lies before it is delivered, then as B
     F  as E, but asked to stop meanwhile        -> PipelineStopped; the next run meets the gap
 
 Two errors that stay are met by policy and count as B: a table that is not there, where `on_gap`
@@ -29,6 +30,7 @@ from tailerd.clock import Clock
 from tailerd.errors import (
     BucketMissingError,
     BugError,
+    CommitAheadError,
     NotATableError,
     SinkTooSlowError,
     TableError,
@@ -110,6 +112,7 @@ class Pipeline:
         self._attempt, self._has_crossed = 0, False
         self._saved_phase: Phase | None = None
         self._target: Version | None = None
+        self._met_ahead: set[Version] = set()
 
     @property
     def table(self) -> str:
@@ -143,6 +146,8 @@ class Pipeline:
                 if error is None:
                     self._tell_stopped(is_complete)
                     return
+                if self._sets_apart(error):
+                    continue
                 if not error.retryable:
                     error = await self._weighed(error)
                 if await self._may_cross(error):
@@ -256,6 +261,17 @@ class Pipeline:
             # What is known of the table may be what is wrong: look at it anew.
             self._source = None
         return error
+
+    def _sets_apart(self, error: TailerdError) -> bool:
+        """Let the next journey deliver what lies before a commit that has to wait."""
+        if not isinstance(error, CommitAheadError) or error.version is None:
+            return False
+        version = Version(error.version)
+        self._plan = replace(self._plan, apart=version)
+        # Met again, what lies before it is delivered, or waits too.
+        is_new = version not in self._met_ahead
+        self._met_ahead.add(version)
+        return is_new
 
     async def _travel(self) -> bool:
         if self._source is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
@@ -71,12 +71,14 @@ class Connection:
             # Batches come compressed; the client would ask for libraries it does not need.
             options["compression_type"] = None
         with self._opening():
-            return KafkaProducer(
+            producer = KafkaProducer(
                 bootstrap_servers=self._servers,
                 transactional_id=transactional_id,
                 enable_idempotence=True,
                 **{k: v for k, v in options.items() if k != "enable_idempotence"},
             )
+        producer._sender._record_exceptions_fn = _one_error
+        return producer
 
     @contextmanager
     def consumer(self, *, is_committed: bool = True) -> Iterator[KafkaConsumer]:
@@ -125,6 +127,18 @@ class Connection:
     def _common(self) -> dict[str, object]:
         options = {**_DEFAULTS, **self._options}
         return {name: value for name, value in options.items() if name in CONNECTION}
+
+
+def _one_error(
+    error: KafkaError, records: Sequence[tuple[int, str | None]] | None, message: str | None
+) -> Callable[[int], KafkaError]:
+    """Return the error of each record of a refused batch: the batch's, with the first reason.
+
+    The client gives records at fault one kind of error, whatever it was, and the others none.
+    """
+    reason = next((text for _, text in records or () if text), message)
+    told = type(error)(reason) if reason else error
+    return lambda _: told
 
 
 def close_producer(producer: KafkaProducer, *, seconds: float, is_clean: bool) -> None:

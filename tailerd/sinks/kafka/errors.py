@@ -44,7 +44,8 @@ _REFUSED: Mapping[str, str] = {
         "The broker checks records: a compacted topic takes none without a key, so set `key`."
     ),
     "InvalidTimestampError": (
-        "Raise message.timestamp.before.max.ms of the topic: commits are older than it allows."
+        "Raise message.timestamp.before.max.ms of the topic: commits are older than it allows; or"
+        " set `timestamp: delivery`."
     ),
     "UnsupportedForMessageFormatError": "Use brokers with message format 2 (Kafka 0.11 or newer).",
     "UnsupportedVersionError": "Use newer brokers.",

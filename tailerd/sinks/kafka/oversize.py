@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tailerd.encoding.record_batch import OversizeRecord
-from tailerd.errors import SinkRefusedError
+from tailerd.errors import SinkError, SinkRefusedError
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.outgoing import Outgoing
 from tailerd.sinks.kafka.side_records import dead_letters
@@ -51,3 +51,11 @@ def dead_letters_of(
         topic=name,
         max_bytes=max_bytes_of(name),
     )
+
+
+def takes_more_now(topic: str) -> SinkError:
+    """Return the error for records that were too large for what was known of a topic before.
+
+    What came behind them is on its way, so that they cannot be sent now: all is tried again.
+    """
+    return SinkError(f"The topic {topic} takes larger records since the delivery began.")

@@ -15,7 +15,7 @@ from tailerd.encoding.json_text import timestamp_text
 from tailerd.encoding.partitioning import assign_partitions, explicit_partitions
 from tailerd.encoding.record_layout import Header
 from tailerd.encoding.records import Records
-from tailerd.errors import ConfigError, SinkRefusedError
+from tailerd.errors import CommitAheadError, ConfigError, SinkRefusedError
 from tailerd.sinks.kafka.config import ColumnPartition, KafkaSinkConfig
 from tailerd.sinks.kafka.outgoing import Outgoing
 from tailerd.sinks.kafka.templates import TABLE_NAMES, TopicTemplate, filled_text
@@ -34,11 +34,31 @@ class TopicShape:
         partitions: How many it has.
         max_bytes: The largest batch it takes.
         retention_ms: The age, by its timestamp, at which a record is deleted; None: at none.
+        ahead_ms: How far ahead of now a record may be dated; None: as far as it likes.
     """
 
     partitions: int
     max_bytes: int
     retention_ms: int | None = None
+    ahead_ms: int | None = None
+
+    def check_time(self, topic: str, time_ms: int, now_ms: int, *, version: int) -> None:
+        """Make sure that the topic takes and keeps a record of a time.
+
+        Args:
+            topic: Its name.
+            time_ms: The record's timestamp.
+            now_ms: Milliseconds since the epoch.
+            version: Of the commit that the record is of.
+
+        Raises:
+            SinkRefusedError: It would be deleted right away.
+            CommitAheadError: It is dated too far ahead.
+        """
+        if self.retention_ms is not None and now_ms - time_ms > self.retention_ms:
+            raise _too_old(version, time_ms, topic, self.retention_ms)
+        if self.ahead_ms is not None and time_ms - now_ms > self.ahead_ms:
+            raise too_far_ahead(version, time_ms, f"the topic {topic}", self.ahead_ms)
 
 
 class Router:
@@ -76,13 +96,13 @@ class Router:
             ConfigError: A column is missing, has no texts for topics, or names no partition.
             SinkRefusedError: A value is no part of a topic's name, or the topic would not keep
                 rows as old as these.
+            CommitAheadError: The topic takes no rows dated so far ahead yet.
         """
         headers = self.headers_of(batch)
         time_ms = batch.timestamp_us // 1000 if self._is_commit_time else now_ms
         for topic, part in self.by_topic(batch, records):
             shape = shape_of(topic)
-            if shape.retention_ms is not None and now_ms - time_ms > shape.retention_ms:
-                raise too_old(batch.version, batch.timestamp_us, topic, shape.retention_ms)
+            shape.check_time(topic, time_ms, now_ms, version=batch.version)
             yield Outgoing(
                 topic=topic,
                 records=part,
@@ -211,11 +231,34 @@ def no_partition(partition: int, topic: str, count: int) -> ConfigError:
     )
 
 
-def too_old(version: int, timestamp_us: int, topic: str, retention_ms: int) -> SinkRefusedError:
+def _too_old(version: int, time_ms: int, topic: str, retention_ms: int) -> SinkRefusedError:
     """Return the error for rows of a commit that a topic would not keep."""
     return SinkRefusedError(
-        f"Version {version} is of {timestamp_text(timestamp_us)}, and the topic {topic}"
+        f"Version {version} is of {timestamp_text(time_ms * 1000)}, and the topic {topic}"
         f" deletes records that are {retention_ms / 86_400_000:g} days old by their timestamp, so"
         " its rows would be gone soon after they are delivered.",
         hint="Raise retention.ms of the topic (-1: for ever), or set `timestamp: delivery`.",
+    )
+
+
+def too_far_ahead(
+    version: int, time_ms: int, what: str, ahead_ms: int | None = None
+) -> CommitAheadError:
+    """Return the error for rows of a commit that is dated further ahead than Kafka takes records.
+
+    Args:
+        version, time_ms: Of the commit.
+        what: Refuses them: `the topic orders`.
+        ahead_ms: How far ahead it takes them; None where only brokers know.
+    """
+    limit, until = "so far", ""
+    if ahead_ms is not None:
+        limit = f"more than {ahead_ms / 3_600_000:g} h"
+        until = f" It can be delivered from {timestamp_text((time_ms - ahead_ms) * 1000)} on."
+    return CommitAheadError(
+        f"Version {version} is dated {timestamp_text(time_ms * 1000)}, and {what} takes no records"
+        f" dated {limit} ahead of the brokers' clock.{until}",
+        hint="Wait, or raise message.timestamp.after.max.ms of the topic, or set"
+        " `timestamp: delivery`.",
+        version=version,
     )

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 
-from kafka.errors import KafkaError
+from kafka.errors import InvalidTimestampError, KafkaError
 
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.offset import Offset
@@ -19,8 +19,14 @@ from tailerd.changefeed.saved_offset import SavedOffset
 from tailerd.encoding.compression import Compression
 from tailerd.encoding.formats import record_format
 from tailerd.encoding.record_batch import OversizeRecord
-from tailerd.encoding.records import FormatOptions, RecordFormat
-from tailerd.errors import BugError, SinkRefusedError, TailerdError, TopicRecreatedError
+from tailerd.encoding.records import FormatOptions, RecordFormat, Records
+from tailerd.errors import (
+    BugError,
+    ConfigError,
+    SinkRefusedError,
+    TailerdError,
+    TopicRecreatedError,
+)
 from tailerd.sinks.kafka.acknowledgements import Acknowledgements
 from tailerd.sinks.kafka.batch_producer import BatchProducer
 from tailerd.sinks.kafka.config import KafkaSinkConfig
@@ -35,16 +41,16 @@ from tailerd.sinks.kafka.errors import mapped
 from tailerd.sinks.kafka.merging import Merger, Versioned
 from tailerd.sinks.kafka.offset_topic import PARTITION, check_offset_topic, new_offset_topic
 from tailerd.sinks.kafka.outgoing import Outgoing, Producer
-from tailerd.sinks.kafka.oversize import dead_letters_of
+from tailerd.sinks.kafka.oversize import dead_letters_of, takes_more_now
 from tailerd.sinks.kafka.record_producer import RecordProducer
-from tailerd.sinks.kafka.routing import Router, TopicShape
+from tailerd.sinks.kafka.routing import Router, TopicShape, too_far_ahead
 from tailerd.sinks.kafka.side_records import (
     CommitMarkers,
     SideRecord,
     outgoing,
 )
 from tailerd.sinks.kafka.templates import TopicTemplate
-from tailerd.sinks.kafka.topics import NewTopic, Topics
+from tailerd.sinks.kafka.topics import MAX_AGE_SECONDS, NewTopic, Topics
 from tailerd.sinks.kafka.transactions import Claim, Transactions
 
 _CLOSE_SECONDS = 5.0
@@ -85,6 +91,8 @@ class Session:
         self._delivery: Acknowledgements | None = None
         self._merger = Merger()
         self._set_aside: Counter[str] = Counter()
+        # Time and version of the commit of this delivery that is dated latest.
+        self._latest = (0, 0)
         self._used: set[str] = set()
         self._looked = time.monotonic()
         transactional_id = config.transactional_id or pipeline.transactional_id
@@ -153,6 +161,7 @@ class Session:
         """Begin a delivery; return what another thread may abandon it with."""
         self._merger = Merger()
         self._set_aside.clear()
+        self._latest = (0, 0)
         timeout_ms = self._connection.number("delivery_timeout_ms", DEFAULT_DELIVERY_TIMEOUT_MS)
         self._delivery = Acknowledgements(
             max_bytes=self._config.max_in_flight_bytes,
@@ -203,10 +212,14 @@ class Session:
             self._describe(start.table_id)
         now_us = time.time_ns() // 1000
         records = self._format.records(batch, now_us=now_us)
+        self._latest = max(self._latest, (batch.timestamp_us // 1000, batch.version))
+        self._topics.renew(MAX_AGE_SECONDS)
+        # Before a marker goes out: a commit that has to wait does not begin.
+        pieces = self._routed(batch, records, now_us // 1000)
         if self._markers is not None:
             for marker in self._markers.rows(start, batch, len(records)):
-                self._send_side(marker)
-        for piece in self._router.route(batch, records, self._shape_of, now_ms=now_us // 1000):
+                self._send_marker(marker)
+        for piece in pieces:
             for ready in self._merger.add(Versioned(outgoing=piece, versions=batch.version)):
                 self._send(ready)
 
@@ -220,7 +233,7 @@ class Session:
             self._send(ready)
         if self._markers is not None:
             for marker in self._markers.end(end):
-                self._send_side(marker)
+                self._send_marker(marker)
         if self._transactions is None:
             # The offset must not be there before the rows are.
             self._acknowledged()
@@ -276,11 +289,22 @@ class Session:
         close_producer(self._client, seconds=_CLOSE_SECONDS, is_clean=is_clean)
         return held
 
+    def _routed(self, batch: ChangeBatch, records: Records, now_ms: int) -> list[Outgoing]:
+        try:
+            return [*self._router.route(batch, records, self._shape_of, now_ms=now_ms)]
+        except ConfigError:
+            # The topic may have partitions since that it had not.
+            if not self._topics.renew():
+                raise
+            return [*self._router.route(batch, records, self._shape_of, now_ms=now_ms)]
+
     def _send(self, ready: Versioned) -> None:
         piece = ready.outgoing
         oversize = self._hand_over(piece)
         if not oversize:
             return
+        if self._topics.renew() and self._shape_of(piece.topic).max_bytes > piece.max_bytes:
+            raise takes_more_now(piece.topic)
         all_versions = ready.versions
         letters = dead_letters_of(
             piece,
@@ -296,6 +320,11 @@ class Session:
         if left := self._hand_over(letters):
             raise BugError(f"A dead letter of {left[0].size_bytes} bytes fits no topic.")
         self._set_aside[letters.topic] += len(oversize)
+
+    def _send_marker(self, marker: SideRecord) -> None:
+        if self._config.timestamp == "delivery":
+            marker = replace(marker, timestamp_ms=time.time_ns() // 1_000_000)
+        self._send_side(marker)
 
     def _send_side(self, record: SideRecord) -> None:
         limit = self._shape_of(record.topic).max_bytes
@@ -334,9 +363,14 @@ class Session:
             partitions=facts.partitions,
             max_bytes=self._topics.max_batch_bytes(facts),
             retention_ms=facts.retention_ms,
+            ahead_ms=facts.ahead_ms,
         )
 
     def _explained(self, error: Exception) -> TailerdError:
+        time_ms, version = self._latest
+        if isinstance(error, InvalidTimestampError) and time_ms > time.time_ns() // 1_000_000:
+            # This user may not see the topic's settings, or the brokers' clock is behind.
+            return too_far_ahead(version, time_ms, f"Kafka at {self._connection.address}")
         doing = f"Rows of {self._table} were not delivered to Kafka at {self._connection.address}"
         if self._transactions is not None:
             return self._transactions.explained(error, doing)

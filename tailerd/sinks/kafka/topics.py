@@ -24,6 +24,8 @@ from tailerd.sinks.kafka.connection import DEFAULT_MAX_REQUEST_SIZE, Connection
 _NOT_THERE = 3
 _NOT_ALLOWED = 29
 TROUBLE_HINT = "Bring brokers back, or lower min.insync.replicas of the topic."
+MAX_AGE_SECONDS = 300.0
+"""How long facts of a topic are used: as long as Kafka's own clients use theirs."""
 _BROKER_DEFAULT_BYTES = 1_048_588
 """`message.max.bytes` of a broker nobody configured, where the user may not ask for it."""
 _MOST_IDS = 500
@@ -49,6 +51,8 @@ class TopicFacts:
         topic_id: Kafka's id of it: of one that was deleted and made again it is another; empty
             where brokers are too old to have ids.
         is_unlimited: Whether neither age nor size deletes records, where `delete` is its policy.
+        ahead_ms: How far ahead of the brokers' clock a record may be dated; None where that does
+            not matter, or is not known.
     """
 
     name: str
@@ -61,6 +65,7 @@ class TopicFacts:
     min_insync_replicas: int = 1
     may_write: bool = True
     retention_ms: int | None = None
+    ahead_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,22 +97,57 @@ class Topics:
         self._known: dict[str, TopicFacts] = {}
         self._expected: dict[str, str] = {}
         self._cluster = ""
+        self._asked: set[str] = set()
+        self._looked_at: dict[str, float] = {}
         self._max_request_size = connection.number("max_request_size", DEFAULT_MAX_REQUEST_SIZE)
 
     def forget(self) -> None:
         """Ask again next time."""
         self._known.clear()
+        self._asked.clear()
+        self._looked_at.clear()
 
     @property
     def known(self) -> tuple[TopicFacts, ...]:
-        """What was found out since the last `forget`."""
+        """What was found out, or learned, since the last `forget`."""
         return tuple(self._known.values())
+
+    @property
+    def asked(self) -> tuple[TopicFacts, ...]:
+        """What brokers said here since the last `forget`; what was learned is not among it."""
+        return tuple(self._known[name] for name in self._asked)
+
+    def renew(self, max_age_seconds: float = 0.0) -> bool:
+        """Ask again about topics that were asked about too long ago: they change while in use.
+
+        Returns:
+            Whether one is different now.
+
+        Raises:
+            TopicRecreatedError: One is gone, or was made again.
+            SinkError: The brokers cannot be reached, or refuse.
+        """
+        oldest = time.monotonic() - max_age_seconds
+        old = {name: self._known[name] for name, at in self._looked_at.items() if at <= oldest}
+        if not old:
+            return False
+        found = self.look(old)
+        for name, facts in found.items():
+            self.check_facts(name, facts)
+            if facts is None:
+                del self._known[name], self._looked_at[name]
+                self._asked.discard(name)
+            else:
+                self._keep(facts)
+                self._asked.add(name)
+        return found != old
 
     def learn(self, facts: Iterable[TopicFacts]) -> None:
         """Take what another process of ours found out, so that brokers are not asked again."""
-        learned = {each.name: each for each in facts}
-        self._known |= learned
-        self.expect({n: each.topic_id for n, each in learned.items() if n not in self._expected})
+        learned = tuple(facts)
+        for each in learned:
+            self._keep(each)
+        self.expect({f.name: f.topic_id for f in learned if f.name not in self._expected})
 
     def expect(self, ids: Mapping[str, str]) -> None:
         """Take these for the ids of topics, until one that differs is an error."""
@@ -238,7 +278,9 @@ class Topics:
                     self._make(admin, missing)
                     found |= self._look(admin, sorted(missing))
             for name, facts in found.items():
-                self._known[name] = checked = self._checked(name, facts)
+                checked = self._checked(name, facts)
+                self._keep(checked)
+                self._asked.add(name)
                 self.expect({name: checked.topic_id})
         return {name: self._known[name] for name in names}
 
@@ -261,6 +303,10 @@ class Topics:
             for partition in topic["partitions"]
         )
         return next((text for text in found if text), "")
+
+    def _keep(self, facts: TopicFacts) -> None:
+        self._known[facts.name] = facts
+        self._looked_at[facts.name] = time.monotonic()
 
     def _look(self, admin: KafkaAdminClient, names: list[str]) -> dict[str, TopicFacts | None]:
         found: dict[str, TopicFacts | None] = dict.fromkeys(names)
@@ -403,11 +449,22 @@ def _with_settings(facts: TopicFacts, settings: Mapping[str, str]) -> TopicFacts
         is_unlimited=all(
             int(settings.get(limit, -1)) < 0 for limit in ("retention.ms", "retention.bytes")
         ),
+        ahead_ms=_ahead_ms(settings),
     )
 
 
 def _retention_ms(settings: Mapping[str, str]) -> int | None:
-    is_by_our_time = settings.get("message.timestamp.type", "CreateTime") == "CreateTime"
     is_deleting = "delete" in settings.get("cleanup.policy", "").split(",")
     limit_ms = int(settings.get("retention.ms", -1))
-    return limit_ms if is_by_our_time and is_deleting and limit_ms >= 0 else None
+    return limit_ms if _keeps_our_times(settings) and is_deleting and limit_ms >= 0 else None
+
+
+def _ahead_ms(settings: Mapping[str, str]) -> int | None:
+    # Brokers before 4.0 have the second one too.
+    names = ("message.timestamp.after.max.ms", "message.timestamp.difference.max.ms")
+    limits = [int(settings[name]) for name in names if name in settings]
+    return min(limits, default=None) if _keeps_our_times(settings) else None
+
+
+def _keeps_our_times(settings: Mapping[str, str]) -> bool:
+    return settings.get("message.timestamp.type", "CreateTime") == "CreateTime"

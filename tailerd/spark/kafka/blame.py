@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tailerd.errors import ConfigError, SinkRefusedError, TableError
+from tailerd.errors import CommitAheadError, ConfigError, SinkRefusedError, TableError
 from tailerd.spark.group.holds import marked
 
 
@@ -18,5 +18,5 @@ def blaming(table: str) -> Iterator[None]:
     """
     try:
         yield
-    except (ConfigError, SinkRefusedError, TableError) as error:
+    except (CommitAheadError, ConfigError, SinkRefusedError, TableError) as error:
         raise marked(error, table) from error

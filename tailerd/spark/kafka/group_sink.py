@@ -29,7 +29,7 @@ from tailerd.sinks.kafka.offset_topic import check_offset_topic
 from tailerd.sinks.kafka.session import wanted_topics, writes_into
 from tailerd.sinks.kafka.shared_transaction import SharedTransaction
 from tailerd.sinks.kafka.side_records import TOO_LARGE
-from tailerd.sinks.kafka.topics import NewTopic, Topics
+from tailerd.sinks.kafka.topics import MAX_AGE_SECONDS, NewTopic, Topics
 from tailerd.sinks.kafka.transactions import Claim
 from tailerd.spark.arrow_functions import map_batches
 from tailerd.spark.group.delivered_batch import DeliveredBatch, end_digest
@@ -189,6 +189,11 @@ class KafkaGroupSink:
         """Let executors write; return what their tasks report."""
         assert self._brokers is not None
         topics = self._brokers.topics
+        try:
+            topics.renew(MAX_AGE_SECONDS)
+        except TailerdError:
+            # The task that has rows for the topic finds out whose it is.
+            topics.forget()
         transaction = None if session is None else session.begin()
         task = WriteTask(
             sinks=self._sinks,

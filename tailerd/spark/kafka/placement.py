@@ -14,14 +14,14 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from tailerd.changefeed.change_batch import COMMIT_VERSION
-from tailerd.errors import TailerdError
+from tailerd.errors import ConfigError, TailerdError
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import Connection
 from tailerd.sinks.kafka.topics import TopicFacts, Topics
 from tailerd.spark.arrow_functions import map_batches
 from tailerd.spark.encoded_records import PARTITION, RecordPiece
 from tailerd.spark.kafka.blame import blaming
-from tailerd.spark.kafka.record_pieces import Partitioner
+from tailerd.spark.kafka.record_pieces import Integers, Partitioner
 from tailerd.spark.kafka.topic_shapes import TopicShapes
 from tailerd.spark.packed_records import ORDER, PACKED_SCHEMA, TABLE, TOPIC, packed, unpacked
 
@@ -61,12 +61,21 @@ class Placement:
     def _parts(self, piece: RecordPiece, partitioner: Partitioner) -> Iterator[RecordPiece]:
         records = piece.records
         with blaming(piece.table):
-            count = self._opened().shape_of(piece.table, piece.topic).partitions
-            chosen = np.broadcast_to(partitioner.of_piece(piece, count), records.num_rows)
+            try:
+                chosen = self._chosen(piece, partitioner)
+            except ConfigError:
+                # The topic may have partitions since that it had not.
+                if not self._opened().renew():
+                    raise
+                chosen = self._chosen(piece, partitioner)
         for partition in np.unique(chosen).tolist():
             own = records.take(pa.array(np.flatnonzero(chosen == partition)))
             # Named from here on: without a key, another task would choose another one.
             yield replace(piece, records=own, partition=partition)
+
+    def _chosen(self, piece: RecordPiece, partitioner: Partitioner) -> Integers:
+        count = self._opened().shape_of(piece.table, piece.topic).partitions
+        return np.broadcast_to(partitioner.of_piece(piece, count), piece.records.num_rows)
 
     def _opened(self) -> TopicShapes:
         if self._shapes is None:

@@ -16,7 +16,7 @@ from tailerd.encoding.records import Records
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.merging import Versioned
 from tailerd.sinks.kafka.outgoing import Outgoing
-from tailerd.sinks.kafka.routing import TopicShape, no_partition, too_old
+from tailerd.sinks.kafka.routing import TopicShape, no_partition
 from tailerd.spark.encoded_records import KEY, PARTITION, VALUE, RecordPiece
 
 BATCH_HEADER = "tailerd.batch"
@@ -108,10 +108,10 @@ def outgoing_piece(
     Raises:
         ConfigError: A partition is named that the topic does not have.
         SinkRefusedError: The topic would not keep rows as old as these.
+        CommitAheadError: It takes no rows dated so far ahead yet.
     """
     time_ms = piece.timestamp_us // 1000 if config.timestamp == "commit" else now_ms
-    if shape.retention_ms is not None and now_ms - time_ms > shape.retention_ms:
-        raise too_old(piece.version, piece.timestamp_us, piece.topic, shape.retention_ms)
+    shape.check_time(piece.topic, time_ms, now_ms, version=piece.version)
     keys = piece.records[KEY]
     extra = tuple(Header(name=name, value=value) for name, value in more_headers.items())
     return Versioned(

@@ -24,6 +24,14 @@ class TopicShapes:
         self._topics = topics
         self._faults = faults
 
+    def renew(self) -> bool:
+        """Ask brokers again about all topics; return whether one is different now.
+
+        Raises:
+            SinkError: The brokers cannot be reached, or refuse.
+        """
+        return self._topics.renew()
+
     def shape_of(self, table: str, topic: str) -> TopicShape:
         """Return the shape of a topic that records of a table go to.
 
@@ -41,4 +49,5 @@ class TopicShapes:
             partitions=facts.partitions,
             max_bytes=self._topics.max_batch_bytes(facts),
             retention_ms=facts.retention_ms,
+            ahead_ms=facts.ahead_ms,
         )

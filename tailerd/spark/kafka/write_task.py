@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
-from kafka.errors import KafkaError
+from kafka.errors import InvalidTimestampError, KafkaError
 from pyspark import TaskContext
 
 from tailerd.encoding.record_batch import OversizeRecord
 from tailerd.errors import (
     BugError,
+    ConfigError,
     EngineError,
     SinkRefusedError,
     TailerdError,
@@ -25,10 +26,12 @@ from tailerd.sinks.kafka.connection import DEFAULT_DELIVERY_TIMEOUT_MS
 from tailerd.sinks.kafka.errors import mapped
 from tailerd.sinks.kafka.merging import Merger, Versioned
 from tailerd.sinks.kafka.outgoing import Outgoing
-from tailerd.sinks.kafka.oversize import dead_letters_of
+from tailerd.sinks.kafka.oversize import dead_letters_of, takes_more_now
+from tailerd.sinks.kafka.routing import too_far_ahead
 from tailerd.sinks.kafka.shared_transaction import SharedTransaction, join, written
 from tailerd.sinks.kafka.topics import TopicFacts
 from tailerd.spark.encoded_records import RecordPiece
+from tailerd.spark.group.holds import marked
 from tailerd.spark.group.tally import Tally
 from tailerd.spark.kafka.blame import blaming
 from tailerd.spark.kafka.record_pieces import (
@@ -54,7 +57,7 @@ class TaskReport:
         tables: What it delivered.
         sequences: Of a shared transaction: the partitions it wrote, each with its next number.
         letters: Of a shared transaction: dead letters, which the driver writes.
-        facts: What is known of topics now.
+        facts: What brokers said about topics in this task.
     """
 
     tables: Mapping[str, Tally]
@@ -124,6 +127,8 @@ class _Writing:
         self._tables: dict[str, Tally] = {}
         self._letters: list[Outgoing] = []
         self._letter_bytes = 0
+        # Time, version and table of the commit that is dated latest.
+        self._latest = (0, 0, "")
         self._shapes = TopicShapes(task.sinks, opened.topics, task.faults)
         timeout_ms = opened.connection.number("delivery_timeout_ms", DEFAULT_DELIVERY_TIMEOUT_MS)
         self._acknowledgements = Acknowledgements(
@@ -136,6 +141,8 @@ class _Writing:
     def run(self, batches: Iterator[pa.RecordBatch]) -> TaskReport:
         """Write everything; return when it is acknowledged."""
         task, opened = self._task, self._opened
+        # What this worker found out in an earlier batch may be old; the driver renews what it has.
+        opened.topics.forget()
         opened.topics.learn(task.facts)
         if task.transaction is not None:
             join(opened.client, task.transaction)
@@ -153,13 +160,28 @@ class _Writing:
             tables=self._tables,
             sequences={} if task.transaction is None else written(opened.client),
             letters=tuple(self._letters),
-            facts=opened.topics.known,
+            facts=opened.topics.asked,
         )
 
     def _take(
         self, piece: RecordPiece, partitioner: Partitioner, headers: Mapping[str, bytes]
     ) -> None:
-        outgoing = outgoing_piece(
+        self._latest = max(self._latest, (piece.timestamp_us // 1000, piece.version, self._table))
+        try:
+            outgoing = self._outgoing(piece, partitioner, headers)
+        except ConfigError:
+            # The topic may have partitions since that it had not.
+            if not self._shapes.renew():
+                raise
+            outgoing = self._outgoing(piece, partitioner, headers)
+        for ready in self._merger.add(outgoing):
+            self._send(ready)
+        self._tables.setdefault(self._table, Tally()).count(piece)
+
+    def _outgoing(
+        self, piece: RecordPiece, partitioner: Partitioner, headers: Mapping[str, bytes]
+    ) -> Versioned:
+        return outgoing_piece(
             piece,
             config=self._task.sinks[self._table],
             partitioner=partitioner,
@@ -167,9 +189,6 @@ class _Writing:
             more_headers=headers,
             now_ms=time.time_ns() // 1_000_000,
         )
-        for ready in self._merger.add(outgoing):
-            self._send(ready)
-        self._tables.setdefault(self._table, Tally()).count(piece)
 
     def _change_to(self, table: str) -> None:
         """Send what is held back of the table before: pieces of two tables are not joined."""
@@ -184,6 +203,9 @@ class _Writing:
         oversize = self._hand_over(piece)
         if not oversize:
             return
+        shape = self._shapes.shape_of
+        if self._shapes.renew() and shape(self._table, piece.topic).max_bytes > piece.max_bytes:
+            raise takes_more_now(piece.topic)
         letters = dead_letters_of(
             piece,
             oversize,
@@ -228,6 +250,9 @@ class _Writing:
 
     def _explained(self, error: Exception) -> TailerdError:
         connection = self._opened.connection
+        time_ms, version, table = self._latest
+        if isinstance(error, InvalidTimestampError) and time_ms > time.time_ns() // 1_000_000:
+            return marked(too_far_ahead(version, time_ms, f"Kafka at {connection.address}"), table)
         whose = f" of {self._table}" if self._table else ""
         doing = f"Rows{whose} were not delivered to Kafka at {connection.address}"
         return mapped(error, doing, secrets=connection.secrets)

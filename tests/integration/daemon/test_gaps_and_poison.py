@@ -67,7 +67,7 @@ def test_another_history_begins_anew_beside_what_it_replaces(tmp_path: Path, tab
     table_of(tmp_path / "t", 7, **({"table_id": table_id} if table_id else {}))
     assert run_to_end("run", "--config", config, "--once").returncode == 0
     assert delivered_ids(out) == [7]
-    (aside,) = [path for path in out.iterdir() if path.is_dir()]
+    (aside,) = out.glob("replaced-*")
     assert sorted(delivered_ids(aside)) == [1, 2]
 
 
