@@ -303,8 +303,11 @@ async def test_a_sink_that_keeps_offsets_has_that_of_the_last_delivery_and_no_ot
     await subject.sink.resume(offset(0))
     done = delivery(0, batch(0, [1]))
     await subject.sink.write(done)
-    assert await offsets.load(name) == done.saved
+    kept = await offsets.load(name)
+    assert kept is not None
+    # A sink adds the ids of topics that it wrote.
+    assert replace(kept, topics={}) == done.saved
     with pytest.raises(ZeroDivisionError):
         await subject.sink.write(delivery_of(1, breaks()))
-    assert await offsets.load(name) == done.saved
+    assert await offsets.load(name) == kept
     assert subject.sink.max_in_flight == 1
