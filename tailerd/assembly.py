@@ -474,15 +474,13 @@ async def reset_offset(
             reset_shared(config, name, offset)
         identity = await keeper.identity()
     start = to if to == "snapshot" else str(offset.version)
-    record = PipelineRecord(identity=identity, engine=engine, start=start)
-    await state.pipelines.save(name, record)
+    await state.pipelines.save(name, PipelineRecord(identity=identity, engine=engine, start=start))
     if offset.phase is Phase.SNAPSHOT:
         # After the offset is saved: until then the list that is there may be all that is left of
         # the snapshot under way. This one's version is the newest, and can be listed again.
-        listing = await open_source(
-            table, telemetry_of_source, state.spool(name), memory_bytes=config.memory
-        )
-        await listing.latest_offset(offset, ReadLimit(max_files=1, max_bytes=1))
+        spool = state.spool(name)
+        again = await open_source(table, telemetry_of_source, spool, memory_bytes=config.memory)
+        await again.latest_offset(offset, ReadLimit(max_files=1, max_bytes=1))
     if telemetry is not None:
         # A paused pipeline will not say so, and what it is to read must not be cleaned up.
         telemetry.emit(

@@ -111,8 +111,8 @@ def reset(
     """
     from tailerd.cli.configured import read_config
     from tailerd.errors import StateInUseError, UsageError
+    from tailerd.spark.checkpoints import logged_batches
     from tailerd.spark.kept_offsets import (
-        delivered_until,
         shares_query,
         spark_checkpoint,
     )
@@ -123,7 +123,7 @@ def reset(
     has_own_query = config.engine_of(name) == "spark" and not shares_query(
         config, config.tables[name]
     )
-    if has_own_query and delivered_until(spark_checkpoint(config, name)) is not None:
+    if has_own_query and logged_batches(spark_checkpoint(config, name)).logged is not None:
         raise UsageError(
             f"The offset of {name} is kept by Spark, in {spark_checkpoint(config, name)}.",
             hint=f"Stop the daemon, remove that folder and set tables.{name}.from to {to!r}.",

@@ -49,7 +49,8 @@ class Sink(Protocol):
         A sink that does keeps `delivery.saved` in `write`, with the ids of topics that it wrote by
         then: together with the rows, or right after them. It admits one `write` at a time. `load`
         only looks and disturbs nobody: commands call it beside a running daemon. `save` is called
-        for the first offset of a pipeline, and where an operator or a policy moves it.
+        for the first offset of a pipeline, for the epoch of each start, and where an operator or a
+        policy moves it.
         """
         ...
 

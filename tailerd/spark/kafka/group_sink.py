@@ -245,6 +245,7 @@ class KafkaGroupSink:
         is_recent = time.monotonic() - self._looked < _LOOK_EVERY_SECONDS
         if config is None or (sinks == self._sinks and not self._recreated and is_recent):
             return config
+        faults = {**check_speculation(speculation, sinks), **check_group(sinks)}
         if self._recreated:
             # A table that was reset takes the topics that are there now.
             self._brokers = None
@@ -252,11 +253,7 @@ class KafkaGroupSink:
         known = self._known(sinks)
         self._recreated = self._changed_topics(brokers.topics, sinks, known)
         self._looked = time.monotonic()
-        self._faults = {
-            **check_speculation(speculation, sinks),
-            **check_group(sinks),
-            **self._recreated,
-        }
+        self._faults = {**faults, **self._recreated}
         wanted: dict[str, NewTopic | None] = {}
         for table, section in sinks.items():
             # A topic of theirs is not made by whoever comes first.

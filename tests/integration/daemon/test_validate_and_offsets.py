@@ -12,6 +12,7 @@ from tailerd.cli import run
 from tests.contracts.test_sink import file_rows
 from tests.integration.daemon.running import delivered_ids, file_table, write_config
 from tests.tables.builder import TableBuilder
+from tests.unit.spark.test_query_checkpoint import checkpoint
 
 Captured = pytest.CaptureFixture[str]
 
@@ -189,7 +190,12 @@ def test_the_offset_of_a_spark_table_is_not_reset_behind_sparks_back(
     sink = {"kind": "file", "path": str(tmp_path / "out"), "format": "parquet"}
     orders: dict[str, object] = {"path": str(tmp_path / "t"), "engine": "spark", "sink": sink}
     config = write_config(tmp_path, orders=orders)
-    assert tailerd("offsets", "reset", "orders", "--to", "latest", "--config", config) == 2
+    reset = ("offsets", "reset", "orders", "--to", "latest", "--config", config)
+    # Without a checkpoint there is nothing behind which it could be done.
+    assert tailerd(*reset) == 0
+    checkpoint(tmp_path / "state/spark")
+    capsys.readouterr()
+    assert tailerd(*reset) == 2
     assert "state/spark/orders" in capsys.readouterr().err
 
 
