@@ -203,9 +203,8 @@ class LogReader(LogFolder):
                 listing = await self._list_again(version, excluded)
                 continue
             try:
-                for file in segment.ascending_commits[-1:]:
-                    if segment.version == listing.head_version:
-                        await self._require_finished(file)
+                if segment.version == listing.head_version and segment.ascending_commits:
+                    await self._require_finished(segment.ascending_commits[-1])
                 snapshot = await self._replay(segment, with_files)
             except DamagedCheckpointError as error:
                 damage = error.damage
@@ -345,14 +344,14 @@ class LogReader(LogFolder):
         Case A: the store shows files when they are whole, or knows that this one is.
         Case B: it is being written.
         Case C: nobody can tell: the kernel may still say so, or else two looks some time apart must
-            find the same. How long ago it was
-            written is not asked, for the clock of a file server may be another than ours.
+            find the same. How long ago it was written is not asked, for the clock of a file
+            server may be another than ours.
 
         Args:
             is_read: Whether it was read before, so that it must still be as it was then.
 
         Raises:
-            TornCommitError: He has not, as far as can be told.
+            TornCommitError: It has not, as far as can be told.
         """
         if self._unfinished is None or file == self.finished:  # Case A
             return

@@ -103,10 +103,9 @@ class Pipeline:
         )
         self._hint, self._telemetry, self._clock = hint, telemetry, clock
         self._backoff = backoff or Backoff()
-        self._max_attempts = max_attempts
-        self._jitter = jitter or random.Random()
-        self._executor = executor
-        self._poison, self._memory, self._on_batch = poison, memory, on_batch
+        self._max_attempts, self._jitter = max_attempts, jitter or random.Random()
+        self._executor, self._memory = executor, memory
+        self._poison, self._on_batch = poison, on_batch
         self._journey: Journey | None = None
         self._stopping = asyncio.Event()
         self._attempt, self._has_crossed = 0, False

@@ -95,8 +95,7 @@ class Session:
         self._latest = (0, 0)
         self._used: set[str] = set()
         self._looked = time.monotonic()
-        transactional_id = config.transactional_id or pipeline.transactional_id
-        identity = transactional_id if config.is_exactly_once else None
+        identity = _transactional_id(config, pipeline)
         self._client = connection.producer(identity)
         self._transactions: Transactions | None = None
         try:
@@ -375,6 +374,12 @@ class Session:
         if self._transactions is not None:
             return self._transactions.explained(error, doing)
         return mapped(error, doing, secrets=self._connection.secrets)
+
+
+def _transactional_id(config: KafkaSinkConfig, pipeline: PipelineIdentity) -> str | None:
+    if not config.is_exactly_once:
+        return None
+    return config.transactional_id or pipeline.transactional_id
 
 
 def wanted_topics(config: KafkaSinkConfig, table: str) -> dict[str, NewTopic | None]:
