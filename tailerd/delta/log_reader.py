@@ -207,8 +207,7 @@ class LogReader(LogFolder):
                     await self._require_finished(segment.ascending_commits[-1])
                 snapshot = await self._replay(segment, with_files)
             except DamagedCheckpointError as error:
-                damage = error.damage
-                skipped = segment.checkpoint_version
+                damage, skipped = error.damage, segment.checkpoint_version
                 excluded.update(file.name for file in segment.checkpoint)
                 listing = await self.list_log()
             except FileMissingError:
