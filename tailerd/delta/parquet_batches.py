@@ -24,12 +24,16 @@ from tailerd.delta.parquet_pages import (
     pages_of_column,
 )
 from tailerd.errors import TooLargeError
+from tailerd.storage.base import RemoteFile
 
 Reopen = Callable[..., pq.ParquetFile]
 """Opens the same file again with other options of `ParquetFile`."""
 
 BUFFER_BYTES = 1024 * 1024
 """Read at a time of each column whose whole is too large to be held."""
+
+HELD_BYTES = 8 * 1024 * 1024
+"""Files up to this may be held whole."""
 
 _FIXED_BYTES = {"BOOLEAN": 1, "INT32": 8, "INT64": 8, "INT96": 12, "FLOAT": 8, "DOUBLE": 8}
 _PREFIXED = "DELTA_BYTE_ARRAY"
@@ -43,7 +47,7 @@ class BoundedBatches:
 
     Args:
         file: The file, opened as its rows are wanted.
-        reopen: Opens it with other options.
+        reopen: Opens it, or what has the same bytes, with other options.
         source: What `file` reads.
         name: For error messages.
         limit: Of a batch.
@@ -114,8 +118,21 @@ class BoundedBatches:
         if sum(chunk.total_compressed_size for chunk in chunks) <= self._most_bytes:
             return self._file
         return self._reopen(
-            metadata=self._file.metadata, pre_buffer=False, buffer_size=BUFFER_BYTES
+            source=self._source,
+            metadata=self._file.metadata,
+            pre_buffer=False,
+            buffer_size=BUFFER_BYTES,
         )
+
+    def _hold(self, chunks: Iterable[pq.ColumnChunkMetaData]) -> None:
+        """Read a small file that is wanted almost whole at once, not its dictionaries twice."""
+        if isinstance(self._source, RemoteFile | pa.BufferReader):
+            return
+        size = self._source.seek(0, 2)
+        if size <= HELD_BYTES and 2 * sum(c.total_compressed_size for c in chunks) > size:
+            self._source.seek(0)
+            self._source = pa.BufferReader(self._source.read())
+            self._file = self._reopen(source=self._source, metadata=self._file.metadata)
 
     def _width(self, leaf: int, chunk: pq.ColumnChunkMetaData) -> int | None:
         if chunk.physical_type == "FIXED_LEN_BYTE_ARRAY":
@@ -141,6 +158,7 @@ class BoundedBatches:
                 coded.append((leaf, pages, per_row))
         longest = sum(pages.longest_value_bytes * per_row for _, pages, per_row in coded)
         if longest * min(rows, self._limit.max_rows) > self._most_bytes:
+            self._hold([chunk for _, chunk, _ in columns])
             longest = self._longest(group, coded)
         sizes.longest += longest
         return sizes
@@ -149,6 +167,7 @@ class BoundedBatches:
         """Return the length of the longest words of dictionaries, in each row."""
         paths = [self._file.schema.column(leaf).path for leaf, _, _ in coded]
         file = self._reopen(
+            source=self._source,
             metadata=self._file.metadata,
             read_dictionary=paths,
             pre_buffer=False,

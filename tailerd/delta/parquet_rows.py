@@ -65,7 +65,7 @@ class CheckpointFile:
         """
         return cls(log.store.open_input(log.path_of(file)), file.name, log.memory_bytes)
 
-    def _open(self, **options: Any) -> pq.ParquetFile:
+    def _open(self, source: BinaryIO | None = None, **options: Any) -> pq.ParquetFile:
         is_remote = isinstance(self._source, RemoteFile)
         defaults = {
             "pre_buffer": is_remote,
@@ -73,7 +73,7 @@ class CheckpointFile:
             # Spark's statistics; nanoseconds would wrap around outside the years 1677 to 2262.
             "coerce_int96_timestamp_unit": "us",
         }
-        return open_parquet(self._source, **defaults | options)
+        return open_parquet(source or self._source, **defaults | options)
 
     def _check_has_files(self) -> None:
         """Refuse a Parquet file that is something else: its files would be gone without a word."""

@@ -56,7 +56,7 @@ def read_file(
         shape = _Shape(scan, file.schema_arrow)
         batches = BoundedBatches(
             file,
-            partial(_open, source, scan.change_column),
+            partial(_open, change_column=scan.change_column),
             source,
             f"the data file {scan.url}",
             limit,
