@@ -70,6 +70,7 @@ class BoundedBatches:
         self._limit = limit
         self._row_bytes = row_bytes
         self._most_bytes = largest_piece_bytes(limit.memory_bytes)
+        self._batch_bytes = min(self._most_bytes, max(limit.max_bytes, limit.memory_bytes // 4))
 
     def is_small(self, group: int, leaves: Sequence[int]) -> bool:
         """Tell whether columns of a row group are small, whatever is in their pages."""
@@ -157,7 +158,7 @@ class BoundedBatches:
             elif pages.dictionary_bytes:
                 coded.append((leaf, pages, per_row))
         longest = sum(pages.longest_value_bytes * per_row for _, pages, per_row in coded)
-        if longest * min(rows, self._limit.max_rows) > self._most_bytes:
+        if longest * min(rows, self._limit.max_rows) > self._batch_bytes:
             self._hold([chunk for _, chunk, _ in columns])
             longest = self._longest(group, coded)
         sizes.longest += longest
@@ -192,23 +193,23 @@ class BoundedBatches:
         most_rows: int,
     ) -> Iterator[pa.RecordBatch]:
         at, most = 0, most_rows
-        count = sizes.fitting(at, most, self._most_bytes)
+        count = sizes.fitting(at, most, self._batch_bytes)
         # Asked for at every batch, the number of rows may change from one to the next.
         for batch in _batches(file, count, group, leaves):
             yield batch
             at += batch.num_rows
             taken = batch.get_total_buffer_size()
-            if taken > self._most_bytes:
+            if taken > self._batch_bytes:
                 # Lists are longer here than elsewhere.
                 if batch.num_rows == 1 and taken > 2 * self._most_bytes:
                     raise TooLargeError.within(
                         self._limit.memory_bytes, f"A row of {self._name} has {taken >> 20} MiB"
                     )
-                most = max(1, batch.num_rows // (taken // self._most_bytes + 1))
+                most = max(1, batch.num_rows // (taken // self._batch_bytes + 1))
             else:
                 most = min(most_rows, most * _GROWTH)
             del batch
-            file.reader.set_batch_size(sizes.fitting(at, most, self._most_bytes))
+            file.reader.set_batch_size(sizes.fitting(at, most, self._batch_bytes))
 
 
 def _batches(
