@@ -126,32 +126,3 @@ def test_a_broker_whose_disk_is_full_until_somebody_makes_room(
         broker.start()
         follower.catches_up()
     follower.obeys_the_law()
-
-
-@BOTH
-def test_a_deleted_topic_is_one_clear_error_and_the_rows_after_it_come_when_it_is_back(
-    broker: Broker, own_topics: Topics, tmp_path: Path, guarantee: Guarantee
-) -> None:
-    table = Table(tmp_path / "t")
-    topic = topic_for(own_topics)
-    follower = Follower(
-        tmp_path / "d",
-        table,
-        topic,
-        bootstrap=broker.plain,
-        guarantee=guarantee,
-        producer=IMPATIENT,
-    )
-    with follower.running() as process:
-        table.insert()
-        follower.catches_up()
-        own_topics.delete(topic)
-        before = set(table.changes)
-        table.insert()
-        assert process.wait(60) == 1
-    assert f"The topic {topic} is not there" in (follower.folder / "daemon.log").read_text()
-    own_topics.create(topic)
-    with follower.running():
-        table.insert()
-        follower.catches_up()
-    follower.obeys_the_law(table.changes - before)
