@@ -15,6 +15,7 @@ from typing import Protocol
 
 from tailerd.changefeed.pipeline_identity import PipelineIdentity
 from tailerd.errors import AccessDeniedError, FileMissingError, OffsetError, StorageError
+from tailerd.private_files import make_private_folder, open_private
 from tailerd.sinks.threads import in_thread
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.posix_files import sync_folder
@@ -115,9 +116,9 @@ class FilePipelineRecords:
         path = self._folder / f"{pipeline}.json"
         temporary = path.with_name(f".{path.name}.tmp")
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with temporary.open("w", encoding="utf-8") as file:
-                file.write(record.to_json())
+            make_private_folder(self._folder)
+            with open_private(temporary, "wb") as file:
+                file.write(record.to_json().encode())
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailerd import assembly
 from tailerd.assembly import open_state, reset_offset
 from tailerd.clock import SystemClock
 from tailerd.config import Config
@@ -31,6 +30,7 @@ from tailerd.maintenance.policies.checkpoint import CheckpointPolicy
 from tailerd.maintenance.policies.checksum import ChecksumPolicy
 from tailerd.maintenance.policies.log_compaction import MAX_BYTES, LogCompactionPolicy
 from tailerd.pipeline.bucket_offset_store import BucketOffsetStore
+from tailerd.pipeline.offset_store import FileOffsetStore
 from tailerd.pipeline.state_place import BucketState
 from tailerd.storage import lease as lease_module
 from tailerd.storage.base import FileMeta
@@ -378,7 +378,7 @@ async def test_a_reset_that_cannot_be_saved_leaves_the_list_of_the_snapshot_unde
         assert await state.spool("orders").find(table.table_id, 0) is not None
         table.append([{"id": 2}])
         with monkeypatch.context() as broken:
-            broken.setattr(assembly, "save_offset", fail)
+            broken.setattr(FileOffsetStore, "save", fail)
             with pytest.raises(StorageError, match="full"):
                 await reset_offset(config, "orders", "snapshot", state=state)
         assert await state.spool("orders").find(table.table_id, 0) is not None

@@ -272,7 +272,13 @@ def test_output_that_the_disk_has_no_room_for_is_an_error_of_the_system(
 
 @pytest.mark.parametrize(
     "body",
-    ["[" * 5_000_000, '{"a":' * 1_000_000, '{"format": 2, "offset": {"version": 1e999}}', "\xff"],
+    [
+        "[" * 5_000_000,
+        '{"a":' * 1_000_000,
+        '{"format": 1, "offset": {"format": 1, "table_id": "t", "version": 1e999, "phase": "follow",'
+        ' "position": 0}}',
+        "\xff",
+    ],
     ids=["lists", "objects", "infinite", "no-text"],
 )
 def test_a_state_of_nested_brackets_is_a_damaged_offset(
