@@ -275,8 +275,8 @@ def test_output_that_the_disk_has_no_room_for_is_an_error_of_the_system(
     [
         "[" * 5_000_000,
         '{"a":' * 1_000_000,
-        '{"format": 1, "offset": {"format": 1, "table_id": "t", "version": 1e999, "phase": "follow",'
-        ' "position": 0}}',
+        '{"format": 1, "offset": {"format": 1, "table_id": "t", "version": 1e999,'
+        ' "phase": "follow", "position": 0}}',
         "\xff",
     ],
     ids=["lists", "objects", "infinite", "no-text"],

@@ -71,9 +71,9 @@ def test_tables_come_go_and_change_without_touching_the_others(
     with daemon(config, *(["--watch-config"] if is_watching else [])) as process:
         eventually(lambda: all((tmp_path / f"{n}_out").exists() for n in tables))
         eventually(lambda: is_ready(config))
-        moved = file_table(tmp_path / "altered", tmp_path / "moved_out", poll_interval="1s")
+        altered = file_table(tmp_path / "altered", tmp_path / "altered_out", poll_interval="1s")
         added = file_table(tmp_path / "new", tmp_path / "new_out")
-        change(config, tables={"same": tables["same"], "altered": moved, "new": added})
+        change(config, tables={"same": tables["same"], "altered": altered, "new": added})
         if not is_watching:
             process.send_signal(signal.SIGHUP)
         eventually(lambda: delivered_ids(tmp_path / "new_out") == [1])
