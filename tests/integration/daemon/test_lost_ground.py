@@ -60,7 +60,7 @@ def test_a_disk_that_is_full_while_offsets_are_saved_is_waited_for(tmp_path: Pat
         builder.append([{"id": 3}])
         eventually(lambda: json.loads(saved.read_text())["offset"]["version"] == 4)
         assert delivered_ids(out) == [1, 2, 3]
-        assert status(config)["state"] == "running"
+        eventually(lambda: status(config)["state"] == "running")
         stop(process)
 
 

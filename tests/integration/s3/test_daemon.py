@@ -152,7 +152,7 @@ def test_credentials_that_expire_are_waited_for_and_told_of(
             proxy.forget()
             eventually(lambda: has_all(living, tmp_path), seconds=60)
             eventually(lambda: "Notifications come again" in log_of(config))
-            assert json.loads(page(config, "/status"))["troubles"] == []
+            eventually(lambda: json.loads(page(config, "/status"))["troubles"] == [])
 
 
 def test_a_bucket_that_is_gone_is_an_error_that_names_it(

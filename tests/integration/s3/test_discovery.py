@@ -287,7 +287,7 @@ def test_the_daemon_waits_for_a_bucket_and_follows_what_comes_and_goes(
             assert 'error_code="access_denied",job="discovery"' in page(config, "/metrics")
             proxy.forget()
             eventually(lambda: sorted(delivered_ids(tmp_path / "out/orders")) == expected)
-            assert json.loads(page(config, "/status"))["troubles"] == []
+            eventually(lambda: json.loads(page(config, "/status"))["troubles"] == [])
             # Of one commit, so that it is there whole or not at all.
             new = TableBuilder(tmp_path / "new")
             new.append([{"id": number} for number in range(3)])

@@ -238,7 +238,7 @@ def test_waiting_for_a_daemon_that_died_elsewhere_is_shown_with_its_longest_time
         assert "process 7 on elsewhere has it." in trouble["error"]["message"]
         assert "goes on in 4 s at most" in trouble["error"]["message"]
         eventually(lambda: delivered_ids(tmp_path / "out") == living.ids)
-        assert json.loads(page(config, "/status"))["troubles"] == []
+        eventually(lambda: json.loads(page(config, "/status"))["troubles"] == [])
     assert "The state was taken over." in log_of(config)
 
 
