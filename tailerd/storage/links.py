@@ -147,8 +147,10 @@ def open_parent(path: str, root: str | None, *, is_made: bool = False, is_read: 
             inner = _open_below(descriptor, name, at, flags)
             os.close(descriptor)
             descriptor = inner
-    except BaseException:
+    except BaseException as error:
         os.close(descriptor)
+        if is_made and isinstance(error, NotADirectoryError):
+            raise _in_the_way(path) from error
         raise
     return descriptor
 
@@ -157,9 +159,11 @@ def _make(folder: str, path: str) -> None:
     try:
         os.makedirs(folder, exist_ok=True)  # noqa: PTH103
     except (FileExistsError, NotADirectoryError) as error:
-        raise StorageError(
-            f"{path} cannot be written: a file stands where a folder must."
-        ) from error
+        raise _in_the_way(path) from error
+
+
+def _in_the_way(path: str) -> StorageError:
+    return StorageError(f"{path} cannot be written: a file stands where a folder must.")
 
 
 def _open_below(parent: int, name: str, path: str, flags: int) -> int:
