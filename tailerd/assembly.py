@@ -42,7 +42,7 @@ from tailerd.pipeline.pipeline_records import PipelineRecord
 from tailerd.pipeline.policies import OnGap, OnPoison
 from tailerd.pipeline.state_place import BucketState, FolderState, State
 from tailerd.registry import load_class
-from tailerd.sinks.base import RecordsDeliveries, Sink
+from tailerd.sinks.base import Sink
 from tailerd.sinks.resources import DAEMON_NAME, SinkResources
 from tailerd.sources.base import ChangeSource
 from tailerd.sources.delta.allowed_places import allowed_places
@@ -468,7 +468,6 @@ async def reset_offset(
     engine = config.engine_of(name)
     async with opened_keeper(config, name, state) as keeper:
         if engine == "arrow":
-            await _accept_in_sink(name, table, offset)
             await keeper.begin_at(offset, source)
         elif shares_query(config, table):
             reset_shared(config, name, offset)
@@ -493,18 +492,6 @@ async def reset_offset(
             )
         )
     return offset
-
-
-async def _accept_in_sink(name: str, table: TableConfig, offset: Offset) -> None:
-    """Let a sink that records deliveries take an offset that does not follow the last of them."""
-    sink = open_sink(name, table.sink)
-    if sink is None:
-        return
-    try:
-        if isinstance(sink, RecordsDeliveries):
-            await sink.accept(offset)
-    finally:
-        await sink.aclose()
 
 
 async def rebind_offset(config: Config, name: str, *, state: State) -> HeldOffset:

@@ -406,7 +406,7 @@ class Daemon:
         grace = _SPARK_GRACE_SECONDS if self.fleet.has_engine("spark") else 0.0
         if not self._deadlines:
             timeout = max(self._file_config.shutdown_timeout, _CANCEL_SECONDS)
-            self._end_within(timeout + (grace and grace + _CANCEL_SECONDS))
+            self._end_within(timeout + grace + (_CANCEL_SECONDS if grace else 0.0))
         elif len(self._deadlines) == 1:
             self._end_within(_LEAVE_SECONDS + grace)
 

@@ -12,7 +12,7 @@ from tailerd.changefeed.pipeline_identity import UNKNOWN_PIPELINE, PipelineIdent
 from tailerd.changefeed.saved_offset import KeepsIdentities, OffsetStore, SavedOffset
 from tailerd.errors import OffsetError, TableRecreatedError, TopicRecreatedError
 from tailerd.pipeline.claim import PipelineClaim, check_same
-from tailerd.sinks.base import HasTopics, Sink
+from tailerd.sinks.base import HasTopics, RecordsDeliveries, Sink
 from tailerd.sources.base import ChangeSource
 
 
@@ -142,6 +142,8 @@ class OffsetKeeper:
         Raises:
             TailerdError: It could not be saved.
         """
+        if isinstance(self._sink, RecordsDeliveries):
+            await self._sink.accept(offset)
         await self.identity()
         with suppress(OffsetError):
             # Damage is replaced. What is readable says which epoch was the last.

@@ -63,10 +63,6 @@ class _Reader:
         self._data = data
         self._at = 0
 
-    @property
-    def position(self) -> int:
-        return self._at
-
     def _byte(self) -> int:
         value = self._data[self._at]
         self._at += 1
@@ -166,7 +162,7 @@ class PageHeader:
         if min(sizes) < 0:
             raise ValueError("negative size")
         return cls(
-            header_bytes=reader.position,
+            header_bytes=reader.at,
             stored_bytes=sizes[0],
             decoded_bytes=sizes[1],
             values=0 if about is None else max(0, about[1][1][1]),
