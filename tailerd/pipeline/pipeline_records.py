@@ -7,7 +7,6 @@ tells a pipeline that was given another sink place or another engine from one th
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,10 +14,10 @@ from typing import Protocol
 
 from tailerd.changefeed.pipeline_identity import PipelineIdentity
 from tailerd.errors import AccessDeniedError, FileMissingError, OffsetError, StorageError
-from tailerd.private_files import make_private_folder, open_private
+from tailerd.private_files import make_private_folder
 from tailerd.sinks.threads import in_thread
 from tailerd.storage.base import ObjectStore
-from tailerd.storage.posix_files import sync_folder
+from tailerd.storage.posix_files import replace_private
 
 FORMAT = 1
 PIPELINES_FOLDER = "pipelines"
@@ -114,15 +113,9 @@ class FilePipelineRecords:
 
     def _save(self, pipeline: str, record: PipelineRecord) -> None:
         path = self._folder / f"{pipeline}.json"
-        temporary = path.with_name(f".{path.name}.tmp")
         try:
             make_private_folder(self._folder)
-            with open_private(temporary, "wb") as file:
-                file.write(record.to_json().encode())
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-            sync_folder(self._folder)
+            replace_private(path, record.to_json().encode())
         except OSError as error:
             raise _refused(path, "written", error) from error
 

@@ -25,6 +25,7 @@ from tailerd.errors import (
     NotAFileError,
     StorageError,
 )
+from tailerd.private_files import open_private
 from tailerd.storage.base import FileMeta, FolderMark
 from tailerd.storage.links import link_in_path, opened_parent
 
@@ -450,6 +451,17 @@ def sync_file(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def replace_private(path: Path, content: bytes) -> None:
+    """Replace a file in a folder that is there, durably, for this user alone."""
+    draft = path.with_name(f".{path.name}.tmp")
+    with open_private(draft, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:

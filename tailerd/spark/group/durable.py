@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from tailerd.errors import OffsetError, StorageError
-from tailerd.private_files import make_private_folder, open_private
-from tailerd.storage.posix_files import sync_folder
+from tailerd.private_files import make_private_folder
+from tailerd.storage.posix_files import replace_private
 
 
 def write_durably(path: Path, document: Mapping[str, object]) -> None:
@@ -34,13 +33,7 @@ def replace_durably(path: Path, text: str) -> None:
     Raises:
         OSError: The folder cannot be written.
     """
-    draft = path.with_name(f".{path.name}.tmp")
-    with open_private(draft, "wb") as file:
-        file.write(text.encode())
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-    sync_folder(path.parent)
+    replace_private(path, text.encode())
 
 
 def read_document(path: Path) -> dict[str, object]:
