@@ -19,8 +19,6 @@ from tailerd.clock import Clock, SystemClock
 from tailerd.config import Config, SinkConfig, TableConfig
 from tailerd.config.sections import is_in_bucket
 from tailerd.config.values import check_start
-from tailerd.delta.log_reader import LogReader
-from tailerd.encoding.json import JsonEncoder
 from tailerd.errors import (
     BugError,
     ChecksumMismatchError,
@@ -29,6 +27,12 @@ from tailerd.errors import (
     UsageError,
     ZoneAssumedError,
 )
+from tailerd.formats.base import ChangeSource
+from tailerd.formats.delta.changes.allowed_places import allowed_places
+from tailerd.formats.delta.changes.partition_zone import PartitionZone
+from tailerd.formats.delta.changes.snapshot_spool import Spool
+from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.maintenance.settings import policies_of
 from tailerd.maintenance.table_keeper import KeptTable
 from tailerd.pipeline.claim import HeldOffset, PipelineClaim
@@ -41,14 +45,10 @@ from tailerd.pipeline.pipeline import Pipeline
 from tailerd.pipeline.pipeline_records import PipelineRecord
 from tailerd.pipeline.policies import OnGap, OnPoison
 from tailerd.pipeline.state_place import BucketState, FolderState, State
+from tailerd.records.json import JsonEncoder
 from tailerd.registry import load_class
 from tailerd.sinks.base import Sink
 from tailerd.sinks.resources import DAEMON_NAME, SinkResources
-from tailerd.sources.base import ChangeSource
-from tailerd.sources.delta.allowed_places import allowed_places
-from tailerd.sources.delta.partition_zone import PartitionZone
-from tailerd.sources.delta.snapshot_spool import Spool
-from tailerd.sources.delta.source import DeltaChangeSource
 from tailerd.spark.kept_offsets import reset_shared, shares_query, spark_checkpoint, spark_offset
 from tailerd.storage.locate import locate, locate_table
 from tailerd.storage.metered import MeteredStore, RequestKind

@@ -32,11 +32,11 @@ from tailerd.assembly import (
 from tailerd.clock import SystemClock
 from tailerd.config import Config
 from tailerd.errors import BugError, TailerdError
+from tailerd.formats.delta.changes.table_search import TableSearch
 from tailerd.maintenance.keeper_process import KeeperProcess
 from tailerd.pipeline.fleet import Fleet
 from tailerd.pipeline.growth_keeper import GrowthKeeper
 from tailerd.pipeline.state_reports import StateReports
-from tailerd.sources.delta.table_search import TableSearch
 from tailerd.spark.handed_storage import check_reload
 from tailerd.storage.metered import RequestKind
 from tailerd.storage.s3.settings import S3Settings, use_settings

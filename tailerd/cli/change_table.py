@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from tailerd.changefeed.change_batch import ChangeBatch
-from tailerd.encoding.json_rows import row_texts
-from tailerd.encoding.json_text import timestamp_text
+from tailerd.records.json_rows import row_texts
+from tailerd.records.json_text import timestamp_text
 
 CHANGE_STYLES = {
     "insert": "green",

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from tailerd.cli.demo_table import DemoTable
     from tailerd.config import Config
     from tailerd.daemon import Daemon
+    from tailerd.formats.delta.demo import DemoTable
     from tailerd.telemetry.events import Event
 
 _EXAMPLES = """\b
@@ -123,8 +123,8 @@ class _Demo:
 
     async def run(self) -> None:
         """Run until the time is over or Ctrl-C."""
-        from tailerd.cli.demo_table import DemoTable
         from tailerd.daemon import Daemon
+        from tailerd.formats.delta.demo import DemoTable
 
         tables = [DemoTable(self._folder / name, seed) for seed, name in enumerate(self._names, 7)]
         for table in tables:

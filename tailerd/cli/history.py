@@ -10,13 +10,13 @@ import click
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.cli.allowed_paths import allow_path_option
 from tailerd.cli.output import print_records, warn
-from tailerd.delta.log_reader import LogReader
-from tailerd.delta.protocol.commit_file import Commit
-from tailerd.delta.protocol.log_segment import LogListing
 from tailerd.errors import MissingVersionError, NotATableError
-from tailerd.sources.delta.allowed_places import allowed_places
-from tailerd.sources.delta.commit_window import CommitWindow
-from tailerd.sources.delta.start import show_ms
+from tailerd.formats.delta.changes.allowed_places import allowed_places
+from tailerd.formats.delta.changes.commit_window import CommitWindow
+from tailerd.formats.delta.changes.start import show_ms
+from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.protocol.commit_file import Commit
+from tailerd.formats.delta.protocol.log_segment import LogListing
 
 _EXAMPLES = """\b
 Examples:

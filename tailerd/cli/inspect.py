@@ -12,16 +12,16 @@ import click
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.cli.allowed_paths import allow_path_option
 from tailerd.cli.output import print_object, print_records, warn
-from tailerd.delta.live_files import count_rows, read_live_files
-from tailerd.delta.log_reader import LogReader
-from tailerd.delta.protocol.live_file import LiveFile
-from tailerd.delta.protocol.schema import parse_schema, schema_json
-from tailerd.delta.protocol.snapshot import Snapshot
-from tailerd.delta.time_travel import TimeAxis
 from tailerd.errors import UnsupportedFeatureError, UsageError
-from tailerd.sources.delta.allowed_places import allowed_places
-from tailerd.sources.delta.commit_window import CommitWindow
-from tailerd.sources.delta.start import parse_point, show_ms, to_ms
+from tailerd.formats.delta.changes.allowed_places import allowed_places
+from tailerd.formats.delta.changes.commit_window import CommitWindow
+from tailerd.formats.delta.changes.start import parse_point, show_ms, to_ms
+from tailerd.formats.delta.log.live_files import count_rows, read_live_files
+from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.log.time_travel import TimeAxis
+from tailerd.formats.delta.protocol.live_file import LiveFile
+from tailerd.formats.delta.protocol.schema import parse_schema, schema_json
+from tailerd.formats.delta.protocol.snapshot import Snapshot
 
 _EXAMPLES = """\b
 Examples:

@@ -26,10 +26,10 @@ from tailerd.errors import UsageError
 
 if TYPE_CHECKING:
     from tailerd.config import Config
-    from tailerd.maintenance.jobs import JobResult, Survey, TableMaintenance
+    from tailerd.formats.delta.maintenance.jobs import JobResult, Survey, TableMaintenance
+    from tailerd.formats.delta.maintenance.policies.base import Decision
     from tailerd.maintenance.needs import Needs
     from tailerd.maintenance.pins import Pin
-    from tailerd.maintenance.policies.base import Decision
 
 _EXAMPLES = """\b
 Examples:
@@ -160,11 +160,11 @@ def _work_of(
 ) -> TableMaintenance:
     from tailerd.cli.configured import read_config
     from tailerd.cli.offsets import check_name
-    from tailerd.delta.log_reader import LogReader
-    from tailerd.maintenance.jobs import TableMaintenance
-    from tailerd.maintenance.plan import Policies
+    from tailerd.formats.delta.changes.allowed_places import allowed_places
+    from tailerd.formats.delta.log.log_reader import LogReader
+    from tailerd.formats.delta.maintenance.jobs import TableMaintenance
+    from tailerd.formats.delta.maintenance.plan import Policies
     from tailerd.maintenance.settings import spark_engine
-    from tailerd.sources.delta.allowed_places import allowed_places
 
     if config_path is not None:
         config = read_config(config_path).config
@@ -209,11 +209,11 @@ def maintenance_of(config: Config, name: str) -> TableMaintenance:
 
     A saved offset that cannot be read is an `OffsetError` when it is asked for.
     """
-    from tailerd.delta.log_reader import LogReader
-    from tailerd.maintenance.jobs import TableMaintenance
-    from tailerd.maintenance.plan import Policies
+    from tailerd.formats.delta.changes.allowed_places import allowed_places
+    from tailerd.formats.delta.log.log_reader import LogReader
+    from tailerd.formats.delta.maintenance.jobs import TableMaintenance
+    from tailerd.formats.delta.maintenance.plan import Policies
     from tailerd.maintenance.settings import policies_of
-    from tailerd.sources.delta.allowed_places import allowed_places
 
     table = config.tables[name]
     section = table.maintenance

@@ -21,10 +21,10 @@ import pyarrow as pa
 
 from tailerd.changefeed.change_batch import ChangeBatch, rows_of_columns
 from tailerd.cli.change_table import ChangeTable, aligned, printable, text_width
-from tailerd.encoding.arrow import ArrowStream
-from tailerd.encoding.debezium import DebeziumEncoder
-from tailerd.encoding.json import JsonEncoder
 from tailerd.errors import TailerdError, UsageError
+from tailerd.records.arrow import ArrowStream
+from tailerd.records.debezium import DebeziumEncoder
+from tailerd.records.json import JsonEncoder
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

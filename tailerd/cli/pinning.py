@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from tailerd.delta.log_reader import LogReader
+    from tailerd.formats.delta.log.log_reader import LogReader
     from tailerd.maintenance.pins import Pin
 
 

@@ -143,7 +143,7 @@ class _Hangups:
 def make_demo_tables(config: Config) -> None:
     """Make the tables that say `create: demo` and are not there yet."""
     from tailerd.assembly import lacks_demo_table
-    from tailerd.cli.demo_table import make_demo_table
+    from tailerd.formats.delta.demo import make_demo_table
     from tailerd.watchers.configured import log_folder
 
     for table in config.tables.values():

@@ -16,12 +16,12 @@ from tailerd.changefeed.offset import Offset, Version
 from tailerd.cli.allowed_paths import allow_path_option
 from tailerd.cli.output import FORMATS, ChangeWriter, warn, writer_for
 from tailerd.clock import SystemClock, zone_named
-from tailerd.delta.protocol.log_path import LOG_FOLDER
 from tailerd.errors import UsageError
+from tailerd.formats.delta.changes.partition_zone import PartitionZone
+from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.protocol.log_path import LOG_FOLDER
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.target import clipped
-from tailerd.sources.delta.partition_zone import PartitionZone
-from tailerd.sources.delta.source import DeltaChangeSource
 from tailerd.storage.locate import locate
 from tailerd.watchers.hints import Hint, HintBoard
 from tailerd.watchers.local import watch_folders

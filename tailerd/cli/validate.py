@@ -112,8 +112,8 @@ async def _examine_state(place: str) -> AsyncIterator[dict[str, object]]:
 async def _examine_table(config: Config, name: str) -> dict[str, object]:
     from tailerd.assembly import lacks_demo_table
     from tailerd.config.sections import is_in_bucket
-    from tailerd.delta.protocol.log_path import LOG_FOLDER
     from tailerd.errors import TailerdError
+    from tailerd.formats.delta.protocol.log_path import LOG_FOLDER
 
     table = config.tables[name]
     report = _blank_report(config, name)
@@ -159,7 +159,7 @@ async def _check_rights(
 
 async def _check_sweep(place: str, report: dict[str, object]) -> None:
     """Note what a cleanup could do more with; it does not fail for it."""
-    from tailerd.delta.protocol.log_path import LOG_FOLDER
+    from tailerd.formats.delta.protocol.log_path import LOG_FOLDER
     from tailerd.storage.locate import locate
     from tailerd.storage.rights import missing_for_sweep
 

@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 from tailerd.clock import Clock
-from tailerd.delta.log_reader import LogReader
 from tailerd.errors import TailerdError
+from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.maintenance.table_size import MeasuredTable
 from tailerd.maintenance.needs import Needs
 from tailerd.maintenance.table_keeper import KeptTable, TableKeeper
-from tailerd.maintenance.table_size import MeasuredTable
 from tailerd.telemetry import Telemetry
 
 LOOK_SECONDS = 1.0

@@ -19,8 +19,8 @@ from contextlib import suppress
 from typing import BinaryIO
 
 from tailerd.clock import SystemClock
-from tailerd.delta.log_reader import LogReader
 from tailerd.errors import BugError
+from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.maintenance import messages
 from tailerd.maintenance.keeper import MaintenanceKeeper
 from tailerd.maintenance.messages import FromKeeper, ToKeeper, line_of, to_keeper

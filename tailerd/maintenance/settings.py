@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tailerd.config.maintenance import MaintenanceConfig, minutes_of
 from tailerd.config.sections import SparkConfig
-from tailerd.maintenance.plan import CleanupPolicy, DailyPause, Policies, SparkEngine
-from tailerd.maintenance.policies.checkpoint import CheckpointPolicy
-from tailerd.maintenance.policies.checksum import ChecksumPolicy
-from tailerd.maintenance.policies.log_compaction import LogCompactionPolicy
+from tailerd.formats.delta.maintenance.plan import CleanupPolicy, DailyPause, Policies, SparkEngine
+from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
+from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
+from tailerd.formats.delta.maintenance.policies.log_compaction import LogCompactionPolicy
 
 
 def policies_of(config: MaintenanceConfig, spark: SparkConfig | None = None) -> Policies:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from tailerd.backoff import Backoff
 from tailerd.clock import Clock
-from tailerd.delta.log_reader import LogReader
 from tailerd.errors import (
     BugError,
     ConditionalPutUnsupportedError,
@@ -18,10 +17,11 @@ from tailerd.errors import (
     TableError,
     TailerdError,
 )
-from tailerd.maintenance.jobs import JobResult, Survey, TableMaintenance
+from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.maintenance.jobs import JobResult, Survey, TableMaintenance
+from tailerd.formats.delta.maintenance.plan import Policies
+from tailerd.formats.delta.maintenance.policies.base import Decision
 from tailerd.maintenance.needs import Needs
-from tailerd.maintenance.plan import Policies
-from tailerd.maintenance.policies.base import Decision
 from tailerd.storage.lease import LEASE_SECONDS, Lease
 from tailerd.telemetry import Telemetry, events
 

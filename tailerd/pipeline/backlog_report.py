@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tailerd.changefeed.offset import Offset
+from tailerd.formats.base import ChangeSource
 from tailerd.pipeline.identity import last_version
-from tailerd.sources.base import ChangeSource
 from tailerd.telemetry import Telemetry, events
 
 ENGINE = "arrow"

@@ -10,8 +10,8 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask, TaskGroup
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.changefeed.offset import Offset, Version
-from tailerd.encoding.key_order import Part, commits_in_key_order, part_of
-from tailerd.sources.base import ChangeSource, ReadsRuns
+from tailerd.formats.base import ChangeSource, ReadsRuns
+from tailerd.records.key_order import Part, commits_in_key_order, part_of
 
 RUN_BYTES = 2 * 1024 * 1024
 RUN_FILES = 16

@@ -14,9 +14,9 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import TaskGroup
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.changefeed.offset import Offset, Phase, Version
+from tailerd.formats.base import ChangeSource
 from tailerd.pipeline.change_runs import Run, RunPlanner, RunReader
 from tailerd.pipeline.memory_budget import SMALLEST_PIECE, MemoryBudget, Piece, TableMemory
-from tailerd.sources.base import ChangeSource
 from tailerd.telemetry.events import DeliveredCommit
 
 RUNS_AHEAD = 1 + (os.cpu_count() or 1)

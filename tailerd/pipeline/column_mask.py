@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tailerd.encoding.json_columns import is_any_list, is_variant
+from tailerd.records.json_columns import is_any_list, is_variant
 
 Paths = Sequence[str]
 """Without case, relative to where they are used."""

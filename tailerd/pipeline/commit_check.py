@@ -11,10 +11,10 @@ from contextlib import aclosing
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.changefeed.offset import Offset, Phase
 from tailerd.errors import TailerdError
+from tailerd.formats.base import ChangeSource
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.memory_budget import TableMemory
 from tailerd.pipeline.policies import POISON_ERRORS
-from tailerd.sources.base import ChangeSource
 
 
 class CommitCheck:

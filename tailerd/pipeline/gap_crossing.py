@@ -5,11 +5,11 @@ from __future__ import annotations
 from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.offset import Offset
 from tailerd.errors import TailerdError
+from tailerd.formats.base import ChangeSource
 from tailerd.pipeline.backlog_report import ENGINE
 from tailerd.pipeline.identity import OffsetKeeper
 from tailerd.pipeline.journey import JourneyPlan
 from tailerd.sinks.base import GapTaker, Sink
-from tailerd.sources.base import ChangeSource
 from tailerd.telemetry import Telemetry, events
 
 

@@ -13,12 +13,12 @@ from dataclasses import asdict, dataclass, replace
 
 from tailerd.changefeed.offset import Offset, Phase
 from tailerd.clock import Clock
-from tailerd.delta.log_reader import LogReader
-from tailerd.delta.protocol.actions import Metadata
-from tailerd.delta.protocol.schema import parse_schema
-from tailerd.delta.protocol.schema_text import column_texts
-from tailerd.delta.table_growth import COMMITS_AT_ONCE, PendingWork, TableGrowth
 from tailerd.errors import TailerdError
+from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.protocol.actions import Metadata
+from tailerd.formats.delta.protocol.schema import parse_schema
+from tailerd.formats.delta.protocol.schema_text import column_texts
+from tailerd.formats.delta.stats.table_growth import COMMITS_AT_ONCE, PendingWork, TableGrowth
 from tailerd.telemetry import Telemetry, events
 
 LOOK_SECONDS = 1.0

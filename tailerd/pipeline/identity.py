@@ -11,9 +11,9 @@ from tailerd.changefeed.offset import Offset, Version
 from tailerd.changefeed.pipeline_identity import UNKNOWN_PIPELINE, PipelineIdentity
 from tailerd.changefeed.saved_offset import KeepsIdentities, OffsetStore, SavedOffset
 from tailerd.errors import OffsetError, TableRecreatedError, TopicRecreatedError
+from tailerd.formats.base import ChangeSource
 from tailerd.pipeline.claim import PipelineClaim, check_same
 from tailerd.sinks.base import HasTopics, RecordsDeliveries, Sink
-from tailerd.sources.base import ChangeSource
 
 
 class OffsetKeeper:

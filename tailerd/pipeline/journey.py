@@ -20,6 +20,7 @@ from tailerd.changefeed.offset import Offset, Version
 from tailerd.changefeed.pipeline_identity import UNKNOWN_PIPELINE, PipelineIdentity
 from tailerd.clock import Clock
 from tailerd.errors import BugError, SinkError, TableError, TailerdError
+from tailerd.formats.base import ChangeSource, HearsEvents
 from tailerd.pipeline.backlog_report import ENGINE, BacklogReport
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.commit_check import CommitCheck
@@ -29,7 +30,6 @@ from tailerd.pipeline.poison_log import PoisonLog, PoisonRecord
 from tailerd.pipeline.policies import OnGap, OnPoison
 from tailerd.pipeline.target import clipped, is_past
 from tailerd.sinks.base import Delivery, Fencer, HasTopics, Keyed, RecordsDeliveries, Sink
-from tailerd.sources.base import ChangeSource, HearsEvents
 from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.hints import Hint
 

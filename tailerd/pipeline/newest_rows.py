@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 import pyarrow as pa
 
 from tailerd.changefeed.change_batch import ChangeBatch
-from tailerd.encoding.json import JsonEncoder
 from tailerd.pipeline.column_mask import ColumnMask
+from tailerd.records.json import JsonEncoder
 from tailerd.telemetry import Telemetry, events
 
 LONGEST_ROW_BYTES = 4096

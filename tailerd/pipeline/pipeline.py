@@ -36,6 +36,7 @@ from tailerd.errors import (
     TableError,
     TailerdError,
 )
+from tailerd.formats.base import ChangeSource
 from tailerd.pipeline.backlog_report import ENGINE
 from tailerd.pipeline.claim import PipelineClaim
 from tailerd.pipeline.gap_crossing import cross_gap
@@ -45,7 +46,6 @@ from tailerd.pipeline.memory_budget import TableMemory
 from tailerd.pipeline.poison_log import PoisonLog
 from tailerd.pipeline.policies import GAP_ERRORS, POISON_ERRORS, OnGap, OnPoison
 from tailerd.sinks.base import Sink
-from tailerd.sources.base import ChangeSource
 from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.hints import Hint
 

@@ -16,6 +16,8 @@ from typing import Protocol
 from tailerd.changefeed.saved_offset import OffsetStore
 from tailerd.clock import Clock
 from tailerd.errors import BugError, StateInUseError, StorageError
+from tailerd.formats.delta.changes.bucket_spool import BucketSpool
+from tailerd.formats.delta.changes.snapshot_spool import SnapshotSpool, Spool
 from tailerd.pipeline.bucket_history import BucketHistory
 from tailerd.pipeline.bucket_offset_store import BucketOffsetStore, taken_over_by
 from tailerd.pipeline.offset_store import FileOffsetStore
@@ -28,8 +30,6 @@ from tailerd.pipeline.pipeline_records import (
 )
 from tailerd.pipeline.poison_log import BucketPoisonLog, FilePoisonLog, PoisonLog
 from tailerd.pipeline.state_lock import state_lock
-from tailerd.sources.delta.bucket_spool import BucketSpool
-from tailerd.sources.delta.snapshot_spool import SnapshotSpool, Spool
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.lease import LEASE_SECONDS, Lease, Purpose
 from tailerd.telemetry.history_store import HistoryStore, KeepsHistory

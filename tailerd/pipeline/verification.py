@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.changefeed.row_multiset import Buckets, RowCounts, RowMultiset
-from tailerd.encoding.json import DecimalStyle, JsonEncoder
-from tailerd.encoding.read_back import RowReader
 from tailerd.errors import OffsetError
+from tailerd.formats.base import ChangeSource
 from tailerd.pipeline.change_stream import ChangeStream
+from tailerd.records.json import DecimalStyle, JsonEncoder
+from tailerd.records.read_back import RowReader
 from tailerd.sinks.base import Readable
-from tailerd.sources.base import ChangeSource
 
 EXAMPLES = 3
 MOST_BUCKETS = 64

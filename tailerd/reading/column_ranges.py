@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import pyarrow.parquet as pq
 
-from tailerd.delta.parquet_pages import first_byte
+from tailerd.reading.parquet_pages import first_byte
 
 _HOLE_BYTES = 64 * 1024
 """What lies between two columns and is smaller than this is read with them."""

@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 from tailerd.changefeed.change_batch import rows_of_columns
 from tailerd.changefeed.change_task import ChangeType
 from tailerd.changefeed.limits import BatchLimit
-from tailerd.delta.parquet_batches import BoundedBatches
-from tailerd.delta.parquet_open import open_parquet
-from tailerd.delta.parquet_pages import check_footer
 from tailerd.errors import FileMissingError, TailerdError, UnreadableDataFileError
 from tailerd.reading.column_ranges import ranges_ahead
 from tailerd.reading.conform import FileFields, conform
 from tailerd.reading.file_scan import FieldScan, FileScan, FileShare
+from tailerd.reading.parquet_batches import BoundedBatches
+from tailerd.reading.parquet_open import open_parquet
+from tailerd.reading.parquet_pages import check_footer
 from tailerd.reading.row_filter import RowSelection, missing_data_file, select_rows
 from tailerd.storage.base import RemoteFile
 from tailerd.storage.locate import open_data_file

@@ -13,17 +13,17 @@ from pyroaring import BitMap64
 
 from tailerd.changefeed.change_task import DeletionVector, RowFilter
 from tailerd.changefeed.limits import DEFAULT_MEMORY_BYTES, largest_piece_bytes
-from tailerd.delta.protocol.deletion_vector import (
-    FRAME_BYTES,
-    check_place,
-    decode_framed,
-    decode_inline,
-)
 from tailerd.errors import (
     FileMissingError,
     InvalidDeletionVectorError,
     MissingDataFileError,
     TooLargeError,
+)
+from tailerd.formats.delta.protocol.deletion_vector import (
+    FRAME_BYTES,
+    check_place,
+    decode_framed,
+    decode_inline,
 )
 from tailerd.storage.locate import open_data_file
 

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.offset import Offset, Version
-from tailerd.sources.delta.source import DeltaChangeSource
+from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.spark.arrow_schema import declared_schema
 from tailerd.spark.change_range import batch_range, tasks_between
 from tailerd.spark.options import ReadOptions

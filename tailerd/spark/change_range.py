@@ -6,8 +6,8 @@ from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.errors import MissingVersionError
-from tailerd.sources.base import ChangeSource
-from tailerd.sources.delta.source import DeltaChangeSource
+from tailerd.formats.base import ChangeSource
+from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.spark.options import ReadOptions, naming
 
 UNLIMITED = ReadLimit(max_files=2**62, max_bytes=2**62)

@@ -15,20 +15,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailerd.delta.commit_lines import CommitLines
-from tailerd.delta.log_folder import LogFolder
-from tailerd.delta.parquet_rows import CheckpointFile
-from tailerd.delta.protocol.checkpoint_form import CheckpointForm
-from tailerd.delta.protocol.checkpoint_rows import (
+from tailerd.formats.delta.log.commit_lines import CommitLines
+from tailerd.formats.delta.log.log_folder import LogFolder
+from tailerd.formats.delta.log.parquet_rows import CheckpointFile
+from tailerd.formats.delta.log.stored_removes import remove_keys
+from tailerd.formats.delta.protocol.checkpoint_form import CheckpointForm
+from tailerd.formats.delta.protocol.checkpoint_rows import (
     adds_of_rows,
     conformed_adds,
     conformed_removes,
     removes_of_rows,
 )
-from tailerd.delta.protocol.file_key import KeyArray
-from tailerd.delta.protocol.full_actions import FileRow, FullLine
-from tailerd.delta.protocol.log_path import LogFile
-from tailerd.delta.stored_removes import remove_keys
+from tailerd.formats.delta.protocol.file_key import KeyArray
+from tailerd.formats.delta.protocol.full_actions import FileRow, FullLine
+from tailerd.formats.delta.protocol.log_path import LogFile
 from tailerd.spark.checkpoint_splits import LogSplit
 
 BATCH_ROWS = 32_768

@@ -19,30 +19,30 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tailerd.clock import Clock, SystemClock
-from tailerd.delta.checkpoint_basis import (
+from tailerd.errors import LogChangedError, TailerdError
+from tailerd.formats.delta.log.checkpoint_basis import (
     CheckpointBasis,
     basis_of,
     check_has_sidecars,
     check_readable_checkpoint,
 )
-from tailerd.delta.log_folder import LogFolder
-from tailerd.delta.log_reader import LogReader
-from tailerd.delta.log_writer import CheckpointResult, LogWriter
-from tailerd.delta.named_sidecars import named_sidecars
-from tailerd.delta.protocol.checkpoint_form import CheckpointForm
-from tailerd.delta.protocol.file_key import KeyArray
-from tailerd.delta.protocol.log_path import LogFile, LogFileKind, checksum_name
-from tailerd.delta.protocol.other_actions import OtherActions
-from tailerd.delta.protocol.sidecar_plan import SIDECAR_FILES, SidecarPlan, StoredPart
-from tailerd.delta.protocol.snapshot import Snapshot
-from tailerd.delta.protocol.version_checksum import parse_version_checksum
-from tailerd.delta.v2_manifest import (
+from tailerd.formats.delta.log.log_folder import LogFolder
+from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.log.log_writer import CheckpointResult, LogWriter
+from tailerd.formats.delta.log.named_sidecars import named_sidecars
+from tailerd.formats.delta.log.v2_manifest import (
     ManifestContents,
     ManifestKind,
     withdraw_sidecars,
     write_manifest,
 )
-from tailerd.errors import LogChangedError, TailerdError
+from tailerd.formats.delta.protocol.checkpoint_form import CheckpointForm
+from tailerd.formats.delta.protocol.file_key import KeyArray
+from tailerd.formats.delta.protocol.log_path import LogFile, LogFileKind, checksum_name
+from tailerd.formats.delta.protocol.other_actions import OtherActions
+from tailerd.formats.delta.protocol.sidecar_plan import SIDECAR_FILES, SidecarPlan, StoredPart
+from tailerd.formats.delta.protocol.snapshot import Snapshot
+from tailerd.formats.delta.protocol.version_checksum import parse_version_checksum
 from tailerd.spark.checkpoint_shuffle import WrittenSidecar, pieces_of, write_range
 from tailerd.spark.checkpoint_splits import LogSplit, commit_splits, part_splits
 from tailerd.spark.checkpoint_survey import (

@@ -14,10 +14,10 @@ import threading
 
 import msgspec
 
-from tailerd.delta.checkpoint_request import CheckpointAnswer, CheckpointRequest
-from tailerd.delta.log_reader import LogReader
-from tailerd.delta.log_writer import CheckpointResult
 from tailerd.errors import BugError, TailerdError
+from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.log.log_writer import CheckpointResult
+from tailerd.formats.delta.maintenance.checkpoint_request import CheckpointAnswer, CheckpointRequest
 from tailerd.spark.checkpoint_job import DistributedCheckpoints
 from tailerd.spark.session import local_session
 

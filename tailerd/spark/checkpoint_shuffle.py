@@ -11,15 +11,15 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tailerd.delta.checkpoint_output import CheckpointOutput, WrittenRows
-from tailerd.delta.checkpoint_source import FileActions
-from tailerd.delta.log_folder import LogFolder
-from tailerd.delta.protocol.checkpoint_columns import CheckpointColumns
-from tailerd.delta.protocol.checkpoint_form import CheckpointForm
-from tailerd.delta.protocol.file_key import KeyArray
-from tailerd.delta.protocol.log_path import SIDECAR_FOLDER, LogFile, LogFileKind
-from tailerd.delta.protocol.sidecar_plan import SIDECAR_FILES
-from tailerd.delta.stored_removes import expired_removes
+from tailerd.formats.delta.log.checkpoint_output import CheckpointOutput, WrittenRows
+from tailerd.formats.delta.log.checkpoint_source import FileActions
+from tailerd.formats.delta.log.log_folder import LogFolder
+from tailerd.formats.delta.log.stored_removes import expired_removes
+from tailerd.formats.delta.protocol.checkpoint_columns import CheckpointColumns
+from tailerd.formats.delta.protocol.checkpoint_form import CheckpointForm
+from tailerd.formats.delta.protocol.file_key import KeyArray
+from tailerd.formats.delta.protocol.log_path import SIDECAR_FOLDER, LogFile, LogFileKind
+from tailerd.formats.delta.protocol.sidecar_plan import SIDECAR_FILES
 from tailerd.spark.checkpoint_actions import BATCH_ROWS, OrderedActions, actions_of, schema_of
 from tailerd.spark.checkpoint_splits import LogSplit
 

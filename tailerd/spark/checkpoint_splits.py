@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tailerd.delta.protocol.log_path import LogFile
+from tailerd.formats.delta.protocol.log_path import LogFile
 
 COMMIT_FILES = 512
 COMMIT_BYTES = 32 * 1024 * 1024

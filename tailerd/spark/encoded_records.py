@@ -19,11 +19,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tailerd.changefeed.change_batch import CHANGE_TYPE, ChangeBatch
-from tailerd.encoding.formats import record_format
-from tailerd.encoding.json import JsonEncoder
-from tailerd.encoding.record_layout import Header
-from tailerd.encoding.records import FormatOptions, Records
+from tailerd.records.formats import record_format
+from tailerd.records.json import JsonEncoder
+from tailerd.records.records import FormatOptions, Records
 from tailerd.sinks.kafka.config import KafkaSinkConfig
+from tailerd.sinks.kafka.record_batches.record_layout import Header
 from tailerd.sinks.kafka.routing import Router
 
 PARTITION, KEY, VALUE = "partition", "key", "value"

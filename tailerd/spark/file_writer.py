@@ -20,8 +20,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from tailerd.encoding.json import JsonEncoder
 from tailerd.errors import ConfigError, SinkError
+from tailerd.records.json import JsonEncoder
 from tailerd.sinks.file_owner import check_token
 from tailerd.spark.change_rows import change_batches
 from tailerd.spark.options import OutputFormat, WriteOptions

@@ -21,7 +21,7 @@ from tailerd.changefeed.limits import DEFAULT_READ_LIMIT, ReadLimit
 from tailerd.changefeed.offset import Version
 from tailerd.clock import zone_named
 from tailerd.errors import MissingVersionError, TailerdError, UsageError
-from tailerd.sources.delta.start import parse_point
+from tailerd.formats.delta.changes.start import parse_point
 from tailerd.storage.s3.settings import S3Settings, settings_in_use
 
 READ_OPTIONS = (

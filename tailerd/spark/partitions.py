@@ -13,11 +13,11 @@ from pyspark.sql.datasource import InputPartition
 
 from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
-from tailerd.encoding.key_order import Part
 from tailerd.errors import SchemaChangedError
+from tailerd.formats.delta.changes.read import read_changes, rows_schema
 from tailerd.reading.file_scan import WHOLE_FILE, FileShare
 from tailerd.reading.files_ahead import FilesAhead
-from tailerd.sources.delta.read import read_changes, rows_schema
+from tailerd.records.key_order import Part
 from tailerd.spark.arrow_schema import conform
 
 TARGET_BYTES = 32 * 1024 * 1024

@@ -25,8 +25,8 @@ from pyspark.sql.datasource import (
 
 from tailerd.changefeed.change_batch import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from tailerd.changefeed.change_task import ChangeTask
-from tailerd.delta.protocol.partition_values import parse_partition_value
-from tailerd.delta.protocol.schema import arrow_field, parse_schema
+from tailerd.formats.delta.protocol.partition_values import parse_partition_value
+from tailerd.formats.delta.protocol.schema import arrow_field, parse_schema
 
 Value = bool | int | str | Decimal | datetime.date
 _Unknown = type("_Unknown", (), {})

@@ -16,8 +16,8 @@ from tailerd.changefeed.change_batch import CHANGE_TYPE, COMMIT_VERSION
 from tailerd.changefeed.change_task import ChangeType
 from tailerd.config import SinkConfig, TableConfig
 from tailerd.config.sections import is_in_bucket
-from tailerd.encoding.json import JsonEncoder
 from tailerd.errors import ConfigError, SinkError
+from tailerd.records.json import JsonEncoder
 from tailerd.sinks.console import ConsoleSinkConfig
 from tailerd.sinks.file_config import FileSinkConfig
 from tailerd.sinks.file_owner import FolderOwner

@@ -18,9 +18,9 @@ from tailerd.changefeed.change_batch import with_change_columns
 from tailerd.changefeed.change_task import TableSchema
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.errors import SchemaChangedError, TableError
-from tailerd.sources.delta.commit_tasks import SchemaStep
-from tailerd.sources.delta.read import rows_schema
-from tailerd.sources.delta.source import DeltaChangeSource
+from tailerd.formats.delta.changes.commit_tasks import SchemaStep
+from tailerd.formats.delta.changes.read import rows_schema
+from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.spark.arrow_schema import conform, declared_schema, spark_schema
 
 LOOK_AHEAD_VERSIONS = 1000

@@ -10,14 +10,14 @@ import pyarrow as pa
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.clock import SystemClock
-from tailerd.delta.log_reader import LogReader
-from tailerd.delta.protocol.log_path import LOG_FOLDER
 from tailerd.errors import BugError, TailerdError
-from tailerd.sources.base import Backlog
-from tailerd.sources.delta.allowed_places import allowed_places
-from tailerd.sources.delta.partition_zone import PartitionZone
-from tailerd.sources.delta.read import rows_schema
-from tailerd.sources.delta.source import DeltaChangeSource
+from tailerd.formats.base import Backlog
+from tailerd.formats.delta.changes.allowed_places import allowed_places
+from tailerd.formats.delta.changes.partition_zone import PartitionZone
+from tailerd.formats.delta.changes.read import rows_schema
+from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.protocol.log_path import LOG_FOLDER
 from tailerd.spark.options import ReadOptions, naming
 from tailerd.storage.locate import locate, locate_table
 from tailerd.telemetry import Telemetry

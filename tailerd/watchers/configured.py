@@ -5,7 +5,7 @@ from __future__ import annotations
 from tailerd.clock import Clock
 from tailerd.config import Config, TableConfig
 from tailerd.config.sections import is_in_bucket
-from tailerd.delta.protocol.log_path import LOG_FOLDER
+from tailerd.formats.delta.protocol.log_path import LOG_FOLDER
 from tailerd.storage.locate import locate
 from tailerd.storage.s3.settings import S3Settings
 from tailerd.telemetry import Telemetry

@@ -16,17 +16,17 @@ from tailerd.changefeed.offset import Offset, Version
 from tailerd.cli.maintain import maintenance_of, needs_of_pipelines
 from tailerd.clock import SystemClock
 from tailerd.config import Config
-from tailerd.delta import log_cleanup
-from tailerd.delta.log_reader import LogReader
-from tailerd.delta.log_writer import LogWriter
-from tailerd.delta.protocol.table_properties import parse_interval
 from tailerd.errors import UnsupportedFeatureError
-from tailerd.maintenance.jobs import Survey, TableMaintenance
+from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.log.log_writer import LogWriter
+from tailerd.formats.delta.maintenance import log_cleanup
+from tailerd.formats.delta.maintenance.jobs import Survey, TableMaintenance
+from tailerd.formats.delta.maintenance.plan import CleanupPolicy, Policies
+from tailerd.formats.delta.maintenance.policies.base import Decision
+from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
+from tailerd.formats.delta.protocol.table_properties import parse_interval
 from tailerd.maintenance.keeper_process import KeeperProcess
 from tailerd.maintenance.needs import Needs
-from tailerd.maintenance.plan import CleanupPolicy, Policies
-from tailerd.maintenance.policies.base import Decision
-from tailerd.maintenance.policies.checkpoint import CheckpointPolicy
 from tailerd.storage.folder_identity import FolderIdentity
 from tailerd.storage.local import LocalStore
 from tailerd.telemetry import Telemetry, events
@@ -34,7 +34,7 @@ from tailerd.watchers.hints import HintBoard
 from tests.doubles.sim_clock import SimClock
 from tests.maintenance.test_cleanup import DAY, FIRST, commits_of, daily
 from tests.tables.builder import TableBuilder
-from tests.unit.delta.log_bodies import add, remove
+from tests.unit.formats.delta.log_bodies import add, remove
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tailerd.cli.demo_table import DemoTable
+from tailerd.formats.delta.demo import DemoTable
 from tailerd.telemetry import Telemetry, events
 from tailerd.telemetry.history import HistoryBoard
 from tests.doubles.sim_clock import SimClock

@@ -18,14 +18,14 @@ from pydantic import ValidationError
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.saved_offset import SavedOffset
-from tailerd.cli.demo_table import make_demo_table
 from tailerd.errors import UsageError
+from tailerd.formats.delta.changes.snapshot_spool import SnapshotSpool
+from tailerd.formats.delta.demo import make_demo_table
 from tailerd.pipeline.offset_store import FileOffsetStore
 from tailerd.pipeline.pause_store import PauseStore
 from tailerd.pipeline.poison_log import FilePoisonLog, PoisonRecord
 from tailerd.pipeline.state_lock import state_lock
 from tailerd.sinks.file_config import FileSinkConfig
-from tailerd.sources.delta.snapshot_spool import SnapshotSpool
 from tailerd.spark.group.durable import write_durably
 from tailerd.spark.group.report import SourceReport
 from tailerd.spark.kafka.checkpoint_identity import checkpoint_identity
@@ -39,8 +39,8 @@ from tests.integration.daemon.running import (
     file_table,
     write_config,
 )
+from tests.unit.formats.delta.changes.test_snapshot_spool import ListedFiles
 from tests.unit.sinks.test_file_sink import sink
-from tests.unit.sources.test_snapshot_spool import ListedFiles
 
 BITS = 0o777
 

@@ -23,9 +23,9 @@ from typing import Any
 import pytest
 
 from tailerd.changefeed.limits import DEFAULT_READ_LIMIT
-from tailerd.delta.log_reader import LogReader
 from tailerd.errors import NotAFileError, TailerdError
-from tailerd.sources.delta.source import DeltaChangeSource
+from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.storage.local import LocalStore
 from tests.integration.daemon.running import (
     daemon,

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tailerd.delta.log_cleanup import LogCleanup
-from tailerd.delta.log_reader import LogReader
 from tailerd.errors import LinkInPathError, PathOutsideTableError
-from tailerd.maintenance.jobs import TableMaintenance
-from tailerd.maintenance.plan import CleanupPolicy, Policies
-from tailerd.maintenance.policies.checkpoint import CheckpointPolicy
-from tailerd.maintenance.policies.checksum import ChecksumPolicy
+from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.maintenance.jobs import TableMaintenance
+from tailerd.formats.delta.maintenance.log_cleanup import LogCleanup
+from tailerd.formats.delta.maintenance.plan import CleanupPolicy, Policies
+from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
+from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
 from tailerd.storage.lease import Lease
 from tailerd.storage.local import LocalStore
 from tailerd.storage.locate import locate_table

@@ -20,8 +20,8 @@ import aiohttp.web
 import pytest
 from pydantic import SecretStr
 
-from tailerd.cli.demo_table import DemoTable, make_demo_table
 from tailerd.clock import SystemClock
+from tailerd.formats.delta.demo import DemoTable, make_demo_table
 from tailerd.telemetry import events
 from tailerd.telemetry.history import HistoryBoard
 from tailerd.telemetry.metrics import Metrics

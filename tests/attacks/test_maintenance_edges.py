@@ -16,19 +16,19 @@ from hypothesis import strategies as st
 from tailerd.assembly import open_state, reset_offset
 from tailerd.clock import SystemClock
 from tailerd.config import Config
-from tailerd.delta.log_cleanup import LogCleanup
-from tailerd.delta.log_reader import LogReader
-from tailerd.delta.log_writer import LogWriter
 from tailerd.errors import LogChangedError, StateInUseError, StorageError
+from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.log.log_writer import LogWriter
+from tailerd.formats.delta.maintenance.jobs import TableMaintenance
+from tailerd.formats.delta.maintenance.log_cleanup import LogCleanup
+from tailerd.formats.delta.maintenance.plan import CleanupPolicy, Policies
+from tailerd.formats.delta.maintenance.policies import log_compaction
+from tailerd.formats.delta.maintenance.policies.base import CommitFigures, LogStats
+from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
+from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
+from tailerd.formats.delta.maintenance.policies.log_compaction import MAX_BYTES, LogCompactionPolicy
 from tailerd.maintenance import messages
-from tailerd.maintenance.jobs import TableMaintenance
 from tailerd.maintenance.pins import Pin, PinBoard
-from tailerd.maintenance.plan import CleanupPolicy, Policies
-from tailerd.maintenance.policies import log_compaction
-from tailerd.maintenance.policies.base import CommitFigures, LogStats
-from tailerd.maintenance.policies.checkpoint import CheckpointPolicy
-from tailerd.maintenance.policies.checksum import ChecksumPolicy
-from tailerd.maintenance.policies.log_compaction import MAX_BYTES, LogCompactionPolicy
 from tailerd.pipeline.bucket_offset_store import BucketOffsetStore
 from tailerd.pipeline.offset_store import FileOffsetStore
 from tailerd.pipeline.state_place import BucketState
@@ -45,8 +45,8 @@ from tests.maintenance.test_cleanup import DAY, FIRST, OLD_SIDECAR, commits_of, 
 from tests.maintenance.test_jobs import do_all
 from tests.maintenance.test_table_keeper import Turns
 from tests.tables.builder import TableBuilder
-from tests.unit.delta.log_bodies import add
-from tests.unit.sources.test_snapshot_spool import ListedFiles
+from tests.unit.formats.delta.changes.test_snapshot_spool import ListedFiles
+from tests.unit.formats.delta.log_bodies import add
 
 TODAY = FIRST + 40 * DAY
 HOUR = 3_600_000

@@ -14,14 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tailerd.encoding.variant import variant_json
 from tailerd.errors import UnreadableDataFileError
 from tailerd.reading.shredded_variant import assembled
+from tailerd.records.variant import variant_json
 from tests.corners.feed import changes
 from tests.tables import delta_schema
 from tests.tables.builder import TableBuilder
 from tests.unit.cli.commands import Commands
-from tests.unit.encoding.variants import EMPTY, metadata_of, object_of, primitive, short_string
+from tests.unit.records.variants import EMPTY, metadata_of, object_of, primitive, short_string
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

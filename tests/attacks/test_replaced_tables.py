@@ -18,8 +18,8 @@ from tailerd.changefeed.limits import DEFAULT_READ_LIMIT
 from tailerd.changefeed.offset import Offset
 from tailerd.clock import SystemClock
 from tailerd.errors import CommitChangedError, TableRecreatedError
-from tailerd.sources.delta.log_guard import COPY_SECONDS
-from tailerd.sources.delta.source import DeltaChangeSource
+from tailerd.formats.delta.changes.log_guard import COPY_SECONDS
+from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.memory import MemoryStore
 from tests.doubles.faulty_store import FaultyStore

@@ -20,8 +20,8 @@ from pyspark.sql.types import StructType
 
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.cli import run
-from tailerd.encoding.json import JsonEncoder
 from tailerd.errors import OffsetError, SinkError, SinkFencedError
+from tailerd.records.json import JsonEncoder
 from tailerd.sinks.file import FileSink
 from tailerd.sinks.file_config import FileSinkConfig
 from tailerd.sinks.file_owner import FolderOwner

@@ -21,9 +21,9 @@ from typing import Any
 import pytest
 
 from tailerd.changefeed.limits import DEFAULT_READ_LIMIT
-from tailerd.delta.log_reader import STILL_SECONDS, LogReader
 from tailerd.errors import TornCommitError
-from tailerd.sources.delta.source import DeltaChangeSource
+from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.log.log_reader import STILL_SECONDS, LogReader
 from tailerd.storage import posix_files
 from tailerd.storage.local import LocalStore
 from tailerd.storage.memory import MemoryStore

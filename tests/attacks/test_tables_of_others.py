@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from tailerd.cli import run
-from tailerd.delta.protocol.deletion_vector import MAGIC, z85_decode
-from tailerd.delta.protocol.parquet_footer import _Reader, _write_struct
-from tailerd.delta.protocol.schema import MAX_DEPTH
+from tailerd.formats.delta.protocol.deletion_vector import MAGIC, z85_decode
+from tailerd.formats.delta.protocol.schema import MAX_DEPTH
+from tailerd.reading.parquet_footer import _Reader, _write_struct
 from tests.attacks.every_command import every_command
 from tests.corners.feed import changes
 from tests.integration.daemon.running import file_table, write_config

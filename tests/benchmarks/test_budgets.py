@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tailerd.changefeed.limits import ReadLimit
-from tailerd.delta.log_reader import LogReader
-from tailerd.delta.snapshot_cache import SnapshotCache
-from tailerd.sources.delta.source import DeltaChangeSource
+from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.log.snapshot_cache import SnapshotCache
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.local import LocalStore
 from tailerd.storage.metered import MeteredStore
@@ -163,8 +163,8 @@ def test_a_spark_task_reads_only_the_columns_that_were_named(tmp_path: Path) -> 
 IN_BOUNDED_MEMORY = f"""
     import asyncio, sys
     from tailerd.changefeed.limits import ReadLimit
-    from tailerd.delta.log_reader import LogReader
-    from tailerd.sources.delta.source import DeltaChangeSource
+    from tailerd.formats.delta.log.log_reader import LogReader
+    from tailerd.formats.delta.changes.source import DeltaChangeSource
 
     def resident():
         return int(open("/proc/self/statm").read().split()[1]) * 4096

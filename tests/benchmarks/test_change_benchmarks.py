@@ -37,7 +37,7 @@ OURS = """
     from tailerd.changefeed.change_task import ChangeMode
     from tailerd.changefeed.limits import BatchLimit, ReadLimit
     from tailerd.pipeline.change_stream import ChangeStream
-    from tailerd.sources.delta.source import DeltaChangeSource
+    from tailerd.formats.delta.changes.source import DeltaChangeSource
 
     async def main():
         begin = time.perf_counter()

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from tailerd.delta.log_reader import LogReader
-from tailerd.maintenance.jobs import TableMaintenance
-from tailerd.maintenance.plan import CleanupPolicy, Policies
-from tailerd.maintenance.policies.checksum import ChecksumPolicy
+from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.maintenance.jobs import TableMaintenance
+from tailerd.formats.delta.maintenance.plan import CleanupPolicy, Policies
+from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
 from tests.benchmarks.big_tables import big_checkpoint, clone, many_commits, wide_table
 from tests.benchmarks.conftest import Report
 from tests.benchmarks.measuring import (

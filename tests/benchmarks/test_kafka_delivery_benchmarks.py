@@ -270,9 +270,9 @@ READY = """
     keys = [b'{"id":%d}' % number for number in range(count)]
 
     def batches():
-        from tailerd.encoding.compression import Compression
-        from tailerd.encoding.partitioning import assign_partitions
-        from tailerd.encoding.records import Records
+        from tailerd.sinks.kafka.record_batches.compression import Compression
+        from tailerd.sinks.kafka.record_batches.partitioning import assign_partitions
+        from tailerd.records.records import Records
         from tailerd.sinks.kafka.acknowledgements import Acknowledgements
         from tailerd.sinks.kafka.batch_producer import BatchProducer
         from tailerd.sinks.kafka.outgoing import Outgoing

@@ -11,8 +11,8 @@ from pathlib import Path
 import deltalake
 import pytest
 
-from tailerd.delta.log_reader import LogReader
-from tailerd.delta.snapshot_cache import SnapshotCache
+from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.log.snapshot_cache import SnapshotCache
 from tests.benchmarks.big_tables import (
     FILES_PER_COMMIT,
     add_of,
@@ -37,7 +37,7 @@ MILLION = 1_000_000
 
 OURS = """
     import asyncio, sys, time
-    from tailerd.delta.log_reader import LogReader
+    from tailerd.formats.delta.log.log_reader import LogReader
     start = time.perf_counter()
     snapshot = asyncio.run(LogReader.at(sys.argv[1]).open())
     result = {"seconds": time.perf_counter() - start, "version": snapshot.version}

@@ -34,8 +34,8 @@ TIMES = 3
 
 OUR_CHECKPOINT = """
     import asyncio, sys, time
-    from tailerd.delta.log_reader import LogReader
-    from tailerd.delta.log_writer import LogWriter
+    from tailerd.formats.delta.log.log_reader import LogReader
+    from tailerd.formats.delta.log.log_writer import LogWriter
 
     async def job():
         reader = LogReader.at(sys.argv[1])
@@ -63,9 +63,9 @@ PEER_CHECKPOINT = """
 # A daemon holds the snapshot: opened once, carried on by each commit, based on what it wrote.
 OUR_INCREMENTAL = """
     import asyncio, sys, time
-    from tailerd.delta.log_reader import LogReader
-    from tailerd.delta.log_writer import LogWriter
-    from tailerd.delta.snapshot_cache import SnapshotCache
+    from tailerd.formats.delta.log.log_reader import LogReader
+    from tailerd.formats.delta.log.log_writer import LogWriter
+    from tailerd.formats.delta.log.snapshot_cache import SnapshotCache
 
     async def job():
         reader, version = LogReader.at(sys.argv[1]), int(sys.argv[2])
@@ -85,8 +85,8 @@ OUR_INCREMENTAL = """
 """
 OUR_COMPACTION = """
     import asyncio, sys, time
-    from tailerd.delta.log_reader import LogReader
-    from tailerd.delta.log_writer import LogWriter
+    from tailerd.formats.delta.log.log_reader import LogReader
+    from tailerd.formats.delta.log.log_writer import LogWriter
 
     async def job():
         reader = LogReader.at(sys.argv[1])
@@ -108,8 +108,8 @@ PEER_COMPACTION = """
 """
 OUR_CHECKSUMS = """
     import asyncio, statistics, sys, time
-    from tailerd.delta.log_reader import LogReader
-    from tailerd.delta.log_writer import LogWriter
+    from tailerd.formats.delta.log.log_reader import LogReader
+    from tailerd.formats.delta.log.log_writer import LogWriter
 
     async def job():
         reader = LogReader.at(sys.argv[1])

@@ -71,7 +71,7 @@ OURS_ROWS = """
     from tailerd.changefeed.change_task import ChangeMode
     from tailerd.changefeed.limits import BatchLimit, ReadLimit
     from tailerd.pipeline.change_stream import ChangeStream
-    from tailerd.sources.delta.source import DeltaChangeSource
+    from tailerd.formats.delta.changes.source import DeltaChangeSource
 
     async def main():
         source = await DeltaChangeSource.open(sys.argv[1], changes=ChangeMode.CDF)

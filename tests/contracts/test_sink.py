@@ -21,8 +21,8 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeMode, ChangeSourceKind, ChangeType
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.changefeed.saved_offset import SavedOffset
-from tailerd.encoding.json import JsonEncoder
 from tailerd.errors import OffsetError, SinkFencedError
+from tailerd.records.json import JsonEncoder
 from tailerd.sinks.base import Delivery, Fencer, RecordsDeliveries, Sink
 from tailerd.sinks.console import ConsoleSink
 from tailerd.sinks.file import FileSink

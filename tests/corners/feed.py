@@ -11,8 +11,8 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset
-from tailerd.sources.delta.partition_zone import PartitionZone
-from tailerd.sources.delta.source import DeltaChangeSource
+from tailerd.formats.delta.changes.partition_zone import PartitionZone
+from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tests.unit.cli.commands import Commands as Commands
 
 EVERYTHING = ReadLimit(max_files=10**9, max_bytes=10**18)

@@ -10,7 +10,7 @@ import pytest
 
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.errors import TableError, UnreadableDataFileError, UsageError
-from tailerd.sources.delta.source import DeltaChangeSource
+from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tests.corners.feed import Commands, changes, told
 from tests.tables import delta_schema
 from tests.tables.builder import CDF, TableBuilder

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tailerd.errors import CorruptLogError, UsageError
-from tailerd.sources.delta.source import DeltaChangeSource
+from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tests.corners.feed import EVERYTHING, Commands, batches_of, changes, rows_of
 from tests.tables.builder import IN_COMMIT_TIMESTAMPS, START_MS, TableBuilder
 

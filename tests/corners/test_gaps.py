@@ -16,7 +16,7 @@ from tailerd.errors import (
     TornCommitError,
     UnreadableDataFileError,
 )
-from tailerd.sources.delta.source import DeltaChangeSource
+from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.storage.local import LocalStore
 from tests.corners.feed import EVERYTHING, ONE_FILE, Commands, batches_of, changes, rows_of, told
 from tests.doubles.faulty_store import FaultyStore

@@ -10,7 +10,7 @@ import pytest
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.errors import NotATableError, TableRecreatedError
-from tailerd.sources.delta.source import DeltaChangeSource
+from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tests.corners.feed import EVERYTHING, Commands, batches_of, changes, rows_of, told
 from tests.doubles.sim_clock import SimClock
 from tests.tables.builder import CDF, TableBuilder

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tailerd.changefeed.limits import ReadLimit
-from tailerd.delta import log_folder, log_reader, segment_replay
 from tailerd.errors import CorruptLogError, UnsupportedFeatureError
-from tailerd.sources.delta.source import DeltaChangeSource
+from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.log import log_folder, log_reader, segment_replay
 from tests.corners.feed import EVERYTHING, Commands, changes, steps
 from tests.tables.builder import TableBuilder
 

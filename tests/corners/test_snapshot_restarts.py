@@ -9,8 +9,8 @@ import pytest
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset, Phase
 from tailerd.errors import LogCleanedUpError, MissingVersionError, TableError
-from tailerd.sources.delta.snapshot_spool import SnapshotSpool
-from tailerd.sources.delta.source import DeltaChangeSource
+from tailerd.formats.delta.changes.snapshot_spool import SnapshotSpool
+from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tests.tables.builder import TableBuilder
 
 THREE_FILES = ReadLimit(max_files=3)

@@ -11,7 +11,7 @@ import pytest
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset, Phase
 from tailerd.errors import MissingVersionError
-from tailerd.sources.delta.source import DeltaChangeSource
+from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tests.corners.feed import (
     EVERYTHING,
     ONE_FILE,

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset
-from tailerd.delta import log_reader
-from tailerd.sources.delta.source import DeltaChangeSource
+from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.log import log_reader
 from tests.corners.feed import (
     EVERYTHING,
     ONE_FILE,

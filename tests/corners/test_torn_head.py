@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tailerd.delta.log_reader import LogReader
 from tailerd.errors import TornCommitError
+from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.storage.local import LocalStore
 from tests.tables.builder import TableBuilder
 

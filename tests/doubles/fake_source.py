@@ -19,7 +19,7 @@ from tailerd.changefeed.change_task import (
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.errors import MissingDataFileError, MissingVersionError, TableRecreatedError
-from tailerd.sources.base import Backlog, TableIdentity
+from tailerd.formats.base import Backlog, TableIdentity
 
 SCHEMA = pa.schema([pa.field("id", pa.int64())])
 _TEXT = TableSchema('{"type":"struct","fields":[]}')

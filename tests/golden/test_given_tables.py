@@ -15,9 +15,9 @@ import pytest
 
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, ReadLimit
-from tailerd.delta.log_reader import LogReader
 from tailerd.errors import TableError
-from tailerd.sources.delta.source import DeltaChangeSource
+from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.log.log_reader import LogReader
 from tests.forked_commands import forked_commands
 
 pytestmark = pytest.mark.golden

@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Protocol
 
 from tailerd.clock import Clock
-from tailerd.delta.log_reader import LogReader
 from tailerd.errors import TailerdError
-from tailerd.maintenance.jobs import TableMaintenance
+from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.maintenance.jobs import TableMaintenance
+from tailerd.formats.delta.maintenance.plan import CleanupPolicy, Policies
+from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
+from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
+from tailerd.formats.delta.maintenance.policies.log_compaction import LogCompactionPolicy
 from tailerd.maintenance.needs import Needs
-from tailerd.maintenance.plan import CleanupPolicy, Policies
-from tailerd.maintenance.policies.checkpoint import CheckpointPolicy
-from tailerd.maintenance.policies.checksum import ChecksumPolicy
-from tailerd.maintenance.policies.log_compaction import LogCompactionPolicy
 from tests.tables import naive_log
-from tests.unit.delta.histories import assert_described, assert_is, live_files
+from tests.unit.formats.delta.histories import assert_described, assert_is, live_files
 
 KEPT_VERSIONS = 5
 """So many of the newest versions are young; no writer looks at what is older."""

@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Literal
 
-from tailerd.delta.log_reader import LogReader
-from tailerd.delta.log_writer import LogWriter
+from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.log.log_writer import LogWriter
 from tailerd.storage.local import LocalStore
 from tests.tables.builder import TableBuilder
 

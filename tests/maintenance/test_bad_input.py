@@ -11,11 +11,11 @@ from pathlib import Path
 import deltalake
 import pytest
 
-from tailerd.delta.log_reader import LogReader
 from tailerd.errors import TailerdError
-from tailerd.maintenance.jobs import TableMaintenance
-from tailerd.maintenance.plan import CleanupPolicy, Policies
-from tailerd.maintenance.policies.checkpoint import CheckpointPolicy
+from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.maintenance.jobs import TableMaintenance
+from tailerd.formats.delta.maintenance.plan import CleanupPolicy, Policies
+from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
 from tailerd.storage.local import LocalStore
 from tests.doubles.sim_clock import SimClock
 from tests.integration.daemon.running import (

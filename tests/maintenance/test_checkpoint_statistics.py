@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tailerd.delta.protocol.statistics_columns import statistics_texts
+from tailerd.formats.delta.protocol.statistics_columns import statistics_texts
 from tests.corners.test_types import int96
 from tests.maintenance.test_checkpoints import NO_JSON, STRUCT, write
 from tests.maintenance.written import checkpoint_actions, checkpoint_of, state_of
 from tests.tables.builder import TableBuilder
-from tests.unit.delta.log_bodies import add
+from tests.unit.formats.delta.log_bodies import add
 
 FIELDS = [("valid_to", "timestamp"), ("local", "timestamp_ntz"), ("id", "long")]
 NEAR = datetime.datetime(2001, 1, 1)

@@ -12,14 +12,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tailerd.delta.log_reader import LogReader
-from tailerd.delta.log_writer import CheckpointResult, LogWriter
-from tailerd.delta.protocol.last_checkpoint import checksum_of, parse_last_checkpoint
 from tailerd.errors import (
     CorruptLogError,
     MissingVersionError,
     UnsupportedFeatureError,
 )
+from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.log.log_writer import CheckpointResult, LogWriter
+from tailerd.formats.delta.protocol.last_checkpoint import checksum_of, parse_last_checkpoint
 from tailerd.storage.local import LocalStore
 from tests.doubles.sim_clock import SimClock
 from tests.maintenance.written import (
@@ -31,7 +31,7 @@ from tests.maintenance.written import (
 )
 from tests.tables.builder import START_MS, TableBuilder
 from tests.tables.naive_log import Action
-from tests.unit.delta.histories import (
+from tests.unit.formats.delta.histories import (
     CHECKPOINT_KINDS,
     HEAD,
     CheckpointKind,
@@ -43,7 +43,7 @@ from tests.unit.delta.histories import (
     write_checkpoint,
     write_history,
 )
-from tests.unit.delta.log_bodies import add, remove, vector
+from tests.unit.formats.delta.log_bodies import add, remove, vector
 
 DAY = 86_400_000
 NOW = START_MS + DAY

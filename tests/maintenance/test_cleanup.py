@@ -10,20 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from tailerd.delta.log_cleanup import CleanupResult, LogCleanup
-from tailerd.delta.log_reader import LogReader
-from tailerd.delta.log_writer import LogWriter
 from tailerd.errors import (
     CorruptLogError,
     MissingVersionError,
     StorageError,
     UnsupportedFeatureError,
 )
+from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.log.log_writer import LogWriter
+from tailerd.formats.delta.maintenance.log_cleanup import CleanupResult, LogCleanup
 from tailerd.storage.local import LocalStore
 from tests.doubles.sim_clock import SimClock
 from tests.tables.builder import IN_COMMIT_TIMESTAMPS, TableBuilder
-from tests.unit.delta.histories import assert_described, assert_is, live_files
-from tests.unit.delta.log_bodies import add, remove
+from tests.unit.formats.delta.histories import assert_described, assert_is, live_files
+from tests.unit.formats.delta.log_bodies import add, remove
 
 DAY = 86_400_000
 FIRST = 1_704_067_200_000 + 3_600_000  # one o'clock

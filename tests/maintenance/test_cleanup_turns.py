@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tailerd.errors import StorageError
+from tailerd.formats.delta.maintenance.plan import CleanupPolicy, DailyPause, Policies
+from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
 from tailerd.maintenance.needs import Needs
-from tailerd.maintenance.plan import CleanupPolicy, DailyPause, Policies
-from tailerd.maintenance.policies.checkpoint import CheckpointPolicy
 from tailerd.storage.lease import LEASE_SECONDS, Holder, Lease
 from tailerd.storage.local import LocalStore
 from tailerd.telemetry import events
@@ -16,7 +16,7 @@ from tests.doubles.sim_clock import SimClock
 from tests.maintenance.test_cleanup import DAY, FIRST, commits_of, daily
 from tests.maintenance.test_table_keeper import Turns
 from tests.tables.builder import TableBuilder
-from tests.unit.delta.log_bodies import add
+from tests.unit.formats.delta.log_bodies import add
 
 HOUR = 3_600_000
 EVERY = 86_400.0

@@ -12,17 +12,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tailerd.delta.log_reader import LogReader
-from tailerd.delta.log_writer import FileResult, LogWriter
-from tailerd.delta.protocol.log_compaction import compact, is_compaction_of
 from tailerd.errors import CorruptLogError, MissingVersionError, UnsupportedFeatureError
+from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.log.log_writer import FileResult, LogWriter
+from tailerd.formats.delta.protocol.log_compaction import compact, is_compaction_of
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.local import LocalStore
 from tests.maintenance.test_random_histories import histories, without_repeated_removes
 from tests.property.test_log_replay import write
 from tests.tables.builder import TableBuilder
 from tests.tables.naive_log import NaiveState, read_commit, replay
-from tests.unit.delta.histories import (
+from tests.unit.formats.delta.histories import (
     HEAD,
     assert_described,
     assert_is,
@@ -30,7 +30,7 @@ from tests.unit.delta.histories import (
     live_files,
     write_history,
 )
-from tests.unit.delta.log_bodies import add, body_of, cdc, remove
+from tests.unit.formats.delta.log_bodies import add, body_of, cdc, remove
 
 
 def compact_range(

@@ -29,7 +29,7 @@ from tests.integration.daemon.running import (
 )
 from tests.maintenance.test_cleanup import commits_of
 from tests.tables.builder import TableBuilder
-from tests.unit.delta.log_bodies import add
+from tests.unit.formats.delta.log_bodies import add
 
 NO_CHECKPOINT = deltalake.PostCommitHookProperties(create_checkpoint=False)
 

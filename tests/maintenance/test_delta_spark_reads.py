@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tailerd.delta.log_cleanup import LogCleanup
-from tailerd.delta.log_reader import LogReader
+from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.maintenance.log_cleanup import LogCleanup
 from tailerd.storage.local import LocalStore
 from tests.maintenance.delta_spark import DeltaSpark, DeltaSparkError
 from tests.maintenance.tables import STRUCT_STATS, grow, hide, living_table, maintain
@@ -111,7 +111,7 @@ def test_delta_spark_reads_row_groups_that_were_copied(
     form: str,
     first: str,
 ) -> None:
-    monkeypatch.setattr("tailerd.delta.checkpoint_source.COPIED_ROWS", 1)
+    monkeypatch.setattr("tailerd.formats.delta.log.checkpoint_source.COPIED_ROWS", 1)
     table = living_table(tmp_path, is_v2=False, **FORMS[form])
     if first == "ours":
         maintain(tmp_path)

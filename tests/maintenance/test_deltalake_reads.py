@@ -64,7 +64,7 @@ def test_deltalake_reads_and_goes_on_after_sidecars_that_were_named_again(tmp_pa
 def test_deltalake_reads_row_groups_that_were_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
-    monkeypatch.setattr("tailerd.delta.checkpoint_source.COPIED_ROWS", 1)
+    monkeypatch.setattr("tailerd.formats.delta.log.checkpoint_source.COPIED_ROWS", 1)
     table = living_table(tmp_path)
     if first == "ours":
         maintain(tmp_path)

@@ -9,17 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from tailerd.delta.log_cleanup import LogCleanup
-from tailerd.delta.log_reader import LogReader
-from tailerd.delta.log_writer import LogWriter
 from tailerd.errors import StorageError, TailerdError
+from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.log.log_writer import LogWriter
+from tailerd.formats.delta.maintenance.log_cleanup import LogCleanup
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.local import LocalStore
 from tests.doubles.faulty_store import FaultyStore
 from tests.doubles.sim_clock import SimClock
 from tests.tables.builder import START_MS, TableBuilder
-from tests.unit.delta.histories import assert_described, assert_is, live_files, write_history
-from tests.unit.delta.log_bodies import add, remove
+from tests.unit.formats.delta.histories import (
+    assert_described,
+    assert_is,
+    live_files,
+    write_history,
+)
+from tests.unit.formats.delta.log_bodies import add, remove
 
 DAY = 86_400_000
 NOW = START_MS + 60 * DAY

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from tailerd.delta.live_files import read_live_files
-from tailerd.delta.log_reader import LogReader
-from tailerd.delta.log_writer import LogWriter
-from tailerd.delta.protocol.live_file import LiveFile
-from tailerd.delta.protocol.snapshot import Snapshot
-from tailerd.delta.protocol.table_properties import DELETED_FILE_RETENTION, duration_seconds
 from tailerd.errors import TableError, UnsupportedFeatureError
+from tailerd.formats.delta.log.live_files import read_live_files
+from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.log.log_writer import LogWriter
+from tailerd.formats.delta.protocol.live_file import LiveFile
+from tailerd.formats.delta.protocol.snapshot import Snapshot
+from tailerd.formats.delta.protocol.table_properties import DELETED_FILE_RETENTION, duration_seconds
 from tailerd.storage.local import LocalStore
 from tests.doubles.sim_clock import SimClock
 from tests.maintenance.written import assert_same, checkpoint_actions, expected, state_of
@@ -145,7 +145,7 @@ async def test_every_table_is_read_from_our_checkpoint_alone(
     monkeypatch: pytest.MonkeyPatch,
     copied_rows: int,
 ) -> None:
-    monkeypatch.setattr("tailerd.delta.checkpoint_source.COPIED_ROWS", copied_rows)
+    monkeypatch.setattr("tailerd.formats.delta.log.checkpoint_source.COPIED_ROWS", copied_rows)
     checked, refused, wrong = 0, [], []
     async for entry, table in readable_logs(given_tables, given_manifest, tmp_path):
         try:

@@ -12,19 +12,25 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tailerd.delta import group_checks
-from tailerd.delta.checkpoint_source import CheckpointSource, CopiedGroup
-from tailerd.delta.parquet_rows import CheckpointFile
-from tailerd.delta.protocol.file_key import KeyArray, file_key
-from tailerd.delta.protocol.parquet_footer import Chunk
-from tailerd.delta.row_groups import GroupCopier, RowGroupFile, encoded, footer_of, read_footer
-from tailerd.delta.row_identity import check_entries
 from tailerd.errors import CorruptLogError, LogCleanedUpError
+from tailerd.formats.delta.log import group_checks
+from tailerd.formats.delta.log.checkpoint_source import CheckpointSource, CopiedGroup
+from tailerd.formats.delta.log.parquet_rows import CheckpointFile
+from tailerd.formats.delta.log.row_groups import (
+    GroupCopier,
+    RowGroupFile,
+    encoded,
+    footer_of,
+    read_footer,
+)
+from tailerd.formats.delta.log.row_identity import check_entries
+from tailerd.formats.delta.protocol.file_key import KeyArray, file_key
+from tailerd.reading.parquet_footer import Chunk
 from tests.maintenance.test_incremental import Held
 from tests.maintenance.test_replaced_checkpoints import files_first
 from tests.maintenance.written import checkpoint_of
 from tests.tables.builder import TableBuilder
-from tests.unit.delta.log_bodies import add, vector
+from tests.unit.formats.delta.log_bodies import add, vector
 
 FILES = 12
 GROUP = 4
@@ -34,8 +40,8 @@ V2 = {"readerFeatures": ["v2Checkpoint"], "writerFeatures": ["v2Checkpoint"]}
 @pytest.fixture(autouse=True)
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let small row groups be copied, and fill a sidecar, as large ones do."""
-    monkeypatch.setattr("tailerd.delta.checkpoint_source.COPIED_ROWS", 1)
-    monkeypatch.setattr("tailerd.delta.sidecar_writer.SIDECAR_FILES", GROUP)
+    monkeypatch.setattr("tailerd.formats.delta.log.checkpoint_source.COPIED_ROWS", 1)
+    monkeypatch.setattr("tailerd.formats.delta.log.sidecar_writer.SIDECAR_FILES", GROUP)
 
 
 def checks_running() -> list[str]:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tailerd.delta.log_reader import LogReader
-from tailerd.delta.log_writer import CheckpointResult, LogWriter
-from tailerd.delta.protocol import sidecar_plan
-from tailerd.delta.protocol.snapshot import Snapshot
-from tailerd.delta.snapshot_cache import SnapshotCache
 from tailerd.errors import CorruptLogError
+from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.log.log_writer import CheckpointResult, LogWriter
+from tailerd.formats.delta.log.snapshot_cache import SnapshotCache
+from tailerd.formats.delta.protocol import sidecar_plan
+from tailerd.formats.delta.protocol.snapshot import Snapshot
 from tailerd.storage.local import LocalStore
 from tests.doubles.sim_clock import SimClock
 from tests.maintenance.written import (
@@ -24,8 +24,8 @@ from tests.maintenance.written import (
     state_of,
 )
 from tests.tables.builder import START_MS, TableBuilder
-from tests.unit.delta.histories import assert_described, assert_is, live_files
-from tests.unit.delta.log_bodies import add, remove
+from tests.unit.formats.delta.histories import assert_described, assert_is, live_files
+from tests.unit.formats.delta.log_bodies import add, remove
 
 DAY = 86_400_000
 NOW = START_MS + DAY
@@ -66,7 +66,7 @@ class Held:
 @pytest.fixture(autouse=True, params=[1, 100], ids=["copied", "decoded"])
 def copied_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let small row groups be copied, as large ones are, or decoded."""
-    monkeypatch.setattr("tailerd.delta.checkpoint_source.COPIED_ROWS", request.param)
+    monkeypatch.setattr("tailerd.formats.delta.log.checkpoint_source.COPIED_ROWS", request.param)
 
 
 @pytest.fixture
@@ -149,8 +149,8 @@ async def test_small_sidecars_are_folded(table: TableBuilder) -> None:
 async def test_full_sidecars_are_not_folded(
     table: TableBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tailerd.delta.sidecar_writer.SIDECAR_FILES", 2)
-    monkeypatch.setattr("tailerd.delta.checkpoint_source.ROWS_AT_ONCE", 2)
+    monkeypatch.setattr("tailerd.formats.delta.log.sidecar_writer.SIDECAR_FILES", 2)
+    monkeypatch.setattr("tailerd.formats.delta.log.checkpoint_source.ROWS_AT_ONCE", 2)
     monkeypatch.setattr(sidecar_plan, "SMALL_FILES", 1)
     held = Held(table)
     await held.checkpoint()

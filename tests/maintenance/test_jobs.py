@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from tailerd.delta.log_reader import LogReader
 from tailerd.errors import ConfigError, UnsupportedFeatureError
-from tailerd.maintenance.jobs import JobResult, TableMaintenance
+from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.maintenance.jobs import JobResult, TableMaintenance
+from tailerd.formats.delta.maintenance.plan import CleanupPolicy, Policies
+from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
+from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
+from tailerd.formats.delta.maintenance.policies.log_compaction import LogCompactionPolicy
 from tailerd.maintenance.needs import Needs
-from tailerd.maintenance.plan import CleanupPolicy, Policies
-from tailerd.maintenance.policies.checkpoint import CheckpointPolicy
-from tailerd.maintenance.policies.checksum import ChecksumPolicy
-from tailerd.maintenance.policies.log_compaction import LogCompactionPolicy
 from tailerd.storage.local import LocalStore
 from tests.doubles.sim_clock import SimClock
 from tests.maintenance.test_cleanup import DAY, FIRST, assert_readable, commits_of, daily
 from tests.tables.builder import TableBuilder
-from tests.unit.delta.histories import write_history
-from tests.unit.delta.log_bodies import add
+from tests.unit.formats.delta.histories import write_history
+from tests.unit.formats.delta.log_bodies import add
 
 
 def maintenance(table: TableBuilder, policies: Policies, **more: object) -> TableMaintenance:

@@ -17,11 +17,11 @@ import deltalake
 import pytest
 
 from tailerd.clock import SystemClock
+from tailerd.formats.delta.maintenance.plan import CleanupPolicy, DailyPause, Policies
+from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
+from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
+from tailerd.formats.delta.maintenance.policies.log_compaction import LogCompactionPolicy
 from tailerd.maintenance.keeper_process import KeeperProcess
-from tailerd.maintenance.plan import CleanupPolicy, DailyPause, Policies
-from tailerd.maintenance.policies.checkpoint import CheckpointPolicy
-from tailerd.maintenance.policies.checksum import ChecksumPolicy
-from tailerd.maintenance.policies.log_compaction import LogCompactionPolicy
 from tailerd.maintenance.table_keeper import KeptTable
 from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.hints import HintBoard

@@ -20,7 +20,7 @@ from tests.maintenance.test_cleanup import commits_of, daily
 from tests.spark_session import require_java
 from tests.tables.builder import TableBuilder
 from tests.unit.cli.commands import Commands
-from tests.unit.delta.log_bodies import add
+from tests.unit.formats.delta.log_bodies import add
 
 
 @pytest.fixture

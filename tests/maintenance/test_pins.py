@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tailerd.delta.log_reader import LogReader
 from tailerd.errors import AccessDeniedError, PinUnreadableError, UsageError
-from tailerd.maintenance.jobs import TableMaintenance
+from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.maintenance.jobs import TableMaintenance
+from tailerd.formats.delta.maintenance.plan import CleanupPolicy, Policies
+from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
 from tailerd.maintenance.needs import Needs
 from tailerd.maintenance.pins import Pin, PinBoard
-from tailerd.maintenance.plan import CleanupPolicy, Policies
-from tailerd.maintenance.policies.checkpoint import CheckpointPolicy
 from tailerd.storage.local import LocalStore
 from tailerd.telemetry import events
 from tests.doubles.faulty_store import FaultyStore

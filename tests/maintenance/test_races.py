@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 from tailerd.clock import SystemClock
-from tailerd.delta.log_reader import LogReader
+from tailerd.formats.delta.log.log_reader import LogReader
 from tests.maintenance.delta_spark import DeltaSpark
 from tests.maintenance.racing import KEPT_VERSIONS, TWO_MONTHS, Maintenance, race
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tailerd.delta.log_reader import LogReader
-from tailerd.delta.log_writer import LogWriter
-from tailerd.delta.v2_manifest import ManifestKind
+from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.log.log_writer import LogWriter
+from tailerd.formats.delta.log.v2_manifest import ManifestKind
 from tailerd.storage.local import LocalStore
 from tests.doubles.sim_clock import SimClock
 from tests.maintenance.written import (
@@ -33,8 +33,13 @@ from tests.property.test_log_replay import (
 )
 from tests.tables.builder import START_MS, TableBuilder
 from tests.tables.naive_log import Action
-from tests.unit.delta.histories import assert_described, assert_is, live_files, write_checkpoint
-from tests.unit.delta.log_bodies import remove
+from tests.unit.formats.delta.histories import (
+    assert_described,
+    assert_is,
+    live_files,
+    write_checkpoint,
+)
+from tests.unit.formats.delta.log_bodies import remove
 
 DAY = 86_400_000
 NOW = START_MS + 10 * DAY
@@ -80,7 +85,7 @@ def test_checkpoints_of_a_random_history_hold_the_naive_state(
     copied_rows: int, data: st.DataObject, history: list[Any]
 ) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tailerd.delta.checkpoint_source.COPIED_ROWS", copied_rows)
+        patch.setattr("tailerd.formats.delta.log.checkpoint_source.COPIED_ROWS", copied_rows)
         policy = data.draw(st.sampled_from(["classic", "v2"]))
         properties = {"delta.checkpointPolicy": policy}
         table = TableBuilder(

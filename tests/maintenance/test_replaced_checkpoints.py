@@ -13,13 +13,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from tailerd.delta.live_files import count_rows
 from tailerd.errors import LogCleanedUpError
+from tailerd.formats.delta.log.live_files import count_rows
 from tests.maintenance.test_incremental import Held
 from tests.maintenance.written import checkpoint_of
 from tests.tables.builder import TableBuilder
-from tests.unit.delta.histories import live_files
-from tests.unit.delta.log_bodies import add
+from tests.unit.formats.delta.histories import live_files
+from tests.unit.formats.delta.log_bodies import add
 
 
 def files_first(rows: pa.Table) -> list[pa.Table]:
@@ -40,7 +40,7 @@ async def test_its_rows_are_not_taken_for_those_that_were_read(
     order: Callable[[pa.Table], list[pa.Table]],
     copied_rows: int,
 ) -> None:
-    monkeypatch.setattr("tailerd.delta.checkpoint_source.COPIED_ROWS", copied_rows)
+    monkeypatch.setattr("tailerd.formats.delta.log.checkpoint_source.COPIED_ROWS", copied_rows)
     table = TableBuilder(tmp_path, reader_features=[])
     table.create(*(add(f"a{n}") for n in range(5)))
     held = Held(table)

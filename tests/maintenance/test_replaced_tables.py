@@ -8,14 +8,14 @@ from typing import Literal
 
 import pytest
 
-from tailerd.delta.log_cleanup import LogCleanup
-from tailerd.delta.log_reader import LogReader
-from tailerd.delta.log_writer import LogWriter
 from tailerd.errors import LogChangedError
-from tailerd.maintenance.jobs import TableMaintenance
-from tailerd.maintenance.plan import CleanupPolicy, Policies
-from tailerd.maintenance.policies.checkpoint import CheckpointPolicy
-from tailerd.maintenance.policies.checksum import ChecksumPolicy
+from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.log.log_writer import LogWriter
+from tailerd.formats.delta.maintenance.jobs import TableMaintenance
+from tailerd.formats.delta.maintenance.log_cleanup import LogCleanup
+from tailerd.formats.delta.maintenance.plan import CleanupPolicy, Policies
+from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
+from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
 from tailerd.storage.base import FileMeta
 from tailerd.storage.local import LocalStore
 from tailerd.telemetry import events
@@ -23,8 +23,8 @@ from tests.doubles.faulty_store import FaultyStore
 from tests.doubles.sim_clock import SimClock
 from tests.maintenance.test_table_keeper import Turns
 from tests.tables.builder import START_MS, TableBuilder
-from tests.unit.delta.histories import assert_is
-from tests.unit.delta.log_bodies import add
+from tests.unit.formats.delta.histories import assert_is
+from tests.unit.formats.delta.log_bodies import add
 
 DAY = 86_400_000
 OLD_VERSIONS = 12
@@ -247,7 +247,7 @@ async def test_a_checksum_by_policy_knows_the_commit_it_is_made_from(tmp_path: P
 async def test_a_cleanup_stops_where_a_new_table_appears_while_it_deletes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
 ) -> None:
-    monkeypatch.setattr("tailerd.delta.log_cleanup.BATCH_FILES", 5)
+    monkeypatch.setattr("tailerd.formats.delta.maintenance.log_cleanup.BATCH_FILES", 5)
     table = old_table(tmp_path / "t", "classic")
     kept = table.checkpoint()[0].name
     store = Replacing(table.folder, kept, look=batch, versions=OLD_VERSIONS + 2)

@@ -19,15 +19,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from pyspark.sql import SparkSession
 
-from tailerd.delta.checkpoint_basis import basis_of
-from tailerd.delta.checkpoint_request import CheckpointRequest
-from tailerd.delta.log_cleanup import LogCleanup
-from tailerd.delta.log_folder import LogFolder
-from tailerd.delta.log_reader import LogReader
-from tailerd.delta.log_writer import CheckpointResult, LogWriter
-from tailerd.delta.protocol.checkpoint_form import CheckpointForm
-from tailerd.delta.v2_manifest import ManifestKind
 from tailerd.errors import CorruptLogError, TailerdError, UnsupportedFeatureError
+from tailerd.formats.delta.log.checkpoint_basis import basis_of
+from tailerd.formats.delta.log.log_folder import LogFolder
+from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.log.log_writer import CheckpointResult, LogWriter
+from tailerd.formats.delta.log.v2_manifest import ManifestKind
+from tailerd.formats.delta.maintenance.checkpoint_request import CheckpointRequest
+from tailerd.formats.delta.maintenance.log_cleanup import LogCleanup
+from tailerd.formats.delta.protocol.checkpoint_form import CheckpointForm
 from tailerd.registry import CHECKPOINT_PROGRAMS
 from tailerd.spark.checkpoint_job import DistributedCheckpoints
 from tailerd.spark.checkpoint_shuffle import pieces_of, write_range
@@ -47,8 +47,8 @@ from tests.maintenance.written import (
 )
 from tests.property.test_log_replay import write
 from tests.tables.builder import START_MS, TableBuilder
-from tests.unit.delta.histories import CheckpointKind, write_checkpoint, write_history
-from tests.unit.delta.log_bodies import add, remove
+from tests.unit.formats.delta.histories import CheckpointKind, write_checkpoint, write_history
+from tests.unit.formats.delta.log_bodies import add, remove
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

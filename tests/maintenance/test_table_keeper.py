@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from tailerd.delta.log_reader import LogReader
 from tailerd.errors import AccessDeniedError, StorageError
-from tailerd.maintenance.jobs import TableMaintenance
+from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.maintenance.jobs import TableMaintenance
+from tailerd.formats.delta.maintenance.plan import CleanupPolicy, DailyPause, Policies
+from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
+from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
 from tailerd.maintenance.needs import Needs
-from tailerd.maintenance.plan import CleanupPolicy, DailyPause, Policies
-from tailerd.maintenance.policies.checkpoint import CheckpointPolicy
-from tailerd.maintenance.policies.checksum import ChecksumPolicy
 from tailerd.maintenance.table_keeper import REFUSED_SECONDS, KeptTable, TableKeeper
 from tailerd.storage.lease import Holder, Lease
 from tailerd.storage.local import LocalStore
@@ -24,7 +24,7 @@ from tests.doubles.sim_clock import SimClock
 from tests.maintenance.tables import grow, living_table
 from tests.maintenance.test_cleanup import DAY, FIRST, commits_of, daily
 from tests.tables.builder import TableBuilder
-from tests.unit.delta.log_bodies import add
+from tests.unit.formats.delta.log_bodies import add
 
 OFTEN = Policies(
     checkpoint=CheckpointPolicy(every_commits=3, min_interval_seconds=0),

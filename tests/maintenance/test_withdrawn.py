@@ -12,20 +12,20 @@ from typing import Literal
 
 import pytest
 
-from tailerd.delta.log_reader import LogReader
-from tailerd.delta.log_writer import LogWriter
 from tailerd.errors import AccessDeniedError, LogChangedError, StorageError
-from tailerd.maintenance.jobs import TableMaintenance
-from tailerd.maintenance.plan import Policies
-from tailerd.maintenance.policies.checkpoint import CheckpointPolicy
+from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.log.log_writer import LogWriter
+from tailerd.formats.delta.maintenance.jobs import TableMaintenance
+from tailerd.formats.delta.maintenance.plan import Policies
+from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
 from tailerd.storage.local import LocalOutput, LocalStore
 from tailerd.storage.memory import MemoryStore
 from tailerd.storage.output import Output
 from tailerd.storage.posix_files import TEMPORARY_PREFIX
 from tests.doubles.faulty_store import FaultyStore
 from tests.tables.builder import TableBuilder
-from tests.unit.delta.histories import assert_is
-from tests.unit.delta.log_bodies import add, remove
+from tests.unit.formats.delta.histories import assert_is
+from tests.unit.formats.delta.log_bodies import add, remove
 
 Manifest = Literal["json", "parquet"]
 DAY_SECONDS = 86_400
@@ -175,7 +175,7 @@ class Silent(FaultyStore):
 async def test_what_cannot_be_deleted_in_time_is_named_with_the_reason(
     table: TableBuilder, monkeypatch: pytest.MonkeyPatch, job: str
 ) -> None:
-    monkeypatch.setattr("tailerd.delta.publication.WITHDRAW_SECONDS", 0.05)
+    monkeypatch.setattr("tailerd.formats.delta.log.publication.WITHDRAW_SECONDS", 0.05)
     store = Silent(LocalStore())
     reader = LogReader(store, str(table.folder))
     snapshot, published = await reader.open(), await reader.commit_file(table.version)
@@ -198,7 +198,7 @@ async def test_what_cannot_be_deleted_in_time_is_named_with_the_reason(
 async def test_a_cancelled_job_stays_cancelled_where_its_file_cannot_be_deleted(
     table: TableBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tailerd.delta.publication.WITHDRAW_SECONDS", 0.05)
+    monkeypatch.setattr("tailerd.formats.delta.log.publication.WITHDRAW_SECONDS", 0.05)
     store = Silent(LocalStore())
     store.fail_nth(2, asyncio.CancelledError(), kind="head")
     with pytest.raises(asyncio.CancelledError) as caught:

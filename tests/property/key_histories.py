@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tailerd.encoding.records import Records
+from tailerd.records.records import Records
 from tests.tables.builder import CDF, TableBuilder
 from tests.tables.naive_log import Action
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset
-from tailerd.sources.delta.source import DeltaChangeSource
+from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tests.tables.builder import CDF, TableBuilder
 from tests.tables.naive_log import Action
 

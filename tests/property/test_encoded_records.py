@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailerd.changefeed.change_batch import ChangeBatch
-from tailerd.encoding.formats import record_format
-from tailerd.encoding.json import JsonEncoder
-from tailerd.encoding.records import FormatOptions
+from tailerd.records.formats import record_format
+from tailerd.records.json import JsonEncoder
+from tailerd.records.records import FormatOptions
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.routing import Router, TopicShape
 from tailerd.spark.encoded_records import ENCODED_ARROW, RecordEncoder
 from tests.property.test_records import Made, batches
-from tests.unit.encoding.batches import change_batch
+from tests.unit.records.batches import change_batch
 from tests.unit.spark.record_rows import rows_of
 
 BASE: dict[str, Any] = {"kind": "kafka", "bootstrap_servers": "127.0.0.1:9092"}

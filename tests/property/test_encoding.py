@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import VariantVal
 
-from tailerd.encoding.json import JsonEncoder
-from tailerd.encoding.json_columns import column_texts, joined, object_pieces
-from tailerd.encoding.json_rows import object_texts, row_texts
-from tailerd.encoding.json_text import date_text, timestamp_text
-from tailerd.encoding.update_pairs import NO_ROW, pair_rows
-from tailerd.encoding.variant import variant_json
-from tests.unit.encoding.batches import change_batch
+from tailerd.records.json import JsonEncoder
+from tailerd.records.json_columns import column_texts, joined, object_pieces
+from tailerd.records.json_rows import object_texts, row_texts
+from tailerd.records.json_text import date_text, timestamp_text
+from tailerd.records.update_pairs import NO_ROW, pair_rows
+from tailerd.records.variant import variant_json
+from tests.unit.records.batches import change_batch
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.text(
     '"\\\n\x01aé', max_size=6

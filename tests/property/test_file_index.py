@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailerd.delta.protocol import file_index
-from tailerd.delta.protocol.commit_file import Commit
-from tailerd.delta.protocol.file_index import CheckpointFiles, FileIndex
+from tailerd.formats.delta.protocol import file_index
+from tailerd.formats.delta.protocol.commit_file import Commit
+from tailerd.formats.delta.protocol.file_index import CheckpointFiles, FileIndex
 
 LARGEST = 2**64 - 1
 

@@ -18,19 +18,19 @@ from hypothesis import strategies as st
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeMode, ChangeTask
 from tailerd.changefeed.limits import BatchLimit
-from tailerd.encoding.formats import record_format
-from tailerd.encoding.records import FormatOptions
+from tailerd.formats.delta.changes import commit_tasks
+from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.pipeline import change_runs
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.journey import JourneyPlan
 from tailerd.pipeline.memory_budget import MemoryBudget
 from tailerd.pipeline.offset_store import MemoryOffsetStore
 from tailerd.pipeline.pipeline import Pipeline
+from tailerd.records.formats import record_format
+from tailerd.records.records import FormatOptions
 from tailerd.sinks.base import Keyed
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.sink import KafkaSink
-from tailerd.sources.delta import commit_tasks
-from tailerd.sources.delta.source import DeltaChangeSource
 from tailerd.telemetry import Telemetry
 from tailerd.watchers.hints import Hint
 from tests.doubles.sim_clock import SimClock

@@ -13,14 +13,14 @@ import pytest
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
-from tailerd.encoding.formats import record_format
-from tailerd.encoding.records import FormatOptions
 from tailerd.errors import ConfigError
+from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.pipeline.change_stream import ChangeStream
+from tailerd.records.formats import record_format
+from tailerd.records.records import FormatOptions
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.routing import Router
 from tailerd.sinks.kafka.sink import KafkaSink
-from tailerd.sources.delta.source import DeltaChangeSource
 from tailerd.spark.change_range import tasks_between
 from tailerd.spark.group.record_partitions import TableRows, pack_tables, read_records
 from tests.property.key_histories import KeyHistory, applied, pairs_of, rows_that_are_there

@@ -7,11 +7,11 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailerd.maintenance.plan import DAY_MINUTES, MINUTE_MS, DailyPause, Policies
-from tailerd.maintenance.policies.base import CommitFigures, LogStats
-from tailerd.maintenance.policies.checkpoint import CheckpointPolicy
-from tailerd.maintenance.policies.checksum import ChecksumPolicy
-from tailerd.maintenance.policies.log_compaction import LogCompactionPolicy
+from tailerd.formats.delta.maintenance.plan import DAY_MINUTES, MINUTE_MS, DailyPause, Policies
+from tailerd.formats.delta.maintenance.policies.base import CommitFigures, LogStats
+from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
+from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
+from tailerd.formats.delta.maintenance.policies.log_compaction import LogCompactionPolicy
 
 NOW = 1_700_000_000_000
 DAY_MS = 86_400_000

@@ -28,7 +28,7 @@ from pyspark.sql.datasource import (
 
 from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
-from tailerd.sources.delta.source import DeltaChangeSource
+from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.spark.change_range import UNLIMITED, tasks_between
 from tailerd.spark.pruning import first_version, last_version, may_match
 from tests.tables.builder import CDF, TableBuilder

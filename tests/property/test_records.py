@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from tailerd import __version__
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeSourceKind, ChangeType
-from tailerd.encoding.formats import FORMATS, record_format
-from tailerd.encoding.records import FormatOptions, Records
+from tailerd.records.formats import FORMATS, record_format
+from tailerd.records.records import FormatOptions, Records
 from tests.property.test_encoding import KINDS, TEXT, agree, expected, types, values
-from tests.unit.encoding.batches import TIMESTAMP, TIMESTAMP_US, change_batch
+from tests.unit.records.batches import TIMESTAMP, TIMESTAMP_US, change_batch
 
 PRE, POST, INSERT, DELETE = "update_preimage", "update_postimage", "insert", "delete"
 KEY_TYPES = [pa.int64(), pa.int32(), pa.string(), pa.date32(), pa.decimal128(9, 2), pa.bool_()]
@@ -59,7 +59,7 @@ def on_both_paths(name: str, options: FormatOptions, batch: ChangeBatch) -> Reco
     """The records of a batch, after finding that few and many rows give the same bytes."""
     found = []
     for max_rows in (0, 1_000):
-        with patch("tailerd.encoding.json.MAX_ROWS_OF_ROW_PATH", max_rows):
+        with patch("tailerd.records.json.MAX_ROWS_OF_ROW_PATH", max_rows):
             found.append(record_format(name, options).records(batch))
     for records in found:
         assert records.keys is None or len(records.keys) == len(records.values)

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailerd.encoding.partitioning import assign_partitions
 from tailerd.errors import ConfigError, SinkRefusedError
 from tailerd.sinks.kafka.config import KafkaSinkConfig
+from tailerd.sinks.kafka.record_batches.partitioning import assign_partitions
 from tailerd.sinks.kafka.routing import TopicShape
 from tailerd.spark.encoded_records import RecordPiece
 from tailerd.spark.group.tally import Tally, summed

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.limits import BatchLimit
+from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.sinks.kafka.config import KafkaSinkConfig
-from tailerd.sources.delta.source import DeltaChangeSource
 from tailerd.spark.change_range import tasks_between
 from tailerd.spark.group import record_partitions
 from tailerd.spark.group.record_partitions import TableRows, pack_tables, read_records

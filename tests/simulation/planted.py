@@ -11,10 +11,10 @@ from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.changefeed.saved_offset import SavedOffset
 from tailerd.errors import MissingVersionError
+from tailerd.formats.base import ChangeSource
+from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.pipeline.identity import OffsetKeeper
 from tailerd.pipeline.journey import Journey
-from tailerd.sources.base import ChangeSource
-from tailerd.sources.delta.source import DeltaChangeSource
 
 
 class SavesBeforeDelivery(Journey):

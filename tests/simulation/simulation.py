@@ -10,13 +10,13 @@ from unittest.mock import patch
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.errors import AccessDeniedError, TailerdError
+from tailerd.formats.base import ChangeSource
+from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.pipeline import change_stream
 from tailerd.pipeline.journey import JourneyPlan
 from tailerd.pipeline.memory_budget import SMALLEST_PIECE, MemoryBudget
 from tailerd.pipeline.pipeline import Pipeline
 from tailerd.pipeline.policies import OnGap
-from tailerd.sources.base import ChangeSource
-from tailerd.sources.delta.source import DeltaChangeSource
 from tailerd.storage.memory import MemoryStore
 from tailerd.telemetry import Telemetry
 from tailerd.telemetry.events import Event

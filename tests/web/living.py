@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from tailerd.cli.demo_table import DemoTable
+from tailerd.formats.delta.demo import DemoTable
 from tests.integration.daemon.running import address, daemon
 
 NAMES = ("orders", "payments", "refunds")

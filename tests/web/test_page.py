@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from tailerd.cli.demo_table import make_demo_table
+from tailerd.formats.delta.demo import make_demo_table
 from tests.web.conftest import OpenPage
 from tests.web.living import TOKEN, Living, living_daemon
 

@@ -15,17 +15,17 @@ from kafka.errors import IllegalStateError
 from kafka.producer.future import FutureProduceResult
 from kafka.producer.producer_batch import ProducerBatch
 
-from tailerd.encoding.compression import Compression
-from tailerd.encoding.record_batch import (
+from tailerd.errors import BugError
+from tailerd.records.records import Records
+from tailerd.sinks.kafka.acknowledgements import Acknowledgements
+from tailerd.sinks.kafka.outgoing import Outgoing
+from tailerd.sinks.kafka.record_batches.compression import Compression
+from tailerd.sinks.kafka.record_batches.record_batch import (
     OversizeRecord,
     RecordBatch,
     RecordBatchLimit,
     record_batches,
 )
-from tailerd.encoding.records import Records
-from tailerd.errors import BugError
-from tailerd.sinks.kafka.acknowledgements import Acknowledgements
-from tailerd.sinks.kafka.outgoing import Outgoing
 
 _PIECE_BYTES = 8 * 1024**2
 """What is laid out at once: large enough for full batches, small enough for flat memory."""

@@ -8,10 +8,10 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tailerd.encoding.record_batch import OversizeRecord
-from tailerd.encoding.record_layout import Header
-from tailerd.encoding.records import Records
+from tailerd.records.records import Records
 from tailerd.sinks.kafka.acknowledgements import Acknowledgements
+from tailerd.sinks.kafka.record_batches.record_batch import OversizeRecord
+from tailerd.sinks.kafka.record_batches.record_layout import Header
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tailerd.encoding.record_batch import OversizeRecord
 from tailerd.errors import SinkError, SinkRefusedError
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.outgoing import Outgoing
+from tailerd.sinks.kafka.record_batches.record_batch import OversizeRecord
 from tailerd.sinks.kafka.side_records import dead_letters
 
 

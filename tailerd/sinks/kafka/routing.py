@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailerd.changefeed.change_batch import ChangeBatch
-from tailerd.encoding.json_text import timestamp_text
-from tailerd.encoding.partitioning import assign_partitions, explicit_partitions
-from tailerd.encoding.record_layout import Header
-from tailerd.encoding.records import Records
 from tailerd.errors import CommitAheadError, ConfigError, SinkRefusedError
+from tailerd.records.json_text import timestamp_text
+from tailerd.records.records import Records
 from tailerd.sinks.kafka.config import ColumnPartition, KafkaSinkConfig
 from tailerd.sinks.kafka.outgoing import Outgoing
+from tailerd.sinks.kafka.record_batches.partitioning import assign_partitions, explicit_partitions
+from tailerd.sinks.kafka.record_batches.record_layout import Header
 from tailerd.sinks.kafka.templates import TABLE_NAMES, TopicTemplate, filled_text
 
 _MOST_TOPICS = 1000

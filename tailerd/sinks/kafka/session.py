@@ -16,10 +16,6 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.offset import Offset
 from tailerd.changefeed.pipeline_identity import PipelineIdentity
 from tailerd.changefeed.saved_offset import SavedOffset
-from tailerd.encoding.compression import Compression
-from tailerd.encoding.formats import record_format
-from tailerd.encoding.record_batch import OversizeRecord
-from tailerd.encoding.records import FormatOptions, RecordFormat, Records
 from tailerd.errors import (
     BugError,
     ConfigError,
@@ -27,6 +23,8 @@ from tailerd.errors import (
     TailerdError,
     TopicRecreatedError,
 )
+from tailerd.records.formats import record_format
+from tailerd.records.records import FormatOptions, RecordFormat, Records
 from tailerd.sinks.kafka.acknowledgements import Acknowledgements
 from tailerd.sinks.kafka.batch_producer import BatchProducer
 from tailerd.sinks.kafka.config import KafkaSinkConfig
@@ -42,6 +40,8 @@ from tailerd.sinks.kafka.merging import Merger, Versioned
 from tailerd.sinks.kafka.offset_topic import PARTITION, check_offset_topic, new_offset_topic
 from tailerd.sinks.kafka.outgoing import Outgoing, Producer
 from tailerd.sinks.kafka.oversize import dead_letters_of, takes_more_now
+from tailerd.sinks.kafka.record_batches.compression import Compression
+from tailerd.sinks.kafka.record_batches.record_batch import OversizeRecord
 from tailerd.sinks.kafka.record_producer import RecordProducer
 from tailerd.sinks.kafka.routing import Router, TopicShape, too_far_ahead
 from tailerd.sinks.kafka.side_records import (

@@ -13,10 +13,10 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeSourceKind
 from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.offset import Offset, Phase, Version
-from tailerd.encoding.record_batch import HEADER_BYTES, OversizeRecord
-from tailerd.encoding.record_layout import Header
-from tailerd.encoding.records import Records
+from tailerd.records.records import Records
 from tailerd.sinks.kafka.outgoing import Outgoing
+from tailerd.sinks.kafka.record_batches.record_batch import HEADER_BYTES, OversizeRecord
+from tailerd.sinks.kafka.record_batches.record_layout import Header
 
 TOO_LARGE = "record_too_large"
 _ROOM_BYTES = HEADER_BYTES + 1024

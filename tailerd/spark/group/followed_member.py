@@ -12,8 +12,8 @@ from tailerd.changefeed.change_task import ChangeMode, ChangeTask
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset
 from tailerd.errors import BugError, TailerdError
-from tailerd.sources.delta.partition_zone import PartitionZone
-from tailerd.sources.delta.source import DeltaChangeSource
+from tailerd.formats.delta.changes.partition_zone import PartitionZone
+from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.spark.change_range import clamped, tasks_between
 from tailerd.spark.group.group_offset import Entry
 from tailerd.spark.group.holds import Hold, stands_at

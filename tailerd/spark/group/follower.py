@@ -19,8 +19,8 @@ from pathlib import Path
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.clock import SystemClock
 from tailerd.config.sections import is_in_bucket
-from tailerd.delta.protocol.log_path import LOG_FOLDER
 from tailerd.errors import BugError, TailerdError
+from tailerd.formats.delta.protocol.log_path import LOG_FOLDER
 from tailerd.spark.change_range import tasks_between
 from tailerd.spark.group.assignments import Assignments
 from tailerd.spark.group.followed_member import FollowedMember, Step

@@ -17,11 +17,11 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
 from tailerd.changefeed.offset import Version
-from tailerd.encoding.key_order import Part, commits_in_key_order, part_of
 from tailerd.errors import TailerdError
+from tailerd.formats.delta.changes.read import read_changes
 from tailerd.reading.files_ahead import FilesAhead
+from tailerd.records.key_order import Part, commits_in_key_order, part_of
 from tailerd.sinks.kafka.config import KafkaSinkConfig
-from tailerd.sources.delta.read import read_changes
 from tailerd.spark.encoded_records import RecordEncoder, RecordPiece
 from tailerd.spark.group.holds import marked
 from tailerd.spark.partitions import (

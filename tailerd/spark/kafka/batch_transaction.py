@@ -24,7 +24,6 @@ from contextlib import contextmanager
 from kafka import KafkaProducer
 from kafka.errors import KafkaError, ProducerFencedError
 
-from tailerd.encoding.compression import Compression
 from tailerd.errors import BugError, SinkFencedError, TailerdError
 from tailerd.sinks.kafka.acknowledgements import Acknowledgements
 from tailerd.sinks.kafka.batch_producer import BatchProducer
@@ -35,6 +34,7 @@ from tailerd.sinks.kafka.connection import (
 )
 from tailerd.sinks.kafka.offset_topic import PARTITION, OffsetTopic
 from tailerd.sinks.kafka.outgoing import Outgoing
+from tailerd.sinks.kafka.record_batches.compression import Compression
 from tailerd.sinks.kafka.shared_transaction import SharedTransaction, lead
 from tailerd.sinks.kafka.side_records import SideRecord, outgoing
 from tailerd.sinks.kafka.transactions import Claim, Transactions

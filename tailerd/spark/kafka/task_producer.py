@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from kafka import KafkaProducer
 
-from tailerd.encoding.compression import Compression
 from tailerd.sinks.kafka.batch_producer import BatchProducer
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import Connection, close_producer
 from tailerd.sinks.kafka.outgoing import Producer
 from tailerd.sinks.kafka.producer_options import revealed
+from tailerd.sinks.kafka.record_batches.compression import Compression
 from tailerd.sinks.kafka.record_producer import RecordProducer
 from tailerd.sinks.kafka.shared_transaction import prepare_to_join
 from tailerd.sinks.kafka.topics import Topics

@@ -11,7 +11,6 @@ import pyarrow as pa
 from kafka.errors import InvalidTimestampError, KafkaError
 from pyspark import TaskContext
 
-from tailerd.encoding.record_batch import OversizeRecord
 from tailerd.errors import (
     BugError,
     ConfigError,
@@ -27,6 +26,7 @@ from tailerd.sinks.kafka.errors import mapped
 from tailerd.sinks.kafka.merging import Merger, Versioned
 from tailerd.sinks.kafka.outgoing import Outgoing
 from tailerd.sinks.kafka.oversize import dead_letters_of, takes_more_now
+from tailerd.sinks.kafka.record_batches.record_batch import OversizeRecord
 from tailerd.sinks.kafka.routing import too_far_ahead
 from tailerd.sinks.kafka.shared_transaction import SharedTransaction, join, written
 from tailerd.sinks.kafka.topics import TopicFacts

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tailerd.delta import segment_replay
-from tailerd.delta.log_reader import LogReader
-from tailerd.delta.snapshot_cache import SnapshotCache
 from tailerd.errors import FileMissingError, StorageError, TailerdError
+from tailerd.formats.delta.log import segment_replay
+from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.log.snapshot_cache import SnapshotCache
 from tailerd.storage.local import LocalStore
 from tests.doubles.faulty_store import FaultyStore
 from tests.tables.builder import TableBuilder
-from tests.unit.delta.histories import (
+from tests.unit.formats.delta.histories import (
     CHECKPOINT_KINDS,
     HEAD,
     CheckpointKind,

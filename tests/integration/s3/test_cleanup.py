@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tailerd.delta.log_cleanup import CleanupResult, LogCleanup
-from tailerd.delta.log_reader import LogReader
 from tailerd.errors import AccessDeniedError, StorageError, TailerdError
+from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.maintenance.log_cleanup import CleanupResult, LogCleanup
 from tailerd.storage.metered import MeteredStore
 from tailerd.storage.s3.settings import use_settings
 from tailerd.storage.s3.store import S3Store
@@ -19,7 +19,7 @@ from tests.s3.proxy import Fault, FaultProxy
 from tests.s3.servers import S3Server
 from tests.s3.upload import upload
 from tests.tables.builder import TableBuilder
-from tests.unit.delta.histories import assert_is
+from tests.unit.formats.delta.histories import assert_is
 
 _LATER_MS = 60 * 86_400_000
 KEPT = 8

@@ -9,14 +9,14 @@ import deltalake
 import pytest
 
 from tailerd.clock import SystemClock
-from tailerd.delta.log_reader import LogReader
-from tailerd.delta.log_writer import LogWriter
 from tailerd.errors import LogCleanedUpError, TailerdError
-from tailerd.maintenance.jobs import TableMaintenance
-from tailerd.maintenance.plan import CleanupPolicy, Policies
-from tailerd.maintenance.policies.checkpoint import CheckpointPolicy
-from tailerd.maintenance.policies.checksum import ChecksumPolicy
-from tailerd.maintenance.policies.log_compaction import LogCompactionPolicy
+from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.log.log_writer import LogWriter
+from tailerd.formats.delta.maintenance.jobs import TableMaintenance
+from tailerd.formats.delta.maintenance.plan import CleanupPolicy, Policies
+from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
+from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
+from tailerd.formats.delta.maintenance.policies.log_compaction import LogCompactionPolicy
 from tailerd.storage.lease import Lease
 from tailerd.storage.s3.store import S3Store
 from tests.integration.s3.test_table_faults import changes
@@ -26,7 +26,7 @@ from tests.s3.proxy import Fault, FaultProxy, Seen
 from tests.s3.servers import S3Server
 from tests.s3.upload import upload
 from tests.tables.builder import TableBuilder
-from tests.unit.delta.log_bodies import add
+from tests.unit.formats.delta.log_bodies import add
 
 DEFAULT_SEEDS = 4
 UNFAIR = (Fault.DELAY, Fault.NO_CONDITIONS, Fault.NO_RANGES, Fault.UNKNOWN, Fault.NO_UPLOAD)
@@ -110,8 +110,8 @@ async def test_all_jobs_get_done_whatever_fails_and_no_row_is_lost(
 async def test_a_replaced_checkpoint_below_leaves_no_object_and_no_upload(
     s3_moto: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_v2: bool
 ) -> None:
-    monkeypatch.setattr("tailerd.delta.checkpoint_source.COPIED_ROWS", 1)
-    monkeypatch.setattr("tailerd.delta.sidecar_writer.SIDECAR_FILES", GROUP)
+    monkeypatch.setattr("tailerd.formats.delta.log.checkpoint_source.COPIED_ROWS", 1)
+    monkeypatch.setattr("tailerd.formats.delta.log.sidecar_writer.SIDECAR_FILES", GROUP)
     table, _ = await grouped(tmp_path)
     table.commit(table.protocol(minReaderVersion=3, **V2) if is_v2 else add("b"))
     bucket, admin = s3_moto.new_bucket(), s3_moto.admin()

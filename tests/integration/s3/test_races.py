@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from tailerd.clock import SystemClock
-from tailerd.delta.log_reader import LogReader
+from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.storage.s3.store import S3Store
 from tests.maintenance.racing import KEPT_VERSIONS, TWO_MONTHS, Maintenance, race
 from tests.s3.servers import S3Server

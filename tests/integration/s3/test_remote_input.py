@@ -14,8 +14,8 @@ import pytest
 
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.errors import StorageError
+from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.pipeline.change_stream import ChangeStream
-from tailerd.sources.delta.source import DeltaChangeSource
 from tailerd.storage.s3.remote_input import AHEAD_BYTES, PART_BYTES, TAIL_BYTES
 from tailerd.storage.s3.store import S3Store
 from tests.corners.feed import EVERYTHING

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tailerd.changefeed.offset import Offset
-from tailerd.delta.log_reader import LogReader
-from tailerd.sources.delta.source import DeltaChangeSource
+from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.log.log_reader import LogReader
 from tests.corners.feed import EVERYTHING, batches_of
 from tests.s3.peer import Peer
 from tests.s3.proxy import FaultProxy

@@ -13,11 +13,11 @@ import pytest
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, ReadLimit
 from tailerd.clock import SystemClock
-from tailerd.delta.log_reader import LogReader
 from tailerd.errors import AccessDeniedError, MaintenanceBusyError
-from tailerd.maintenance.jobs import TableMaintenance
-from tailerd.maintenance.plan import Policies
-from tailerd.sources.delta.source import DeltaChangeSource
+from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.maintenance.jobs import TableMaintenance
+from tailerd.formats.delta.maintenance.plan import Policies
 from tailerd.storage.lease import Lease
 from tailerd.storage.locate import locate
 from tailerd.storage.s3.store import S3Store

@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
 from tailerd.config import Config, TableConfig
-from tailerd.encoding.json import JsonEncoder
+from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.pipeline.fleet import Fleet, Member
-from tailerd.sources.delta.source import DeltaChangeSource
+from tailerd.records.json import JsonEncoder
 from tailerd.spark.change_range import tasks_between
 from tailerd.spark.engine import SparkEngine
 from tailerd.spark.group.grouped_pipeline import GroupedPipeline, Groups

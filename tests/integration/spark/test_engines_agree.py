@@ -18,9 +18,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
-from tailerd.encoding.json import JsonEncoder
 from tailerd.errors import SchemaChangedError, TailerdError
-from tailerd.sources.delta.source import DeltaChangeSource
+from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.records.json import JsonEncoder
 from tailerd.spark.change_range import batch_range, tasks_between
 from tailerd.spark.change_rows import change_batches
 from tailerd.spark.options import ReadOptions

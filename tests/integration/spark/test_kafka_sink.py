@@ -15,7 +15,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from tailerd.encoding.partitioning import assign_partitions
 from tailerd.errors import (
     BugError,
     ConfigError,
@@ -25,6 +24,7 @@ from tailerd.errors import (
     SinkRefusedError,
     SinkTooSlowError,
 )
+from tailerd.sinks.kafka.record_batches.partitioning import assign_partitions
 from tailerd.spark.arrow_functions import BATCH_BYTES, map_batches
 from tailerd.spark.group import record_partitions
 from tailerd.spark.group.old_group import delivered_by

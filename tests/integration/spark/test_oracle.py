@@ -30,7 +30,7 @@ import pytest
 
 from tailerd.changefeed.change_batch import CHANGE_COLUMNS, CHANGE_TYPE, COMMIT_VERSION
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
-from tailerd.sources.delta.source import DeltaChangeSource
+from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.spark.change_range import batch_range, tasks_between
 from tailerd.spark.options import ReadOptions
 from tests.integration.spark.canonical import canonical

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tailerd.cli.demo_table import DemoTable, make_demo_table
-from tailerd.delta.log_reader import LogReader
+from tailerd.formats.delta.demo import DemoTable, make_demo_table
+from tailerd.formats.delta.log.log_reader import LogReader
 from tests.corners.feed import changes
 from tests.unit.cli.commands import started
 

@@ -18,9 +18,9 @@ from tailerd.changefeed.change_task import ChangeType
 from tailerd.cli import output
 from tailerd.cli.change_table import ChangeTable, fitted, text_width
 from tailerd.cli.output import print_object, print_records, writer_for
-from tailerd.encoding.json import JsonEncoder
 from tailerd.errors import SchemaChangedError, UsageError
-from tests.unit.encoding.batches import change_batch
+from tailerd.records.json import JsonEncoder
+from tests.unit.records.batches import change_batch
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 

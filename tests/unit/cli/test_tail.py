@@ -14,7 +14,7 @@ import pytest
 
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset
-from tailerd.sources.delta.source import DeltaChangeSource
+from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tests.tables.builder import CDF, TableBuilder
 from tests.unit.cli.commands import ROOT, Commands, started
 

@@ -10,10 +10,10 @@ from tailerd.config import Config, load_config
 from tailerd.config.documents import schema
 from tailerd.config.sections import SparkConfig
 from tailerd.errors import ConfigError
-from tailerd.maintenance.plan import DailyPause, Policies, SparkEngine
-from tailerd.maintenance.policies.checkpoint import CheckpointPolicy
-from tailerd.maintenance.policies.checksum import ChecksumPolicy
-from tailerd.maintenance.policies.log_compaction import LogCompactionPolicy
+from tailerd.formats.delta.maintenance.plan import DailyPause, Policies, SparkEngine
+from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
+from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
+from tailerd.formats.delta.maintenance.policies.log_compaction import LogCompactionPolicy
 from tailerd.maintenance.settings import policies_of
 
 

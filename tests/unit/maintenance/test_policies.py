@@ -6,11 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from tailerd.maintenance.plan import Policies
-from tailerd.maintenance.policies.base import READER_BYTES_PER_SECOND, CommitFigures, LogStats
-from tailerd.maintenance.policies.checkpoint import CheckpointPolicy
-from tailerd.maintenance.policies.checksum import ChecksumPolicy
-from tailerd.maintenance.policies.log_compaction import MAX_BYTES, LogCompactionPolicy
+from tailerd.formats.delta.maintenance.plan import Policies
+from tailerd.formats.delta.maintenance.policies.base import (
+    READER_BYTES_PER_SECOND,
+    CommitFigures,
+    LogStats,
+)
+from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
+from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
+from tailerd.formats.delta.maintenance.policies.log_compaction import MAX_BYTES, LogCompactionPolicy
 
 NOW = 1_700_000_000_000
 DAY = 86_400_000

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.saved_offset import OffsetStore
+from tailerd.formats.base import ChangeSource
 from tailerd.pipeline.journey import JourneyPlan
 from tailerd.pipeline.offset_store import MemoryOffsetStore
 from tailerd.pipeline.pipeline import Pipeline
 from tailerd.pipeline.poison_log import MemoryPoisonLog
 from tailerd.pipeline.policies import OnGap, OnPoison
 from tailerd.sinks.base import Sink
-from tailerd.sources.base import ChangeSource
 from tailerd.telemetry import Telemetry
 from tailerd.telemetry.events import Event
 from tailerd.watchers.hints import Hint

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tailerd.changefeed.offset import Offset, Phase, Version
-from tailerd.delta.log_reader import LogReader
+from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.pipeline.growth_keeper import RETRY_SECONDS, GrowthKeeper
 from tailerd.storage.locate import locate
 from tailerd.telemetry import Telemetry, events

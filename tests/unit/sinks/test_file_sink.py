@@ -17,8 +17,8 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeSourceKind, ChangeType
 from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.offset import Offset, Phase, Version
-from tailerd.encoding.json import JsonEncoder
 from tailerd.errors import ConfigError, SinkError
+from tailerd.records.json import JsonEncoder
 from tailerd.sinks.file import FileSink
 from tailerd.sinks.file_config import FileSinkConfig
 from tests.contracts.test_sink import batch, delivery, file_rows, inserts, offset

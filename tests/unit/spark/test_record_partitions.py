@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.reading import files_ahead
 from tailerd.sinks.kafka.config import KafkaSinkConfig
-from tailerd.sources.delta.source import DeltaChangeSource
 from tailerd.spark.encoded_records import VALUE
 from tailerd.spark.group.record_partitions import TableRows, pack_tables, read_records
 from tests.tables.builder import TableBuilder

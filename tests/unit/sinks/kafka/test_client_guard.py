@@ -33,11 +33,11 @@ from kafka.producer.transaction_manager import (
 )
 from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
-from tailerd.encoding.compression import Compression
-from tailerd.encoding.record_batch import RecordBatch, record_batches
-from tailerd.encoding.records import Records
+from tailerd.records.records import Records
 from tailerd.sinks.kafka.acknowledgements import Acknowledgements
 from tailerd.sinks.kafka.batch_producer import FinishedRecords, _Watch
+from tailerd.sinks.kafka.record_batches.compression import Compression
+from tailerd.sinks.kafka.record_batches.record_batch import RecordBatch, record_batches
 from tailerd.sinks.kafka.shared_transaction import SharedTransaction, join, written
 
 PLACE = TopicPartition("t", 0)

@@ -11,7 +11,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from pydantic import SecretStr, ValidationError
 
 from tailerd.config.explain import explain
-from tailerd.encoding.formats import FORMATS
+from tailerd.records.formats import FORMATS
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import Connection
 from tailerd.sinks.kafka.producer_options import CONNECTION, ELSEWHERE, OPTIONS, SECRETS

@@ -12,9 +12,9 @@ import pytest
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeSourceKind, ChangeType
 from tailerd.changefeed.offset import Version
-from tailerd.encoding.formats import record_format
-from tailerd.encoding.records import FormatOptions
 from tailerd.errors import ConfigError, SinkRefusedError
+from tailerd.records.formats import record_format
+from tailerd.records.records import FormatOptions
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.outgoing import Outgoing
 from tailerd.sinks.kafka.routing import Router, TopicShape

@@ -1,0 +1,98 @@
+"""Partition timestamps that do not say their zone: planned tasks get them with one.
+
+A plan is made in one process and read in many. What leaves it says which instant is meant, so that
+reading, filters and restarts agree without being told of a zone.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+
+from tailerd.changefeed.change_task import ChangeTask, TableSchema, TaskGroup
+from tailerd.clock import zone_named
+from tailerd.errors import ConfigError, ZoneAssumedError
+from tailerd.formats.delta.protocol.partition_values import in_zone, lacks_zone
+from tailerd.formats.delta.protocol.schema import UTC_TIMESTAMP, arrow_field, parse_schema
+
+_told: set[str] = set()
+"""Tables whose users know: pipelines open theirs again and again."""
+
+
+class PartitionZone:
+    """The zone that a table's partition timestamps are in where they have none.
+
+    Args:
+        place: The table, for the warning.
+        name: An IANA name; empty or None for UTC, which is a guess.
+        on_guess: Hears of the first value that is guessed; once for each table in a process.
+
+    Raises:
+        ConfigError: There is no zone of that name.
+    """
+
+    def __init__(
+        self,
+        place: str,
+        name: str | None = None,
+        on_guess: Callable[[ZoneAssumedError], None] | None = None,
+    ) -> None:
+        try:
+            self._zone = zone_named(name) if name else None
+        except ValueError as error:
+            raise ConfigError(f"The partition timezone of {place} is {name!r}, but {error}.") from (
+                error
+            )
+        self._place = place
+        self._on_guess = on_guess
+
+    def applied(self, group: TaskGroup) -> TaskGroup:
+        """Return tasks whose partition timestamps have a zone, as far as one is set."""
+        if self._zone is None and (self._on_guess is None or self._place in _told):
+            return group
+        tasks = tuple(self._task(task) for task in group.tasks)
+        is_same = all(new is old for new, old in zip(tasks, group.tasks, strict=True))
+        return group if is_same else replace(group, tasks=tasks)
+
+    def _task(self, task: ChangeTask) -> ChangeTask:
+        columns = _instants(task.schema) if task.partition_values else {}
+        if not columns:
+            return task
+        values = tuple(
+            (name, self._text(columns[name], text) if text and name in columns else text)
+            for name, text in task.partition_values
+        )
+        return task if values == task.partition_values else replace(task, partition_values=values)
+
+    def _text(self, column: str, text: str) -> str:
+        if self._zone is not None:
+            return _in_zone(text, self._zone)
+        if self._on_guess is not None and self._place not in _told and lacks_zone(text):
+            _told.add(self._place)
+            self._on_guess(
+                ZoneAssumedError(
+                    f"Partition timestamps of {column} in {self._place} have no zone and are taken"
+                    " as UTC.",
+                    hint="Name the zone they are in, such as Europe/Berlin or UTC:"
+                    " partition_timezone in the configuration, --partition-timezone of a command,"
+                    " the option partitionTimezone in Spark.",
+                )
+            )
+        return text
+
+
+# A table has few of them, and each of many files.
+_in_zone = functools.lru_cache(maxsize=4096)(in_zone)
+
+
+@functools.lru_cache(maxsize=256)
+def _instants(schema: TableSchema) -> dict[str, str]:
+    """Return the partition columns that are instants: logical names by physical ones."""
+    found = {}
+    columns = parse_schema(schema.text)
+    for name in schema.partition_columns:
+        field = columns.named(name)
+        if field is not None and arrow_field(field).type == UTC_TIMESTAMP:
+            found[field.physical_name(schema.column_mapping)] = name
+    return found

@@ -1,0 +1,189 @@
+"""A change task becomes change rows: what the columns of a file mean, then `reading` reads them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailerd.changefeed.change_batch import CHANGE_COLUMNS, CHANGE_TYPE, VARIANT_FIELD, ChangeBatch
+from tailerd.changefeed.change_task import ChangeTask, ChangeType, TableSchema
+from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
+from tailerd.errors import (
+    LEAVE_OUT,
+    START_BEHIND,
+    BugError,
+    CorruptLogError,
+    TableError,
+    UsageError,
+)
+from tailerd.formats.delta.protocol.partition_values import parse_partition_value
+from tailerd.formats.delta.protocol.schema import (
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+    arrow_field,
+    parse_schema,
+)
+from tailerd.reading.file_scan import WHOLE_FILE, FieldScan, FileScan, FileShare
+from tailerd.reading.parquet import OpenFile, read_file
+from tailerd.storage.locate import open_data_file
+
+
+def read_changes(
+    task: ChangeTask,
+    limit: BatchLimit = DEFAULT_BATCH_LIMIT,
+    columns: Sequence[str] | None = None,
+    share: FileShare = WHOLE_FILE,
+    open_file: OpenFile = open_data_file,
+) -> Iterator[ChangeBatch]:
+    """Read one task's change rows; blocking, for worker threads and executors.
+
+    Args:
+        columns: Logical names to read, as far as the task's version has them; None for all.
+        share: Which row groups of the file.
+        open_file: Opens it; `FilesAhead` does so for several that are read one after the other.
+
+    Raises:
+        TableError: A file is missing or damaged.
+    """
+    scan = file_scan(task, None if columns is None else tuple(columns), share)
+    for rows, changes in read_file(scan, limit, open_file):
+        change = task.change_type if changes is None else changes
+        if change is None:
+            raise BugError(f"The task of {task.url} does not say which change it is.")
+        if not parse_schema(task.schema.text).fields:
+            raise _no_columns(task)
+        yield ChangeBatch(
+            rows=rows,
+            change_type=change,
+            version=task.version,
+            timestamp_us=task.timestamp_us,
+            change_source=task.change_source,
+        )
+
+
+def file_scan(
+    task: ChangeTask, columns: tuple[str, ...] | None = None, share: FileShare = WHOLE_FILE
+) -> FileScan:
+    """Return what to read of a task's file."""
+    fields = list(column_scans(task.schema, columns))
+    schema = parse_schema(task.schema.text)
+    values = dict(task.partition_values)
+    partitions = frozenset(task.schema.partition_columns)
+    for index, field in enumerate(fields):
+        if field.target.name in partitions:
+            if task.change_type is ChangeType.DELETE and not values:
+                raise _unpartitioned(task)
+            item = schema.named(field.target.name)
+            name = item.physical_name(task.schema.column_mapping) if item else field.target.name
+            constant = parse_partition_value(
+                values.get(name),
+                field.target.type,
+                field.target.name,
+            )
+            if field.pad_to is not None:
+                constant = pc.utf8_rpad(constant, width=field.pad_to)
+            fields[index] = FieldScan(target=field.target, constant=constant)
+    return FileScan(
+        url=task.url,
+        fields=tuple(fields),
+        rows=task.rows,
+        share=share,
+        change_column=CHANGE_TYPE if task.change_type is None else "",
+    )
+
+
+def _no_columns(task: ChangeTask) -> CorruptLogError:
+    return CorruptLogError(
+        f"Version {task.version} has rows in {task.url}, and the table has no columns then, so what"
+        " they say cannot be told.",
+        hint="The writer is broken: restore the log entry from a backup.",
+    )
+
+
+def _unpartitioned(task: ChangeTask) -> TableError:
+    return TableError(
+        f"Version {task.version} removes {task.url} without its partition values, which an old"
+        " writer may leave out, so its deleted rows cannot be told whole.",
+        hint=f"Either {START_BEHIND}, or {LEAVE_OUT}.",
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def column_scans(
+    schema: TableSchema, columns: tuple[str, ...] | None = None
+) -> tuple[FieldScan, ...]:
+    """Return how each column is found in a data file, in schema order.
+
+    Args:
+        columns: Logical names to read, as far as this version of the table has them; None for all.
+
+    Raises:
+        UnsupportedFeatureError: A column has a type that is not read.
+        TableError: A column is named like a change column.
+    """
+    fields = parse_schema(schema.text).fields
+    if columns is not None:
+        wanted = frozenset(columns)
+        fields = tuple(field for field in fields if field.name in wanted)
+    for field in fields:
+        if field.name in CHANGE_COLUMNS:
+            raise TableError(
+                f"The table has a column {field.name}, and change rows carry one of that name too.",
+                hint=f"Rename it in the table, or {LEAVE_OUT}.",
+            )
+    return tuple(_field(field, schema.column_mapping) for field in fields)
+
+
+def _field(field: StructField, mapping: str) -> FieldScan:
+    return FieldScan(
+        target=arrow_field(field),
+        name=field.physical_name(mapping),
+        field_id=field.column_id if mapping == "id" else None,
+        children=_children(field.type, arrow_field(field), mapping),
+        pad_to=field.char_length,
+    )
+
+
+def _children(kind: DataType, target: pa.Field, mapping: str) -> tuple[FieldScan, ...]:
+    match kind:
+        case StructType(fields):
+            return tuple(_field(item, mapping) for item in fields)
+        case ArrayType(element, _):
+            item = target.type.value_field
+            return (FieldScan(target=item, children=_children(element, item, mapping)),)
+        case MapType(key, value, _):
+            key_field, item_field = target.type.key_field, target.type.item_field
+            return (
+                FieldScan(target=key_field, children=_children(key, key_field, mapping)),
+                FieldScan(target=item_field, children=_children(value, item_field, mapping)),
+            )
+        case _ if (target.metadata or {}).items() >= VARIANT_FIELD.items():
+            return tuple(
+                FieldScan(target=part, name=part.name)
+                for part in (target.type.field(0), target.type.field(1))
+            )
+        case _:
+            return ()
+
+
+def rows_schema(schema: TableSchema, columns: tuple[str, ...] | None = None) -> pa.Schema:
+    """Return the Arrow schema of rows read under a table schema, without change columns.
+
+    Raises:
+        TableError: As `column_scans`.
+        UsageError: A column in `columns` does not exist.
+    """
+    # In order, and quick to look up.
+    names = dict.fromkeys(field.name for field in parse_schema(schema.text).fields)
+    if unknown := [name for name in columns or () if name not in names]:
+        raise UsageError(
+            f"There is no column {unknown[0]!r}; the table has {', '.join(names)}.",
+            hint="Check the spelling; names are case-sensitive.",
+        )
+    return pa.schema([field.target for field in column_scans(schema, columns)])

@@ -1,0 +1,411 @@
+"""A Delta table as a change source.
+
+Protocol: PROTOCOL.md#change-data-files, #reader-requirements-for-addcdcfile
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.changefeed.change_task import ChangeMode, ChangeTask, TaskGroup
+from tailerd.changefeed.limits import DEFAULT_MEMORY_BYTES, BatchLimit, ReadLimit
+from tailerd.changefeed.offset import Offset, Phase, Version
+from tailerd.clock import Clock, SystemClock
+from tailerd.errors import (
+    CorruptLogError,
+    MissingVersionError,
+    TableRecreatedError,
+)
+from tailerd.formats.base import Backlog, TableIdentity
+from tailerd.formats.delta.changes.allowed_places import allowed_places
+from tailerd.formats.delta.changes.commit_tasks import CommitTasks, SchemaStep
+from tailerd.formats.delta.changes.commit_window import CommitWindow
+from tailerd.formats.delta.changes.identity import schema_id
+from tailerd.formats.delta.changes.linked_files import LinkedFiles
+from tailerd.formats.delta.changes.log_guard import LogGuard
+from tailerd.formats.delta.changes.partition_zone import PartitionZone
+from tailerd.formats.delta.changes.read import read_changes, rows_schema
+from tailerd.formats.delta.changes.snapshot_files import (
+    LoggedFiles,
+    SnapshotFiles,
+    worth_another_look,
+)
+from tailerd.formats.delta.changes.snapshot_spool import Spool
+from tailerd.formats.delta.changes.snapshot_tasks import SnapshotTasks
+from tailerd.formats.delta.changes.start import (
+    StartWord,
+    first_from,
+    parse_point,
+    parse_start,
+    to_ms,
+)
+from tailerd.formats.delta.log.log_reader import GAP_PATIENCE_SECONDS, LogReader
+from tailerd.formats.delta.log.time_travel import TimeAxis
+from tailerd.formats.delta.protocol.data_path import DataPaths
+from tailerd.formats.delta.protocol.log_path import LogFile, LogFileKind
+from tailerd.formats.delta.protocol.schema import parse_schema
+from tailerd.formats.delta.protocol.snapshot import TableState
+from tailerd.formats.delta.protocol.table_properties import retention_seconds
+from tailerd.formats.delta.protocol.type_widening import widened_floats
+from tailerd.reading.files_ahead import FilesAhead
+from tailerd.storage.base import ObjectStore, OpensAhead
+from tailerd.storage.locate import locate, locate_table
+
+REMOTE_RUN_BYTES = 8 * 1024 * 1024
+"""What a bucket sends in some tenths of a second: enough to hide the time until it begins to."""
+
+
+class DeltaChangeSource:
+    """Changes of one Delta table; see `sources.base.ChangeSource`.
+
+    Made by `open`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        reader: LogReader,
+        state: TableState,
+        head_version: int,
+        *,
+        changes: ChangeMode,
+        allowed_paths: Iterable[str] = (),
+        columns: Sequence[str] | None = None,
+        clock: Clock | None = None,
+        spool: Spool | None = None,
+        partition_zone: PartitionZone | None = None,
+    ) -> None:
+        self._name = name
+        self._reader = reader
+        self._head_state = state
+        self._head_version = head_version
+        self._columns = None if columns is None else tuple(columns)
+        places = allowed_places(allowed_paths)
+        self._paths = DataPaths(reader.url, places)
+        self._links = LinkedFiles(reader.url, places)
+        self._window = CommitWindow(reader, changes)
+        self._commits = CommitTasks(self._window, self._paths)
+        self._snapshot: SnapshotTasks | None = None
+        self._spool = spool
+        self._partition_zone = partition_zone or PartitionZone(name)
+        self._table_ids = {state.metadata.id}
+        self._guard = LogGuard(
+            name, self._table_ids, self._window, clock or SystemClock(), head_version
+        )
+        self._identity: tuple[int, TableIdentity] | None = None
+
+    @classmethod
+    async def open(
+        cls,
+        table: str,
+        *,
+        changes: ChangeMode = ChangeMode.AUTO,
+        allowed_paths: Iterable[str] = (),
+        columns: Sequence[str] | None = None,
+        wrap_store: Callable[[ObjectStore], ObjectStore] | None = None,
+        on_mismatch: Callable[[CorruptLogError], None] | None = None,
+        clock: Clock | None = None,
+        spool: Spool | None = None,
+        partition_zone: PartitionZone | None = None,
+        memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    ) -> DeltaChangeSource:
+        """Open a table at its newest version.
+
+        Args:
+            table: A path or URL.
+            changes: Which changes are asked for.
+            allowed_paths: Places outside the table its log may name, as tables' places are given.
+            columns: Logical names of the columns to read; None for all.
+            wrap_store: Puts a wrapper (metering, retries) around the store of the log.
+            on_mismatch: Told when a version checksum differs from the replay; without it, that
+                is an error.
+            spool: Keeps the file list of a snapshot over a restart; without it, the snapshot goes
+                on only as long as the log has its version.
+            partition_zone: Of partition timestamps without a zone; without it they are UTC.
+            memory_bytes: The configured `memory`, which readers of the log keep within.
+
+        Raises:
+            NotATableError, TableError: The table cannot be served.
+            ConfigError: No store serves this place.
+        """
+        store, root = locate_table(table, allowed_places(allowed_paths))
+        reader = LogReader(
+            wrap_store(store) if wrap_store else store,
+            root,
+            on_mismatch=on_mismatch,
+            memory_bytes=memory_bytes,
+        )
+        head, segment = await reader.open_listed(with_files=False)
+        head.state.check_rows()
+        source = cls(
+            table,
+            reader,
+            head.state,
+            head.version,
+            changes=changes,
+            allowed_paths=allowed_paths,
+            columns=columns,
+            clock=clock,
+            spool=spool,
+            partition_zone=partition_zone,
+        )
+        source._window.timeline.restart(head.version, head.state)
+        for file in segment.ascending_commits[-1:]:
+            if file.kind is LogFileKind.COMMIT:
+                source._window.note_newest(file)
+        return source
+
+    @property
+    def name(self) -> str:
+        """The table's place, as the user gave it."""
+        return self._name
+
+    @property
+    def url(self) -> str:
+        """The table's place, absolute."""
+        return self._reader.url
+
+    @property
+    def table_id(self) -> str:
+        """Identity of the table when it was opened."""
+        return self._head_state.metadata.id
+
+    async def identity(self, version: Version) -> TableIdentity:
+        """Return the table's id and a hash of the schema in `version`, as far as they are known."""
+        if self._identity is None or self._identity[0] != version:
+            state = await self._window.state_at(max(version, 0))
+            # The oldest commit a log has may be of a version whose beginning is gone.
+            named = state or await self._window.state_at(version + 1) or self._head_state
+            found = TableIdentity(
+                table_id=named.metadata.id,
+                schema_id="" if state is None or version < 0 else schema_id(state.schema),
+            )
+            self._identity = version, found
+        return self._identity[1]
+
+    async def offset_at(self, version: int, phase: Phase = Phase.FOLLOW) -> Offset:
+        """Return the start of a version's commit, or of its snapshot, in this log."""
+        offset = Offset(table_id=self.table_id, version=Version(version), phase=phase)
+        identity = await self.identity(offset.last_version)
+        return replace(offset, table_id=identity.table_id)
+
+    async def initial_offset(self, start: str) -> Offset:
+        """Return where to begin: `snapshot`, `latest`, a version, or a time.
+
+        Raises:
+            MissingVersionError: The version is not in the log, or more than one ahead of it.
+            LogCleanedUpError: The head's snapshot went while it was listed: open the table again.
+            UsageError: The text says nothing of that kind, or the time is in the future.
+        """
+        match parse_start(start):
+            case StartWord.SNAPSHOT:
+                if self._spool is not None:
+                    # Before anybody saves the offset: whoever has it, has the list.
+                    with worth_another_look():
+                        head = await self.offset_at(self._head_version, Phase.SNAPSHOT)
+                        await self._snapshot_tasks(head, is_new=True)
+                return await self.offset_at(self._head_version, Phase.SNAPSHOT)
+            case StartWord.LATEST:
+                return await self.offset_at(self._head_version + 1)
+            case int(version):
+                return await self._at_version(version)
+            case time:
+                return await self.offset_at(await first_from(self._reader, time))
+
+    async def _at_version(self, version: int) -> Offset:
+        listing = await self._guard.look_around(version)
+        if version not in listing.commits and (listing.earliest_commit or 0) < version < (
+            listing.head_version or 0
+        ):
+            # Nothing was cut off here: it may show late.
+            await asyncio.sleep(GAP_PATIENCE_SECONDS)
+            listing = await self._guard.look_around(version)
+        head = max(self._head_version, listing.head_version or 0)
+        if version > head + 1:
+            raise MissingVersionError(
+                f"Version {version} is ahead of the table: the newest is {head}.",
+                hint=f"Start at {head + 1} at most, to wait for the next commit.",
+            )
+        if version <= head and version not in listing.commits:
+            earliest = (await self._reader.list_log()).earliest_commit
+            raise MissingVersionError(
+                f"The commit of version {version} is no longer in the log (the oldest is"
+                f" {earliest}), because metadata cleanup removed it.",
+                hint="Use --from snapshot, or a later version.",
+            )
+        return await self.offset_at(version)
+
+    async def end_version(self, text: str) -> int:
+        """Return the version that `--to` means: itself, or the last one at or before a time.
+
+        Raises:
+            UsageError, MissingVersionError: There is no such version.
+        """
+        match parse_point(text):
+            case int(version):
+                return version
+            case time:
+                axis = await TimeAxis.of(self._reader)
+                return await axis.last_until(to_ms(time))
+
+    async def latest_offset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """Return the furthest offset one step from `start` may reach; `start` if nothing is new.
+
+        Raises:
+            TableRecreatedError: `start` belongs to another table, or the table was dropped.
+            MissingVersionError: The next version is missing and later ones are there.
+            TableError: The next commit cannot be served truthfully.
+        """
+        await self._check_identity(start)
+        if start.phase is Phase.SNAPSHOT:
+            return (await self._snapshot_tasks(start)).furthest(start, limit)
+        if await self._guard.begin_look(start.version):
+            return start
+        seen = self._window.newest
+        await self._guard.look_beyond(start.version)
+        end = await self._commits.furthest(start, limit)
+        if end == start:
+            await self._guard.check_gap(start.version)
+            # The listing may have brought what was missing a moment ago.
+            end = await self._commits.furthest(start, limit)
+        if end != start:
+            is_replaced = start.table_id != end.table_id
+            await self._guard.end_look(start.version, end.version, seen, is_replaced=is_replaced)
+            self._table_ids |= self._window.timeline.table_ids
+        return end
+
+    def hear(self, version: int | None) -> None:
+        """Hear that something happened; if a version told of is not found, the log is listed."""
+        self._guard.hear(version)
+
+    async def _check_identity(self, offset: Offset) -> None:
+        """Make sure that an offset counts this log; ids that are known to be of it stay known."""
+        if offset.table_id in self._table_ids:
+            return
+        identity = await self.identity(offset.last_version)
+        if offset.table_id != identity.table_id:
+            raise TableRecreatedError(
+                f"The offset belongs to table {offset.table_id}, and the log of {self._name} now"
+                f" has table {identity.table_id} there: it was dropped and created again.",
+                hint="Reset the pipeline with `tailerd offsets reset NAME --to snapshot`.",
+            )
+        self._table_ids.add(offset.table_id)
+
+    async def _snapshot_tasks(self, at: Offset, *, is_new: bool = False) -> SnapshotTasks:
+        """Return the plan of a snapshot; a spool that was begun is gone on with unless `is_new`."""
+        version = at.version
+        if is_new or self._snapshot is None or self._snapshot.version != version:
+            files: SnapshotFiles | None = None
+            if self._spool is not None and not is_new:
+                files = await self._spool.find(at.table_id, version)
+            if files is None:
+                files = await self._logged_files(version)
+                if self._spool is not None:
+                    files = await self._spool.write(at.table_id, files)
+            self._snapshot = SnapshotTasks(files, self._paths)
+        return self._snapshot
+
+    async def _logged_files(self, version: int) -> LoggedFiles:
+        snapshot = await self._reader.open(version)
+        if snapshot.state.metadata.id not in self._table_ids:
+            await self._guard.require_same_table()
+        time = await self._version_time_ms(version, snapshot.state)
+        return LoggedFiles(self._reader, snapshot, time)
+
+    async def _version_time_ms(self, version: int, state: TableState) -> int:
+        listing = await self._guard.look_around(version)
+        if version in listing.commits:
+            found = await self._window.commit(version)
+            if found is not None:
+                return await self._window.time_ms(found, state)
+        # Only the checkpoint is left of this version; its file is the nearest thing to a time.
+        checkpoints = listing.checkpoints.get(version)
+        return checkpoints[0][0].mtime_ms if checkpoints else 0
+
+    async def plan(self, start: Offset, end: Offset) -> AsyncIterator[TaskGroup]:
+        """Yield the tasks of [start, end) in order.
+
+        Raises:
+            TableError: A commit cannot be served truthfully.
+        """
+        await self._check_identity(start)
+        if start.phase is Phase.SNAPSHOT:
+            boundary = end if end.version == start.version else start.after_version()
+            tasks = await self._snapshot_tasks(start)
+            group = await self._links.checked(await tasks.group(start, boundary))
+            yield self._partition_zone.applied(group)
+            start = boundary
+        if start.phase is Phase.FOLLOW:
+            async for group in self._commits.groups(start, end):
+                yield self._partition_zone.applied(await self._links.checked(group))
+
+    async def schema_steps(self, start: Offset, end: Offset) -> AsyncIterator[SchemaStep]:
+        """Yield where in [start, end) rows of another schema begin, the first rows included."""
+        if start.phase is Phase.SNAPSHOT and start.is_before(end):
+            schema = (await self._snapshot_tasks(start)).schema
+            yield SchemaStep(offset=start, version=start.version, schema=schema)
+            start = start.after_version()
+        async for step in self._commits.schema_steps(start, end):
+            yield step
+
+    def read(self, task: ChangeTask, limit: BatchLimit) -> Iterator[ChangeBatch]:
+        """Read one task's rows; blocking, for worker threads and executors."""
+        return read_changes(task, limit, self._columns)
+
+    @property
+    def run_bytes(self) -> int:
+        """How much of small files is best read in a row."""
+        # The reader's own store may be wrapped.
+        return REMOTE_RUN_BYTES if isinstance(locate(self.url)[0], OpensAhead) else 0
+
+    def read_run(self, tasks: Sequence[ChangeTask], limit: BatchLimit) -> Iterator[ChangeBatch]:
+        """Read the rows of tasks in order; files of a bucket are asked for some ahead."""
+        with FilesAhead(task.url for task in tasks) as files:
+            for task in tasks:
+                yield from read_changes(task, limit, self._columns, open_file=files.open)
+
+    async def backlog(self, start: Offset) -> Backlog:
+        """Say how far the head is from `start`: with one listing, unless it was seen just now."""
+        head = await self._guard.known_head()
+        if head is not None and start.phase is Phase.FOLLOW and head >= start.version - 1:
+            found = await self._window.commit(start.version) if head >= start.version else None
+            return self._backlog(start, head, self._window.newest, found.file if found else None)
+        listing = await self._guard.look_around(start.version)
+        head = max(listing.head_version or 0, start.version - 1)
+        pending = [version for version in listing.commits if version >= start.version]
+        oldest_file = listing.commits[min(pending)] if pending else None
+        return self._backlog(start, head, listing.commits.get(head), oldest_file)
+
+    def _backlog(
+        self, start: Offset, head: int, newest: LogFile | None, oldest: LogFile | None
+    ) -> Backlog:
+        state = self._window.timeline.newest or self._head_state
+        return Backlog(
+            head_version=Version(head),
+            versions=max(0, head - start.version + 1),
+            head_timestamp_ms=newest.mtime_ms if newest else 0,
+            oldest_undelivered_timestamp_ms=None if oldest is None else oldest.mtime_ms,
+            retention_seconds=retention_seconds(state.metadata.configuration),
+        )
+
+    async def commit(self, end: Offset) -> None:
+        """Hear that everything before `end` is delivered; forget it."""
+        self._window.forget_before(end.version)
+        self._commits.forget_before(end.version)
+        if end.phase is Phase.FOLLOW:
+            self._snapshot = None
+            if self._spool is not None:
+                await self._spool.remove()
+
+    async def arrow_schema(self) -> pa.Schema:
+        """Return the newest version's columns, as seen when the table was opened."""
+        return rows_schema(self._head_state.schema, self._columns)
+
+    async def widened_floats(self) -> frozenset[str]:
+        """Return the columns in which floats became doubles, as of that version."""
+        return widened_floats(parse_schema(self._head_state.schema.text))

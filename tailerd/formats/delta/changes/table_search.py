@@ -1,0 +1,184 @@
+"""Which tables the patterns of a configuration find, looked for each at its own times."""
+
+from __future__ import annotations
+
+import asyncio
+import glob
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote
+
+from tailerd.clock import Clock, SystemClock
+from tailerd.config import Config, DiscoverConfig, Discovery
+from tailerd.config.discovery import with_tables_found
+from tailerd.config.sections import is_in_bucket
+from tailerd.errors import ConfigError, StorageError, TailerdError
+from tailerd.formats.delta.protocol.log_path import LOG_FOLDER
+from tailerd.storage.base import ListsFolders
+from tailerd.storage.folder_pattern import FolderPattern
+from tailerd.storage.locate import locate
+from tailerd.telemetry import Telemetry, events
+
+LONGEST_LOOK_SECONDS = 60.0
+"""A daemon starts, and takes a changed configuration, after a look."""
+
+_RETRY_SECONDS = 30.0
+_LOOKS_BETWEEN_PROOFS = 10
+"""A known table in a bucket that a listing still shows is asked for its log this rarely."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Group:
+    """What is known of one pattern.
+
+    Attributes:
+        config: The pattern; with another one everything is looked for anew.
+        folders: What the last look that succeeded found.
+        due: When to look again, as the clock counts.
+        looks: Looks that succeeded; a group that has none knows nothing.
+        failures: Looks that failed since.
+        named: Name of a table it found, casefolded -> its folder, which is still among `folders`.
+    """
+
+    config: DiscoverConfig
+    folders: list[str]
+    due: float
+    looks: int = 0
+    failures: int = 0
+    named: dict[str, str] = field(default_factory=dict)
+
+
+def discover_tables(config: Config) -> Discovery:
+    """Look for the tables of every pattern once; blocking, and not for a thread with a loop.
+
+    Raises:
+        TailerdError: A look failed.
+    """
+    if not config.discover:
+        return with_tables_found(config, {})
+    return asyncio.run(TableSearch().look(config, is_strict=True))
+
+
+class TableSearch:
+    """Keeps what the patterns found, and each name for the folder that had it first.
+
+    A name is free again once a look did not find its folder: a table may be moved, and the table's
+    id in a saved offset keeps that from another. A look that fails leaves what the look before
+    found, and the names.
+    """
+
+    def __init__(self, *, telemetry: Telemetry | None = None, clock: Clock | None = None) -> None:
+        """Begin without having looked."""
+        self._telemetry = telemetry or Telemetry()
+        self._clock = clock or SystemClock()
+        self._groups: dict[str, _Group] = {}
+        self._rejected: set[tuple[str, str]] = set()
+
+    def wait_seconds(self) -> float | None:
+        """Return the time until a pattern has to be looked at; None where there is none."""
+        due = min((group.due for group in self._groups.values()), default=None)
+        return None if due is None else max(0.0, due - self._clock.monotonic())
+
+    async def look(
+        self, config: Config, *, is_asked: bool = False, is_strict: bool = False
+    ) -> Discovery:
+        """Look for the tables of the patterns that are due, and return all there are.
+
+        Args:
+            config: Where the patterns are; may be another one each time.
+            is_asked: Look at all of them now.
+            is_strict: Let a failure end it, instead of telling and looking again soon.
+
+        Raises:
+            TailerdError: A look failed, if `is_strict`.
+        """
+        before, self._groups = self._groups, {}
+        for name, section in config.discover.items():
+            group = before.get(name)
+            if group is None or group.config.path != section.path:
+                group = _Group(config=section, folders=[], due=self._clock.monotonic())
+            elif group.config != section:
+                group.config, group.due = section, self._clock.monotonic()
+            self._groups[name] = group
+        self._forget(before)
+        for name, group in self._groups.items():
+            if is_asked or group.due <= self._clock.monotonic():
+                await self._look_at(name, group, is_strict)
+        folders = {name: group.folders for name, group in self._groups.items()}
+        named = {name: at for group in self._groups.values() for name, at in group.named.items()}
+        discovery = await asyncio.to_thread(with_tables_found, config, folders, named)
+        for name, origin in discovery.found.items():
+            at = discovery.config.tables[name].path
+            self._groups[origin].named.setdefault(name.casefold(), at)
+        for path, reason in discovery.rejected:
+            if (path, reason) not in self._rejected:
+                self._telemetry.emit(events.TableRejected(path=path, hint=reason))
+        self._rejected = set(discovery.rejected)
+        return discovery
+
+    def _forget(self, before: dict[str, _Group]) -> None:
+        paths = {group.config.path for group in self._groups.values()}
+        for group in before.values():
+            if group.failures and group.config.path not in paths:
+                self._telemetry.emit(events.TroubleEnded(part="discovery", path=group.config.path))
+
+    async def _look_at(self, name: str, group: _Group, is_strict: bool) -> None:
+        wait = group.config.interval_seconds
+        try:
+            folders = await self._folders(group)
+        except TailerdError as error:
+            if is_strict:
+                raise
+            group.failures += 1
+            wait = min(wait, _RETRY_SECONDS)
+            self._telemetry.emit(
+                events.DiscoveryFailed(
+                    pattern=name,
+                    path=group.config.path,
+                    error_code=error.code,
+                    attempt=group.failures,
+                    hint=str(error),
+                    is_known=group.looks > 0,
+                )
+            )
+        else:
+            if group.failures:
+                self._telemetry.emit(events.DiscoveryResumed(pattern=name, path=group.config.path))
+            group.folders, group.failures = folders, 0
+            there = set(folders)
+            group.named = {name: at for name, at in group.named.items() if at in there}
+            group.looks += 1
+        group.due = self._clock.monotonic() + wait
+
+    async def _folders(self, group: _Group) -> list[str]:
+        pattern = group.config.path
+        if not is_in_bucket(pattern):
+            return await asyncio.to_thread(_local_folders, pattern)
+        store, path = locate(pattern)
+        if not isinstance(store, ListsFolders):
+            raise ConfigError(f"{pattern} is in a store that lists no folders.")
+        known = group.folders if group.looks % _LOOKS_BETWEEN_PROOFS else []
+        search = FolderPattern(store, path, self._count)
+        try:
+            async with asyncio.timeout(LONGEST_LOOK_SECONDS):
+                found = await search.holding(
+                    LOG_FOLDER, [folder.partition("://")[2] for folder in known]
+                )
+        except TimeoutError as error:
+            raise StorageError(
+                f"Looking for {pattern} took longer than {LONGEST_LOOK_SECONDS:.0f} s, because the"
+                " server hardly answers or very much lies there.",
+                hint="Name more of the path in the pattern, or name the tables.",
+            ) from error
+        return [f"s3://{folder}" for folder in found]
+
+    def _count(self) -> None:
+        self._telemetry.emit(events.StorageRequested(operation="list"))
+
+
+def _local_folders(pattern: str) -> list[str]:
+    """Return folders that match and hold a log, sorted."""
+    path = unquote(pattern.removeprefix("file://")) if pattern.startswith("file:") else pattern
+    # `Path.glob` takes no absolute pattern.
+    folders = sorted(glob.glob(path))  # noqa: PTH207
+    return [folder.rstrip("/") for folder in folders if (Path(folder) / LOG_FOLDER).is_dir()]

@@ -1,0 +1,1 @@
+"""Reading and writing the log: list, fetch, replay; checkpoints, compactions, checksums."""

@@ -1,0 +1,118 @@
+"""What a checkpoint of one version is made from, and whether it may be written at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tailerd.errors import LogChangedError, UnsupportedFeatureError
+from tailerd.formats.delta.log.log_folder import LogFolder
+from tailerd.formats.delta.log.parquet_rows import CheckpointFile
+from tailerd.formats.delta.protocol import table_properties as properties
+from tailerd.formats.delta.protocol.log_path import LogFile
+from tailerd.formats.delta.protocol.log_segment import LogListing, commits_between
+from tailerd.formats.delta.protocol.snapshot import Snapshot, TableState
+from tailerd.formats.delta.protocol.writer_features import (
+    check_maintainable,
+    supports_v2_checkpoints,
+)
+
+KEEPS_ALL = -(2**63)
+"""Before every time that a remove can say, and before that of one which says none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointBasis:
+    """What the log has for a checkpoint.
+
+    Attributes:
+        existing: Files of a checkpoint of this version that is there already; empty for none.
+        published: The file that publishes the version: its commit, or a compaction that ends there;
+            None where a checkpoint is there already.
+        commits: Files of the commits since the checkpoint below, ascending; a compaction may stand
+            for its range.
+        removed_after_ms: Removes of files deleted at or before this time expired; `KEEPS_ALL`
+            where the table's retention is no interval.
+        transactions_after_ms: Transactions last updated at or before this time expired; None keeps
+            all.
+        has_checksum: Whether the version has a checksum.
+    """
+
+    existing: tuple[LogFile, ...] = ()
+    published: LogFile | None = None
+    commits: tuple[LogFile, ...] = ()
+    removed_after_ms: int = 0
+    transactions_after_ms: int | None = None
+    has_checksum: bool = False
+
+
+async def basis_of(log: LogFolder, snapshot: Snapshot, now_ms: int) -> CheckpointBasis:
+    """Look what there is for a checkpoint of a snapshot's version.
+
+    Raises:
+        UnsupportedFeatureError: The table asks of its writers what this release cannot do.
+        MissingVersionError: Commits of the snapshot are gone from the log.
+        LogChangedError: The version is not in the log.
+        StorageError: The log cannot be listed.
+    """
+    check_maintainable(snapshot.state)
+    version = snapshot.version
+    base = -1 if snapshot.checkpoint_version is None else snapshot.checkpoint_version
+    listing = await log.list_log(max(0, base))
+    if version in listing.checkpoints:
+        return CheckpointBasis(existing=listing.checkpoints[version][0])
+    return CheckpointBasis(
+        published=_published(listing, version, log.url),
+        commits=commits_between(listing, base, version, snapshot.compactions),
+        removed_after_ms=_removed_after_ms(snapshot.state, now_ms),
+        transactions_after_ms=_transactions_after_ms(snapshot.state, now_ms),
+        has_checksum=version in listing.checksum_versions,
+    )
+
+
+def check_has_sidecars(state: TableState) -> None:
+    """Refuse a table whose checkpoints are one file, which many tasks cannot write.
+
+    Raises:
+        UnsupportedFeatureError: It lacks V2 checkpoints, or prefers classic ones.
+    """
+    if not supports_v2_checkpoints(state):
+        raise UnsupportedFeatureError(
+            "Spark writes checkpoints with sidecars only, and those of this table are one file: it"
+            " lacks the feature v2Checkpoint, or asks for delta.checkpointPolicy = classic.",
+            hint="Set delta.checkpointPolicy = v2 on the table, where all its readers know V2"
+            " checkpoints, or leave `engine: spark` out of its maintenance.",
+        )
+
+
+def check_readable_checkpoint(log: LogFolder, files: tuple[LogFile, ...]) -> None:
+    """Look at the Parquet files of a checkpoint that somebody else wrote; blocking.
+
+    Raises:
+        CorruptLogError: One is none.
+    """
+    for file in files:
+        if not file.is_json:
+            CheckpointFile.of(log, file).close()
+
+
+def _published(listing: LogListing, version: int, url: str) -> LogFile:
+    ending = [file for file in listing.compactions if file.end_version == version]
+    found = listing.commits.get(version) or next(iter(ending), None)
+    if found is None or (version not in listing.commits and listing.head_version != version):
+        raise LogChangedError(
+            f"Version {version} is not in the log of {url}, so no checkpoint of it may be written.",
+            hint="Run the command again: the log changed meanwhile.",
+        )
+    return found
+
+
+def _removed_after_ms(state: TableState, now_ms: int) -> int:
+    configuration, name = state.metadata.configuration, properties.DELETED_FILE_RETENTION
+    seconds = properties.duration_seconds(configuration, name)
+    return KEEPS_ALL if seconds is None else now_ms - round(seconds * 1000)
+
+
+def _transactions_after_ms(state: TableState, now_ms: int) -> int | None:
+    text = state.metadata.configuration.get(properties.SET_TRANSACTION_RETENTION, "")
+    seconds = properties.parse_interval(text)
+    return None if seconds is None else now_ms - round(seconds * 1000)

@@ -1,0 +1,391 @@
+"""What a checkpoint of a snapshot holds, streamed from where the log has it.
+
+Most of a table's files are described in its last checkpoint; they pass through, a batch at a time,
+and the index tells which are still live. What came since is read from the commits, twice: once to
+learn which removes and which unknown fields there are, once to give the actions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailerd.errors import CorruptLogError
+from tailerd.formats.delta.log.commit_lines import CommitLines
+from tailerd.formats.delta.log.group_checks import GroupChecks
+from tailerd.formats.delta.log.log_folder import LogFolder
+from tailerd.formats.delta.log.parquet_rows import CheckpointFile
+from tailerd.formats.delta.log.row_groups import GroupCopier, encoded, footer_of, read_footer
+from tailerd.formats.delta.log.row_identity import check_entries, entries_at
+from tailerd.formats.delta.log.stored_removes import expired_removes, remove_keys
+from tailerd.formats.delta.protocol.checkpoint import PROBES, plain_row
+from tailerd.formats.delta.protocol.checkpoint_columns import CheckpointColumns
+from tailerd.formats.delta.protocol.checkpoint_form import CheckpointForm, ExtraColumns
+from tailerd.formats.delta.protocol.checkpoint_rows import (
+    adds_of_rows,
+    conformed_adds,
+    conformed_removes,
+    removes_of_rows,
+)
+from tailerd.formats.delta.protocol.file_index import VERSION_FLAG, Origins
+from tailerd.formats.delta.protocol.file_key import KeyArray
+from tailerd.formats.delta.protocol.full_actions import OTHER_KINDS, FileRow, FullLine, decode_full
+from tailerd.formats.delta.protocol.log_path import LogFile, LogFileKind
+from tailerd.formats.delta.protocol.other_actions import OtherActions
+from tailerd.formats.delta.protocol.snapshot import Snapshot
+from tailerd.formats.delta.protocol.tombstones import Tombstones
+from tailerd.reading.parquet_footer import Chunk
+
+ROWS_AT_ONCE = 32_768
+
+
+@dataclass(frozen=True, slots=True)
+class FileActions:
+    """Some `add` or `remove` actions, in a checkpoint's form.
+
+    Attributes:
+        column: None null.
+        keys: Their keys, shape (n,).
+    """
+
+    column: pa.StructArray
+    keys: KeyArray
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedGroup:
+    """A row group of `add` actions that are all live, to be copied as it is.
+
+    Attributes:
+        source: The open file it is in; good until the next item is asked for.
+        columns: Its columns by path.
+        pages: Of those columns that were read already, as they were read.
+        keys: As in `FileActions`, in the order of the rows.
+    """
+
+    source: BinaryIO
+    columns: Mapping[str, Chunk]
+    pages: Mapping[str, bytes]
+    keys: KeyArray
+
+
+class CheckpointSource:
+    """Gives the actions of one snapshot's checkpoint; `prepare` comes first.
+
+    Args:
+        log: The table's log.
+        snapshot: With its files; it may not advance meanwhile.
+        commits: Files of the commits since the checkpoint below, ascending; a compaction may stand
+            for its range.
+        removed_after_ms: Removes of files deleted at or before this time expired.
+
+    Errors: `CorruptLogError` and `FileMissingError` where the log is damaged or changes meanwhile,
+        `LogCleanedUpError` where others replaced the checkpoint below.
+    """
+
+    def __init__(
+        self,
+        log: LogFolder,
+        snapshot: Snapshot,
+        commits: Sequence[LogFile],
+        removed_after_ms: int,
+    ) -> None:
+        self.snapshot = snapshot
+        self.tombstones = Tombstones()
+        self.others = OtherActions()
+        self.form = CheckpointForm.of(snapshot.state)
+        self._log = log
+        self._commits = commits
+        self._removed_after_ms = removed_after_ms
+        self._lines = CommitLines(log)
+        self._commit_keys: dict[int, KeyArray] = {}
+        self._live: tuple[KeyArray, Origins] = snapshot.files.live_origins()
+
+    @property
+    def live_rows(self) -> Origins:
+        """Rows of the checkpoint below that are live, in no order."""
+        _, origins = self._live
+        return origins[origins < VERSION_FLAG]
+
+    async def prepare(self) -> None:
+        """Learn everything but the files themselves."""
+        extras = ExtraColumns()
+        for file, _ in self.snapshot.checkpoint_files:
+            if file.is_json:
+                body = await self._log.body_slices(file)
+                for lines in decode_full(file.name, body, self._log.memory_bytes):
+                    self._learn(lines, extras)
+            else:
+                await asyncio.to_thread(self._learn_parquet, file, extras)
+        for file in self._commits:
+            async for lines in self._lines.of(file):
+                removed = self._learn(lines, extras)
+                self.tombstones.take(file.end_version, removed)
+        self.others.check_is(self.snapshot)
+        self.tombstones.close(self.snapshot.files)
+        self.form = CheckpointForm.of(self.snapshot.state, extras.adds, extras.removes)
+        self._find_commits()
+
+    def _learn(self, lines: Sequence[FullLine], extras: ExtraColumns) -> list[int]:
+        self.others.take_lines(lines)
+        removed = []
+        for line in lines:
+            if line.add is not None:
+                extras.take_row("add", line.add)
+            elif line.remove is not None:
+                extras.take_row("remove", line.remove)
+                removed.append(line.remove.key(self._log.url))
+        return removed
+
+    def _learn_parquet(self, file: LogFile, extras: ExtraColumns) -> None:
+        with self.opened(file) as rows:
+            for kind in ("add", "remove"):
+                if (column := rows.column_type(kind)) is not None:
+                    extras.take_column(kind, column)
+            if file.kind is LogFileKind.SIDECAR:
+                return
+            probes = [PROBES[kind] for kind in OTHER_KINDS]
+            for batch in rows.rows_with(OTHER_KINDS, probes):
+                for kind in batch.schema.names:
+                    for row in batch.column(kind).drop_null().to_pylist():
+                        self.others.take(kind, plain_row(row))
+
+    def _find_commits(self) -> None:
+        keys, origins = self._live
+        in_commits = origins >= VERSION_FLAG
+        keys, ages = keys[in_commits], origins[in_commits] & np.uint32(VERSION_FLAG - 1)
+        versions = ages.astype(np.int64) + self.snapshot.files.base_version
+        order = np.argsort(versions, kind="stable")
+        versions, keys = versions[order], keys[order]
+        starts = np.flatnonzero(np.append(True, versions[1:] != versions[:-1])[: len(versions)])
+        self._commit_keys = dict(
+            zip(versions[starts].tolist(), np.split(keys, starts[1:]), strict=True)
+            if len(starts)
+            else ()
+        )
+
+    def opened(self, file: LogFile) -> CheckpointFile:
+        """Open a Parquet file of the checkpoint below; blocking."""
+        return CheckpointFile.of(self._log, file)
+
+    # ------------------------------------------------------------------ adds
+
+    async def stored_adds(
+        self, files: Iterable[tuple[LogFile, int]]
+    ) -> AsyncGenerator[FileActions | CopiedGroup]:
+        """Give the live files among the rows of some files of the checkpoint below.
+
+        Row groups are checked while they are copied: an error may come after the last of them, so
+        that nothing may be published before the end. To be closed by whoever ends early.
+        """
+        keys, origins = self._live
+        for file, first_row in files:
+            if file.is_json:
+                body = await self._log.body_slices(file)
+                for found in self._manifest_adds(file, body):
+                    yield found
+                continue
+            batches = self._parquet_adds(file, first_row, keys, origins)
+            while (found_or_none := await asyncio.to_thread(next, batches, None)) is not None:
+                try:
+                    yield found_or_none
+                except GeneratorExit:
+                    batches.close()
+                    raise
+
+    def _parquet_adds(
+        self, file: LogFile, first_row: int, keys: KeyArray, origins: Origins
+    ) -> Generator[FileActions | CopiedGroup]:
+        add_type = self.form.add_type
+        with self.opened(file) as rows, GroupChecks(file.name, self._log.url, add_type) as checks:
+            chosen = (origins >= first_row) & (origins < first_row + rows.num_rows)
+            # Put where they are in the file, they need not be sorted.
+            by_place = np.empty(rows.num_rows, np.uint64)
+            is_live = np.zeros(rows.num_rows, np.bool_)
+            found = origins[chosen].astype(np.int64) - first_row
+            by_place[found] = keys[chosen]
+            is_live[found] = True
+            places = np.flatnonzero(is_live)
+            keys = by_place[places]
+            for run in self._runs(rows, places, keys, checks):
+                if isinstance(run, CopiedGroup):
+                    yield run
+                    continue
+                offset = run.first_row
+                for batch in rows.rows_of_groups(run.groups, ("add",), ROWS_AT_ONCE):
+                    until = offset + batch.num_rows
+                    start, stop = np.searchsorted(places, [offset, until])
+                    if start < stop:
+                        column = entries_at(batch.column("add"), places[start:stop] - offset)
+                        check_entries(column, keys[start:stop], file.name, self._log.url)
+                        yield FileActions(conformed_adds(column, self.form), keys[start:stop])
+                    offset = until
+            checks.finish()
+
+    def _runs(
+        self,
+        rows: CheckpointFile,
+        places: np.ndarray[tuple[int], np.dtype[np.int64]],
+        keys: KeyArray,
+        checks: GroupChecks,
+    ) -> Iterator[_Run | CopiedGroup]:
+        """Yield row groups to copy, and those between them to decode; none without a live file."""
+        try:
+            footer = read_footer(rows.source, rows.name)
+        except CorruptLogError:
+            # Arrow may know kinds of footers that this package does not.
+            yield _Run(list(range(rows.num_groups)), 0)
+            return
+        columns = CheckpointColumns(self.form, None)
+        copier = GroupCopier(footer, footer_of(encoded(columns.blank_batch(1))))
+        run, offset = _Run([], 0), 0
+        for number, group in enumerate(footer.groups):
+            until = offset + group.rows
+            start, stop = np.searchsorted(places, [offset, until])
+            found = None
+            if stop - start == group.rows and group.rows >= COPIED_ROWS:
+                found = copier.columns_of(group)
+            if found is not None or start == stop:
+                if run.groups:
+                    yield run
+                if found is not None:
+                    wanted = keys[start:stop]
+                    pages = checks.begin(rows.source, found, wanted)
+                    yield CopiedGroup(rows.source, found, pages, wanted)
+                run = _Run([], until)
+            else:
+                run.groups.append(number)
+            offset = until
+        if run.groups:
+            yield run
+
+    def _manifest_adds(self, file: LogFile, body: Iterator[bytes]) -> Iterator[FileActions]:
+        keys, origins = self._live
+        wanted = keys[origins < VERSION_FLAG]
+        for lines in decode_full(file.name, body, self._log.memory_bytes):
+            rows = {line.add.key(self._log.url): line.add for line in lines if line.add}
+            chosen = np.isin(np.fromiter(rows, np.uint64, len(rows)), wanted) if rows else ()
+            rows = {key: row for (key, row), one in zip(rows.items(), chosen, strict=True) if one}
+            if rows:
+                yield self._adds(rows)
+
+    def _adds(self, rows: dict[int, FileRow]) -> FileActions:
+        column = adds_of_rows(list(rows.values()), self.form)
+        return FileActions(column, np.fromiter(rows, np.uint64, len(rows)))
+
+    async def new_adds(self) -> AsyncIterator[FileActions | CopiedGroup]:
+        """Give the live files that commits brought."""
+        held: dict[int, FileRow] = {}
+        for file in self._commits:
+            wanted = self._commit_keys.get(file.end_version)
+            if wanted is None:
+                continue
+            chosen = set(wanted.tolist())
+            async for lines in self._lines.of(file):
+                for line in lines:
+                    if line.add is not None and (key := line.add.key(self._log.url)) in chosen:
+                        held[key] = line.add
+                if len(held) >= ROWS_AT_ONCE:
+                    yield await asyncio.to_thread(self._adds, held)
+                    held = {}
+        if held:
+            yield await asyncio.to_thread(self._adds, held)
+
+    # ------------------------------------------------------------------ removes
+
+    async def stored_removes(
+        self, files: Iterable[tuple[LogFile, int]]
+    ) -> AsyncIterator[FileActions]:
+        """Give the removes of some files of the checkpoint below that still count."""
+        for file, _ in files:
+            if file.is_json:
+                body = await self._log.body_slices(file)
+                for lines in decode_full(file.name, body, self._log.memory_bytes):
+                    rows = {r.key(self._log.url): r for line in lines if (r := line.remove)}
+                    if (found := self._removes(self._counting(rows))) is not None:
+                        yield found
+                continue
+            batches = self._parquet_removes(file)
+            while (found := await asyncio.to_thread(next, batches, None)) is not None:
+                yield found
+
+    def _counting(self, rows: dict[int, FileRow]) -> dict[int, FileRow]:
+        keys = np.fromiter(rows, np.uint64, len(rows))
+        counts = self.still_count(keys)
+        return {key: row for (key, row), one in zip(rows.items(), counts, strict=True) if one}
+
+    def _parquet_removes(self, file: LogFile) -> Iterator[FileActions]:
+        with self.opened(file) as rows:
+            for batch in rows.rows_with(("remove",), ("remove.path",), ROWS_AT_ONCE):
+                column = batch.column("remove")
+                column = column.filter(pc.is_valid(pc.struct_field(column, "path")))
+                keys = remove_keys(column, self._log.url)
+                keep = self.still_count(keys) & ~self.expired(column)
+                if keep.any():
+                    chosen = conformed_removes(column.filter(pa.array(keep)), self.form)
+                    yield FileActions(chosen, keys[keep])
+
+    def still_count(self, keys: KeyArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Tell which removes of the checkpoint below are not undone or repeated by commits."""
+        return ~(self.snapshot.files.are_live(keys) | self.tombstones.contain(keys))
+
+    def expired(self, removes: pa.StructArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Tell which removes expired."""
+        return expired_removes(removes, self._removed_after_ms)
+
+    async def new_removes(self) -> AsyncIterator[FileActions]:
+        """Give the removes of commits that count."""
+        if not self.tombstones.count:
+            return
+        held: dict[int, FileRow] = {}
+        for file in self._commits:
+            async for lines in self._lines.of(file):
+                rows = {
+                    line.remove.key(self._log.url): line.remove for line in lines if line.remove
+                }
+                keys = np.fromiter(rows, np.uint64, len(rows))
+                counts = self.tombstones.take_counting(file.end_version, keys)
+                held |= {k: r for (k, r), one in zip(rows.items(), counts, strict=True) if one}
+                if len(held) >= ROWS_AT_ONCE:
+                    if (found := await asyncio.to_thread(self._removes, held)) is not None:
+                        yield found
+                    held = {}
+        if (found := self._removes(held)) is not None:
+            yield found
+
+    def _removes(self, rows: dict[int, FileRow]) -> FileActions | None:
+        rows = {
+            key: row
+            for key, row in rows.items()
+            if (row.deletion_timestamp or 0) > self._removed_after_ms
+        }
+        if not rows:
+            return None
+        keys = np.fromiter(rows, np.uint64, len(rows))
+        return FileActions(removes_of_rows(list(rows.values()), self.form), keys)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Row groups that follow each other and are decoded."""
+
+    groups: list[int]
+    first_row: int
+
+
+COPIED_ROWS = ROWS_AT_ONCE // 4
+"""Smaller row groups are decoded, so that they grow together."""

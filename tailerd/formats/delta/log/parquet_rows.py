@@ -1,0 +1,255 @@
+"""Rows of checkpoint files: only the columns asked for, decoded one step ahead of their use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tailerd.changefeed.limits import DEFAULT_MEMORY_BYTES, BatchLimit
+from tailerd.errors import KEEP_CHECKPOINT, CorruptLogError
+from tailerd.formats.delta.protocol.log_path import SIDECAR_FOLDER, LogFile
+from tailerd.reading.parquet_batches import BoundedBatches
+from tailerd.reading.parquet_open import open_parquet
+from tailerd.reading.parquet_pages import check_footer
+from tailerd.storage.base import RemoteFile
+
+if TYPE_CHECKING:
+    from tailerd.formats.delta.log.log_folder import LogFolder
+
+BATCH_ROWS = 16_384
+FEWER_ROWS = 4_096
+"""Of rows that become objects, or whose statistics are read: half a kilobyte each and more."""
+BUFFER_BYTES = 1024 * 1024
+"""Read at a time of each column, instead of all there is of it in a row group."""
+RELEASE_BYTES = 12 * 1024 * 1024
+"""Decoded between two times that free memory is given back, which takes about a millisecond."""
+
+
+class CheckpointFile:
+    """One open Parquet file of a checkpoint.
+
+    Args:
+        source: Positioned anywhere; closed by `close`.
+        name: For error messages.
+        memory_bytes: The configured `memory`, which batches keep within.
+
+    Raises:
+        CorruptLogError: The file is no Parquet, or torn.
+        TooLargeError: Its footer does not fit the memory.
+    """
+
+    def __init__(
+        self, source: BinaryIO, name: str, memory_bytes: int = DEFAULT_MEMORY_BYTES
+    ) -> None:
+        self.name = name
+        self._source = source
+        self._limit = BatchLimit(memory_bytes=memory_bytes)
+        with self._mapped():
+            check_footer(source, memory_bytes, f"the checkpoint file {name}")
+            self._file = self._open()
+            schema = self._file.schema
+            self._leaves = [schema.column(index).path for index in range(len(schema))]
+        self._check_has_files()
+
+    @classmethod
+    def of(cls, log: LogFolder, file: LogFile) -> CheckpointFile:
+        """Open a file of a log; blocking.
+
+        Raises:
+            CorruptLogError, TooLargeError, FileMissingError: It cannot be read.
+        """
+        return cls(log.store.open_input(log.path_of(file)), file.name, log.memory_bytes)
+
+    def _open(self, source: BinaryIO | None = None, **options: Any) -> pq.ParquetFile:
+        is_remote = isinstance(self._source, RemoteFile)
+        defaults = {
+            "pre_buffer": is_remote,
+            "buffer_size": 0 if is_remote else BUFFER_BYTES,
+            # Spark's statistics; nanoseconds would wrap around outside the years 1677 to 2262.
+            "coerce_int96_timestamp_unit": "us",
+        }
+        return open_parquet(source or self._source, **defaults | options)
+
+    def _check_has_files(self) -> None:
+        """Refuse a Parquet file that is something else: its files would be gone without a word."""
+        has_adds = "add.path" in self._leaves
+        is_lacking = not has_adds and any(leaf.split(".")[0] == "add" for leaf in self._leaves)
+        is_sidecar = self.name.startswith(f"{SIDECAR_FOLDER}/")
+        if is_lacking or (is_sidecar and not has_adds and "remove.path" not in self._leaves):
+            raise CorruptLogError(
+                f"{self.name} is no checkpoint file: it has no column add.path.",
+                hint=KEEP_CHECKPOINT,
+            )
+
+    @property
+    def source(self) -> BinaryIO:
+        """The open file; whoever reads it may not decode rows meanwhile."""
+        return self._source
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return int(self._file.metadata.num_rows)
+
+    def __enter__(self) -> CheckpointFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def column_type(self, name: str) -> pa.DataType | None:
+        """Return the type of a top-level column; None where there is none."""
+        schema = self._file.schema_arrow
+        return schema.field(name).type if name in schema.names else None
+
+    def count_of(self, leaf: str) -> int | None:
+        """Return how many rows have a value in a leaf; None where statistics do not tell."""
+        if leaf not in self._leaves:
+            return 0
+        index, found = self._leaves.index(leaf), 0
+        for group in range(self._file.num_row_groups):
+            chunk = self._file.metadata.row_group(group).column(index)
+            statistics = chunk.statistics
+            if statistics is None or not statistics.has_null_count:
+                return None
+            found += chunk.num_values - statistics.null_count
+        return found
+
+    def rows(
+        self, columns: Iterable[str], batch_rows: int = BATCH_ROWS
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield every row with those of `columns` (leaves or whole groups) that exist.
+
+        A batch has at most `batch_rows` rows; one without any such column still has their number.
+
+        Raises:
+            CorruptLogError: The file is damaged.
+        """
+        return self._read(columns, None, batch_rows)
+
+    def rows_here(self, columns: Iterable[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
+        """Yield what `rows` does, decoded by the thread that asks for it.
+
+        Raises:
+            CorruptLogError: The file is damaged.
+        """
+        with self._mapped():
+            yield from self._batches(self._present(columns), None, batch_rows)
+
+    def rows_with(
+        self, columns: Iterable[str], probes: Iterable[str], batch_rows: int = BATCH_ROWS
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of row groups in which one of the leaves `probes` is not null throughout.
+
+        Writers put all non-file actions together, so this leaves out almost everything.
+
+        Raises:
+            CorruptLogError: The file is damaged.
+        """
+        indexes = [self._leaves.index(leaf) for leaf in probes if leaf in self._leaves]
+        groups = [
+            group
+            for group in range(self._file.num_row_groups)
+            if any(self._may_have(group, index) for index in indexes)
+        ]
+        return self._read(columns, groups, batch_rows) if groups else iter(())
+
+    @property
+    def num_groups(self) -> int:
+        """Number of row groups."""
+        return int(self._file.num_row_groups)
+
+    def rows_by_group(self) -> tuple[int, ...]:
+        """Return the number of rows of each row group."""
+        metadata = self._file.metadata
+        return tuple(metadata.row_group(group).num_rows for group in range(self.num_groups))
+
+    def rows_of_groups(
+        self, groups: list[int], columns: Iterable[str], batch_rows: int = BATCH_ROWS
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some row groups, as `rows` does.
+
+        Raises:
+            CorruptLogError: The file is damaged.
+        """
+        return self._read(columns, groups, batch_rows)
+
+    def _may_have(self, group: int, column: int) -> bool:
+        chunk = self._file.metadata.row_group(group).column(column)
+        statistics = chunk.statistics
+        if statistics is None or not statistics.has_null_count:
+            return True
+        return bool(statistics.null_count < chunk.num_values)
+
+    def _read(
+        self, columns: Iterable[str], groups: list[int] | None, batch_rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        present = self._present(columns)
+        with self._mapped():
+            yield from _one_ahead(self._batches(present, groups, batch_rows))
+
+    def _batches(
+        self, present: list[str], groups: list[int] | None, batch_rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        numbers = list(range(self.num_groups)) if groups is None else groups
+        batches = BoundedBatches(
+            self._file, self._open, self._source, f"the checkpoint file {self.name}", self._limit
+        )
+        leaves = [self._leaves.index(leaf) for leaf in present]
+        if all(batches.is_small(group, leaves) for group in numbers):
+            yield from self._file.reader.iter_batches(
+                batch_rows, row_groups=numbers, column_indices=leaves, use_threads=False
+            )
+            return
+        for group in numbers:
+            yield from batches.rows(group, leaves, batch_rows)
+
+    def _present(self, columns: Iterable[str]) -> list[str]:
+        wanted = tuple(columns)
+        return [
+            leaf
+            for leaf in self._leaves
+            if any(leaf == column or leaf.startswith(f"{column}.") for column in wanted)
+        ]
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        self._source.close()
+
+    @contextmanager
+    def _mapped(self) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise CorruptLogError(
+                f"The checkpoint file {self.name} cannot be read: {error}.",
+                hint=KEEP_CHECKPOINT,
+            ) from error
+
+
+def _one_ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield batches while a thread works on the next: decoding releases the interpreter lock."""
+    decoded_bytes = 0
+
+    def work() -> pa.RecordBatch | None:
+        nonlocal decoded_bytes
+        batch = next(batches, None)
+        decoded_bytes += 0 if batch is None else batch.nbytes
+        if batch is None or decoded_bytes >= RELEASE_BYTES:
+            # The allocator keeps what a thread frees, hundreds of megabytes, until the thread
+            # itself says so.
+            pa.default_memory_pool().release_unused()
+            decoded_bytes = 0
+        return batch
+
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(work)
+        while (batch := following.result()) is not None:
+            following = pool.submit(work)
+            yield batch

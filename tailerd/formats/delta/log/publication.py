@@ -1,0 +1,96 @@
+"""Lets a file of the log appear, and stay only where the log is still the one it was made from.
+
+A checkpoint takes minutes. Meanwhile the table may be dropped and another made in its place, which
+the checkpoint would turn into the one that is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from tailerd.errors import FileMissingError, LogChangedError, StorageError, TailerdError
+from tailerd.formats.delta.log.log_folder import LogFolder
+from tailerd.formats.delta.protocol.log_path import LogFile
+from tailerd.storage.deletion import delete_all
+from tailerd.storage.locate import url_of
+
+WITHDRAW_SECONDS = 30.0
+
+
+async def publish(
+    log: LogFolder, path: str, published: LogFile, appear: Callable[[], Awaitable[None]]
+) -> None:
+    """Let a file appear; a log that changes around that gets it back out.
+
+    Args:
+        path: The file's, in the store.
+        published: As `check_unchanged`; looked at right before and once after.
+        appear: Lets it appear whole, or raises what `publish` raises then.
+
+    Raises:
+        LogChangedError: As `check_unchanged`.
+        StorageError: The log cannot be looked at; the file is withdrawn.
+    """
+    await check_unchanged(log, published)
+    await appear()
+    try:
+        await check_unchanged(log, published)
+    except BaseException as error:
+        await withdraw(log, path, reason=error)
+        raise
+
+
+async def check_unchanged(log: LogFolder, published: LogFile) -> None:
+    """Make sure that a version is still the one that was read.
+
+    Args:
+        published: The file that publishes it, as it was listed.
+
+    Raises:
+        LogChangedError: It is gone, or another is in its place.
+        StorageError: It cannot be looked at.
+    """
+    try:
+        found = await log.store.head(log.path_of(published))
+    except FileMissingError:
+        found = None
+    if found is None or (found.size_bytes, found.mtime_ms) != (
+        published.size_bytes,
+        published.mtime_ms,
+    ):
+        raise LogChangedError(
+            f"Nothing was made of version {published.end_version} of {log.url}, because"
+            f" {published.name} is no longer the file that was read: the table was dropped, or"
+            " another took its place.",
+            hint="Run the command again.",
+        )
+
+
+async def withdraw(log: LogFolder, *paths: str, reason: BaseException) -> bool:
+    """Delete files that must not stay, in bounded time; tell whether they are gone.
+
+    Args:
+        reason: The error on its way, which is what people are told. It says so where files may
+            have stayed: an error in its place would hide why they had to go.
+    """
+    try:
+        async with asyncio.timeout(WITHDRAW_SECONDS):
+            await delete_all(log.store, paths)
+    except TimeoutError:
+        _add(reason, log, paths, f"The storage did not answer within {WITHDRAW_SECONDS:g} seconds.")
+    except StorageError as error:
+        _add(reason, log, paths, str(error))
+    else:
+        return True
+    return False
+
+
+def _add(reason: BaseException, log: LogFolder, paths: Sequence[str], why: str) -> None:
+    more = f" and {len(paths) - 1} more" * (len(paths) > 1)
+    text = f"Besides, {url_of(log.store, paths[0])}{more} may have stayed and could not be deleted:"
+    if not isinstance(reason, TailerdError):
+        reason.add_note(f"{text} {why}")
+    elif text not in reason.message:
+        reason.message += f" {text} {why}"
+        reason.hint = f"{reason.hint} Delete what stayed there.".strip()

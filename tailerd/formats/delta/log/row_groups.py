@@ -1,0 +1,220 @@
+"""Parquet files put together from row groups: encoded here, or moved from a file as they are.
+
+Most row groups of a checkpoint hold what those of the last one did. To decode and encode them again
+is nearly all that a checkpoint costs, so those in which nothing died are copied byte for byte.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tailerd.errors import BugError, CorruptLogError
+from tailerd.formats.delta.protocol.checkpoint_columns import DICTIONARIES, STATISTICS
+from tailerd.formats.delta.protocol.checkpoint_form import PARTITIONS_PARSED, STATS, STATS_PARSED
+from tailerd.reading.parquet_footer import (
+    MAGIC,
+    TAIL_BYTES,
+    Chunk,
+    Footer,
+    Group,
+    footer_body,
+    group_fields,
+)
+
+COMPRESSION = "snappy"
+"""Every reader of Delta tables reads it."""
+
+_PARSED = (f"add.{STATS_PARSED}.", f"add.{PARTITIONS_PARSED}.")
+
+
+def read_footer(source: BinaryIO, name: str) -> Footer:
+    """Read the footer of an open file; blocking.
+
+    Raises:
+        CorruptLogError: It has none, or one of a kind that is not understood.
+    """
+    source.seek(0, 2)
+    end = source.tell()
+    source.seek(max(0, end - TAIL_BYTES))
+    tail = source.read(TAIL_BYTES)
+    size = struct.unpack("<I", tail[:4])[0] if len(tail) == TAIL_BYTES else end
+    if tail[4:] != MAGIC or size + TAIL_BYTES > end:
+        raise CorruptLogError(f"{name} is no Parquet file, or torn.")
+    source.seek(end - TAIL_BYTES - size)
+    return Footer.of(source.read(size))
+
+
+def pages_of(source: BinaryIO, chunk: Chunk) -> bytes:
+    """Read a column of a row group as it is; blocking.
+
+    Raises:
+        CorruptLogError: The file ends before.
+    """
+    source.seek(chunk.start)
+    pages = source.read(chunk.size_bytes)
+    if len(pages) < chunk.size_bytes:
+        raise CorruptLogError("A checkpoint file ends in the middle of a column.")
+    return pages
+
+
+def encoded(batch: pa.RecordBatch) -> bytes:
+    """Return a Parquet file of one row group."""
+    names = batch.schema.names
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(
+        sink,
+        batch.schema,
+        compression=COMPRESSION,
+        use_dictionary=[leaf for leaf in DICTIONARIES if leaf.split(".")[0] in names],
+        write_statistics=[leaf for leaf in STATISTICS if _has_leaf(batch.schema, leaf)],
+    ) as writer:
+        writer.write_batch(batch, row_group_size=max(1, batch.num_rows))
+    body: bytes = sink.getvalue().to_pybytes()
+    return body
+
+
+def _has_leaf(schema: pa.Schema, leaf: str) -> bool:
+    top, *below = leaf.split(".")
+    if top not in schema.names:
+        return False
+    kind = schema.field(top).type
+    for name in below:
+        if kind.get_field_index(name) < 0:
+            return False
+        kind = kind.field(name).type
+    return True
+
+
+def footer_of(body: bytes) -> Footer:
+    """Return the footer of a file in memory."""
+    [size] = struct.unpack("<I", body[-TAIL_BYTES:-4])
+    return Footer.of(body[-TAIL_BYTES - size : -TAIL_BYTES])
+
+
+class RowGroupFile:
+    """A Parquet file in the making; blocking.
+
+    Args:
+        write: Takes the next bytes.
+    """
+
+    def __init__(self, write: Callable[[bytes], int]) -> None:
+        self._write = write
+        self._at = 0
+        self._groups: list[dict[int, tuple[int, object]]] = []
+        self._rows = 0
+        self._like: Footer | None = None
+
+    def append(self, batch: pa.RecordBatch) -> None:
+        """Encode rows as a row group of their own; all batches have one schema."""
+        body = encoded(batch)
+        footer = footer_of(body)
+        self._like = self._like or footer
+        for group in footer.groups:
+            self._put(
+                [(chunk, body[chunk.start : chunk.start + chunk.size_bytes])
+                 for chunk in group.chunks],
+                group.rows,
+            )  # fmt: skip
+
+    def copy(
+        self,
+        source: BinaryIO,
+        chunks: Mapping[str, Chunk],
+        blank: bytes,
+        rows: int,
+        pages: Mapping[str, bytes] | None = None,
+    ) -> None:
+        """Copy a row group of another file.
+
+        Args:
+            chunks: Its columns by path.
+            blank: A file of as many rows and of this file's schema; it gives the other columns.
+            pages: Of columns that were read already, by path.
+        """
+        footer = footer_of(blank)
+        self._like = self._like or footer
+        parts, known = [], pages or {}
+        for path, empty in zip(footer.leaves, footer.groups[0].chunks, strict=True):
+            chunk = chunks.get(path)
+            if chunk is None:
+                parts.append((empty, blank[empty.start : empty.start + empty.size_bytes]))
+                continue
+            parts.append((chunk, known[path] if path in known else pages_of(source, chunk)))
+        self._put(parts, rows)
+
+    def _put(self, parts: list[tuple[Chunk, bytes]], rows: int) -> None:
+        if not self._at:
+            self._send(MAGIC)
+        first, fields = self._at, []
+        for chunk, pages in parts:
+            fields.append(chunk.moved_to(self._at))
+            self._send(pages)
+        self._groups.append(group_fields(fields, rows, len(self._groups), self._at - first))
+        self._rows += rows
+
+    def _send(self, data: bytes) -> None:
+        self._write(data)
+        self._at += len(data)
+
+    def close(self) -> None:
+        """Write the end."""
+        if self._like is None:
+            raise BugError("A Parquet file without rows was closed.")
+        self._send(footer_body(self._like, self._groups, self._rows))
+
+
+class GroupCopier:
+    """Tells which row groups of a checkpoint file can be copied, and as which columns.
+
+    Args:
+        source: Footer of the checkpoint file.
+        target: Footer of a file with the columns to be written.
+    """
+
+    def __init__(self, source: Footer, target: Footer) -> None:
+        self._places = {path: place for place, path in enumerate(source.leaves)}
+        # The blank says of every file that it changes no data.
+        self._copied = [
+            path for path in target.leaves if path.startswith("add.") and path != "add.dataChange"
+        ]
+        self._is_same = all(
+            source.leaves[path] == shape
+            for path, shape in target.leaves.items()
+            if path in source.leaves and path.startswith("add.")
+        )
+        adds = {path for path in source.leaves if path.startswith("add.")}
+        wanted = set(self._copied)
+        self._has_parsed = any(path.startswith(_PARSED[0]) for path in adds)
+        self._lacks_parsed = any(path.startswith(_PARSED) for path in wanted - adds)
+        self._wants_text = f"add.{STATS}" in wanted
+        self._wants_parsed = any(path.startswith(_PARSED[0]) for path in wanted)
+
+    def columns_of(self, group: Group) -> dict[str, Chunk] | None:
+        """Return the columns of a row group to copy, by path; None if it must be decoded.
+
+        It can be copied where every row is a file, and statistics need no other form.
+        """
+        if not self._is_same or self._lacks_parsed or self._nulls(group, "add.path") != 0:
+            return None
+        if self._has_parsed and not self._has_both(group):
+            return None
+        columns = {
+            path: group.chunks[self._places[path]] for path in self._copied if path in self._places
+        }
+        return columns if all(chunk.is_compressed for chunk in columns.values()) else None
+
+    def _has_both(self, group: Group) -> bool:
+        """Tell whether no row has its statistics in only one of the two forms."""
+        if self._nulls(group, f"add.{STATS}") == 0:
+            return not self._wants_parsed or self._nulls(group, f"{_PARSED[0]}numRecords") == 0
+        return not self._wants_text and self._nulls(group, f"{_PARSED[0]}numRecords") == 0
+
+    def _nulls(self, group: Group, path: str) -> int | None:
+        place = self._places.get(path)
+        return None if place is None else group.chunks[place].null_count

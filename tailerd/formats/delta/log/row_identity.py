@@ -1,0 +1,44 @@
+"""Makes sure that rows of a checkpoint file are still what was learnt of them.
+
+Where a file is described is known by the number of a row. Another writer may put its own checkpoint
+of the same version in the place of the one that was read, as deltalake does; then the numbers
+lead to other rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailerd.errors import LogCleanedUpError
+from tailerd.formats.delta.protocol.checkpoint import logical_keys, vectors_of
+from tailerd.formats.delta.protocol.file_key import KeyArray
+
+
+def check_entries(add: pa.StructArray, keys: KeyArray, name: str, root_url: str) -> None:
+    """Compare `add` entries, with the columns that make keys, with the keys they are to have.
+
+    Args:
+        name: Of the checkpoint file.
+
+    Raises:
+        LogCleanedUpError: They are others.
+    """
+    paths = pc.struct_field(add, "path")
+    is_same = not paths.null_count and np.array_equal(
+        logical_keys(paths, vectors_of(add), root_url), keys
+    )
+    if not is_same:
+        raise LogCleanedUpError(
+            f"{name} was replaced by another writer's checkpoint since it was read first.",
+            hint="Run the command again; a daemon looks again by itself.",
+        )
+
+
+def entries_at(add: pa.StructArray, places: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.Array:
+    """Return the entries at ascending places; without copying where they follow each other."""
+    first, count = int(places[0]), len(places)
+    if int(places[-1]) - first == count - 1:
+        return add.slice(first, count)
+    return add.take(pa.array(places))

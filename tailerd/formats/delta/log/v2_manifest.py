@@ -1,0 +1,148 @@
+"""Writes the manifest of a V2 checkpoint: every action but those of files, and its sidecars.
+
+Protocol: PROTOCOL.md#v2-spec, #sidecar-file-information
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import msgspec
+
+from tailerd.errors import LogChangedError
+from tailerd.formats.delta.log.checkpoint_output import CheckpointOutput, WrittenRows
+from tailerd.formats.delta.log.log_folder import LogFolder
+from tailerd.formats.delta.log.publication import publish, withdraw
+from tailerd.formats.delta.protocol.checkpoint_columns import CheckpointColumns
+from tailerd.formats.delta.protocol.checkpoint_form import CheckpointForm
+from tailerd.formats.delta.protocol.log_path import SIDECAR_FOLDER, LogFile, uuid_checkpoint_name
+from tailerd.formats.delta.protocol.other_actions import StateAction
+
+ManifestKind = Literal["json", "parquet"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A manifest that was written.
+
+    Attributes:
+        name: Relative to `_delta_log`.
+        actions: How many it has; those in sidecars come on top.
+    """
+
+    name: str
+    size_bytes: int
+    actions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestContents:
+    """What a manifest says.
+
+    Attributes:
+        published: The file that publishes the version.
+        others: Actions that are no file actions.
+        reused: Sidecars of an earlier checkpoint, which a cleanup may delete meanwhile.
+        new: Sidecars written for this one.
+    """
+
+    version: int
+    published: LogFile
+    others: Iterable[StateAction]
+    reused: Sequence[LogFile]
+    new: Sequence[LogFile]
+
+    def actions(self) -> list[StateAction]:
+        """Return its rows or lines."""
+        found: list[StateAction] = [("checkpointMetadata", {"version": self.version})]
+        found += self.others
+        found += [("sidecar", _sidecar_body(file)) for file in (*self.reused, *self.new)]
+        return found
+
+
+async def write_manifest(
+    log: LogFolder,
+    contents: ManifestContents,
+    new_uuid: Callable[[], uuid.UUID],
+    *,
+    kind: ManifestKind,
+    form: CheckpointForm,
+) -> Manifest:
+    """Write a manifest under a name of its own, after everything it names.
+
+    Args:
+        form: Of the checkpoint's file actions, for the empty columns of a Parquet manifest.
+
+    Raises:
+        LogChangedError: A reused sidecar was deleted meanwhile, or another table took the place of
+            this one; the manifest is withdrawn, and the new sidecars with it.
+        StorageError: It cannot be written; the new sidecars are withdrawn, unless the manifest may
+            be there and cannot be.
+    """
+    actions = contents.actions()
+    name = uuid_checkpoint_name(contents.version, new_uuid(), extension=kind)
+    path = f"{log.path}/{name}"
+    try:
+        if kind == "json":
+            body = b"".join(msgspec.json.encode({key: value}) + b"\n" for key, value in actions)
+            put = partial(log.store.put, path, body, if_absent=True)
+            await publish(log, path, contents.published, partial(_appear, log, contents, put))
+            size_bytes = len(body)
+        else:
+            columns = CheckpointColumns(form, actions)
+            async with CheckpointOutput(log.store, path, columns, WrittenRows()) as output:
+                await output.write_others()
+                appear = partial(_appear, log, contents, output.finish)
+                await publish(log, path, contents.published, appear)
+                size_bytes = output.size_bytes
+        await _check_reused(log, contents)
+    except BaseException as error:
+        # What failed may be the answer: sidecars go only after the manifest that names them. One
+        # that is still being put when this is cancelled may appear later, so that they stay.
+        is_gone = await withdraw(log, path, reason=error)
+        if is_gone and isinstance(error, Exception):
+            await withdraw_sidecars(log, contents.new, error)
+        raise
+    return Manifest(name=name, size_bytes=size_bytes, actions=len(actions))
+
+
+async def withdraw_sidecars(
+    log: LogFolder, files: Sequence[LogFile], reason: BaseException
+) -> None:
+    """Delete sidecars that no manifest names, in bounded time. `reason` as in `withdraw`."""
+    await withdraw(log, *(log.path_of(file) for file in files), reason=reason)
+
+
+async def _appear(
+    log: LogFolder, contents: ManifestContents, appear: Callable[[], Awaitable[None]]
+) -> None:
+    # Looked at again once it is there: but a reader that comes in between, or for good where this
+    # process is killed, must not find a manifest whose sidecars are known to be gone.
+    await _check_reused(log, contents)
+    await appear()
+
+
+async def _check_reused(log: LogFolder, contents: ManifestContents) -> None:
+    if not contents.reused:
+        return
+    folder = f"{log.path}/{SIDECAR_FOLDER}"
+    found = {f"{SIDECAR_FOLDER}/{meta.name}" async for meta in log.store.list_from(folder)}
+    if gone := sorted({file.name for file in contents.reused} - found):
+        raise LogChangedError(
+            f"A sidecar of the checkpoint before was deleted while the checkpoint of version"
+            f" {contents.version} was written: {gone[0]} does not exist.",
+            hint="Run the command again.",
+        )
+
+
+def _sidecar_body(file: LogFile) -> dict[str, object]:
+    return {
+        "path": file.name.rpartition("/")[2],
+        "sizeInBytes": file.size_bytes,
+        "modificationTime": file.mtime_ms,
+        "tags": {},
+    }

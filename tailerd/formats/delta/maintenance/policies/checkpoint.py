@@ -1,0 +1,115 @@
+"""When a checkpoint is due."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tailerd.formats.delta.maintenance.policies.base import (
+    WRITER_BYTES_PER_SECOND,
+    Decision,
+    LogStats,
+    after_ms,
+    spell_bytes,
+    spell_seconds,
+)
+
+DEFAULT_COMMITS = 10
+"""As other writers have it, where neither the policy nor the table says anything."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointPolicy:
+    """By commits, bytes, age or what a cold reader needs: the first limit that is reached counts.
+
+    Attributes:
+        is_enabled: Whether checkpoints are written at all.
+        every_commits: None for what the table itself says.
+        every_bytes, every_seconds, max_replay_seconds: None for no such limit.
+        min_interval_seconds: Time between two checkpoints at least.
+        quiet_seconds: How long nobody may have committed; a table that is never quiet waits no
+            longer than until it has ten times as much as its limit.
+        manifest: Form of the manifest of a V2 checkpoint.
+    """
+
+    is_enabled: bool = True
+    every_commits: int | None = None
+    every_bytes: int | None = 64 * 1024**2
+    every_seconds: float | None = None
+    max_replay_seconds: float | None = None
+    min_interval_seconds: float = 10.0
+    quiet_seconds: float = 0.0
+    manifest: Literal["json", "parquet"] = "json"
+
+    def decide(self, stats: LogStats, now_ms: int) -> Decision:
+        """Say whether a checkpoint of the newest version is due."""
+        if not self.is_enabled:
+            return _not("Checkpoints are not switched on.")
+        if not stats.commits:
+            return _not("There is no commit since the newest checkpoint.")
+        limit = self.every_commits or stats.table_interval or DEFAULT_COMMITS
+        reason = self._reached(stats, limit, now_ms)
+        if not reason:
+            count = len(stats.commits)
+            return _not(
+                f"{count} commits since the newest checkpoint, and {limit} make it due.",
+                self._old_enough_ms(stats),
+            )
+        held, until_ms = self._held_back(stats, limit, now_ms)
+        if held:
+            return _not(f"{reason[:-1]}, but {held}", until_ms)
+        read = stats.commit_bytes + stats.live_bytes
+        seconds = stats.replay_seconds + read / WRITER_BYTES_PER_SECOND
+        return Decision(
+            job="checkpoint",
+            is_due=True,
+            reason=reason,
+            cost=f"takes about {spell_seconds(seconds)}, reads about {spell_bytes(read)} and writes"
+            " up to as much",
+            saves=f"about {spell_seconds(stats.replay_seconds)} and {len(stats.commits)} requests"
+            " for each reader that opens the table",
+            cost_seconds=seconds,
+            cost_bytes=read,
+            saves_seconds=stats.replay_seconds,
+            start_version=stats.version,
+            end_version=stats.version,
+        )
+
+    def _reached(self, stats: LogStats, limit: int, now_ms: int) -> str:
+        """Return which limit was reached; empty for none."""
+        count, size = len(stats.commits), stats.commit_bytes
+        age = (now_ms - stats.commits[0].time_ms) / 1000
+        replay = stats.replay_seconds
+        if count >= limit:
+            return f"{count} commits since the newest checkpoint reach the limit of {limit}."
+        if self.every_bytes is not None and size >= self.every_bytes:
+            most = spell_bytes(self.every_bytes)
+            return f"{spell_bytes(size)} of commits reach the limit of {most}."
+        if self.every_seconds is not None and age >= self.every_seconds:
+            return f"The oldest commit since the checkpoint is {spell_seconds(age)} old."
+        if self.max_replay_seconds is not None and replay >= self.max_replay_seconds:
+            return f"A cold reader needs about {spell_seconds(replay)} for the commits."
+        return ""
+
+    def _old_enough_ms(self, stats: LogStats) -> int | None:
+        if self.every_seconds is None:
+            return None
+        return after_ms(stats.commits[0].time_ms, self.every_seconds)
+
+    def _held_back(self, stats: LogStats, limit: int, now_ms: int) -> tuple[str, int | None]:
+        """Return why not now and until when; an empty reason where nothing holds it back."""
+        if stats.checkpoint_ms is not None:
+            since = (now_ms - stats.checkpoint_ms) / 1000
+            # A checkpoint of the future is one from before the clock was set back.
+            if 0 <= since < self.min_interval_seconds:
+                until_ms = after_ms(stats.checkpoint_ms, self.min_interval_seconds)
+                return f"the last one was {spell_seconds(since)} ago.", until_ms
+        quiet = (now_ms - stats.commits[-1].time_ms) / 1000
+        if 0 <= quiet < self.quiet_seconds and len(stats.commits) < 10 * limit:
+            until_ms = after_ms(stats.commits[-1].time_ms, self.quiet_seconds)
+            return f"somebody committed {spell_seconds(quiet)} ago.", until_ms
+        return "", None
+
+
+def _not(reason: str, due_ms: int | None = None) -> Decision:
+    return Decision(job="checkpoint", is_due=False, reason=reason, due_ms=due_ms)

@@ -1,0 +1,42 @@
+"""When a version checksum is due."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tailerd.formats.delta.maintenance.policies.base import Decision, LogStats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChecksumPolicy:
+    """The newest version gets one, where its writer left none.
+
+    Attributes:
+        is_enabled: Whether checksums are written at all.
+    """
+
+    is_enabled: bool = False
+
+    def decide(self, stats: LogStats, now_ms: int) -> Decision:
+        """Say whether the newest version's checksum is due."""
+        if not self.is_enabled:
+            return Decision(job="checksum", is_due=False, reason="Checksums are not switched on.")
+        if stats.has_checksum:
+            return Decision(
+                job="checksum", is_due=False, reason=f"Version {stats.version} has a checksum."
+            )
+        if not stats.has_commit:
+            return Decision(
+                job="checksum",
+                is_due=False,
+                reason=f"The log has no commit of version {stats.version} any more to check.",
+            )
+        return Decision(
+            job="checksum",
+            is_due=True,
+            reason=f"Version {stats.version} has no checksum.",
+            cost="reads the log as far as a reader does and writes some KiB",
+            saves="lets every reader check what it replayed",
+            start_version=stats.version,
+            end_version=stats.version,
+        )

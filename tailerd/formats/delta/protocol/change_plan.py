@@ -1,0 +1,325 @@
+"""From a commit to the tasks that read its row changes. Pure and deterministic.
+
+Case A: the commit has `cdc` actions and the feed may be used: the change files, nothing else.
+Case B: add: its rows but those in its vector are inserted.
+Case C: remove: its rows but those in its vector are deleted.
+Case D: remove and add of one path, vectors V1 and V2, one of which may be absent:
+    V2 - V1 is deleted, V1 - V2 is inserted, nothing else of the file changed.
+Case E: remove and add of one path without any vector: impossible, an error.
+Case F: a MERGE that says it changed no row: nothing.
+
+B to F look at actions with `dataChange`; in D it is enough that either has it.
+
+Of one commit, what is deleted comes before what is inserted: a writer lists a rewritten file's adds
+first, and whoever applies rows by key one after the other must be left with the new ones.
+
+Protocol: PROTOCOL.md#reader-requirements-for-addcdcfile, #deletion-vectors
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from tailerd.changefeed.change_task import (
+    ALL_ROWS,
+    ChangeMode,
+    ChangeSourceKind,
+    ChangeTask,
+    ChangeType,
+    DeletionVector,
+    RowFilter,
+    TableSchema,
+)
+from tailerd.changefeed.offset import Version
+from tailerd.errors import ChangeFeedDisabledError, CorruptLogError
+from tailerd.formats.delta.protocol.actions import (
+    CommitInfo,
+    FileAction,
+    Line,
+    num_records_of,
+    partition_values_of,
+)
+from tailerd.formats.delta.protocol.commit_file import Commit, FileTally
+from tailerd.formats.delta.protocol.data_path import DataPaths
+from tailerd.formats.delta.protocol.file_key import file_key
+from tailerd.formats.delta.protocol.schema import parse_schema
+from tailerd.formats.delta.protocol.snapshot import TableState
+
+MAX_PAIRS_PER_PASS = 50_000
+"""Removes held in memory at once while they wait for their adds."""
+
+_MERGE_COUNTS = ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitPlan:
+    """What a commit means for a reader of changes.
+
+    Attributes:
+        table_id: Identity of the table with the commit.
+        kind: How its rows are found; `none` when it has none.
+        is_whole: Whether its tasks must be delivered together.
+        max_tasks: Upper bound of the number of tasks.
+        size_bytes: Bytes of the files behind them, as far as the log says.
+        before, after: Schemas of removed and of added rows.
+        added, removed: All data files that the commit adds and removes.
+        paired: Keys of paths both removed and added, sorted.
+        has_both: Whether files tell of deleted rows and of inserted ones.
+    """
+
+    version: Version
+    table_id: str
+    timestamp_us: int
+    kind: ChangeSourceKind
+    is_whole: bool
+    max_tasks: int
+    size_bytes: int
+    before: TableSchema
+    after: TableSchema
+    added: FileTally
+    removed: FileTally
+    operation: str = ""
+    paired: npt.NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
+    has_both: bool = False
+
+    @property
+    def pair_passes(self) -> int:
+        """How many passes all pairs take; the files that are in no pair go with the first."""
+        return max(1, -(-len(self.paired) // MAX_PAIRS_PER_PASS))
+
+    @property
+    def passes(self) -> int:
+        """How often the commit's lines must be fed to a `TaskPlanner`."""
+        if self.kind is ChangeSourceKind.NONE:
+            return 0
+        return self.pair_passes * (2 if self.has_both else 1)
+
+
+def plan_commit(
+    commit: Commit, before: TableState, after: TableState, timestamp_ms: int, mode: ChangeMode
+) -> CommitPlan:
+    """Decide how the rows of a commit are read.
+
+    Args:
+        before, after: The table's state without and with the commit; of version 0, twice its own.
+        timestamp_ms: The commit's timestamp.
+
+    Raises:
+        ChangeFeedDisabledError: `mode` is `cdf` and the feed is off at this version.
+    """
+    if mode is ChangeMode.CDF and not after.has_change_data_feed:
+        raise ChangeFeedDisabledError(
+            f"Version {commit.version} has no change data feed: delta.enableChangeDataFeed is not"
+            " set there, so Delta recorded no row changes.",
+            hint="Use --changes auto or files, or start after the version that enabled it.",
+        )
+    kind = _kind_of(commit, mode)
+    paired = np.empty(0, np.uint64)
+    tasks = size_bytes = 0
+    match kind:
+        case ChangeSourceKind.CDC:  # Case A
+            tasks, size_bytes = commit.change_files.files, commit.change_files.size_bytes
+        case ChangeSourceKind.FILES:
+            paired = _paired_paths(commit)
+            tasks = commit.data_added.files + commit.data_removed.files + 2 * len(paired)
+            size_bytes = commit.data_added.size_bytes + commit.data_removed.size_bytes
+        case _:
+            pass
+    return CommitPlan(
+        version=Version(commit.version),
+        table_id=after.metadata.id,
+        timestamp_us=timestamp_ms * 1000,
+        kind=kind,
+        is_whole=kind is ChangeSourceKind.CDC or commit.has_vectors or len(paired) > 0,
+        max_tasks=tasks,
+        size_bytes=size_bytes,
+        before=before.schema,
+        after=after.schema,
+        added=commit.added,
+        removed=commit.removed,
+        operation=commit.info.operation if commit.info else "",
+        paired=paired,
+        has_both=kind is ChangeSourceKind.FILES
+        and (len(paired) > 0 or (commit.data_added.files > 0 and commit.data_removed.files > 0)),
+    )
+
+
+def _kind_of(commit: Commit, mode: ChangeMode) -> ChangeSourceKind:
+    if commit.change_files.files and mode is not ChangeMode.FILES:
+        return ChangeSourceKind.CDC
+    if not commit.data_added.files and not commit.data_removed.files:
+        return ChangeSourceKind.NONE
+    if commit.info is not None and is_no_op_merge(commit.info):  # Case F
+        return ChangeSourceKind.NONE
+    return ChangeSourceKind.FILES
+
+
+def is_no_op_merge(info: CommitInfo) -> bool:
+    """Tell whether a MERGE says, in all three counts, that it changed no row.
+
+    Such a commit may rewrite files with `dataChange`; the reference gives no rows for it.
+    """
+    metrics = info.operation_metrics
+    return info.operation == "MERGE" and all(metrics.get(name) == "0" for name in _MERGE_COUNTS)
+
+
+def _paired_paths(commit: Commit) -> npt.NDArray[np.uint64]:
+    if not commit.added_paths or not commit.removed_paths:
+        return np.empty(0, np.uint64)
+    added = np.array(commit.added_paths, np.uint64)
+    return np.intersect1d(added, np.array(commit.removed_paths, np.uint64))
+
+
+class TaskPlanner:
+    """Turns a commit's lines into change tasks, with memory bounded by pairs per pass.
+
+    For each of `plan.passes`: `begin_pass`, then `feed` every line in order, then `end_pass`.
+    Positions count tasks over all passes, so they depend on the commit alone.
+
+    Args:
+        plan: From `plan_commit`.
+        paths: Resolves the files' places.
+    """
+
+    def __init__(self, plan: CommitPlan, paths: DataPaths) -> None:
+        self._plan = plan
+        self._paths = paths
+        self._paired = set(plan.paired.tolist()) if len(plan.paired) <= MAX_PAIRS_PER_PASS else None
+        self._is_first_of_phase = True
+        self._gives_deletes = self._gives_inserts = True
+        self._waiting: dict[int, tuple[FileAction | None, FileAction | None]] = {}
+        self._chosen: set[int] = set()
+        self.position = 0
+
+    def begin_pass(self, number: int, position: int) -> None:
+        """Start pass `number`, counted from 0.
+
+        Args:
+            position: Tasks that came before; within a pass too, when it is taken up in its middle.
+        """
+        self.position = position
+        phase, part = divmod(number, self._plan.pair_passes)
+        self._is_first_of_phase = part == 0
+        self._gives_deletes = not self._plan.has_both or phase == 0
+        self._gives_inserts = not self._plan.has_both or phase == 1
+        start = part * MAX_PAIRS_PER_PASS
+        self._chosen = set(self._plan.paired[start : start + MAX_PAIRS_PER_PASS].tolist())
+
+    def feed(self, lines: list[Line]) -> list[ChangeTask]:
+        """Return the tasks these lines complete.
+
+        Raises:
+            PathOutsideTableError, CorruptLogError: An action cannot be served.
+        """
+        tasks: list[ChangeTask] = []
+        is_cdc = self._plan.kind is ChangeSourceKind.CDC
+        for line in lines:
+            if is_cdc:
+                if line.cdc is not None:
+                    tasks.append(self._task(line.cdc, None, ALL_ROWS))
+                continue
+            action = line.add or line.remove
+            if action is None:
+                continue
+            if len(self._plan.paired) and (key := self._pair_key(action)) is not None:
+                if key in self._chosen:
+                    tasks.extend(self._take_pair(key, line))
+            elif self._is_first_of_phase and action.data_change:
+                is_added = line.add is not None
+                if self._gives_inserts if is_added else self._gives_deletes:
+                    tasks.append(self._whole_file(action, is_added=is_added))
+        return tasks
+
+    def end_pass(self) -> None:
+        """Finish a pass.
+
+        Raises:
+            CorruptLogError: The commit changed while it was read.
+        """
+        if self._waiting:
+            raise CorruptLogError(
+                f"The commit of version {self._plan.version} changed while it was read.",
+                hint="Nobody may edit a committed log entry: restore it from a backup.",
+            )
+
+    def _pair_key(self, action: FileAction) -> int | None:
+        key = file_key(action.path, None, self._paths.root)
+        if self._paired is not None:
+            return key if key in self._paired else None
+        at = int(np.searchsorted(self._plan.paired, np.uint64(key)))
+        is_paired = at < len(self._plan.paired) and int(self._plan.paired[at]) == key
+        return key if is_paired else None
+
+    def _whole_file(self, action: FileAction, *, is_added: bool) -> ChangeTask:
+        # Cases B and C.
+        rows = ALL_ROWS
+        if action.deletion_vector is not None:
+            rows = RowFilter(exclude=self._paths.vector(action.deletion_vector))
+        change = ChangeType.INSERT if is_added else ChangeType.DELETE
+        return self._task(action, change, rows)
+
+    def _take_pair(self, key: int, line: Line) -> Iterator[ChangeTask]:
+        removed, added = self._waiting.pop(key, (None, None))
+        if line.remove is not None:
+            removed = line.remove
+        else:
+            added = line.add
+        if removed is None or added is None:
+            self._waiting[key] = (removed, added)
+            return
+        if not (removed.data_change or added.data_change):
+            return
+        old, new = self._vector_of(removed), self._vector_of(added)
+        if old is None and new is None:  # Case E
+            raise CorruptLogError(
+                f"Version {self._plan.version} both removes and adds {added.path!r} without a"
+                " deletion vector, so its change cannot be told.",
+                hint="The writer is broken: data files may not be overwritten.",
+            )
+        # Case D. The file is one and the same; its `add` describes it better.
+        if new is not None and self._gives_deletes:
+            yield self._task(added, ChangeType.DELETE, RowFilter(include=new, exclude=old))
+        if old is not None and self._gives_inserts:
+            yield self._task(added, ChangeType.INSERT, RowFilter(include=old, exclude=new))
+
+    def _vector_of(self, action: FileAction) -> DeletionVector | None:
+        if action.deletion_vector is None:
+            return None
+        return self._paths.vector(action.deletion_vector)
+
+    def _task(self, action: FileAction, change: ChangeType | None, rows: RowFilter) -> ChangeTask:
+        plan = self._plan
+        schema = plan.before if change is ChangeType.DELETE else plan.after
+        task = ChangeTask(
+            version=plan.version,
+            timestamp_us=plan.timestamp_us,
+            position=self.position,
+            change_source=plan.kind,
+            change_type=change,
+            url=self._paths.resolve(action.path),
+            size_bytes=action.size or 0,
+            partition_values=partition_values_of(action) or _all_null(action, schema),
+            schema=schema,
+            rows=rows,
+            num_records=num_records_of(action),
+            table_id=plan.table_id,
+        )
+        self.position += 1
+        return task
+
+
+def _all_null(action: FileAction, schema: TableSchema) -> tuple[tuple[str, str | None], ...]:
+    """Return the partition values of an action that has an empty map of them.
+
+    Delta Spark leaves nulls out of the map of a `remove`; only one without any map is from a writer
+    that does not tell.
+    """
+    if not schema.partition_columns or bytes(action.partition_values) in (b"", b"null"):
+        return ()
+    fields = parse_schema(schema.text)
+    named = [fields.named(name) for name in schema.partition_columns]
+    return tuple((item.physical_name(schema.column_mapping), None) for item in named if item)

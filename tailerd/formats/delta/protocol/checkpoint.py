@@ -1,0 +1,316 @@
+"""What a checkpoint's Parquet rows hold: file entries as arrays, everything else as actions.
+
+Protocol: PROTOCOL.md#checkpoints, #checkpoint-schema
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailerd.errors import KEEP_CHECKPOINT, CorruptLogError
+from tailerd.formats.delta.protocol.actions import (
+    CheckpointMetadata,
+    DeletionVectorDescriptor,
+    DomainMetadata,
+    Line,
+    Metadata,
+    Protocol,
+    Sidecar,
+    Transaction,
+    num_records_in,
+)
+from tailerd.formats.delta.protocol.file_index import CheckpointFiles
+from tailerd.formats.delta.protocol.file_key import SEPARATOR, KeyArray, hash_names, normal_path
+from tailerd.formats.delta.protocol.file_tally import cardinality
+from tailerd.formats.delta.protocol.live_file import LiveFile
+
+IDENTITY_COLUMNS = (
+    "add.path",
+    "add.deletionVector.storageType",
+    "add.deletionVector.pathOrInlineDv",
+    "add.deletionVector.offset",
+)
+"""Leaf columns that make the keys of live files."""
+
+KEY_COLUMNS = (*IDENTITY_COLUMNS, "add.size", "add.deletionVector.cardinality")
+"""Those, and what a snapshot counts; statistics, most of a checkpoint's bytes, stay unread."""
+
+FILE_COLUMNS = (
+    *KEY_COLUMNS,
+    "add.deletionVector.sizeInBytes",
+    "add.partitionValues",
+    "add.modificationTime",
+)
+"""Columns that describe live files, statistics left out."""
+
+STATS_COLUMNS = ("add.stats", "add.stats_parsed.numRecords")
+"""Where a file's number of rows may be written down."""
+
+COUNT_COLUMNS = ("add.path", "add.deletionVector.cardinality", *STATS_COLUMNS)
+"""Leaf columns that tell how many rows live files have."""
+
+OTHER_ACTIONS = (
+    "metaData",
+    "protocol",
+    "txn",
+    "domainMetadata",
+    "sidecar",
+    "checkpointMetadata",
+)
+"""Top-level columns of everything that is no file action."""
+
+PROBES = {
+    "metaData": "metaData.id",
+    "protocol": "protocol.minReaderVersion",
+    "txn": "txn.appId",
+    "domainMetadata": "domainMetadata.domain",
+    "sidecar": "sidecar.path",
+    "checkpointMetadata": "checkpointMetadata.version",
+}
+"""For each, a required leaf whose null count tells whether a row group has any."""
+
+_TYPES: dict[str, Any] = {
+    "metaData": Metadata,
+    "protocol": Protocol,
+    "txn": Transaction,
+    "domainMetadata": DomainMetadata,
+    "sidecar": Sidecar,
+    "checkpointMetadata": CheckpointMetadata,
+}
+_FIELDS = {
+    "metaData": "meta_data",
+    "domainMetadata": "domain_metadata",
+    "checkpointMetadata": "checkpoint_metadata",
+}
+
+
+def other_actions(batch: pa.RecordBatch, name: str) -> Iterator[Line]:
+    """Yield the non-file actions of some rows.
+
+    Raises:
+        CorruptLogError: A row does not have the shape of its action.
+    """
+    for action in OTHER_ACTIONS:
+        column = _column(batch, action)
+        if column is None or column.null_count == len(column):
+            continue
+        for row in column.drop_null().to_pylist():
+            try:
+                value = msgspec.convert(plain_row(row), _TYPES[action])
+            except msgspec.ValidationError as error:
+                raise CorruptLogError(
+                    f"The checkpoint {name} has a {action} row that is none: {error}.",
+                    hint=KEEP_CHECKPOINT,
+                ) from error
+            yield Line(**{_FIELDS.get(action, action): value})
+
+
+def _column(batch: pa.RecordBatch, name: str) -> pa.Array | None:
+    return batch.column(name) if name in batch.schema.names else None
+
+
+def plain_row(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a struct row as JSON has it: maps as objects, nulls left out."""
+    plain: dict[str, Any] = {}
+    for key, value in row.items():
+        if value is None:
+            continue
+        if isinstance(value, dict):
+            plain[key] = plain_row(value)
+        elif isinstance(value, list) and value and isinstance(value[0], tuple):
+            plain[key] = dict(value)
+        else:
+            plain[key] = value
+    for key in ("configuration", "options"):
+        # An empty Arrow map is an empty list.
+        if plain.get(key) == []:
+            plain[key] = {}
+    return plain
+
+
+def checkpoint_files(batch: pa.RecordBatch, first_row: int, root_url: str = "") -> CheckpointFiles:
+    """Return keys, sizes and row numbers of the `add` entries in some rows.
+
+    Args:
+        batch: At least the `KEY_COLUMNS` that the file has.
+        first_row: Row number of the batch's first row within the whole checkpoint.
+        root_url: The table's place, to recognise absolute paths below it.
+
+    Raises:
+        CorruptLogError: The entries do not have the shape of `add`.
+    """
+    add = _column(batch, "add")
+    if add is None or add.null_count == len(add):
+        return CheckpointFiles(
+            keys=np.empty(0, np.uint64), sizes=np.empty(0, np.int64), rows=np.empty(0, np.uint32)
+        )
+    _check_shape(add.type)
+    paths = pc.struct_field(add, "path")
+    present = pc.is_valid(paths)
+    rows = np.flatnonzero(present.to_numpy(zero_copy_only=False)).astype(np.uint32)
+    if len(rows) < len(add):
+        add = add.filter(present)
+        paths = pc.struct_field(add, "path")
+    sizes = pc.fill_null(pc.struct_field(add, "size"), 0).to_numpy(zero_copy_only=False)
+    vectors = list(vectors_of(add))
+    keys = logical_keys(paths, vectors, root_url)
+    return CheckpointFiles(
+        keys=keys,
+        sizes=sizes.astype(np.int64),
+        rows=rows + np.uint32(first_row),
+        vector_keys=tuple(int(keys[vector.row]) for vector in vectors),
+        vector_rows=tuple(vector.deleted_rows for vector in vectors),
+    )
+
+
+class FileVector(NamedTuple):
+    """The deletion vector of one row: its identity, and how many rows it deletes."""
+
+    row: int
+    unique_id: str
+    deleted_rows: int
+
+
+def _check_shape(add: pa.DataType) -> None:
+    types = {item.name: item.type for item in add} if pa.types.is_struct(add) else {}
+    path, size = types.get("path"), types.get("size")
+    is_text = path is not None and (pa.types.is_string(path) or pa.types.is_large_string(path))
+    if not is_text or size is None or not pa.types.is_integer(size):
+        raise CorruptLogError(
+            f"The checkpoint's files have the shape {add}, which lacks a path or size.",
+            hint=KEEP_CHECKPOINT,
+        )
+
+
+NAMES_AT_ONCE = 4096
+"""Paths that are objects at one time: so few that the interpreter keeps their memory for the next,
+which is half of what hashing them costs."""
+
+
+def logical_keys(paths: pa.Array, vectors: Iterable[FileVector], root_url: str) -> KeyArray:
+    """Return the key of each file entry; shape (n,).
+
+    Args:
+        vectors: Of the entries, in their order.
+    """
+    keys = np.empty(len(paths), np.uint64)
+    is_plain = not _may_need_decoding(paths)
+    following = iter(vectors)
+    vector = next(following, None)
+    for start in range(0, len(paths), NAMES_AT_ONCE):
+        part = paths.slice(start, NAMES_AT_ONCE)
+        names: list[bytes] = part.cast(pa.binary()).to_pylist()
+        if not is_plain:
+            for row in _positions(pc.match_substring_regex(part, "%|:|^/")):
+                names[row] = normal_path(part[row].as_py(), root_url)
+        while vector is not None and vector.row < start + len(part):
+            names[vector.row - start] += SEPARATOR + vector.unique_id.encode()
+            vector = next(following, None)
+        keys[start : start + len(part)] = hash_names(names)
+    return keys
+
+
+def _may_need_decoding(paths: pa.StringArray) -> bool:
+    """Look for the characters of escapes and absolute paths in all texts at once."""
+    data = paths.buffers()[2]
+    text = data.to_pybytes() if data is not None else b""
+    return b"%" in text or b":" in text or pc.any(pc.starts_with(paths, "/")).as_py() is True
+
+
+def _positions(mask: pa.Array) -> Sequence[int]:
+    found: list[int] = np.flatnonzero(mask.to_numpy(zero_copy_only=False)).tolist()
+    return found
+
+
+def vectors_of(add: pa.StructArray) -> Iterator[FileVector]:
+    """Yield the deletion vectors of file entries, in the order of the entries."""
+    names = [field.name for field in add.type]
+    if "deletionVector" not in names:
+        return
+    vector = pc.struct_field(add, "deletionVector")
+    kind = pc.struct_field(vector, "storageType")
+    if kind.null_count == len(kind):
+        return
+    places = _positions(pc.is_valid(kind))
+    chosen = vector.take(pa.array(places, pa.int64()))
+    for row, entry in zip(places, chosen.to_pylist(), strict=True):
+        offset = entry.get("offset")
+        suffix = "" if offset is None else f"@{offset}"
+        unique_id = f"{entry['storageType']}{entry['pathOrInlineDv']}{suffix}"
+        yield FileVector(row, unique_id, cardinality(entry.get("cardinality") or 0))
+
+
+def live_files(add: pa.StructArray, keys: KeyArray) -> list[LiveFile]:
+    """Return chosen file entries as objects.
+
+    Args:
+        add: Entries with `FILE_COLUMNS` and perhaps `STATS_COLUMNS`; none is null.
+        keys: Their keys, shape (n,).
+
+    Raises:
+        CorruptLogError: An entry lacks what every file has.
+    """
+    files = []
+    for row, key in zip(add.to_pylist(), keys.tolist(), strict=True):
+        vector = row.get("deletionVector")
+        try:
+            files.append(
+                LiveFile(
+                    key=key,
+                    path=row["path"],
+                    size_bytes=row["size"] or 0,
+                    partition_values=tuple(row.get("partitionValues") or ()),
+                    modification_time_ms=row.get("modificationTime") or 0,
+                    num_records=_num_records(row),
+                    deletion_vector=_descriptor(vector) if vector else None,
+                )
+            )
+        except (KeyError, TypeError, msgspec.ValidationError) as error:
+            raise CorruptLogError(
+                f"The checkpoint describes the file {row.get('path')!r} incompletely: {error}.",
+                hint=KEEP_CHECKPOINT,
+            ) from error
+    return files
+
+
+def live_rows(add: pa.StructArray) -> int | None:
+    """Return the rows of chosen file entries without deleted ones; None if one lacks statistics.
+
+    Args:
+        add: Entries with `COUNT_COLUMNS`; none is null.
+    """
+    names = [field.name for field in add.type]
+    counts: list[int | None] = [None] * len(add)
+    if "stats_parsed" in names:
+        counts = pc.struct_field(add, ["stats_parsed", "numRecords"]).to_pylist()
+    if None in counts and "stats" in names:
+        texts = pc.struct_field(add, "stats").to_pylist()
+        counts = [
+            num_records_in(text) if count is None else count
+            for count, text in zip(counts, texts, strict=True)
+        ]
+    known = [count for count in counts if count is not None]
+    if len(known) < len(counts):
+        return None
+    deleted = 0
+    if "deletionVector" in names:
+        deleted = pc.sum(pc.struct_field(add, ["deletionVector", "cardinality"])).as_py() or 0
+    return sum(known) - deleted
+
+
+def _descriptor(row: dict[str, Any]) -> DeletionVectorDescriptor | None:
+    if row.get("storageType") is None:
+        return None
+    return msgspec.convert(plain_row(row), DeletionVectorDescriptor)
+
+
+def _num_records(row: dict[str, Any]) -> int | None:
+    parsed = row.get("stats_parsed") or {}
+    count: int | None = parsed.get("numRecords")
+    return num_records_in(row.get("stats")) if count is None else count

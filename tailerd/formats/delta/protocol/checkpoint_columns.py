@@ -1,0 +1,119 @@
+"""The columns of a checkpoint file, and its rows that are no file actions.
+
+Protocol: PROTOCOL.md#checkpoint-schema, #checkpoint-metadata, #sidecar-file-information
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from tailerd.errors import CorruptLogError
+from tailerd.formats.delta.protocol.checkpoint import PROBES
+from tailerd.formats.delta.protocol.checkpoint_form import (
+    OTHER_TYPES,
+    TEXT_MAP,
+    CheckpointForm,
+    Types,
+    inferred_type,
+    merged_type,
+)
+from tailerd.formats.delta.protocol.other_actions import StateAction
+
+_V2_TYPES: dict[str, Types] = {
+    "checkpointMetadata": {"version": pa.int64(), "tags": TEXT_MAP},
+    "sidecar": {
+        "path": pa.string(),
+        "sizeInBytes": pa.int64(),
+        "modificationTime": pa.int64(),
+        "tags": TEXT_MAP,
+    },
+}
+
+STATISTICS = (
+    "add.path",
+    "add.stats",
+    "add.stats_parsed.numRecords",
+    "remove.path",
+    *PROBES.values(),
+)
+"""Leaves that tell whether a row group has rows of a kind, and whether it may be copied."""
+
+DICTIONARIES = tuple(
+    f"{kind}.partitionValues.key_value.{part}"
+    for kind in ("add", "remove")
+    for part in ("key", "value")
+)
+"""Leaves whose values repeat."""
+
+
+class CheckpointColumns:
+    """The schema of one checkpoint file, and batches of it.
+
+    Args:
+        form: Of the file actions.
+        others: All other actions of the file; None for a file that has none.
+        has_files: Whether the file has columns of file actions.
+    """
+
+    def __init__(
+        self, form: CheckpointForm, others: Sequence[StateAction] | None, *, has_files: bool = True
+    ) -> None:
+        columns: dict[str, pa.DataType] = {}
+        if has_files:
+            columns |= {"add": form.add_type, "remove": form.remove_type}
+        self._others = list(others or ())
+        if others is not None:
+            kinds = dict(OTHER_TYPES)
+            if any(kind in _V2_TYPES for kind, _ in self._others):
+                kinds |= _V2_TYPES
+            columns |= {kind: self._type_of(kind, types) for kind, types in kinds.items()}
+        self.schema = pa.schema(columns)
+
+    def _type_of(self, kind: str, known: Types) -> pa.StructType:
+        members = dict(known)
+        for body in self._bodies(kind):
+            for name, value in body.items():
+                if name not in known and value is not None:
+                    members[name] = merged_type(members.get(name), inferred_type(value))
+        return pa.struct(list(members.items()))
+
+    def _bodies(self, kind: str) -> Iterable[dict[str, Any]]:
+        return (body for name, body in self._others if name == kind)
+
+    def others_batch(self) -> pa.RecordBatch:
+        """Return the actions that are no file actions, one a row.
+
+        Raises:
+            CorruptLogError: One does not have the shape of its kind.
+        """
+        columns = []
+        for column in self.schema:
+            bodies = [body if kind == column.name else None for kind, body in self._others]
+            try:
+                columns.append(pa.array(bodies, column.type))
+            except (pa.ArrowException, TypeError, OverflowError) as error:
+                raise CorruptLogError(
+                    f"A {column.name} action does not fit a checkpoint: {error}.",
+                    hint="The writer of that log entry is broken; no checkpoint is written.",
+                ) from error
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def blank_batch(self, rows: int) -> pa.RecordBatch:
+        """Return `add` actions that say nothing but that they change no data."""
+        kind = self.schema.field("add").type
+        members = [
+            pa.repeat(False, rows) if item.name == "dataChange" else pa.nulls(rows, item.type)
+            for item in kind
+        ]
+        return self.files_batch("add", pa.StructArray.from_arrays(members, fields=list(kind)))
+
+    def files_batch(self, kind: str, column: pa.StructArray) -> pa.RecordBatch:
+        """Return `add` or `remove` actions, one a row."""
+        columns = [
+            column if item.name == kind else pa.nulls(len(column), item.type)
+            for item in self.schema
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)

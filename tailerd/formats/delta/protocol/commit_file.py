@@ -1,0 +1,362 @@
+"""A commit file, decoded in bounded slices, and what one pass over it finds.
+
+Protocol: PROTOCOL.md#delta-log-entries, #actions
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, MutableSequence
+
+import msgspec
+from msgspec import Raw, Struct
+
+from tailerd.changefeed.limits import DEFAULT_MEMORY_BYTES
+from tailerd.errors import CorruptLogError, TornCommitError
+from tailerd.formats.delta.protocol.actions import (
+    UNREADABLE,
+    CommitInfo,
+    DomainMetadata,
+    FileAction,
+    Line,
+    Metadata,
+    Protocol,
+    Transaction,
+)
+from tailerd.formats.delta.protocol.file_key import file_key
+from tailerd.formats.delta.protocol.file_tally import cardinality
+from tailerd.formats.delta.protocol.row_tally import RowTally
+from tailerd.formats.delta.protocol.whole_lines import WholeLines
+
+SLICE_BYTES = 4 * 1024 * 1024
+"""A body is decoded in slices of about this size, so that memory and pauses stay bounded."""
+
+PACK_AT_LEAST = 16_384
+
+_DECODER = msgspec.json.Decoder(Line)
+_NULL = Raw(b"null")
+
+
+class LineDecoder:
+    """Turns chunks of a body into actions; holds back a line until it is complete.
+
+    Args:
+        name: File name for error messages.
+        memory_bytes: What reading may take.
+
+    Attributes:
+        bytes_done: Bytes of the lines decoded so far.
+    """
+
+    def __init__(self, name: str, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> None:
+        self.name = name
+        self.bytes_done = 0
+        self._blocks = WholeLines(name, memory_bytes)
+        self._lines_seen = 0
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether a line is held back."""
+        return self._blocks.has_rest
+
+    def feed(self, chunk: bytes) -> list[Line]:
+        """Return the actions of every line completed by `chunk`.
+
+        Raises:
+            CorruptLogError: A complete line is not an action.
+            TooLargeError: A line is longer than memory allows.
+        """
+        whole = self._blocks.feed(chunk)
+        self.bytes_done += len(whole)
+        return self._decode(whole) if whole else []
+
+    def finish(self) -> list[Line]:
+        """Return the actions of a last line without a line end.
+
+        Raises:
+            TornCommitError: The last line is incomplete, or the file has no action at all.
+            CorruptLogError: The last line is no action, whatever might follow it.
+        """
+        rest = self._blocks.rest()
+        self.bytes_done += len(rest)
+        if rest.strip():
+            try:
+                last = _DECODER.decode(rest)
+            except msgspec.ValidationError as error:
+                # Whatever would follow, this is no action.
+                raise self._name_line(rest, error) from error
+            except UNREADABLE as error:
+                raise TornCommitError(
+                    f"The last line of {self.name} is incomplete ({error}), because its writer has"
+                    " not finished or has died while writing."
+                ) from error
+            self._lines_seen += 1
+            return [last]
+        if not self._lines_seen:
+            raise TornCommitError(
+                f"{self.name} is empty, because its writer has not finished or has died."
+            )
+        return []
+
+    def _decode(self, whole: bytes) -> list[Line]:
+        try:
+            lines = _DECODER.decode_lines(whole)
+        except UNREADABLE as error:
+            raise self._name_line(whole, error) from error
+        self._lines_seen += len(lines)
+        return lines
+
+    def _name_line(self, whole: bytes, error: Exception) -> CorruptLogError:
+        number = self._lines_seen
+        for text in whole.splitlines():
+            if not text.strip():
+                continue
+            number += 1
+            try:
+                _DECODER.decode(text)
+            except UNREADABLE as first:
+                error = first
+                break
+        return CorruptLogError(
+            f"Line {number} of {self.name} is not an action of the Delta protocol: {error}.",
+            hint="Restore the file from a backup; nobody may edit a committed log entry.",
+        )
+
+
+def slices(body: bytes) -> Iterator[bytes]:
+    """Cut a body held in memory into slices of bounded size."""
+    if len(body) <= SLICE_BYTES:
+        return iter((body,))
+    return _slices(body)
+
+
+def _slices(body: bytes) -> Iterator[bytes]:
+    for start in range(0, len(body), SLICE_BYTES):
+        yield body[start : start + SLICE_BYTES]
+
+
+def decode_lines(
+    name: str, chunks: Iterable[bytes], memory_bytes: int = DEFAULT_MEMORY_BYTES
+) -> Iterator[list[Line]]:
+    """Decode a whole body, slice by slice.
+
+    Raises:
+        CorruptLogError, TornCommitError, TooLargeError: As `LineDecoder`.
+    """
+    decoder = LineDecoder(name, memory_bytes)
+    for chunk in chunks:
+        yield decoder.feed(chunk)
+    yield decoder.finish()
+
+
+class FileTally(Struct, gc=False):
+    """Count and bytes of one kind of file action."""
+
+    files: int = 0
+    size_bytes: int = 0
+
+    def count(self, action: FileAction) -> None:
+        """Add one action."""
+        self.files += 1
+        self.size_bytes += action.size or 0
+
+
+Keys = MutableSequence[int]
+"""Unsigned 64-bit keys; an array where there are many."""
+
+
+_PACKED = {
+    "added_keys": "Q",
+    "added_sizes": "q",
+    "added_paths": "Q",
+    "removed_keys": "Q",
+    "removed_paths": "Q",
+    "vector_keys": "Q",
+    "vector_rows": "q",
+}
+
+
+class Commit(Struct):
+    """What one pass over a commit (or compaction) finds: everything but the file actions' bodies.
+
+    Attributes:
+        info_json: The commit's provenance as it stands there; empty without any.
+        is_info_first: Whether it is the first action (needed for in-commit timestamps).
+        added_keys, added_sizes: Keys and bytes of `add` actions, parallel, in file order.
+        removed_keys: Keys of `remove` actions.
+        added_paths, removed_paths: Keys of the paths alone, parallel to the above; equal arrays
+            where no deletion vector is involved.
+        added, removed, change_files: Tallies of all `add`, `remove` and `cdc` actions.
+        data_added, data_removed: The same of those with `dataChange`.
+        has_vectors: Whether any file action carries a deletion vector.
+        vector_keys, vector_rows: Keys of `add` actions with a deletion vector, and how many rows
+            it deletes; parallel.
+        rows_added, rows_removed: Physical rows in the files of all `add` and `remove` actions;
+            None where one lacks statistics, or where nobody asked to count.
+        size_bytes: Bytes of the body.
+    """
+
+    version: int
+    info_json: bytes = b""
+    is_info_first: bool = False
+    protocol: Protocol | None = None
+    metadata: Metadata | None = None
+    transactions: list[Transaction] = []
+    domain_metadata: list[DomainMetadata] = []
+    added_keys: Keys = msgspec.field(default_factory=list)
+    added_sizes: Keys = msgspec.field(default_factory=list)
+    removed_keys: Keys = msgspec.field(default_factory=list)
+    added_paths: Keys = msgspec.field(default_factory=list)
+    removed_paths: Keys = msgspec.field(default_factory=list)
+    added: FileTally = msgspec.field(default_factory=FileTally)
+    removed: FileTally = msgspec.field(default_factory=FileTally)
+    change_files: FileTally = msgspec.field(default_factory=FileTally)
+    data_added: FileTally = msgspec.field(default_factory=FileTally)
+    data_removed: FileTally = msgspec.field(default_factory=FileTally)
+    has_vectors: bool = False
+    vector_keys: Keys = msgspec.field(default_factory=list)
+    vector_rows: Keys = msgspec.field(default_factory=list)
+    rows_added: int | None = None
+    rows_removed: int | None = None
+    size_bytes: int = 0
+
+    @property
+    def info(self) -> CommitInfo | None:
+        """The commit's provenance, read leniently; None without any."""
+        return CommitInfo.from_json(self.info_json) if self.info_json else None
+
+    @property
+    def timestamp_in_commit_ms(self) -> int | None:
+        """`inCommitTimestamp` where the commit carries one."""
+        info = self.info
+        return info.in_commit_timestamp if info else None
+
+    def pack(self) -> None:
+        """Turn long lists of keys into arrays: 8 bytes an entry instead of 40."""
+        if len(self.added_keys) + len(self.removed_keys) < PACK_AT_LEAST:
+            return
+        for name, kind in _PACKED.items():
+            values = getattr(self, name)
+            if isinstance(values, list):
+                setattr(self, name, array(kind, values))
+
+
+class CommitScan:
+    """Builds a `Commit` from slices of its body.
+
+    Args:
+        version: Version of the commit.
+        name: File name for error messages.
+        root_url: The table's place, to recognise absolute paths below it.
+        with_rows: Whether to look into statistics for the number of rows.
+        memory_bytes: What reading may take.
+    """
+
+    def __init__(
+        self,
+        version: int,
+        name: str,
+        root_url: str = "",
+        *,
+        with_rows: bool = False,
+        memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    ) -> None:
+        self._commit = Commit(version)
+        self._rows = RowTally() if with_rows else None
+        self._decoder = LineDecoder(name, memory_bytes)
+        self._root_url = root_url
+        self._is_first = True
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next slice."""
+        self._commit.size_bytes += len(chunk)
+        self._take(self._decoder.feed(chunk))
+
+    def whole(self, body: bytes) -> Commit:
+        """Take a body held in memory and return the commit.
+
+        Raises:
+            CorruptLogError, TornCommitError: As `finish`.
+        """
+        for chunk in slices(body):
+            self.feed(chunk)
+        return self.finish()
+
+    def finish(self) -> Commit:
+        """Return the commit.
+
+        Raises:
+            CorruptLogError, TornCommitError: As `LineDecoder`, or two metadata or protocol actions.
+        """
+        self._take(self._decoder.finish())
+        if self._rows is not None:
+            self._commit.rows_added = self._rows.added
+            self._commit.rows_removed = self._rows.removed
+        return self._commit
+
+    def _take(self, lines: list[Line]) -> None:
+        commit = self._commit
+        for line in lines:
+            if (action := line.add) is not None:
+                key, path_key = self._keys(action)
+                commit.added_keys.append(key)
+                commit.added_sizes.append(action.size or 0)
+                commit.added_paths.append(path_key)
+                commit.added.count(action)
+                if self._rows is not None:
+                    self._rows.take_add(action, path_key)
+                if action.deletion_vector is not None:
+                    commit.vector_keys.append(key)
+                    commit.vector_rows.append(cardinality(action.deletion_vector.cardinality))
+                if action.data_change:
+                    commit.data_added.count(action)
+            elif (action := line.remove) is not None:
+                key, path_key = self._keys(action)
+                commit.removed_keys.append(key)
+                commit.removed_paths.append(path_key)
+                commit.removed.count(action)
+                if self._rows is not None:
+                    self._rows.take_remove(action, path_key)
+                if action.data_change:
+                    commit.data_removed.count(action)
+            else:
+                self._take_other(line)
+            self._is_first = False
+        commit.pack()
+
+    def _keys(self, action: FileAction) -> tuple[int, int]:
+        path_key = file_key(action.path, None, self._root_url)
+        if action.deletion_vector is None:
+            return path_key, path_key
+        self._commit.has_vectors = True
+        return file_key(action.path, action.deletion_vector.unique_id, self._root_url), path_key
+
+    def _take_other(self, line: Line) -> None:
+        commit = self._commit
+        if line.cdc is not None:
+            commit.change_files.count(line.cdc)
+        elif line.txn is not None:
+            commit.transactions.append(line.txn)
+        elif line.domain_metadata is not None:
+            commit.domain_metadata.append(line.domain_metadata)
+        elif line.meta_data is not None:
+            self._once(commit.metadata, "metaData")
+            commit.metadata = line.meta_data
+        elif line.protocol is not None:
+            self._once(commit.protocol, "protocol")
+            commit.protocol = line.protocol
+        elif line.commit_info and line.commit_info != _NULL:
+            commit.info_json = bytes(line.commit_info)
+            commit.is_info_first = self._is_first
+
+    def _once(self, seen: object, action: str) -> None:
+        if seen is not None:
+            raise CorruptLogError(
+                f"{self._decoder.name} has two {action} actions, which the protocol forbids.",
+                hint="The writer is broken: restore the log entry from a backup.",
+            )
+
+
+def scan_commit(version: int, name: str, body: bytes, root_url: str = "") -> Commit:
+    """Scan a body held in memory."""
+    return CommitScan(version, name, root_url).whole(body)

@@ -1,0 +1,123 @@
+"""Where the files an action names lie, and whether the table may name them.
+
+Protocol: PROTOCOL.md#add-file-and-remove-file (path), #deletion-vector-descriptor-schema
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from tailerd.changefeed.change_task import DeletionVector
+from tailerd.errors import CorruptLogError, PathOutsideTableError
+from tailerd.formats.delta.protocol.actions import DeletionVectorDescriptor
+from tailerd.formats.delta.protocol.deletion_vector import relative_file_path
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:/")
+"""As `locate` tells URLs from paths: a partition column may be named `a:b`."""
+
+MOST_PATH_CHARACTERS = 64 * 1024
+"""Many times what file systems and buckets allow, escapes included."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataPaths:
+    """Resolves paths of one table.
+
+    Attributes:
+        root: The table's place, decoded: an absolute path or a URL, without a trailing slash.
+        allowed: Further places files may lie in (shallow clones), in the same form; everything
+            local where one is empty.
+    """
+
+    root: str
+    allowed: tuple[str, ...] = ()
+
+    def resolve(self, path: str) -> str:
+        """Return the absolute place of a path in the log, which is percent-decoded exactly once.
+
+        Raises:
+            PathOutsideTableError: It lies outside the table and every allowed place.
+            CorruptLogError: No file can have that name.
+        """
+        if len(path) > MOST_PATH_CHARACTERS:
+            raise CorruptLogError(
+                f"The log names a file with {len(path)} characters ({path[:40]}...), and no storage"
+                " has names that long.",
+                hint="The writer is broken: restore the log entry from a backup.",
+            )
+        decoded = unquote(path, errors="surrogateescape") if "%" in path else path
+        if "\0" in decoded:
+            raise CorruptLogError(
+                f"The log names the file {path!r}, and no name of a file has a NUL in it.",
+                hint="The writer is broken: restore the log entry from a backup.",
+            )
+        if _SCHEME.match(path) or path.startswith("/"):
+            place = _plain(decoded)
+        else:
+            place = f"{self.root}/{decoded}"
+        if ".." in place.split("/"):
+            place = _normal(place)
+        if not any(place.startswith(f"{folder}/") for folder in (self.root, *self.allowed)):
+            raise PathOutsideTableError(
+                f"The log names the file {path!r}, which lies outside the table at {self.root},"
+                " and a log could so make this process read anything.",
+                hint=(
+                    "If it is a shallow clone, allow the place with --allow-path (or allowed_paths"
+                    f" in the configuration), for example {posixpath.dirname(place)}."
+                ),
+            )
+        return place
+
+    def vector(self, descriptor: DeletionVectorDescriptor) -> DeletionVector:
+        """Return a deletion vector with its file's place.
+
+        Raises:
+            PathOutsideTableError: As `resolve`.
+            CorruptLogError: The storage type is none of u, p, i, or as `resolve`.
+        """
+        text = descriptor.path_or_inline_dv
+        match descriptor.storage_type:
+            case "u":
+                url = f"{self.root}/{relative_file_path(text)}"
+                if ".." in url.split("/") or "\0" in url:
+                    url = self.resolve(relative_file_path(text))
+            case "p":
+                url = self.resolve(text)
+            case "i":
+                url = ""
+            case other:
+                raise CorruptLogError(
+                    f"A deletion vector has the storage type {other!r}; known are u, p and i.",
+                    hint="Use a newer tailerd, or restore the log entry from a backup.",
+                )
+        return DeletionVector(
+            storage_type=descriptor.storage_type,
+            path_or_inline=text,
+            offset=descriptor.offset,
+            size_bytes=descriptor.size_in_bytes,
+            cardinality=descriptor.cardinality,
+            url=url,
+        )
+
+
+def _plain(place: str) -> str:
+    """Return one spelling of an absolute place: local files as a path, the rest as a URL.
+
+    Hadoop's names for S3 (`s3a`, `s3n`) mean the same places.
+    """
+    if place.startswith(("s3a://", "s3n://")):
+        place = f"s3{place[3:]}"
+    if place.startswith("file:"):
+        place = "/" + place.removeprefix("file:").lstrip("/")
+    return place.rstrip("/") if place != "/" else place
+
+
+def _normal(place: str) -> str:
+    scheme = _SCHEME.match(place)
+    if scheme is None:
+        return posixpath.normpath(place)
+    head, _, tail = place.partition("://")
+    return f"{head}://{posixpath.normpath(tail)}"

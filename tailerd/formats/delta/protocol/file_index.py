@@ -1,0 +1,300 @@
+"""The live files of one version: who they are and how large, about 21 bytes each.
+
+Paths and statistics stay where they are, in the log; the index knows where to find them again.
+Sorted arrays hold the bulk, a dict what came since; the dict is folded into the arrays when it has
+grown, so that one commit costs what the commit is long.
+
+Protocol: PROTOCOL.md#action-reconciliation
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+import numpy.typing as npt
+
+from tailerd.errors import BugError
+from tailerd.formats.delta.protocol.commit_file import Commit
+from tailerd.formats.delta.protocol.file_key import KeyArray
+from tailerd.formats.delta.protocol.file_tally import SizeBins, SizeHistogram, VectorTally
+
+Sizes = npt.NDArray[np.int64]
+Origins = npt.NDArray[np.uint32]
+
+VERSION_FLAG = 1 << 31
+"""An origin with this bit is an age: commits since the checkpoint; without it, a row there."""
+FOLD_AT_LEAST = 65_536
+FEW = 64
+"""Up to so many a loop is faster than arrays."""
+BULK_COMMIT = 16_384
+"""Commits with more file actions than this go straight into the arrays."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFiles:
+    """`add` entries of one stretch of checkpoint rows.
+
+    Attributes:
+        keys: Logical file keys, shape (n,).
+        sizes: Bytes, shape (n,).
+        rows: Row number of each within the whole checkpoint, shape (n,), ascending.
+        vector_keys, vector_rows: Keys of those with a deletion vector, and how many rows it
+            deletes; parallel.
+    """
+
+    keys: KeyArray
+    sizes: Sizes
+    rows: Origins
+    vector_keys: tuple[int, ...] = ()
+    vector_rows: tuple[int, ...] = ()
+
+
+class FileIndex:
+    """Live files by key. Mutable: it belongs to one snapshot, which hands it on when it advances.
+
+    Args:
+        base_version: Version of the checkpoint below; -1 without one. Ages count from it.
+
+    Attributes:
+        num_files, size_bytes: Of all live files.
+        sizes: The same by magnitude.
+        vectors: Their deletion vectors.
+    """
+
+    def __init__(self, base_version: int = -1) -> None:
+        self.base_version = base_version
+        self._keys: KeyArray = np.empty(0, np.uint64)
+        self._sizes: Sizes = np.empty(0, np.int64)
+        self._origins: Origins = np.empty(0, np.uint32)
+        self._is_live: npt.NDArray[np.bool_] = np.empty(0, np.bool_)
+        self._recent: dict[int, tuple[int, int]] = {}
+        self.num_files = 0
+        self.size_bytes = 0
+        self.sizes = SizeHistogram()
+        self.vectors = VectorTally()
+
+    @classmethod
+    def from_checkpoint(cls, version: int, parts: Iterable[CheckpointFiles]) -> FileIndex:
+        """Build the index of a checkpoint; of entries with one key the last counts."""
+        index = cls(version)
+        stretches = list(parts)
+        if stretches:
+            rows = np.concatenate([part.rows for part in stretches])
+            sizes = np.concatenate([part.sizes for part in stretches])
+            # Popped as they are handed on: nobody else holds them while they are sorted.
+            keys = [np.concatenate([part.keys for part in stretches])]
+            index.vectors.add(
+                chain.from_iterable(part.vector_keys for part in stretches),
+                chain.from_iterable(part.vector_rows for part in stretches),
+            )
+            stretches.clear()
+            index._set_arrays(keys.pop(), sizes, rows)
+        return index
+
+    def apply(self, commit: Commit) -> None:
+        """Reconcile one commit: its removes, then its adds."""
+        if commit.has_vectors:
+            # A key tells the vector too: a file with one is removed, or replaced, by the same.
+            self.vectors.forget(commit.removed_keys)
+            self.vectors.forget(commit.vector_keys)
+            self.vectors.add(commit.vector_keys, commit.vector_rows)
+        if len(commit.added_keys) + len(commit.removed_keys) > BULK_COMMIT:
+            self._apply_bulk(commit)
+            return
+        if commit.removed_keys:
+            self._forget(commit.removed_keys)
+        if commit.added_keys:
+            self._forget(commit.added_keys)
+            origin = self._origin_of(commit.version)
+            recent = self._recent
+            for key, size in zip(commit.added_keys, commit.added_sizes, strict=True):
+                if (before := recent.get(key)) is not None:
+                    self.size_bytes -= before[0]
+                    self.num_files -= 1
+                    self.sizes.count(before[0], -1)
+                recent[key] = (size, origin)
+                self.sizes.count(size)
+                self.size_bytes += size
+            self.num_files += len(commit.added_keys)
+        if len(self._recent) > max(FOLD_AT_LEAST, len(self._keys) // 4):
+            self._fold()
+
+    def _origin_of(self, version: int) -> int:
+        return VERSION_FLAG | (version - self.base_version)
+
+    def _forget(self, keys: Iterable[int]) -> None:
+        recent, base = self._recent, []
+        for key in keys:
+            if (entry := recent.pop(key, None)) is not None:
+                self.num_files -= 1
+                self.size_bytes -= entry[0]
+                self.sizes.count(entry[0], -1)
+            else:
+                base.append(key)
+        if base and len(self._keys):
+            self._forget_base(np.array(base, np.uint64))
+
+    def _forget_base(self, keys: KeyArray) -> None:
+        at = np.searchsorted(self._keys, keys)
+        at[at == len(self._keys)] = 0
+        hits = np.unique(at[(self._keys[at] == keys) & self._is_live[at]])
+        self._is_live[hits] = False
+        sizes = self._sizes[hits]
+        self.num_files -= len(hits)
+        self.size_bytes -= int(sizes.sum())
+        if len(hits) > FEW:
+            self.sizes.count_all(sizes, -1)
+        else:
+            for size in sizes.tolist():
+                self.sizes.count(size, -1)
+
+    def _apply_bulk(self, commit: Commit) -> None:
+        self._fold()
+        added = np.array(commit.added_keys, np.uint64)
+        gone = np.concatenate([np.array(commit.removed_keys, np.uint64), added])
+        if len(self._keys):
+            self._forget_base(gone)
+        live = self._is_live
+        origin = np.full(len(added), self._origin_of(commit.version), np.uint32)
+        self._set_arrays(
+            np.concatenate([self._keys[live], added]),
+            np.concatenate([self._sizes[live], np.array(commit.added_sizes, np.int64)]),
+            np.concatenate([self._origins[live], origin]),
+        )
+
+    def _fold(self) -> None:
+        if not self._recent:
+            return
+        recent, self._recent = self._recent, {}
+        count, live = len(recent), self._is_live
+        keys = np.fromiter(recent.keys(), np.uint64, count)
+        sizes = np.fromiter((entry[0] for entry in recent.values()), np.int64, count)
+        origins = np.fromiter((entry[1] for entry in recent.values()), np.uint32, count)
+        # What is recent is not live below, so no key occurs twice and nothing need be sorted again.
+        order = np.argsort(keys)
+        base = self._keys[live]
+        places = np.searchsorted(base, keys[order])
+        self._keys = np.insert(base, places, keys[order])
+        self._sizes = np.insert(self._sizes[live], places, sizes[order])
+        self._origins = np.insert(self._origins[live], places, origins[order])
+        self._is_live = np.ones(len(self._keys), np.bool_)
+
+    def _set_arrays(self, keys: KeyArray, sizes: Sizes, origins: Origins) -> None:
+        """Take arrays in reconciliation order: a later entry replaces an earlier one."""
+        # An unstable sort is several times faster, and keys that occur twice are rare.
+        order = np.argsort(keys)
+        ordered = keys[order]
+        is_repeated = ordered[:-1] == ordered[1:]
+        if is_repeated.any():
+            order = np.argsort(keys, kind="stable")
+            order = order[np.append(~is_repeated, True)]
+            ordered = keys[order]
+        del keys
+        self._keys = ordered
+        self._sizes = sizes[order]
+        self._origins = origins[order]
+        live = np.ones(len(ordered), np.bool_)
+        self._is_live = live
+        self.num_files = len(live)
+        self.size_bytes = int(self._sizes.sum())
+        had_bins = self.sizes.bins is not None
+        self.sizes = SizeHistogram()
+        self.sizes.count_all(self._sizes)
+        if had_bins:
+            self.sizes.bins = SizeBins(self._sizes)
+
+    def size_bins(self) -> SizeBins:
+        """Return files and bytes by size, kept by every commit from the first call on."""
+        if self.sizes.bins is None:
+            self.sizes.bins = SizeBins(self.sorted_files()[1])
+        return self.sizes.bins
+
+    def sorted_files(self) -> tuple[KeyArray, Sizes]:
+        """Return keys, ascending, and sizes of all live files; not to be written to."""
+        self._fold()
+        if self._is_live.all():
+            # Arrays that are replaced, never changed.
+            return self._keys, self._sizes
+        return self._keys[self._is_live], self._sizes[self._is_live]
+
+    def are_live(self, keys: KeyArray) -> npt.NDArray[np.bool_]:
+        """Tell for each key whether a file of it is live."""
+        live = np.fromiter(map(self._recent.__contains__, keys.tolist()), np.bool_, len(keys))
+        if len(self._keys):
+            at = np.searchsorted(self._keys, keys)
+            at[at == len(self._keys)] = 0
+            live |= (self._keys[at] == keys) & self._is_live[at]
+        return live
+
+    def live_origins(self) -> tuple[KeyArray, Origins]:
+        """Return keys, ascending, and origins of all live files.
+
+        An origin with `VERSION_FLAG` is an age, another one a row of the checkpoint.
+        """
+        self._fold()
+        return self._keys[self._is_live], self._origins[self._is_live]
+
+    def rebase(self, version: int, keys: KeyArray, rows: Origins) -> None:
+        """Let some files be found in a checkpoint that was written from this index.
+
+        Args:
+            version: The checkpoint's, and this index's.
+            keys: Files that are written down anew; all that commits brought must be among them.
+            rows: Their rows in the new checkpoint; parallel. Other files keep theirs.
+
+        Raises:
+            BugError: A file that a commit brought is not among them.
+        """
+        self._fold()
+        # In order they are found several times faster.
+        order = np.argsort(keys)
+        self._origins[np.searchsorted(self._keys, keys[order])] = rows[order]
+        if bool((self._origins[self._is_live] >= VERSION_FLAG).any()):
+            raise BugError(f"The checkpoint of version {version} lacks files of commits.")
+        self.base_version = version
+
+    def origins_between(self, first: int, until: int | None) -> FileOrigins:
+        """Return where to find the live files with first <= key < until (None: to the end)."""
+        self._fold()
+        start = int(np.searchsorted(self._keys, np.uint64(first)))
+        end = len(self._keys)
+        if until is not None:
+            end = int(np.searchsorted(self._keys, np.uint64(until)))
+        live = self._is_live[start:end]
+        keys, origins = self._keys[start:end], self._origins[start:end]
+        if not live.all():
+            keys, origins = keys[live], origins[live]
+        # Commits have the flag, so they come last: one array of places serves all the rest.
+        order = np.argsort(origins)
+        first_commit = len(origins) - int(np.count_nonzero(origins >= VERSION_FLAG))
+        in_checkpoint, in_commits = order[:first_commit], np.sort(order[first_commit:])
+        ages = (origins[in_commits] & np.uint32(VERSION_FLAG - 1)).astype(np.int64)
+        return FileOrigins(
+            checkpoint_rows=origins[in_checkpoint],
+            checkpoint_keys=keys[in_checkpoint],
+            commit_keys=keys[in_commits],
+            commit_versions=ages + self.base_version,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileOrigins:
+    """Where the entries of some live files are written down.
+
+    Attributes:
+        checkpoint_rows: Rows of the checkpoint, ascending; `checkpoint_keys` are theirs.
+        commit_keys: Keys of files added by commits, ascending; `commit_versions` are theirs.
+    """
+
+    checkpoint_rows: Origins
+    checkpoint_keys: KeyArray
+    commit_keys: KeyArray
+    commit_versions: npt.NDArray[np.int64]
+
+    @property
+    def count(self) -> int:
+        """Number of files."""
+        return len(self.checkpoint_rows) + len(self.commit_keys)

@@ -1,0 +1,109 @@
+"""Log compaction: one file with what a range of commits adds up to.
+
+Lines are kept as they are, byte for byte. Every remove stays, whatever its age: the file it removes
+may have been added before the range, and a reader would see it again.
+
+Protocol: PROTOCOL.md#log-compaction-files, #action-reconciliation
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from tailerd.errors import CorruptLogError
+from tailerd.formats.delta.protocol.actions import UNREADABLE, FileAction, Line
+from tailerd.formats.delta.protocol.commit_file import Commit, scan_commit
+from tailerd.formats.delta.protocol.file_key import file_key
+
+_DECODER = msgspec.json.Decoder(Line)
+
+
+def compact(bodies: Sequence[tuple[str, bytes]], root_url: str) -> bytes:
+    """Return the compaction of some commits; empty where nothing of them is part of a state.
+
+    Args:
+        bodies: Name and body of each commit of the range, ascending.
+        root_url: The table's place, to recognise absolute paths below it.
+
+    Raises:
+        CorruptLogError: A line is no action.
+    """
+    others: dict[tuple[str, str], bytes] = {}
+    files: dict[int, bytes] = {}
+    for name, body in bodies:
+        texts = [line for line in body.split(b"\n") if line.strip()]
+        try:
+            lines = _DECODER.decode_lines(body)
+        except UNREADABLE as error:
+            raise CorruptLogError(
+                f"{name} has a line that is no action of the Delta protocol: {error}.",
+                hint="Restore the file from a backup; nobody may edit a committed log entry.",
+            ) from error
+        adds = []
+        for text, line in zip(texts, lines, strict=True):
+            if line.add is not None:
+                adds.append((_key(line.add, root_url), text))
+            elif line.remove is not None:
+                _put(files, _key(line.remove, root_url), text)
+            elif (identity := _identity(line)) is not None:
+                others[identity] = text
+        # The order within a commit means nothing; a file that is removed and added is there.
+        for key, text in adds:
+            _put(files, key, text)
+    return b"".join(text + b"\n" for text in (*others.values(), *files.values()))
+
+
+def _put(files: dict[int, bytes], key: int, text: bytes) -> None:
+    files.pop(key, None)
+    files[key] = text
+
+
+def _key(action: FileAction, root_url: str) -> int:
+    vector = action.deletion_vector
+    return file_key(action.path, None if vector is None else vector.unique_id, root_url)
+
+
+def _identity(line: Line) -> tuple[str, str] | None:
+    """Return what an action of a state replaces: an earlier one of the same identity."""
+    if line.txn is not None:
+        return "txn", line.txn.app_id
+    if line.domain_metadata is not None:
+        return "domainMetadata", line.domain_metadata.domain
+    if line.meta_data is not None:
+        return "metaData", ""
+    return None if line.protocol is None else ("protocol", "")
+
+
+@dataclass(slots=True)
+class _Sum:
+    """What some commits add up to, found another way than the compaction was."""
+
+    files: dict[int, int | None]
+    others: dict[tuple[str, str], object]
+
+    def take(self, commit: Commit) -> None:
+        for key in commit.removed_keys:
+            self.files[key] = None
+        self.files.update(zip(commit.added_keys, commit.added_sizes, strict=True))
+        self.others |= {("txn", action.app_id): action for action in commit.transactions}
+        self.others |= {("domain", action.domain): action for action in commit.domain_metadata}
+        if commit.metadata is not None:
+            self.others["metaData", ""] = commit.metadata
+        if commit.protocol is not None:
+            self.others["protocol", ""] = commit.protocol
+
+
+def is_compaction_of(body: bytes, commits: Sequence[tuple[str, bytes]], root_url: str) -> bool:
+    """Tell whether a compaction says what its commits say; they are replayed for that.
+
+    Raises:
+        CorruptLogError: A body is damaged.
+    """
+    sums = (_Sum({}, {}), _Sum({}, {}))
+    sums[0].take(scan_commit(0, "the compaction", body, root_url))
+    for name, commit in commits:
+        sums[1].take(scan_commit(0, name, commit, root_url))
+    return sums[0] == sums[1]

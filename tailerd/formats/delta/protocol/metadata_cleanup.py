@@ -1,0 +1,186 @@
+"""Which files of the log are no longer needed, and why the others stay.
+
+Protocol: PROTOCOL.md#metadata-cleanup; checkpointProtection: its own document
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from tailerd.errors import ConfigError, InvalidPropertyError
+from tailerd.formats.delta.protocol import table_properties as properties
+from tailerd.formats.delta.protocol.log_path import CHECKPOINT_KINDS, LogFile, LogFileKind
+from tailerd.formats.delta.protocol.log_segment import LogListing
+from tailerd.formats.delta.protocol.snapshot import TableState
+from tailerd.formats.delta.protocol.writer_features import CHECKPOINT_PROTECTION
+
+DAY_MS = 86_400_000
+LOG_CHANGED = "The log changed since it was looked at."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanupPlan:
+    """What cleanup deletes.
+
+    Attributes:
+        files: In the order of their deletion: were it to stop anywhere, every version that is to
+            be kept could still be rebuilt.
+        oldest_version: The oldest version that can be rebuilt afterwards; None where nothing goes.
+        stays: A file of the checkpoint of that version, as it was listed.
+        reason: Why nothing, or no more, is deleted; a sentence.
+    """
+
+    files: tuple[LogFile, ...] = ()
+    oldest_version: int | None = None
+    stays: LogFile | None = None
+    reason: str = ""
+
+    def common_with(self, earlier: CleanupPlan) -> CleanupPlan:
+        """Return what this plan and an earlier one delete; nothing where one of them does not."""
+        if self.oldest_version is None or earlier.oldest_version is None:
+            return self if self.oldest_version is None else earlier
+        first, second = self, earlier
+        if earlier.oldest_version < self.oldest_version:
+            first, second = earlier, self
+        of_both = frozenset(second.files)
+        files = tuple(file for file in first.files if file in of_both)
+        return replace(first, files=files) if files else CleanupPlan(reason=LOG_CHANGED)
+
+
+def midnight_before(time_ms: int) -> int:
+    """Return midnight UTC of a time's day: cutting there keeps the log steady for a day."""
+    return time_ms - time_ms % DAY_MS
+
+
+def cutoff_ms(state: TableState, now_ms: int, older_than_seconds: float | None = None) -> int:
+    """Return the time before which commits have expired.
+
+    Args:
+        older_than_seconds: Keep longer than the table says.
+
+    Raises:
+        InvalidPropertyError: What the table says is no interval.
+        ConfigError: That is not as long as the table says.
+    """
+    configuration = state.metadata.configuration
+    seconds = properties.duration_seconds(configuration, properties.LOG_RETENTION)
+    if seconds is None:
+        raise InvalidPropertyError(
+            f"The table has {properties.LOG_RETENTION} ="
+            f" {configuration[properties.LOG_RETENTION]!r}, which Delta cannot read as an interval,"
+            " so it is not known what may be deleted, and nothing is.",
+            hint="Set it in weeks, days or smaller units, for example to 'interval 365 days'.",
+        )
+    if older_than_seconds is not None and older_than_seconds < seconds:
+        raise ConfigError(
+            f"Cleanup of what is older than {older_than_seconds / 86_400:g} days would delete what"
+            f" the table keeps: its {properties.LOG_RETENTION} is {seconds / 86_400:g} days.",
+            hint="Raise older_than, or lower the table's property.",
+        )
+    seconds = max(seconds, older_than_seconds or 0)
+    return midnight_before(now_ms - round(seconds * 1000))
+
+
+def cutoff_commit(times_ms: Mapping[int, int], cutoff: int) -> int | None:
+    """Return the newest commit not newer than the cutoff; None without any.
+
+    Args:
+        times_ms: Time of each commit, growing with the version.
+    """
+    return max((version for version, time in times_ms.items() if time <= cutoff), default=None)
+
+
+def cleanup_terms(state: TableState) -> object:
+    """Return what a table says of cleanup, to be compared: its protocol and some properties."""
+    names = (
+        properties.EXPIRED_LOG_CLEANUP,
+        properties.LOG_RETENTION,
+        properties.CHECKPOINT_PROTECTION,
+    )
+    configuration = state.metadata.configuration
+    return state.protocol, [configuration.get(name) for name in names]
+
+
+def is_allowed(state: TableState) -> str:
+    """Return why the table's own properties forbid cleanup; empty where they do not."""
+    configuration = state.metadata.configuration
+    if not properties.is_enabled(configuration, properties.EXPIRED_LOG_CLEANUP, default=True):
+        return f"The table has {properties.EXPIRED_LOG_CLEANUP} = false."
+    return ""
+
+
+def plan_cleanup(
+    state: TableState,
+    listing: LogListing,
+    files: Iterable[LogFile],
+    newest_expired: int | None,
+    needed_from: int | None = None,
+    wanted_by: str = "a pipeline",
+) -> CleanupPlan:
+    """Decide what to delete.
+
+    Args:
+        state: Of the newest version.
+        listing: The whole log.
+        files: All its files, as they were listed; those of incomplete checkpoints too.
+        newest_expired: The cutoff commit.
+        needed_from: The oldest version somebody still wants to rebuild; None where nobody does.
+        wanted_by: Who that is, for people.
+    """
+    if reason := is_allowed(state):
+        return CleanupPlan(reason=reason)
+    if newest_expired is None:
+        return CleanupPlan(reason="No commit has expired.")
+    limit, reason = newest_expired, "Younger entries have not expired."
+    if needed_from is not None and needed_from < limit:
+        limit = needed_from
+        reason = f"Version {needed_from} is still wanted by {wanted_by}."
+    kept = max((version for version in listing.checkpoints if version <= limit), default=None)
+    if kept is None:
+        return CleanupPlan(reason=f"There is no checkpoint at or before version {limit}.")
+    if kept < _protected_before(state):
+        return CleanupPlan(
+            reason=f"Checkpoints before version {_protected_before(state)} are protected, and the"
+            f" log may only be cut there or later; today it would be at {kept}."
+        )
+    gone = sorted((file for file in files if _is_before(file, kept)), key=_deletion_order)
+    return CleanupPlan(
+        files=tuple(gone),
+        oldest_version=kept if gone else None,
+        stays=listing.checkpoints[kept][0][0] if gone else None,
+        reason=reason if gone else f"Nothing lies before the checkpoint of version {kept}.",
+    )
+
+
+def _protected_before(state: TableState) -> int:
+    names = state.protocol.writer_features or ()
+    if CHECKPOINT_PROTECTION not in names:
+        return -1
+    configuration = state.metadata.configuration
+    return properties.number(configuration, properties.CHECKPOINT_PROTECTION) or -1
+
+
+def _is_before(file: LogFile, kept: int) -> bool:
+    if file.kind is LogFileKind.COMPACTION:
+        return file.version <= kept
+    return file.version < kept and file.kind is not LogFileKind.SIDECAR
+
+
+def _deletion_order(file: LogFile) -> tuple[int, int]:
+    """Compactions first, then by version; of one version the commit before its checkpoint."""
+    is_compaction = file.kind is LogFileKind.COMPACTION
+    return (-1 if is_compaction else file.version, file.kind in CHECKPOINT_KINDS)
+
+
+def expired_sidecars(
+    sidecars: Iterable[LogFile], named: frozenset[str], now_ms: int
+) -> tuple[LogFile, ...]:
+    """Return sidecars that no checkpoint names and that no checkpoint in the making can want.
+
+    Args:
+        named: Names of all sidecars that any checkpoint names.
+        now_ms: Those of the last day stay, counted from its midnight.
+    """
+    limit = midnight_before(now_ms - DAY_MS)
+    return tuple(file for file in sidecars if file.name not in named and file.mtime_ms < limit)

@@ -1,0 +1,254 @@
+"""A version of a table: its protocol, metadata and live files.
+
+Protocol: PROTOCOL.md#action-reconciliation
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from tailerd.changefeed.change_task import TableSchema
+from tailerd.errors import BugError, CorruptLogError, UnsupportedFeatureError
+from tailerd.formats.delta.protocol import table_properties as properties
+from tailerd.formats.delta.protocol.actions import DomainMetadata, Metadata, Protocol, Transaction
+from tailerd.formats.delta.protocol.commit_file import Commit
+from tailerd.formats.delta.protocol.file_index import FileIndex, Origins
+from tailerd.formats.delta.protocol.file_key import KeyArray
+from tailerd.formats.delta.protocol.log_path import LogFile
+from tailerd.formats.delta.protocol.table_features import check_readable, supports_column_mapping
+
+COLUMN_MAPPING_MODES = ("none", "name", "id")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableState:
+    """What the rows of a version mean: its protocol and metadata.
+
+    Readable only after `check_rows`: on the way to a version others may be passed that are not.
+    """
+
+    version: int
+    protocol: Protocol
+    metadata: Metadata
+
+    def check_log(self) -> None:
+        """Refuse a version whose log this release cannot understand.
+
+        Raises:
+            UnsupportedFeatureError, CorruptLogError: As `check_readable`.
+        """
+        check_readable(self.protocol, self.version, log_only=True)
+
+    def check_rows(self) -> None:
+        """Refuse a version whose rows this release cannot read.
+
+        Raises:
+            UnsupportedFeatureError, CorruptLogError: As `check_readable`.
+        """
+        check_readable(self.protocol, self.version)
+        if self.metadata.format.provider != "parquet":
+            raise UnsupportedFeatureError(
+                f"The table's files are {self.metadata.format.provider!r}, and Delta tables of"
+                " Parquet files are all this release reads."
+            )
+        if self.column_mapping not in COLUMN_MAPPING_MODES:
+            raise UnsupportedFeatureError(
+                f"Version {self.version} has {properties.COLUMN_MAPPING_MODE} ="
+                f" {self.column_mapping!r}; known are {', '.join(COLUMN_MAPPING_MODES)}."
+            )
+
+    @property
+    def column_mapping(self) -> str:
+        """`none`, `name` or `id`; the property counts only where the protocol supports it."""
+        if not supports_column_mapping(self.protocol):
+            return "none"
+        return self.metadata.configuration.get(properties.COLUMN_MAPPING_MODE, "none").lower()
+
+    @property
+    def schema(self) -> TableSchema:
+        """The schema as tasks carry it."""
+        return TableSchema(
+            text=self.metadata.schema_text,
+            partition_columns=tuple(self.metadata.partition_columns),
+            column_mapping=self.column_mapping,
+        )
+
+    @property
+    def has_change_data_feed(self) -> bool:
+        """Whether writers record row changes at this version."""
+        return properties.is_enabled(self.metadata.configuration, properties.CHANGE_DATA_FEED)
+
+    @property
+    def has_in_commit_timestamps(self) -> bool:
+        """Whether commits carry their own time at this version."""
+        return properties.is_enabled(self.metadata.configuration, properties.IN_COMMIT_TIMESTAMPS)
+
+    def after(self, commit: Commit) -> TableState:
+        """Return the state with one more commit; the same object when nothing of it changes."""
+        if commit.protocol is None and commit.metadata is None:
+            return self
+        return TableState(
+            version=commit.version,
+            protocol=commit.protocol or self.protocol,
+            metadata=commit.metadata or self.metadata,
+        )
+
+
+def first_state(version: int, protocol: Protocol | None, metadata: Metadata | None) -> TableState:
+    """Return the state of a log's beginning.
+
+    Raises:
+        CorruptLogError: The log has no protocol, or no metadata.
+    """
+    if protocol is None or metadata is None:
+        lacking = "protocol" if protocol is None else "metaData"
+        raise CorruptLogError(
+            f"The log has no {lacking} action up to version {version}, and every table must start"
+            " with one.",
+            hint="Its first commit is missing or broken: restore it from a backup.",
+        )
+    return TableState(version=version, protocol=protocol, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """One version of a table. Replaced by `advance`, never edited.
+
+    Attributes:
+        state: Protocol and metadata; `state.version` is where they last changed.
+        transactions: Newest `txn` of each application.
+        domain_metadata: Live metadata domains.
+        checkpoint_version: Version of the checkpoint it was built on; None without one.
+        num_files, size_bytes: Of live files; None when the snapshot was opened without files.
+        checkpoint_files: Files with the checkpoint's rows, each with the number of its first row.
+        compactions: Compactions read in place of commits.
+    """
+
+    version: int
+    state: TableState
+    transactions: Mapping[str, Transaction] = field(default_factory=dict)
+    domain_metadata: Mapping[str, DomainMetadata] = field(default_factory=dict)
+    checkpoint_version: int | None = None
+    num_files: int | None = None
+    size_bytes: int | None = None
+    checkpoint_files: tuple[tuple[LogFile, int], ...] = ()
+    compactions: tuple[LogFile, ...] = ()
+    _files: FileIndex | None = None
+    _owner: list[int] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls,
+        version: int,
+        *,
+        state: TableState,
+        transactions: Mapping[str, Transaction],
+        domain_metadata: Mapping[str, DomainMetadata],
+        files: FileIndex | None,
+        checkpoint_files: tuple[tuple[LogFile, int], ...],
+        compactions: tuple[LogFile, ...],
+    ) -> Snapshot:
+        """Return the snapshot a replay arrived at; `files` belongs to it from now on."""
+        return cls(
+            version=version,
+            state=state,
+            transactions=transactions,
+            domain_metadata=domain_metadata,
+            checkpoint_version=checkpoint_files[0][0].version if checkpoint_files else None,
+            num_files=None if files is None else files.num_files,
+            size_bytes=None if files is None else files.size_bytes,
+            checkpoint_files=checkpoint_files,
+            compactions=compactions,
+            _files=files,
+            _owner=[version],
+        )
+
+    @property
+    def files(self) -> FileIndex:
+        """The live files.
+
+        Raises:
+            BugError: Opened without files, or advanced since: the index moved on to the newer one.
+        """
+        if self._files is None:
+            raise BugError(f"The snapshot of version {self.version} was opened without files.")
+        if self._owner != [self.version]:
+            raise BugError(
+                f"The files of version {self.version} moved on to version {self._owner[0]}."
+            )
+        return self._files
+
+    def advance(self, commit: Commit) -> Snapshot:
+        """Return the next version's snapshot, at a cost that follows the commit and not the table.
+
+        The file index is handed on: afterwards only the new snapshot knows its files.
+
+        Raises:
+            CorruptLogError: `commit` is not the next version.
+        """
+        if commit.version != self.version + 1:
+            raise CorruptLogError(
+                f"Version {commit.version} cannot follow version {self.version}.",
+                hint="Restore the missing log entries.",
+            )
+        files = self._files
+        if files is not None:
+            files = self.files
+            files.apply(commit)
+        self._owner[:] = [commit.version]
+        return replace(
+            self,
+            version=commit.version,
+            state=self.state.after(commit),
+            transactions=merge_transactions(self.transactions, commit),
+            domain_metadata=merge_domains(self.domain_metadata, commit),
+            num_files=None if files is None else files.num_files,
+            size_bytes=None if files is None else files.size_bytes,
+        )
+
+    def rebased(
+        self,
+        checkpoint_files: tuple[tuple[LogFile, int], ...],
+        keys: KeyArray,
+        rows: Origins,
+        applications: Collection[str],
+    ) -> Snapshot:
+        """Return this version based on a checkpoint that was written of it.
+
+        The file index is handed on, as by `advance`: this object may not be asked for files again.
+
+        Args:
+            checkpoint_files: Files of the new checkpoint, each with the number of its first row.
+            keys, rows: As `FileIndex.rebase`.
+            applications: Those whose transactions the new checkpoint has; of others they expired.
+        """
+        self.files.rebase(self.version, keys, rows)
+        return replace(
+            self,
+            transactions={
+                name: action for name, action in self.transactions.items() if name in applications
+            },
+            checkpoint_version=self.version,
+            checkpoint_files=checkpoint_files,
+            compactions=(),
+        )
+
+
+def merge_transactions(
+    before: Mapping[str, Transaction], commit: Commit
+) -> Mapping[str, Transaction]:
+    """Return the newest transaction of each application after `commit`."""
+    if not commit.transactions:
+        return before
+    return {**before, **{action.app_id: action for action in commit.transactions}}
+
+
+def merge_domains(
+    before: Mapping[str, DomainMetadata], commit: Commit
+) -> Mapping[str, DomainMetadata]:
+    """Return the live metadata domains after `commit`; tombstones suppress earlier entries."""
+    if not commit.domain_metadata:
+        return before
+    merged = {**before, **{action.domain: action for action in commit.domain_metadata}}
+    return {domain: action for domain, action in merged.items() if not action.removed}

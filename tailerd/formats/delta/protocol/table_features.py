@@ -1,0 +1,109 @@
+"""Which tables this reader may serve. One row per feature; an unknown reader feature is a stop.
+
+Protocol: PROTOCOL.md#table-features, #reader-version-requirements
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tailerd.errors import CorruptLogError, UnsupportedFeatureError
+from tailerd.formats.delta.protocol.actions import Protocol
+
+MAX_READER_VERSION = 3
+FEATURES_READER_VERSION = 3
+FEATURES_WRITER_VERSION = 7
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderFeature:
+    """A feature that readers must know.
+
+    Attributes:
+        how: What this reader does about it.
+        refusal: Why it is refused; None when it is served.
+        changes_log: Whether it also changes what the log itself means.
+    """
+
+    name: str
+    how: str
+    refusal: str | None = None
+    changes_log: bool = False
+
+
+_CATALOG_MANAGED = (
+    "its commits are ratified by a catalog, and the log folder alone may lack the newest ones"
+    " or hold some that never happened"
+)
+_MANIFESTS = "its file actions lie in manifests beside the log, which are not read yet"
+
+_FEATURES = (
+    ReaderFeature("columnMapping", "columns are found by physical name or field id"),
+    ReaderFeature("deletionVectors", "deleted rows are left out, differences become changes"),
+    ReaderFeature("timestampNtz", "timestamps without zone"),
+    ReaderFeature("timestampNtz-preview", "timestamps without zone"),
+    ReaderFeature("typeWidening", "old files are cast to the commit's type"),
+    ReaderFeature("typeWidening-preview", "old files are cast to the commit's type"),
+    ReaderFeature("v2Checkpoint", "manifests and sidecars are read"),
+    ReaderFeature("vacuumProtocolCheck", "asks something of VACUUM only"),
+    ReaderFeature("variantType", "variants are given as the JSON they hold"),
+    ReaderFeature("variantType-preview", "variants are given as the JSON they hold"),
+    ReaderFeature("variantShredding", "typed columns of variants are put together"),
+    ReaderFeature("variantShredding-preview", "typed columns of variants are put together"),
+    ReaderFeature("catalogManaged", "not served", _CATALOG_MANAGED, changes_log=True),
+    ReaderFeature("catalogOwned-preview", "not served", _CATALOG_MANAGED, changes_log=True),
+    ReaderFeature("adaptiveMetadata", "not served", _MANIFESTS, changes_log=True),
+    ReaderFeature("adaptiveMetadata-preview", "not served", _MANIFESTS, changes_log=True),
+)
+READER_FEATURES = {feature.name: feature for feature in _FEATURES}
+
+
+def check_readable(protocol: Protocol, version: int, *, log_only: bool = False) -> None:
+    """Refuse a protocol this reader cannot honour at `version`.
+
+    Args:
+        log_only: Ask only whether the log itself can be understood, to show it. A table whose rows
+            are refused can still be looked at, as long as its protocol names what it asks for.
+
+    Raises:
+        UnsupportedFeatureError: Names the reader version, or every feature that stands in the way.
+        CorruptLogError: The protocol contradicts itself.
+    """
+    names = protocol.reader_features
+    is_listed = bool(names) and protocol.min_reader_version >= FEATURES_READER_VERSION
+    if not 1 <= protocol.min_reader_version <= MAX_READER_VERSION and not (log_only and is_listed):
+        raise UnsupportedFeatureError(
+            f"Version {version} needs Delta reader version {protocol.min_reader_version}, and this"
+            f" release reads versions 1 to {MAX_READER_VERSION}.",
+            hint="Use a newer tailerd, or lower the table's protocol with DROP FEATURE.",
+        )
+    if protocol.min_reader_version < FEATURES_READER_VERSION:
+        return
+    if names is None:
+        raise CorruptLogError(
+            f"The protocol of version {version} has reader version 3 but no readerFeatures,"
+            " which the protocol requires.",
+            hint="The writer is broken: restore the log entry, or commit a complete protocol.",
+        )
+    if problems := [problem for name in names if (problem := _problem(name, log_only))]:
+        raise UnsupportedFeatureError(
+            f"Version {version} uses table features this release cannot serve truthfully:"
+            f" {', '.join(problems)}.",
+            hint="Use a newer tailerd, or drop the feature with ALTER TABLE … DROP FEATURE.",
+        )
+
+
+def _problem(name: str, log_only: bool) -> str | None:
+    feature = READER_FEATURES.get(name)
+    if feature is None:
+        return None if log_only else f"{name} (unknown to this release)"
+    if feature.refusal is None or (log_only and not feature.changes_log):
+        return None
+    return f"{name} ({feature.refusal})"
+
+
+def supports_column_mapping(protocol: Protocol) -> bool:
+    """Tell whether `delta.columnMapping.mode` counts under this protocol."""
+    if protocol.min_reader_version == FEATURES_READER_VERSION:
+        return "columnMapping" in (protocol.reader_features or ())
+    return protocol.min_reader_version == 2

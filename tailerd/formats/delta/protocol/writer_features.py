@@ -1,0 +1,106 @@
+"""Which tables' logs this release may write to: it must honour every writer feature they name.
+
+None of these asks more of a checkpoint, a compaction or a checksum than to repeat what is there;
+that is why they may be written. Data files and commits are never written.
+
+Protocol: PROTOCOL.md#table-features, #writer-version-requirements
+"""
+
+from __future__ import annotations
+
+from tailerd.errors import UnsupportedFeatureError
+from tailerd.formats.delta.protocol import table_properties as properties
+from tailerd.formats.delta.protocol.actions import Protocol
+from tailerd.formats.delta.protocol.snapshot import TableState
+from tailerd.formats.delta.protocol.table_features import FEATURES_WRITER_VERSION
+
+V2_CHECKPOINT = "v2Checkpoint"
+CHECKPOINT_PROTECTION = "checkpointProtection"
+
+HONOURED = frozenset(
+    {
+        # They bind writers of data, and nobody else.
+        "allowColumnDefaults",
+        "appendOnly",
+        "changeDataFeed",
+        "checkConstraints",
+        "generatedColumns",
+        "icebergCompatV1",
+        "icebergCompatV2",
+        "icebergCompatV3",
+        "icebergWriterCompatV1",
+        "icebergWriterCompatV3",
+        "identityColumns",
+        "invariants",
+        "materializePartitionColumns",
+        "vacuumProtocolCheck",
+        # They change what rows mean, which the log only carries along.
+        "collations",
+        "collations-preview",
+        "columnMapping",
+        "timestampNtz",
+        "timestampNtz-preview",
+        "typeWidening",
+        "typeWidening-preview",
+        "variantShredding",
+        "variantShredding-preview",
+        "variantType",
+        "variantType-preview",
+        # They bring actions or fields, which are repeated.
+        "clustering",
+        "deletionVectors",
+        "domainMetadata",
+        "inCommitTimestamp",
+        "inCommitTimestamp-preview",
+        "rowTracking",
+        # They are about the log itself, and obeyed.
+        CHECKPOINT_PROTECTION,
+        V2_CHECKPOINT,
+    }
+)
+
+_REASONS = {
+    "catalogManaged": "its catalog says which commits happened and who may tend the log",
+    "catalogOwned-preview": "its catalog says which commits happened and who may tend the log",
+    "coordinatedCommits-preview": "its coordinator says which commits happened",
+    "redirectReaderWriter": "the table lies elsewhere",
+    "redirectReaderWriter-preview": "the table lies elsewhere",
+    "redirectWriterOnly": "writers must go elsewhere",
+    "redirectWriterOnly-preview": "writers must go elsewhere",
+}
+
+
+def check_maintainable(state: TableState) -> None:
+    """Refuse a table whose log this release must not write to. Reading it is another matter.
+
+    Raises:
+        UnsupportedFeatureError: Names the writer version, or every feature that stands in the way.
+    """
+    state.check_log()
+    protocol = state.protocol
+    if not 1 <= protocol.min_writer_version <= FEATURES_WRITER_VERSION:
+        raise UnsupportedFeatureError(
+            f"The table needs Delta writer version {protocol.min_writer_version}, and this release"
+            f" tends the logs of tables up to version {FEATURES_WRITER_VERSION}.",
+            hint="Its changes can still be read where its reader version allows.",
+        )
+    if problems := refused_features(protocol):
+        raise UnsupportedFeatureError(
+            f"The log of this table is left alone, because it uses {', '.join(problems)}.",
+            hint="Its changes can still be read where its reader features allow.",
+        )
+
+
+def refused_features(protocol: Protocol) -> list[str]:
+    """Return the features that stand in the way, each with the reason."""
+    names = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
+    return [
+        f"{name} ({_REASONS.get(name, 'unknown to this release')})"
+        for name in sorted(names - HONOURED)
+    ]
+
+
+def supports_v2_checkpoints(state: TableState) -> bool:
+    """Tell whether V2 checkpoints are written: the table supports them and does not prefer V1."""
+    policy = state.metadata.configuration.get(properties.CHECKPOINT_POLICY, "v2").strip().lower()
+    return V2_CHECKPOINT in (state.protocol.reader_features or ()) and policy != "classic"

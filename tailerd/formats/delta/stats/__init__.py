@@ -1,0 +1,1 @@
+"""How large a table is, and how long its log has become."""

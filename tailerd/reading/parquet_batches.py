@@ -1,0 +1,271 @@
+"""Rows of a Parquet file in batches of as many rows as memory allows.
+
+By default a reader decodes a fixed number of rows, however long. Here the number follows what the
+pages of the file say their values take, and what the batches before took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tailerd.changefeed.limits import BatchLimit, largest_piece_bytes
+from tailerd.errors import TooLargeError
+from tailerd.reading.parquet_pages import (
+    ColumnPages,
+    check_pages,
+    first_byte,
+    most_decoded_bytes,
+    pages_of_column,
+)
+from tailerd.storage.base import RemoteFile
+
+Reopen = Callable[..., pq.ParquetFile]
+"""Opens the same file again with other options of `ParquetFile`."""
+
+BUFFER_BYTES = 1024 * 1024
+"""Read at a time of each column whose whole is too large to be held."""
+
+HELD_BYTES = 8 * 1024 * 1024
+"""Files up to this may be held whole."""
+
+_FIXED_BYTES = {"BOOLEAN": 1, "INT32": 8, "INT64": 8, "INT96": 12, "FLOAT": 8, "DOUBLE": 8}
+_PREFIXED = "DELTA_BYTE_ARRAY"
+_GROWTH = 4
+
+_Numbers = npt.NDArray[np.float64]
+
+
+class BoundedBatches:
+    """Reads row groups of one open file; used by one thread at a time.
+
+    Args:
+        file: The file, opened as its rows are wanted.
+        reopen: Opens it, or what has the same bytes, with other options.
+        source: What `file` reads.
+        name: For error messages.
+        limit: Of a batch.
+        row_bytes: What each row takes that is not in the file.
+    """
+
+    def __init__(
+        self,
+        file: pq.ParquetFile,
+        reopen: Reopen,
+        source: BinaryIO,
+        name: str,
+        limit: BatchLimit,
+        row_bytes: int = 0,
+    ) -> None:
+        self._file = file
+        self._reopen = reopen
+        self._source = source
+        self._name = name
+        self._limit = limit
+        self._row_bytes = row_bytes
+        self._most_bytes = largest_piece_bytes(limit.memory_bytes)
+        self._batch_bytes = min(self._most_bytes, max(limit.max_bytes, limit.memory_bytes // 4))
+
+    def is_small(self, group: int, leaves: Sequence[int]) -> bool:
+        """Tell whether columns of a row group are small, whatever is in their pages."""
+        about = self._file.metadata.row_group(group)
+        total = self._row_bytes * about.num_rows
+        for leaf in leaves:
+            chunk = about.column(leaf)
+            decoded = most_decoded_bytes(chunk)
+            width = self._width(leaf, chunk)
+            total += decoded + chunk.num_values * (decoded if width is None else width)
+            if total > self._most_bytes:
+                return False
+        return True
+
+    def rows(self, group: int, leaves: Sequence[int], most_rows: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a row group.
+
+        Args:
+            leaves: Numbers of the leaf columns.
+            most_rows: Of a batch.
+
+        Raises:
+            TooLargeError: A page, or a row, does not fit the memory.
+        """
+        if self.is_small(group, leaves):
+            yield from _batches(self._file, most_rows, group, leaves)
+            return
+        about = self._file.metadata.row_group(group)
+        chunks = [about.column(leaf) for leaf in leaves]
+        self._check_places(chunks)
+        pages = [pages_of_column(self._source, chunk) for chunk in chunks]
+        check_pages(pages, self._limit.memory_bytes, self._name)
+        sizes = self._sizes(group, list(zip(leaves, chunks, pages, strict=True)))
+        yield from self._sized(self._for_chunks(chunks), group, leaves, sizes, most_rows)
+
+    def _check_places(self, chunks: Iterable[pq.ColumnChunkMetaData]) -> None:
+        end = self._source.seek(0, 2)
+        for chunk in chunks:
+            if first_byte(chunk) + chunk.total_compressed_size > end:
+                raise pa.ArrowInvalid(
+                    f"its footer says that {chunk.path_in_schema} ends behind the end of the file"
+                )
+
+    def _for_chunks(self, chunks: Iterable[pq.ColumnChunkMetaData]) -> pq.ParquetFile:
+        """Return the file, opened so that columns are not held whole where they are too large."""
+        if sum(chunk.total_compressed_size for chunk in chunks) <= self._most_bytes:
+            return self._file
+        return self._reopen(
+            source=self._source,
+            metadata=self._file.metadata,
+            pre_buffer=False,
+            buffer_size=BUFFER_BYTES,
+        )
+
+    def _hold(self, chunks: Iterable[pq.ColumnChunkMetaData]) -> None:
+        """Read a small file that is wanted almost whole at once, not its dictionaries twice."""
+        if isinstance(self._source, RemoteFile | pa.BufferReader):
+            return
+        size = self._source.seek(0, 2)
+        if size <= HELD_BYTES and 2 * sum(c.total_compressed_size for c in chunks) > size:
+            self._source.seek(0)
+            self._source = pa.BufferReader(self._source.read())
+            self._file = self._reopen(source=self._source, metadata=self._file.metadata)
+
+    def _width(self, leaf: int, chunk: pq.ColumnChunkMetaData) -> int | None:
+        if chunk.physical_type == "FIXED_LEN_BYTE_ARRAY":
+            return max(16, int(self._file.schema.column(leaf).length))
+        return _FIXED_BYTES.get(chunk.physical_type)
+
+    def _sizes(
+        self, group: int, columns: list[tuple[int, pq.ColumnChunkMetaData, ColumnPages]]
+    ) -> _RowSizes:
+        rows = self._file.metadata.row_group(group).num_rows
+        sizes = _RowSizes(self._row_bytes)
+        coded: list[tuple[int, ColumnPages, float]] = []
+        for leaf, chunk, pages in columns:
+            per_row = max(sum(pages.values), chunk.num_values) / max(1, rows)
+            width = self._width(leaf, chunk)
+            if width is not None:
+                sizes.add_fixed(width * per_row)
+                continue
+            sizes.add_pages(pages, per_row)
+            if _PREFIXED in chunk.encodings:
+                sizes.add_fixed(max(pages.decoded_bytes, default=0) * per_row)
+            elif pages.dictionary_bytes:
+                coded.append((leaf, pages, per_row))
+        longest = sum(pages.longest_value_bytes * per_row for _, pages, per_row in coded)
+        if longest * min(rows, self._limit.max_rows) > self._batch_bytes:
+            self._hold([chunk for _, chunk, _ in columns])
+            longest = self._longest(group, coded)
+        sizes.longest += longest
+        return sizes
+
+    def _longest(self, group: int, coded: list[tuple[int, ColumnPages, float]]) -> float:
+        """Return the length of the longest words of dictionaries, in each row."""
+        paths = [self._file.schema.column(leaf).path for leaf, _, _ in coded]
+        file = self._reopen(
+            source=self._source,
+            metadata=self._file.metadata,
+            read_dictionary=paths,
+            pre_buffer=False,
+            buffer_size=BUFFER_BYTES,
+        )
+        total = 0.0
+        for leaf, pages, per_row in coded:
+            batch = next(_batches(file, 1, group, [leaf]), None)
+            words = None if batch is None else _dictionary_of(batch.column(0))
+            if words is None or len(words) < pages.dictionary_values:
+                total += pages.longest_value_bytes * per_row
+            else:
+                total += (pc.max(pc.binary_length(words)).as_py() or 0) * per_row
+        return total
+
+    def _sized(
+        self,
+        file: pq.ParquetFile,
+        group: int,
+        leaves: Sequence[int],
+        sizes: _RowSizes,
+        most_rows: int,
+    ) -> Iterator[pa.RecordBatch]:
+        at, most = 0, most_rows
+        count = sizes.fitting(at, most, self._batch_bytes)
+        # Asked for at every batch, the number of rows may change from one to the next.
+        for batch in _batches(file, count, group, leaves):
+            yield batch
+            at += batch.num_rows
+            taken = batch.get_total_buffer_size()
+            if taken > self._batch_bytes:
+                # Lists are longer here than elsewhere.
+                if batch.num_rows == 1 and taken > 2 * self._most_bytes:
+                    raise TooLargeError.within(
+                        self._limit.memory_bytes, f"A row of {self._name} has {taken >> 20} MiB"
+                    )
+                most = max(1, batch.num_rows // (taken // self._batch_bytes + 1))
+            else:
+                most = min(most_rows, most * _GROWTH)
+            del batch
+            file.reader.set_batch_size(sizes.fitting(at, most, self._batch_bytes))
+
+
+def _batches(
+    file: pq.ParquetFile, most_rows: int, group: int, leaves: Sequence[int]
+) -> Iterator[pa.RecordBatch]:
+    # By number: names may repeat, and have dots of their own.
+    batches: Iterator[pa.RecordBatch] = file.reader.iter_batches(
+        most_rows, row_groups=[group], column_indices=list(leaves), use_threads=False
+    )
+    return batches
+
+
+class _RowSizes:
+    """What the rows of a row group take once they are decoded, as far as their pages tell.
+
+    Attributes:
+        longest: What a row takes at most of everything that is not laid out row by row.
+    """
+
+    def __init__(self, longest: float) -> None:
+        self.longest = longest
+        self._edges: list[_Numbers] = []
+        self._totals: list[_Numbers] = []
+
+    def add_fixed(self, row_bytes: float) -> None:
+        self.longest += row_bytes
+
+    def add_pages(self, pages: ColumnPages, per_row: float) -> None:
+        edges = np.cumsum([0, *pages.values]) / max(per_row, 1e-9)
+        self._edges.append(edges.astype(np.float64))
+        self._totals.append(np.cumsum([0, *pages.decoded_bytes]).astype(np.float64))
+
+    def fitting(self, start: int, most_rows: int, most_bytes: int) -> int:
+        """Return how many rows from `start` on take no more than `most_bytes`; at least one."""
+        count = max(1, most_rows)
+        while count > 1 and self._taken(start, count) > most_bytes:
+            count //= 2
+        return count
+
+    def _taken(self, start: int, count: int) -> float:
+        total = self.longest * count
+        for edges, totals in zip(self._edges, self._totals, strict=True):
+            before, after = np.interp([start, start + count], edges, totals)
+            total += float(after - before)
+        return total
+
+
+def _dictionary_of(column: pa.Array) -> pa.Array | None:
+    """Return the words of the one leaf of a column."""
+    while not pa.types.is_dictionary(column.type):
+        if pa.types.is_struct(column.type) and column.type.num_fields == 1:
+            column = column.field(0)
+        elif pa.types.is_map(column.type):
+            return None
+        elif pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+            column = column.values
+        else:
+            return None
+    return column.dictionary

@@ -1,0 +1,141 @@
+"""What the pages of a Parquet file claim to become, checked before any of them is decoded.
+
+A few bytes of a page can stand for gigabytes: compressed zeros, or one long word named again and
+again. Footers tell some of it and may be wrong; the headers of the pages are what decoders obey.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+import pyarrow.parquet as pq
+
+from tailerd.changefeed.limits import ALLOWANCE_BYTES, largest_piece_bytes
+from tailerd.errors import TooLargeError
+from tailerd.reading.parquet_footer import MAGIC, TAIL_BYTES, UNREADABLE, PageHeader
+
+HEADER_BYTES = 1024
+"""Read for the header of a page; those with long statistics are read again, with more."""
+MOST_HEADER_BYTES = 1024 * 1024
+
+FOOTER_SHARE = 8
+"""A footer becomes objects of several times its size."""
+
+_RATIOS = {"UNCOMPRESSED": 1, "SNAPPY": 22, "LZ4": 256, "LZ4_RAW": 256, "GZIP": 1040}
+"""What a byte can become at most; with other codecs, more than counts."""
+_UNKNOWN_RATIO = 40_000
+
+
+def check_footer(source: BinaryIO, memory_bytes: int, name: str) -> None:
+    """Look at how long a file's footer claims to be; what is no Parquet file is left to others.
+
+    Raises:
+        TooLargeError: It would not be read within the memory.
+    """
+    end = source.seek(0, 2)
+    if end < 2 * TAIL_BYTES:
+        return
+    source.seek(end - TAIL_BYTES)
+    tail = source.read(TAIL_BYTES)
+    [size] = struct.unpack("<I", tail[:4])
+    most = (memory_bytes + ALLOWANCE_BYTES) // FOOTER_SHARE
+    if tail[4:] == MAGIC and most < size <= end:
+        raise TooLargeError.within(memory_bytes, f"The footer of {name} has {size >> 20} MiB")
+
+
+@dataclass(slots=True, kw_only=True)
+class ColumnPages:
+    """What the pages of a column in a row group claim.
+
+    Attributes:
+        values, decoded_bytes: Of each page of values, in order.
+        dictionary_values, dictionary_bytes: Of the dictionary, if there is one.
+        most_bytes: Of the largest page, the dictionary included.
+    """
+
+    values: list[int] = field(default_factory=list)
+    decoded_bytes: list[int] = field(default_factory=list)
+    dictionary_values: int = 0
+    dictionary_bytes: int = 0
+    most_bytes: int = 0
+
+    @property
+    def longest_value_bytes(self) -> int:
+        """How long a text of the dictionary can be, if each of the others is empty."""
+        return max(0, self.dictionary_bytes - 4 * self.dictionary_values)
+
+
+def first_byte(chunk: pq.ColumnChunkMetaData) -> int:
+    """Return where a column of a row group begins."""
+    dictionary, data = chunk.dictionary_page_offset, chunk.data_page_offset
+    return int(data if not dictionary or dictionary > data else dictionary)
+
+
+def most_decoded_bytes(chunk: pq.ColumnChunkMetaData) -> int:
+    """Return what a column of a row group can become by its codec, whatever its footer says."""
+    return int(chunk.total_compressed_size) * _RATIOS.get(chunk.compression, _UNKNOWN_RATIO)
+
+
+def pages_of_column(source: BinaryIO, chunk: pq.ColumnChunkMetaData) -> ColumnPages:
+    """Read the headers of a column's pages; blocking.
+
+    A column that is damaged has the pages before: decoders stop there too.
+    """
+    found = ColumnPages()
+    for header in _headers(source, first_byte(chunk), chunk):
+        found.most_bytes = max(found.most_bytes, header.decoded_bytes, header.stored_bytes)
+        if header.is_dictionary:
+            found.dictionary_values = header.values
+            found.dictionary_bytes = header.decoded_bytes
+        else:
+            found.values.append(header.values)
+            found.decoded_bytes.append(header.decoded_bytes)
+    return found
+
+
+def _headers(source: BinaryIO, start: int, chunk: pq.ColumnChunkMetaData) -> Iterator[PageHeader]:
+    at, left = start, chunk.num_values
+    end = start + chunk.total_compressed_size
+    while left > 0 and at < end:
+        header = _header_at(source, at)
+        if header is None:
+            return
+        yield header
+        at += header.header_bytes + header.stored_bytes
+        if not header.is_dictionary:
+            left -= header.values
+
+
+def _header_at(source: BinaryIO, at: int) -> PageHeader | None:
+    size = HEADER_BYTES
+    while True:
+        source.seek(at)
+        data = source.read(size)
+        try:
+            return PageHeader.of(data)
+        except UNREADABLE:
+            if len(data) < size or size >= MOST_HEADER_BYTES:
+                return None
+            size *= 32
+
+
+def check_pages(columns: list[ColumnPages], memory_bytes: int, name: str) -> None:
+    """Make sure that a page of each column can be decoded at the same time.
+
+    Raises:
+        TooLargeError: They cannot.
+    """
+    largest = max((pages.most_bytes for pages in columns), default=0)
+    if largest > largest_piece_bytes(memory_bytes):
+        raise TooLargeError.within(
+            memory_bytes, f"A page of {name} becomes {largest >> 20} MiB when it is read"
+        )
+    together = sum(pages.most_bytes for pages in columns)
+    if together > (memory_bytes + ALLOWANCE_BYTES) // 2:
+        raise TooLargeError.within(
+            memory_bytes,
+            f"Pages of {name} that are read together become {together >> 20} MiB",
+        )

@@ -1,0 +1,255 @@
+"""Records as they were delivered, read back: which rows came and went, each in one spelling.
+
+The inverse of `json` and `debezium`, for comparing what was delivered with the table. Rows are
+compared by their current columns: a column that was dropped is left out; null, and not there yet,
+are the same. Values that a widened column spells differently are spelled alike. All this holds
+inside structs, lists and maps too; a null struct and one of nulls stay two things.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from functools import partial
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from tailerd.changefeed.change_batch import CHANGE_COLUMNS, CHANGE_TYPE, COMMIT_VERSION
+from tailerd.changefeed.change_task import ChangeType
+from tailerd.errors import SinkError
+from tailerd.records.json_columns import is_any_list, is_variant
+
+_SIGNS = {
+    ChangeType.INSERT.value: 1,
+    ChangeType.UPDATE_POSTIMAGE.value: 1,
+    ChangeType.DELETE.value: -1,
+    ChangeType.UPDATE_PREIMAGE.value: -1,
+}
+_MIDNIGHT = "T00:00:00.000000"
+_LENGTH_OF_DATE = 10
+_LARGEST_FLOAT = float(np.finfo(np.float32).max)
+
+Change = tuple[int, Any, int]
+"""+1 or -1, the row as it was read, and the version of its commit."""
+
+Spelling = Callable[[Any], Any]
+
+
+class _Number(float):
+    """A number with a fraction or an exponent, and its text: a decimal may have more digits."""
+
+    def __init__(self, text: str) -> None:
+        if math.isinf(self):
+            raise msgspec.DecodeError(f"the number {text} is out of range")
+        self.text = text
+
+
+class _TextNeeded(Exception):  # noqa: N818 - it is no error
+    """A decimal came as a number of which only the double is there."""
+
+
+_ENCODER = msgspec.json.Encoder(order="sorted", enc_hook=float)
+_DOUBLES: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+_TEXTS: msgspec.json.Decoder[Any] = msgspec.json.Decoder(float_hook=_Number)
+
+
+@dataclass(slots=True)
+class RowReader:
+    """Reads records of one table.
+
+    Attributes:
+        schema: The table's columns now, as Arrow.
+        format: `json` or `debezium`.
+        widened: Columns in which floats were widened to doubles: what was delivered before has
+            fewer digits of the same number.
+        foreign: Columns met that the table does not have now.
+    """
+
+    schema: pa.Schema
+    format: str
+    widened: Set[str] = frozenset()
+    foreign: set[str] = field(default_factory=set)
+    _spell: Spelling = field(init=False)
+    _decoder: msgspec.json.Decoder[Any] = field(init=False, default=_DOUBLES)
+
+    def __post_init__(self) -> None:
+        columns = {
+            column.name: _spelling(column, column.name, self, column.name in self.widened)
+            for column in self.schema
+        }
+        self._spell = partial(_plain_struct, columns, "", self.foreign)
+
+    def read(self, values: Sequence[bytes]) -> tuple[list[bytes], list[int], list[int]]:
+        """Return the rows of records: their JSON texts, their signs, the versions of their commits.
+
+        Raises:
+            SinkError: A record is not of this format.
+        """
+        rows: list[bytes] = []
+        signs: list[int] = []
+        versions: list[int] = []
+        for value in values:
+            try:
+                for sign, row, version in self._changes(value):
+                    rows.append(row)
+                    signs.append(sign)
+                    versions.append(version)
+            except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
+                raise SinkError(
+                    f"A record is no {self.format} change: {value[:80]!r} ({error!r}). Something"
+                    " else writes to the same place.",
+                    hint="Verify a place that only this pipeline writes to.",
+                ) from error
+        return rows, signs, versions
+
+    def _changes(self, value: bytes) -> list[tuple[int, bytes, int]]:
+        try:
+            return self._spelled(value)
+        except _TextNeeded:
+            # Texts cost time, so only from the first decimal on that is written as a number. A sink
+            # that writes them as texts now may have written numbers before.
+            self._decoder = _TEXTS
+            return self._spelled(value)
+
+    def _spelled(self, value: bytes) -> list[tuple[int, bytes, int]]:
+        changes_of = _debezium_changes if self.format == "debezium" else _json_changes
+        changes: list[tuple[int, bytes, int]] = []
+        for sign, row, version in changes_of(self._decoder.decode(value)):
+            if not isinstance(row, dict):
+                raise TypeError("a row is no object")
+            changes.append((sign, _ENCODER.encode(self._spell(row)), version))
+        return changes
+
+
+def _json_changes(record: dict[str, Any]) -> Iterator[Change]:
+    sign, version = _SIGNS[record[CHANGE_TYPE]], record[COMMIT_VERSION]
+    yield sign, {k: v for k, v in record.items() if k not in CHANGE_COLUMNS}, version
+
+
+def _debezium_changes(record: dict[str, Any]) -> Iterator[Change]:
+    envelope = record["payload"] if "payload" in record and "schema" in record else record
+    version = envelope["source"]["commit_version"]
+    if envelope["before"] is not None:
+        yield -1, envelope["before"], version
+    if envelope["after"] is not None:
+        yield 1, envelope["after"], version
+
+
+def _spelling(column: pa.Field, path: str, reader: RowReader, is_widened: bool) -> Spelling:
+    """Return what brings values of a column, at any depth, to their one spelling.
+
+    A value of another type, from before the table was replaced, stays as it is.
+    """
+    kind = column.type
+    if is_variant(column):
+        return _as_it_is
+    if pa.types.is_decimal(kind):
+        return _plain_decimal
+    if pa.types.is_floating(kind):
+        return _plain_float if is_widened else _plain_number
+    if pa.types.is_timestamp(kind):
+        return _plain_timestamp
+    if pa.types.is_struct(kind):
+        fields = {
+            child.name: _spelling(child, f"{path}.{child.name}", reader, is_widened)
+            for child in kind
+        }
+        return partial(_plain_struct, fields, f"{path}.", reader.foreign)
+    if pa.types.is_map(kind):
+        key = _spelling(kind.key_field, f"{path}.key", reader, is_widened)
+        item = _spelling(kind.item_field, f"{path}.value", reader, is_widened)
+        return partial(_plain_map, partial(_plain_key, key, kind.key_type), item)
+    if is_any_list(kind):
+        return partial(
+            _plain_list, _spelling(kind.value_field, f"{path}.element", reader, is_widened)
+        )
+    return _as_it_is
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _plain_struct(fields: Mapping[str, Spelling], path: str, foreign: set[str], value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    kept: dict[str, Any] = {}
+    for name, inner in value.items():
+        if inner is None:
+            continue
+        spelling = fields.get(name)
+        if spelling is None:
+            foreign.add(path + name)
+        else:
+            kept[name] = spelling(inner)
+    return kept
+
+
+def _plain_list(spelling: Spelling, value: Any) -> Any:
+    if not isinstance(value, list):
+        return value
+    return [None if each is None else spelling(each) for each in value]
+
+
+def _plain_map(key: Spelling, item: Spelling, value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {key(k): None if v is None else item(v) for k, v in value.items()}
+
+
+def _plain_key(spelling: Spelling, kind: pa.DataType, value: str) -> str:
+    """Return the text of a map's key, which JSON has as text whatever its type."""
+    if pa.types.is_nested(kind):
+        return value
+    if not pa.types.is_floating(kind):
+        return str(spelling(value))
+    try:
+        number = float(value)
+    except ValueError:
+        return value
+    return str(spelling(number)) if math.isfinite(number) else value
+
+
+def _plain_decimal(value: Any) -> Any:
+    if type(value) is float:
+        raise _TextNeeded
+    try:
+        number = Decimal(value.text if isinstance(value, _Number) else value)
+    except (InvalidOperation, TypeError, ValueError):
+        return value
+    if not number.is_finite():
+        return value
+    # Not by arithmetic: that rounds, and the widest decimal has 76 digits.
+    text = f"{number:f}"
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return "0" if number == 0 else text
+
+
+def _plain_number(value: Any) -> Any:
+    if not isinstance(value, float):
+        return value
+    # A plain float: of another one the encoder has to ask what it is.
+    return int(value) if value.is_integer() else float(value)
+
+
+def _plain_float(value: Any) -> Any:
+    """Spell a float in the way it had before its column became one of doubles.
+
+    What is none, because it has more digits than a float tells apart, keeps them.
+    """
+    if isinstance(value, float) and abs(value) <= _LARGEST_FLOAT:
+        single = np.float32(value)
+        shortest = float(str(single))
+        if value in (shortest, float(single)):
+            value = shortest
+    return _plain_number(value)
+
+
+def _plain_timestamp(value: Any) -> Any:
+    is_date = isinstance(value, str) and "T" not in value and len(value) >= _LENGTH_OF_DATE
+    return value + _MIDNIGHT if is_date else value

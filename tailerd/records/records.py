@@ -1,0 +1,107 @@
+"""Records: keys and values as columns, what a format makes of change rows for a message broker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.records.json import DecimalStyle
+
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Records:
+    """Records in the order in which they must be read.
+
+    Attributes:
+        keys: `binary` or `large_binary`, as long as `values`; a null is a record without a key.
+            None when no record has one.
+        values: `binary` or `large_binary`; a null is a tombstone.
+        rows: For each record the row of the batch it was made of (of an update the newer image);
+            None when record i is row i. Headers, topics and partitions that come from columns
+            are taken with it.
+    """
+
+    keys: pa.Array | None
+    values: pa.Array
+    rows: Rows | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def of_rows(self, column: pa.Array) -> pa.Array:
+        """Return the value that each record's row has in a column of the batch."""
+        return column if self.rows is None else column.take(pa.array(self.rows))
+
+    def take(self, records: npt.NDArray[np.integer]) -> Records:
+        """Return the given records, by their numbers, in that order."""
+        wanted = pa.array(records)
+        return Records(
+            keys=None if self.keys is None else pc.take(self.keys, wanted),
+            values=pc.take(self.values, wanted),
+            rows=np.asarray(records, np.int64) if self.rows is None else self.rows[records],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormatOptions:
+    """What formats may be told; each takes what concerns it.
+
+    Attributes:
+        name: Logical name of the server (Debezium's `topic.prefix`).
+        table: The table's name.
+        db, schema: Names above the table; may be empty.
+        table_id: `metaData.id`; empty leaves it out.
+        key: Columns that identify a row, in the order in which they are written; empty gives
+            records without keys.
+        routed_by: Columns that choose where a record goes. An update that changes one is a removal
+            where the row was and a creation where it is, not one record; where the table has no
+            such column it says nothing.
+        decimals: `string` keeps every digit in any reader; `number` is the bare number.
+        tombstones: A record without value follows each delete, where there is a key.
+        schemas: Each key and value carries its Kafka Connect schema.
+    """
+
+    name: str
+    table: str
+    db: str = ""
+    schema: str = ""
+    table_id: str = ""
+    key: Sequence[str] = ()
+    routed_by: Sequence[str] = ()
+    decimals: DecimalStyle = "string"
+    tombstones: bool = True
+    schemas: bool = False
+
+
+class RecordFormat(Protocol):
+    """Turns the rows of a batch into records.
+
+    As an `Encoder`, it keeps no state between batches, does no IO and asks no clock: the same
+    arguments give the same bytes in any process.
+
+    Order: applying the records one after the other by key leaves the rows that the commit leaves.
+    With a key, records that only remove a row therefore come before those that write one, and an
+    update's old image stays directly before its new one, unless they go to different places.
+
+    Errors: `ConfigError` when a key column is not among the table's columns; `TableError` for
+    values that the format cannot carry. Nothing is returned then.
+    """
+
+    def records(self, batch: ChangeBatch, *, now_us: int | None = None) -> Records:
+        """Return the records of all rows; none for an empty batch.
+
+        Args:
+            batch: Rows of one commit.
+            now_us: When the change is processed, microseconds since the epoch, for formats that
+                say so; None takes the commit's timestamp.
+        """
+        ...

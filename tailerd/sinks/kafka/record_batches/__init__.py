@@ -1,0 +1,1 @@
+"""Kafka's record batches: records as bytes, partitions of keys, compression. Pure."""

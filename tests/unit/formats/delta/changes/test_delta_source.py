@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tailerd.changefeed.limits import ReadLimit
+from tailerd.changefeed.offset import Offset, Version
+from tailerd.errors import MissingVersionError, NotATableError, StorageError, TableRecreatedError
+from tailerd.formats.delta.changes.log_guard import FRESH_SECONDS
+from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.storage.base import ObjectStore
+from tailerd.storage.metered import KINDS, MeteredStore
+from tests.corners.feed import EVERYTHING, batches_of, rows_of
+from tests.doubles.faulty_store import FaultyStore
+from tests.doubles.sim_clock import SimClock
+from tests.tables.builder import TableBuilder
+
+NOTHING = dict.fromkeys(KINDS, 0)
+
+
+def numbered(folder: Path, versions: int) -> TableBuilder:
+    table = TableBuilder(folder)
+    for number in range(versions):
+        table.append([{"id": number, "name": ""}])
+    return table
+
+
+class Stores:
+    """Puts a meter and a faulty store around the log's store, and keeps both."""
+
+    def __init__(self) -> None:
+        self.meters: list[MeteredStore] = []
+        self.faulty: list[FaultyStore] = []
+
+    def __call__(self, store: ObjectStore) -> ObjectStore:
+        self.faulty.append(FaultyStore(store))
+        self.meters.append(MeteredStore(self.faulty[-1]))
+        return self.meters[-1]
+
+
+async def test_an_idle_look_takes_one_request(tmp_path: Path) -> None:
+    numbered(tmp_path, 30)
+    stores, clock = Stores(), SimClock()
+    source = await DeltaChangeSource.open(str(tmp_path), wrap_store=stores, clock=clock)
+    at = await source.initial_offset("latest")
+    assert await source.latest_offset(at, EVERYTHING) == at
+    [meter] = stores.meters
+    meter.reset()
+    for _ in range(5):
+        assert await source.latest_offset(at, EVERYTHING) == at
+    assert meter.total <= 2 * 5
+    assert meter.requests["list"] == 0
+
+
+async def test_a_new_commit_takes_few_requests_however_long_the_log(tmp_path: Path) -> None:
+    table = numbered(tmp_path, 130)
+    stores, clock = Stores(), SimClock()
+    source = await DeltaChangeSource.open(str(tmp_path), wrap_store=stores, clock=clock)
+    at = await source.initial_offset("latest")
+    at = await _step(source, at)
+    [meter] = stores.meters
+    for number in range(4):
+        table.append([{"id": number, "name": ""}])
+        await clock.advance(2 * FRESH_SECONDS)
+        meter.reset()
+        end = await _step(source, at)
+        assert end != at
+        at = end
+        if number:
+            assert meter.requests == {**NOTHING, "get": 2}
+
+
+async def _step(source: DeltaChangeSource, at: Offset) -> Offset:
+    end = await source.latest_offset(at, EVERYTHING)
+    await batches_of(source, at, end)
+    await source.commit(end)
+    return end
+
+
+async def test_a_storage_that_fails_once_loses_nothing(tmp_path: Path) -> None:
+    table = numbered(tmp_path, 3)
+    stores = Stores()
+    source = await DeltaChangeSource.open(str(tmp_path), wrap_store=stores)
+    at = await source.initial_offset("latest")
+    table.append([{"id": 3, "name": ""}])
+    stores.faulty[0].fail_nth(1, kind="get")
+    with pytest.raises(StorageError):
+        await source.latest_offset(at, EVERYTHING)
+    end = await source.latest_offset(at, EVERYTHING)
+    assert [row["id"] for row in rows_of(await batches_of(source, at, end))] == [3]
+
+
+async def test_a_step_can_be_planned_again_after_its_commits_were_forgotten(
+    tmp_path: Path,
+) -> None:
+    numbered(tmp_path, 5)
+    source = await DeltaChangeSource.open(str(tmp_path))
+    at = await source.initial_offset("0")
+    middle = await source.latest_offset(at, ReadLimit(max_files=3))
+    first = rows_of(await batches_of(source, at, middle))
+    await source.commit(middle)
+    assert rows_of(await batches_of(source, at, middle)) == first
+    end = await source.latest_offset(middle, EVERYTHING)
+    assert [row["id"] for row in rows_of(await batches_of(source, middle, end))] == [3, 4]
+
+
+async def test_a_planned_commit_that_vanishes_is_an_error_and_not_an_empty_range(
+    tmp_path: Path,
+) -> None:
+    table = numbered(tmp_path, 3)
+    start = Offset(table_id=table.table_id, version=Version(1))
+    end = Offset(table_id=table.table_id, version=Version(3))
+    table.checkpoint()
+    table.commit_path(2).unlink()
+    source = await DeltaChangeSource.open(str(tmp_path))
+    with pytest.raises(MissingVersionError, match="version 2"):
+        await batches_of(source, start, end)
+
+
+async def test_an_offset_of_another_table_is_refused_everywhere(tmp_path: Path) -> None:
+    numbered(tmp_path, 2)
+    source = await DeltaChangeSource.open(str(tmp_path))
+    other = Offset(table_id="another", version=Version(0))
+    with pytest.raises(TableRecreatedError):
+        await source.latest_offset(other, EVERYTHING)
+    with pytest.raises(TableRecreatedError):
+        await batches_of(source, other, other.after_version())
+
+
+@pytest.mark.parametrize("what", ["nothing", "a file", "an empty log", "foreign files"])
+async def test_a_place_without_a_log_is_no_table(tmp_path: Path, what: str) -> None:
+    place = tmp_path / "t"
+    match what:
+        case "a file":
+            place.write_text("x")
+        case "an empty log":
+            (place / "_delta_log").mkdir(parents=True)
+        case "foreign files":
+            (place / "_delta_log").mkdir(parents=True)
+            (place / "_delta_log" / "readme.json").write_text("{}")
+        case _:
+            pass
+    with pytest.raises(NotATableError):
+        await DeltaChangeSource.open(str(place))
+
+
+async def test_the_backlog_counts_what_is_left(tmp_path: Path) -> None:
+    table = numbered(tmp_path, 5)
+    source = await DeltaChangeSource.open(str(tmp_path))
+    backlog = await source.backlog(await source.initial_offset("2"))
+    assert (backlog.head_version, backlog.versions) == (4, 3)
+    assert backlog.head_timestamp_ms == table.time_of(4)
+    assert backlog.oldest_undelivered_timestamp_ms == table.time_of(2)
+
+
+async def test_the_name_and_the_schema_are_those_of_the_table(tmp_path: Path) -> None:
+    table = numbered(tmp_path, 1)
+    source = await DeltaChangeSource.open(str(tmp_path), columns=["name"])
+    assert (source.name, source.url) == (str(tmp_path), str(tmp_path))
+    assert source.table_id == table.table_id
+    assert (await source.arrow_schema()).names == ["name"]

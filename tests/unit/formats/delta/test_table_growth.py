@@ -1,0 +1,224 @@
+"""A table's size, moved on by commits, is what opening it anew tells."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tailerd.errors import CorruptLogError
+from tailerd.formats.delta.log.live_files import count_rows
+from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.stats.log_tally import RECENT_SECONDS, WHOLE_SECONDS, LogTally
+from tailerd.formats.delta.stats.table_growth import COMMITS_AT_ONCE, TableGrowth
+from tailerd.storage.local import LocalStore
+from tailerd.storage.metered import MeteredStore
+from tests.tables.builder import CDF, TableBuilder
+from tests.tables.naive_log import Action
+
+
+def rows(count: int, first: int = 0) -> list[dict[str, object]]:
+    return [{"id": first + n, "name": "x" * n} for n in range(count)]
+
+
+def reader_of(table: TableBuilder) -> LogReader:
+    return LogReader(LocalStore(), str(table.folder), with_rows=True)
+
+
+async def opened(table: TableBuilder, next_version: int = 10**6) -> TableGrowth:
+    growth = TableGrowth(reader_of(table))
+    await growth.open(next_version, 0.0)
+    return growth
+
+
+async def follow(growth: TableGrowth) -> None:
+    while await growth.advance(0.0):
+        pass
+
+
+async def check(growth: TableGrowth, table: TableBuilder) -> None:
+    """Compare with what a fresh look at the whole table tells."""
+    snapshot = await LogReader.at(str(table.folder)).open()
+    size = growth.size()
+    assert size.version == snapshot.version
+    assert (size.files, size.bytes) == (snapshot.num_files, snapshot.size_bytes)
+    assert list(size.size_counts) == snapshot.files.sizes.counts
+    assert size.deleted_rows == snapshot.files.vectors.deleted_rows
+    assert size.deletion_vectors == snapshot.files.vectors.count
+    assert size.rows == await count_rows(LogReader.at(str(table.folder)), snapshot)
+
+
+async def test_following_commits_tells_what_opening_anew_tells(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    table = TableBuilder(tmp_path, reader_features=["deletionVectors"])
+    live: list[Action] = table.append(rows(5)).adds
+    growth = await opened(table)
+    for _ in range(12):
+        match chance.choice(("append", "delete rows", "remove", "rewrite", "checkpoint")):
+            case "append":
+                live += table.append(rows(chance.randint(1, 9))).adds
+            case "delete rows" if live:
+                add = live.pop(chance.randrange(len(live)))
+                live += table.delete_rows(add, [0]).adds
+            case "remove" if live:
+                table.commit(with_stats(table.remove(live[0]), live.pop(0)))
+            case "rewrite" if live:
+                before = live.pop()
+                new = table.data_file(rows(4), data_change=False)
+                table.commit(with_stats(table.remove(before, data_change=False), before), new)
+                live.append(new)
+            case _:
+                table.checkpoint()
+        await follow(growth)
+        await check(growth, table)
+    assert growth.size().rows is not None
+
+
+def with_stats(remove: Action, add: Action) -> Action:
+    """Say in a remove how many rows the file has, as Spark does."""
+    remove["remove"]["stats"] = add["add"]["stats"]
+    return remove
+
+
+async def test_rows_are_unknown_once_statistics_lack(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path)
+    [add] = table.append(rows(3)).adds
+    growth = await opened(table)
+    assert growth.size().rows == 3
+    table.commit(table.remove(add))
+    await follow(growth)
+    assert (growth.size().rows, growth.size().files) == (None, 0)
+
+
+async def test_a_file_that_is_added_again_leaves_rows_unknown_and_not_wrong(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path)
+    [add] = table.append(rows(3)).adds
+    growth = await opened(table)
+    table.commit(add)
+    await follow(growth)
+    assert (growth.size().rows, growth.size().files) == (None, 1)
+
+
+async def test_pending_work_counts_commits_not_yet_delivered(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path, properties=CDF)
+    table.create()
+    table.append(rows(2))
+    [add] = table.append(rows(2)).adds
+    change = table.cdc_file([{"id": 0, "name": "", "_change_type": "delete"}])
+    table.commit(table.remove(add), change)
+    table.commit(table.data_file(rows(3), data_change=False))
+    growth = await opened(table, next_version=2)
+    await follow(growth)
+    first = add["add"]["size"]
+    pending = growth.pending(2)
+    assert pending is not None
+    # Of version 3 the change file counts, not the file that is removed; version 4 changes no row.
+    assert (pending.files, pending.bytes) == (2, first + change["cdc"]["size"])
+    delivered = growth.pending(5)
+    assert delivered is not None
+    assert (delivered.files, delivered.bytes) == (0, 0)
+    assert growth.pending(2) is None
+
+
+async def test_a_table_whose_old_versions_are_gone_is_opened_at_its_head(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path)
+    for _ in range(5):
+        table.append(rows(1))
+    table.checkpoint()
+    for version in range(4):
+        table.commit_path(version).unlink()
+    growth = await opened(table, next_version=2)
+    assert growth.version == 4
+    assert growth.pending(2) is None
+    await check(growth, table)
+
+
+async def test_a_long_backlog_is_taken_in_bounded_steps(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path)
+    file = table.data_file(rows(1))
+    table.append(rows(1))
+    for number in range(COMMITS_AT_ONCE + 1):
+        table.commit({"txn": {"appId": "a", "version": number}})
+    growth = await opened(table, next_version=1)
+    assert await growth.advance(0.0)
+    assert growth.version == COMMITS_AT_ONCE
+    assert not await growth.advance(0.0)
+    assert file["add"]["size"] > 0
+
+
+async def test_an_idle_table_costs_one_request_and_a_commit_one_more(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path)
+    table.append(rows(1))
+    store = MeteredStore(LocalStore())
+    growth = TableGrowth(LogReader(store, str(table.folder), with_rows=True))
+    await growth.open(1, 0.0)
+    await growth.advance(0.0)
+    store.reset()
+    await growth.advance(0.0)
+    assert store.total == 1
+    store.reset()
+    table.append(rows(1))
+    await growth.advance(0.0)
+    assert store.total == 2
+
+
+async def test_a_damaged_commit_is_told(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path)
+    table.append(rows(1))
+    growth = await opened(table)
+    table.raw_commit(b'{"add":7}\n')
+    with pytest.raises(CorruptLogError):
+        await growth.advance(0.0)
+
+
+async def test_the_log_is_counted_and_a_checkpoint_found(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path)
+    for _ in range(4):
+        table.append(rows(1))
+    tally = LogTally(reader_of(table))
+    assert await tally.look(0.0)
+    assert (tally.checkpoint_version, tally.commits, tally.files) == (None, 4, 4)
+    assert tally.bytes == sum(path.stat().st_size for path in table.log.glob("*.json"))
+    table.checkpoint()
+    table.append(rows(1))
+    reader = reader_of(table)
+    newest = await reader.commit_file(4)
+    assert newest is not None
+    assert not await tally.look(RECENT_SECONDS / 2)
+    tally.advance(newest)
+    assert (tally.commits, tally.files) == (5, 5)
+    assert tally.due_in(10.0) == RECENT_SECONDS - 10
+    assert await tally.look(RECENT_SECONDS)
+    assert (tally.checkpoint_version, tally.commits, tally.files) == (3, 1, 6)
+    assert tally.bytes == table.commit_path(4).stat().st_size
+    assert tally.due_in(RECENT_SECONDS) is None
+
+
+async def test_cleanup_of_old_log_files_is_seen_by_a_whole_listing(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path)
+    for _ in range(4):
+        table.append(rows(1))
+    table.checkpoint()
+    tally = LogTally(reader_of(table))
+    await tally.look(0.0)
+    assert tally.files == 5
+    for version in range(3):
+        table.commit_path(version).unlink()
+    table.append(rows(1))
+    await tally.look(RECENT_SECONDS)
+    assert tally.files == 6
+    await tally.look(WHOLE_SECONDS)
+    assert (tally.files, tally.commits) == (3, 1)
+
+
+async def test_a_commit_the_listing_has_seen_is_not_counted_twice(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path)
+    table.append(rows(1))
+    reader = reader_of(table)
+    tally = LogTally(reader)
+    await tally.look(0.0)
+    file = await reader.commit_file(0)
+    assert file is not None
+    tally.advance(file)
+    assert (tally.commits, tally.is_settled) == (1, True)
