@@ -27,8 +27,8 @@ from tailerd.errors import (
     UsageError,
     ZoneAssumedError,
 )
+from tailerd.formats.allowed_places import allowed_places
 from tailerd.formats.base import ChangeSource
-from tailerd.formats.delta.changes.allowed_places import allowed_places
 from tailerd.formats.delta.changes.partition_zone import PartitionZone
 from tailerd.formats.delta.changes.snapshot_spool import Spool
 from tailerd.formats.delta.changes.source import DeltaChangeSource

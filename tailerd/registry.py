@@ -1,7 +1,8 @@
 """Which parts exist, by kind: the one table of them, loaded only when asked for.
 
-A built-in part is one line here. Another distribution adds a part through an entry point of the
-group `tailerd.sinks` whose name is the kind and whose value is `module:ConfigClass`.
+A built-in part is one line here. Another distribution adds a part through an entry point: of the
+group `tailerd.sinks`, whose name is the kind and whose value is `module:ConfigClass`, or of the
+group `tailerd.formats`, whose name is that of the format and whose value is `module:FormatClass`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,13 @@ from importlib.metadata import EntryPoints, entry_points
 from tailerd.errors import BugError, ConfigError
 
 SINK_GROUP = "tailerd.sinks"
+FORMAT_GROUP = "tailerd.formats"
+
+FORMATS: dict[str, str] = {"delta": "tailerd.formats.delta.format:DeltaFormat"}
+"""Name of a table format -> its class, a `tailerd.formats.base.TableFormat` made without arguments.
+
+`tailerd.formats.detect.table_format` makes it.
+"""
 
 SINK_CONFIGS: dict[str, str] = {
     "console": "tailerd.sinks.console:ConsoleSinkConfig",
@@ -29,7 +37,7 @@ CHECKPOINT_PROGRAMS: dict[str, str] = {"spark": "tailerd.spark.checkpoint_progra
 
 def sink_kinds() -> tuple[str, ...]:
     """Return every kind of sink that can be configured, sorted."""
-    return tuple(sorted({*SINK_CONFIGS, *(point.name for point in _plugged_in())}))
+    return tuple(sorted({*SINK_CONFIGS, *(point.name for point in _plugged_in(SINK_GROUP))}))
 
 
 def sink_config_class(kind: str) -> type[object]:
@@ -40,10 +48,30 @@ def sink_config_class(kind: str) -> type[object]:
     """
     if kind in SINK_CONFIGS:
         return load_class(SINK_CONFIGS[kind])
-    for point in _plugged_in():
+    for point in _plugged_in(SINK_GROUP):
         if point.name == kind:
             return load_class(point.value)
     raise ConfigError(f"the sink kind {kind!r} is not known.", hint=known(kind, sink_kinds()))
+
+
+def format_names() -> tuple[str, ...]:
+    """Return every table format that can be read here: built-in ones in order, then others."""
+    others = {point.name for point in _plugged_in(FORMAT_GROUP)} - FORMATS.keys()
+    return (*FORMATS, *sorted(others))
+
+
+def format_class(name: str) -> type[object]:
+    """Load the class of a table format.
+
+    Raises:
+        ConfigError: The format is unknown, or the distribution that brings it does not load.
+    """
+    if name in FORMATS:
+        return load_class(FORMATS[name])
+    for point in _plugged_in(FORMAT_GROUP):
+        if point.name == name:
+            return load_class(point.value)
+    raise ConfigError(f"the table format {name!r} is not known.", hint=known(name, format_names()))
 
 
 def load_class(reference: str) -> type[object]:
@@ -77,5 +105,5 @@ def known(word: str, words: Iterable[str]) -> str:
     return f"Known here: {', '.join(candidates)}." if candidates else ""
 
 
-def _plugged_in() -> EntryPoints:
-    return entry_points(group=SINK_GROUP)
+def _plugged_in(group: str) -> EntryPoints:
+    return entry_points(group=group)

@@ -104,6 +104,7 @@ class ChangeTask:
         rows: Which rows count.
         num_records: Physical rows in the file where statistics say so.
         table_id: Identity of the table in that version; empty where the source does not say.
+        format: Name of the table format whose `TaskReader` reads it.
     """
 
     version: Version
@@ -118,6 +119,7 @@ class ChangeTask:
     rows: RowFilter = ALL_ROWS
     num_records: int | None = None
     table_id: str = ""
+    format: str = "delta"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,15 +5,42 @@ from __future__ import annotations
 import enum
 import json
 from dataclasses import dataclass, replace
-from typing import NewType, Self
+from typing import NewType, Protocol, Self
 
 from tailerd.errors import OffsetError
 
 Version = NewType("Version", int)
-"""A version of a table, counted from 0."""
+"""A version of a table, not below 0. What follows what is the source's to say: `Versions`."""
+
+BEFORE_ALL = Version(-1)
+"""Stands for the version before a table's first."""
 
 FORMAT = 1
 MOST_MARK_CHARS = 1024
+
+
+class Versions(Protocol):
+    """Says which versions of a table follow each other. Nobody else counts versions."""
+
+    def version_before(self, version: Version) -> Version:
+        """Return the last version before `version`; `BEFORE_ALL` before the first."""
+        ...
+
+    def next_version(self, version: Version) -> Version:
+        """Return the version after `version`, which may not be there yet."""
+        ...
+
+
+class ConsecutiveVersions:
+    """Versions 0, 1, 2, ...: the rule of formats that number their commits."""
+
+    def version_before(self, version: Version) -> Version:
+        """Return the last version before `version`; `BEFORE_ALL` before the first."""
+        return Version(max(version - 1, BEFORE_ALL))
+
+    def next_version(self, version: Version) -> Version:
+        """Return the version after `version`."""
+        return Version(version + 1)
 
 
 class Phase(enum.StrEnum):

@@ -160,7 +160,7 @@ def _work_of(
 ) -> TableMaintenance:
     from tailerd.cli.configured import read_config
     from tailerd.cli.offsets import check_name
-    from tailerd.formats.delta.changes.allowed_places import allowed_places
+    from tailerd.formats.allowed_places import allowed_places
     from tailerd.formats.delta.log.log_reader import LogReader
     from tailerd.formats.delta.maintenance.jobs import TableMaintenance
     from tailerd.formats.delta.maintenance.plan import Policies
@@ -209,7 +209,7 @@ def maintenance_of(config: Config, name: str) -> TableMaintenance:
 
     A saved offset that cannot be read is an `OffsetError` when it is asked for.
     """
-    from tailerd.formats.delta.changes.allowed_places import allowed_places
+    from tailerd.formats.allowed_places import allowed_places
     from tailerd.formats.delta.log.log_reader import LogReader
     from tailerd.formats.delta.maintenance.jobs import TableMaintenance
     from tailerd.formats.delta.maintenance.plan import Policies

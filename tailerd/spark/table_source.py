@@ -11,8 +11,8 @@ from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.clock import SystemClock
 from tailerd.errors import BugError, TailerdError
+from tailerd.formats.allowed_places import allowed_places
 from tailerd.formats.base import Backlog
-from tailerd.formats.delta.changes.allowed_places import allowed_places
 from tailerd.formats.delta.changes.partition_zone import PartitionZone
 from tailerd.formats.delta.changes.read import rows_schema
 from tailerd.formats.delta.changes.source import DeltaChangeSource

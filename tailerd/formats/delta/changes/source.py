@@ -21,8 +21,8 @@ from tailerd.errors import (
     MissingVersionError,
     TableRecreatedError,
 )
+from tailerd.formats.allowed_places import allowed_places
 from tailerd.formats.base import Backlog, TableIdentity
-from tailerd.formats.delta.changes.allowed_places import allowed_places
 from tailerd.formats.delta.changes.commit_tasks import CommitTasks, SchemaStep
 from tailerd.formats.delta.changes.commit_window import CommitWindow
 from tailerd.formats.delta.changes.identity import schema_id

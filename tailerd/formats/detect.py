@@ -1,0 +1,81 @@
+"""Table formats by name, and which of them a table has."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from typing import cast
+
+from tailerd.changefeed.change_task import ChangeTask
+from tailerd.errors import NotATableError
+from tailerd.formats.allowed_places import allowed_places
+from tailerd.formats.base import ChangeSource, OpenRequest, TableFormat, TaskReader
+from tailerd.registry import format_class, format_names
+from tailerd.storage.locate import locate_table
+
+AUTO = "auto"
+"""The format of a table that is recognised when it is opened."""
+
+
+@functools.cache
+def table_format(name: str) -> TableFormat:
+    """Return the format of a name.
+
+    Raises:
+        ConfigError: The format is unknown, or the distribution that brings it does not load.
+    """
+    return cast("TableFormat", format_class(name)())
+
+
+def table_formats() -> list[TableFormat]:
+    """Return every format, built-in ones first."""
+    return [table_format(name) for name in format_names()]
+
+
+def reader_of(task: ChangeTask) -> TaskReader:
+    """Return what reads a task."""
+    return table_format(task.format).reader
+
+
+async def find_format(place: str, name: str = AUTO, allowed: Iterable[str] = ()) -> TableFormat:
+    """Return the format of the table at a place.
+
+    Args:
+        name: What the user says it is; `auto` to look.
+        allowed: Places outside the table that links may lead to.
+
+    Raises:
+        ConfigError: The format is unknown, or no store serves this place.
+        NotATableError: No table that a format recognises lies there.
+        StorageError: The place cannot be read.
+    """
+    if name != AUTO:
+        return table_format(name)
+    formats = table_formats()
+    if len(formats) == 1:
+        # Opening says better what is wrong.
+        return formats[0]
+    store, root = locate_table(place, allowed_places(allowed))
+    for each in formats:
+        if await each.detect(store, root):
+            return each
+    names = ", ".join(each.name for each in formats)
+    raise NotATableError(
+        f"{place} is not a table of a format known here ({names}).",
+        hint="Check the path; name the format if you know it.",
+    )
+
+
+async def open_table(place: str, request: OpenRequest, name: str = AUTO) -> ChangeSource:
+    """Open a table for its changes.
+
+    Args:
+        name: Its format; `auto` to look.
+
+    Raises:
+        TableError: It is none, or asks for what its reader does not know.
+        ConfigError: The format or an option is unknown, or no store serves this place.
+        StorageError: The place cannot be read.
+    """
+    found = await find_format(place, name, request.allowed_paths)
+    return await found.open(place, request)
