@@ -22,17 +22,15 @@ from tailerd.config.values import check_start
 from tailerd.errors import (
     BugError,
     ChecksumMismatchError,
-    CorruptLogError,
     OffsetError,
+    TailerdError,
     UsageError,
     ZoneAssumedError,
 )
 from tailerd.formats.allowed_places import allowed_places
-from tailerd.formats.base import ChangeSource
-from tailerd.formats.delta.changes.partition_zone import PartitionZone
-from tailerd.formats.delta.changes.snapshot_spool import Spool
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.base import ChangeSource, OpenRequest, ScratchPlace
 from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.detect import open_table
 from tailerd.maintenance.settings import policies_of
 from tailerd.maintenance.table_keeper import KeptTable
 from tailerd.pipeline.claim import HeldOffset, PipelineClaim
@@ -45,6 +43,7 @@ from tailerd.pipeline.pipeline import Pipeline
 from tailerd.pipeline.pipeline_records import PipelineRecord
 from tailerd.pipeline.policies import OnGap, OnPoison
 from tailerd.pipeline.state_place import BucketState, FolderState, State
+from tailerd.pipeline.watched_folders import log_folder, relayed_folders
 from tailerd.records.json import JsonEncoder
 from tailerd.registry import load_class
 from tailerd.sinks.base import Sink
@@ -54,7 +53,6 @@ from tailerd.storage.locate import locate, locate_table
 from tailerd.storage.metered import MeteredStore, RequestKind
 from tailerd.storage.overheard import hearing, telling
 from tailerd.telemetry import Telemetry, events
-from tailerd.watchers.configured import log_folder, relayed_folders
 from tailerd.watchers.hints import Hint, HintBoard
 from tailerd.watchers.relay import HintRelay
 
@@ -107,7 +105,7 @@ def open_sink(
 async def open_source(
     config: TableConfig,
     telemetry: Telemetry,
-    spool: Spool | None = None,
+    scratch: ScratchPlace | None = None,
     *,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
 ) -> ChangeSource:
@@ -115,7 +113,7 @@ async def open_source(
 
     Args:
         memory_bytes: The configured `memory`, which readers of its log keep within.
-        spool: For the file list of a snapshot that is being delivered.
+        scratch: For what a snapshot that is being delivered needs after a restart.
 
     Raises:
         TableError: It is none, or asks for what this reader does not know.
@@ -125,24 +123,27 @@ async def open_source(
     def count(verb: RequestKind) -> None:
         telemetry.emit(events.StorageRequested(operation=verb))
 
-    def warn(error: CorruptLogError) -> None:
-        is_checksum = isinstance(error, ChecksumMismatchError)
-        event = events.ChecksumDiffered if is_checksum else events.CheckpointSkipped
-        telemetry.emit(event(path=config.path, error_code=error.code, hint=str(error)))
+    def warn(error: TailerdError) -> None:
+        if isinstance(error, ZoneAssumedError):
+            told: events.Event = events.ZoneAssumed(
+                path=config.path, error_code=error.code, hint=str(error)
+            )
+        else:
+            is_checksum = isinstance(error, ChecksumMismatchError)
+            event = events.ChecksumDiffered if is_checksum else events.CheckpointSkipped
+            told = event(path=config.path, error_code=error.code, hint=str(error))
+        telemetry.emit(told)
 
-    def warn_of_guess(error: ZoneAssumedError) -> None:
-        telemetry.emit(events.ZoneAssumed(path=config.path, error_code=error.code, hint=str(error)))
-
-    return await DeltaChangeSource.open(
-        config.path,
+    request = OpenRequest(
         changes=ChangeMode(config.changes),
         allowed_paths=config.allowed_paths,
         wrap_store=lambda store: telling(MeteredStore(store, count)),
-        on_mismatch=warn,
-        spool=spool,
-        partition_zone=PartitionZone(config.path, config.partition_timezone, warn_of_guess),
+        on_warning=warn,
+        scratch=scratch,
+        options=config.options_of_format(),
         memory_bytes=memory_bytes,
     )
+    return await open_table(config.path, request, config.format)
 
 
 def open_log(place: str, *, telemetry: Telemetry, allowed: Iterable[str] = ()) -> LogReader:
@@ -396,7 +397,7 @@ class Assembly:
                 open_source,
                 table,
                 self._telemetry,
-                self._state.spool(name),
+                self._state.scratch(name),
                 memory_bytes=self.memory.total_bytes,
             ),
             sink=sink,
@@ -477,8 +478,8 @@ async def reset_offset(
     if offset.phase is Phase.SNAPSHOT:
         # After the offset is saved: until then the list that is there may be all that is left of
         # the snapshot under way. This one's version is the newest, and can be listed again.
-        spool = state.spool(name)
-        again = await open_source(table, telemetry_of_source, spool, memory_bytes=config.memory)
+        scratch = state.scratch(name)
+        again = await open_source(table, telemetry_of_source, scratch, memory_bytes=config.memory)
         await again.latest_offset(offset, ReadLimit(max_files=1, max_bytes=1))
     if telemetry is not None:
         # A paused pipeline will not say so, and what it is to read must not be cleaned up.

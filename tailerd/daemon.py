@@ -32,18 +32,18 @@ from tailerd.assembly import (
 from tailerd.clock import SystemClock
 from tailerd.config import Config
 from tailerd.errors import BugError, TailerdError
-from tailerd.formats.delta.changes.table_search import TableSearch
+from tailerd.formats.table_search import TableSearch
 from tailerd.maintenance.keeper_process import KeeperProcess
 from tailerd.pipeline.fleet import Fleet
 from tailerd.pipeline.growth_keeper import GrowthKeeper
 from tailerd.pipeline.state_reports import StateReports
+from tailerd.pipeline.watched_folders import watched_folders, watchers_of
 from tailerd.spark.handed_storage import check_reload
 from tailerd.storage.metered import RequestKind
 from tailerd.storage.s3.settings import S3Settings, use_settings
 from tailerd.telemetry import Handler, Telemetry, events
 from tailerd.telemetry.metrics import Metrics
 from tailerd.telemetry.status import StatusBoard
-from tailerd.watchers.configured import watched_folders, watchers_of
 from tailerd.web.control import ControlRoutes
 from tailerd.web.dashboard import Dashboard
 from tailerd.web.listener import Listener

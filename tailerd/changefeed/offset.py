@@ -20,14 +20,17 @@ MOST_MARK_CHARS = 1024
 
 
 class Versions(Protocol):
-    """Says which versions of a table follow each other. Nobody else counts versions."""
+    """Says which versions of a table follow each other. Nobody else counts versions.
+
+    Both take any number, also one that is no version of the table. Neither asks the store.
+    """
 
     def version_before(self, version: Version) -> Version:
-        """Return the last version before `version`; `BEFORE_ALL` before the first."""
+        """Return the last version below `version`; `BEFORE_ALL` where there is none."""
         ...
 
     def next_version(self, version: Version) -> Version:
-        """Return the version after `version`, which may not be there yet."""
+        """Return the first version above `version`, which may not be there yet."""
         ...
 
 
@@ -80,10 +83,13 @@ class Offset:
         return (self.version, 0 if self.phase is Phase.SNAPSHOT else 1, self.position)
 
     @property
-    def last_version(self) -> Version:
-        """The last version before it or partly before it; -1 before the first."""
-        is_commit_start = self.phase is Phase.FOLLOW and self.position == 0
-        return Version(self.version - 1) if is_commit_start else self.version
+    def is_commit_start(self) -> bool:
+        """Whether nothing of `version`'s commit is delivered yet."""
+        return self.phase is Phase.FOLLOW and self.position == 0
+
+    def last_version(self, versions: Versions) -> Version:
+        """Return the last version before it or partly before it; `BEFORE_ALL` before the first."""
+        return versions.version_before(self.version) if self.is_commit_start else self.version
 
     def is_before(self, other: Offset) -> bool:
         """Tell whether this offset comes before `other`, which must be of the same log."""
@@ -93,9 +99,9 @@ class Offset:
         """Return this offset at another position of the same version and phase."""
         return replace(self, position=position)
 
-    def after_version(self) -> Offset:
+    def after_version(self, versions: Versions) -> Offset:
         """Return the start of the next version's commit."""
-        return Offset(table_id=self.table_id, version=Version(self.version + 1))
+        return Offset(table_id=self.table_id, version=versions.next_version(self.version))
 
     def to_json(self) -> str:
         """Return the stable text form, one line."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tailerd.config import Discovery, load_config
-from tailerd.formats.delta.changes.table_search import discover_tables
+from tailerd.formats.table_search import discover_tables
 from tailerd.storage.s3.settings import S3Settings, use_settings
 
 

@@ -236,8 +236,8 @@ async def needs_of_pipelines(config: Config, name: str, table_id: str) -> Needs:
     """
     from tailerd.assembly import delivered_folders, saved_offset
     from tailerd.maintenance.needs import Reader, needs_of
+    from tailerd.pipeline.watched_folders import log_folder
     from tailerd.storage.folder_identity import FolderIdentity
-    from tailerd.watchers.configured import log_folder
 
     folder = log_folder(config.tables[name])
     log = await asyncio.to_thread(FolderIdentity.of, folder)

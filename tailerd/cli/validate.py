@@ -113,7 +113,7 @@ async def _examine_table(config: Config, name: str) -> dict[str, object]:
     from tailerd.assembly import lacks_demo_table
     from tailerd.config.sections import is_in_bucket
     from tailerd.errors import TailerdError
-    from tailerd.formats.delta.protocol.log_path import LOG_FOLDER
+    from tailerd.formats.detect import commit_folder, presumed_format
 
     table = config.tables[name]
     report = _blank_report(config, name)
@@ -123,11 +123,12 @@ async def _examine_table(config: Config, name: str) -> dict[str, object]:
     try:
         if is_in_bucket(table.path):
             is_written = table.maintenance is not None
-            await _check_rights(table.path, LOG_FOLDER, report, is_written=is_written)
+            folder = presumed_format(table.path, table.format).names.folder
+            await _check_rights(table.path, folder, report, is_written=is_written)
         if table.maintenance is not None:
             report.update(await _examine_log(config, name))
             if table.maintenance.cleanup.enabled:
-                await _check_sweep(table.path, report)
+                await _check_sweep(commit_folder(table.path, table.format), table.path, report)
         if table.has_sink:
             report.update(await _examine_pipeline(config, name))
     except TailerdError as error:
@@ -157,14 +158,13 @@ async def _check_rights(
         raise type(first)(message, hint=first.hint)
 
 
-async def _check_sweep(place: str, report: dict[str, object]) -> None:
+async def _check_sweep(folder: str, place: str, report: dict[str, object]) -> None:
     """Note what a cleanup could do more with; it does not fail for it."""
-    from tailerd.formats.delta.protocol.log_path import LOG_FOLDER
     from tailerd.storage.locate import locate
     from tailerd.storage.rights import missing_for_sweep
 
-    store, root = locate(place)
-    report["missing_rights"] = list(await missing_for_sweep(store, f"{root}/{LOG_FOLDER}"))
+    store, _ = locate(place)
+    report["missing_rights"] = list(await missing_for_sweep(store, folder))
 
 
 def _blank_report(config: Config, name: str) -> dict[str, object]:
@@ -194,7 +194,7 @@ async def _examine_pipeline(config: Config, name: str) -> dict[str, object]:
     table = config.tables[name]
     source = await open_source(table, Telemetry(), memory_bytes=config.memory)
     latest = await source.initial_offset("latest")
-    found: dict[str, object] = {"head_version": latest.version - 1}
+    found: dict[str, object] = {"head_version": source.version_before(latest.version)}
     saved = await saved_offset(config, name)
     if saved is not None:
         await source.latest_offset(saved, ReadLimit(max_files=1))

@@ -7,7 +7,15 @@ else outside a format's own folder knows only what is here.
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -219,11 +227,15 @@ class ChangeSource(Versions, Protocol):
         """Return the head version's columns, without change columns."""
         ...
 
-    async def schema_at(self, version: Version) -> pa.Schema:
+    async def schema_at(self, version: Version, columns: Sequence[str] | None = None) -> pa.Schema:
         """Return the columns of a version, without change columns.
+
+        Args:
+            columns: Names to have; None for all.
 
         Raises:
             TableError: There is no such version any more.
+            UsageError: It has no such column.
         """
         ...
 
@@ -313,7 +325,7 @@ class ScratchPlace:
     folder: Path
     store: ObjectStore | None = None
     prefix: str = ""
-    check_held: Callable[[], object] | None = None
+    check_held: Callable[[], Awaitable[None]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
+from pathlib import Path
 from typing import cast
 
 from tailerd.changefeed.change_task import ChangeTask
@@ -11,7 +12,7 @@ from tailerd.errors import NotATableError
 from tailerd.formats.allowed_places import allowed_places
 from tailerd.formats.base import ChangeSource, OpenRequest, TableFormat, TaskReader
 from tailerd.registry import format_class, format_names
-from tailerd.storage.locate import locate_table
+from tailerd.storage.locate import locate, locate_table
 
 AUTO = "auto"
 """The format of a table that is recognised when it is opened."""
@@ -30,6 +31,15 @@ def table_format(name: str) -> TableFormat:
 def table_formats() -> list[TableFormat]:
     """Return every format, built-in ones first."""
     return [table_format(name) for name in format_names()]
+
+
+def commit_folders(name: str = AUTO) -> list[str]:
+    """Return the names of the folders that show a table of a format; `auto` for any.
+
+    Formats that keep their commits in the table's own folder have none.
+    """
+    formats = table_formats() if name == AUTO else [table_format(name)]
+    return [each.names.folder for each in formats if each.names.folder]
 
 
 def reader_of(task: ChangeTask) -> TaskReader:
@@ -64,6 +74,32 @@ async def find_format(place: str, name: str = AUTO, allowed: Iterable[str] = ())
         f"{place} is not a table of a format known here ({names}).",
         hint="Check the path; name the format if you know it.",
     )
+
+
+def presumed_format(place: str, name: str = AUTO) -> TableFormat:
+    """Return the format a table most likely has, for watchers; blocking, asks no remote store.
+
+    Where the format is to be recognised and nothing can be seen yet, or the place is in a bucket,
+    it is the first: polling finds commits all the same.
+
+    Raises:
+        ConfigError: The format is unknown, or no store serves this place.
+    """
+    if name != AUTO:
+        return table_format(name)
+    formats = table_formats()
+    if len(formats) > 1 and locate(place)[0].scheme == "file":
+        return next((each for each in formats if Path(each.folder(place)).is_dir()), formats[0])
+    return formats[0]
+
+
+def commit_folder(place: str, name: str = AUTO) -> str:
+    """Return the folder whose files are a table's commits, as `presumed_format` has it.
+
+    Raises:
+        ConfigError: The format is unknown, or no store serves this place.
+    """
+    return presumed_format(place, name).folder(place)
 
 
 async def open_table(place: str, request: OpenRequest, name: str = AUTO) -> ChangeSource:

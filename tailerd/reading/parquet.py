@@ -13,14 +13,14 @@ import pyarrow.parquet as pq
 from tailerd.changefeed.change_batch import rows_of_columns
 from tailerd.changefeed.change_task import ChangeType
 from tailerd.changefeed.limits import BatchLimit
-from tailerd.errors import FileMissingError, TailerdError, UnreadableDataFileError
+from tailerd.errors import TailerdError, UnreadableDataFileError
 from tailerd.reading.column_ranges import ranges_ahead
 from tailerd.reading.conform import FileFields, conform
 from tailerd.reading.file_scan import FieldScan, FileScan, FileShare
 from tailerd.reading.parquet_batches import BoundedBatches
 from tailerd.reading.parquet_open import open_parquet
 from tailerd.reading.parquet_pages import check_footer
-from tailerd.reading.row_filter import RowSelection, missing_data_file, select_rows
+from tailerd.reading.row_selection import RowSelection
 from tailerd.storage.base import RemoteFile
 from tailerd.storage.locate import open_data_file
 
@@ -41,18 +41,15 @@ def read_file(
         of them.
 
     Raises:
-        MissingDataFileError: The file, or a deletion vector of it, does not exist.
-        InvalidDeletionVectorError: A deletion vector is damaged.
         UnreadableDataFileError: The file is no Parquet, or its columns do not fit.
+        TailerdError: As `open_file` and the scan's `select_rows` raise it.
     """
-    try:
-        source = open_file(scan.url)
-    except FileMissingError as error:
-        raise missing_data_file(scan.url) from error
-    with source, _named(scan.url):
+    with open_file(scan.url) as source, _named(scan.url):
         check_footer(source, limit.memory_bytes, scan.url)
         file = _open(source, scan.change_column)
-        selection = select_rows(scan.rows, file.metadata.num_rows, limit.memory_bytes)
+        selection = None
+        if scan.select_rows is not None:
+            selection = scan.select_rows(file.metadata.num_rows, limit.memory_bytes)
         shape = _Shape(scan, file.schema_arrow)
         batches = BoundedBatches(
             file,

@@ -19,9 +19,11 @@ from typing import TypeVar
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import DEFAULT_READ_LIMIT, ReadLimit
 from tailerd.changefeed.offset import Version
+from tailerd.changefeed.points import parse_point
 from tailerd.clock import zone_named
 from tailerd.errors import MissingVersionError, TailerdError, UsageError
-from tailerd.formats.delta.changes.start import parse_point
+from tailerd.formats.detect import AUTO
+from tailerd.registry import format_names, known
 from tailerd.storage.s3.settings import S3Settings, settings_in_use
 
 READ_OPTIONS = (
@@ -40,6 +42,7 @@ READ_OPTIONS = (
     "hintsFolder",
     "allowedPaths",
     "partitionTimezone",
+    "tableFormat",
 )
 DELTA_OPTIONS = {
     "readChangeFeed": "Leave it out: format tailerd always gives changes.",
@@ -103,6 +106,7 @@ class ReadOptions:
         hints_folder: Where the daemon leaves hints of commits in a bucket; empty: it leaves none.
         allowed_paths: Folders outside the table's own that its log may name files in.
         partition_timezone: IANA name of the zone of partition timestamps without one; empty: UTC.
+        table_format: Name of the table's format; `auto` to recognise it.
         storage: How buckets are reached; executors know only what comes with a task.
     """
 
@@ -118,6 +122,7 @@ class ReadOptions:
     hints_folder: str = ""
     allowed_paths: tuple[str, ...] = ()
     partition_timezone: str = ""
+    table_format: str = AUTO
     storage: S3Settings = field(default_factory=settings_in_use)
 
     @classmethod
@@ -143,6 +148,7 @@ class ReadOptions:
             hints_folder=given.get("hintsFolder", ""),
             allowed_paths=_allowed_paths(given.get("allowedPaths", "")),
             partition_timezone=_timezone(given, "partitionTimezone"),
+            table_format=_table_format(given),
         )
         parsed._refuse_contradictions()
         return parsed
@@ -272,6 +278,16 @@ def _check_time(name: str, text: str) -> None:
             f"The option {name}={_shown(text)} is no timestamp.",
             hint="Write it like 2024-02-29, 2024-02-29 12:34:56 or 2024-02-29T12:34:56.123Z.",
         )
+
+
+def _table_format(given: Mapping[str, str]) -> str:
+    name = given.get("tableFormat", AUTO)
+    names = (AUTO, *format_names())
+    if name not in names:
+        raise UsageError(
+            f"The option tableFormat={_shown(name)} names no table format.", hint=known(name, names)
+        )
+    return name
 
 
 def _is_time(text: str) -> bool:

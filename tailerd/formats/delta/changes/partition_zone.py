@@ -10,9 +10,10 @@ import functools
 from collections.abc import Callable
 from dataclasses import replace
 
-from tailerd.changefeed.change_task import ChangeTask, TableSchema, TaskGroup
+from tailerd.changefeed.change_task import ChangeTask, TaskGroup
 from tailerd.clock import zone_named
 from tailerd.errors import ConfigError, ZoneAssumedError
+from tailerd.formats.delta.protocol.data_file import TableSchema, data_file
 from tailerd.formats.delta.protocol.partition_values import in_zone, lacks_zone
 from tailerd.formats.delta.protocol.schema import UTC_TIMESTAMP, arrow_field, parse_schema
 
@@ -56,14 +57,17 @@ class PartitionZone:
         return group if is_same else replace(group, tasks=tasks)
 
     def _task(self, task: ChangeTask) -> ChangeTask:
-        columns = _instants(task.schema) if task.partition_values else {}
+        file = data_file(task)
+        columns = _instants(file.schema) if file.partition_values else {}
         if not columns:
             return task
         values = tuple(
             (name, self._text(columns[name], text) if text and name in columns else text)
-            for name, text in task.partition_values
+            for name, text in file.partition_values
         )
-        return task if values == task.partition_values else replace(task, partition_values=values)
+        if values == file.partition_values:
+            return task
+        return replace(task, payload=replace(file, partition_values=values))
 
     def _text(self, column: str, text: str) -> str:
         if self._zone is not None:

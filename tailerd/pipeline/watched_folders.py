@@ -5,8 +5,7 @@ from __future__ import annotations
 from tailerd.clock import Clock
 from tailerd.config import Config, TableConfig
 from tailerd.config.sections import is_in_bucket
-from tailerd.formats.delta.protocol.log_path import LOG_FOLDER
-from tailerd.storage.locate import locate
+from tailerd.formats.detect import commit_folder
 from tailerd.storage.s3.settings import S3Settings
 from tailerd.telemetry import Telemetry
 from tailerd.watchers.base import Watcher
@@ -15,8 +14,7 @@ from tailerd.watchers.opening import WatchedFolder, open_watchers
 
 def log_folder(config: TableConfig) -> str:
     """Return the folder whose files are the table's commits."""
-    _, path = locate(config.path)
-    return f"{path}/{LOG_FOLDER}"
+    return commit_folder(config.path, config.format)
 
 
 def relayed_folders(config: Config) -> dict[str, str]:
