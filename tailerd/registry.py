@@ -8,6 +8,7 @@ group `tailerd.formats`, whose name is that of the format and whose value is `mo
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Iterable
 from importlib import import_module
 from importlib.metadata import EntryPoints, entry_points
@@ -37,7 +38,7 @@ CHECKPOINT_PROGRAMS: dict[str, str] = {"spark": "tailerd.spark.checkpoint_progra
 
 def sink_kinds() -> tuple[str, ...]:
     """Return every kind of sink that can be configured, sorted."""
-    return tuple(sorted({*SINK_CONFIGS, *(point.name for point in _plugged_in(SINK_GROUP))}))
+    return tuple(sorted({*SINK_CONFIGS, *(point.name for point in plugged_in(SINK_GROUP))}))
 
 
 def sink_config_class(kind: str) -> type[object]:
@@ -48,7 +49,7 @@ def sink_config_class(kind: str) -> type[object]:
     """
     if kind in SINK_CONFIGS:
         return load_class(SINK_CONFIGS[kind])
-    for point in _plugged_in(SINK_GROUP):
+    for point in plugged_in(SINK_GROUP):
         if point.name == kind:
             return load_class(point.value)
     raise ConfigError(f"the sink kind {kind!r} is not known.", hint=known(kind, sink_kinds()))
@@ -56,7 +57,7 @@ def sink_config_class(kind: str) -> type[object]:
 
 def format_names() -> tuple[str, ...]:
     """Return every table format that can be read here: built-in ones in order, then others."""
-    others = {point.name for point in _plugged_in(FORMAT_GROUP)} - FORMATS.keys()
+    others = {point.name for point in plugged_in(FORMAT_GROUP)} - FORMATS.keys()
     return (*FORMATS, *sorted(others))
 
 
@@ -68,7 +69,7 @@ def format_class(name: str) -> type[object]:
     """
     if name in FORMATS:
         return load_class(FORMATS[name])
-    for point in _plugged_in(FORMAT_GROUP):
+    for point in plugged_in(FORMAT_GROUP):
         if point.name == name:
             return load_class(point.value)
     raise ConfigError(f"the table format {name!r} is not known.", hint=known(name, format_names()))
@@ -105,5 +106,7 @@ def known(word: str, words: Iterable[str]) -> str:
     return f"Known here: {', '.join(candidates)}." if candidates else ""
 
 
-def _plugged_in(group: str) -> EntryPoints:
+@functools.cache
+def plugged_in(group: str) -> EntryPoints:
+    """Return the entry points of a group; looked for once a process, which takes some time."""
     return entry_points(group=group)
