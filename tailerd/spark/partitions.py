@@ -145,6 +145,7 @@ def _columns(task: ChangeTask, target: pa.Schema) -> list[str]:
 def _located(error: SchemaChangedError, task: ChangeTask) -> SchemaChangedError:
     return SchemaChangedError(
         f"Version {task.version} has another schema than this query. {error.message}",
+        version=task.version,
         hint=(
             f"Read up to version {task.version - 1} with endingVersion={task.version - 1} and from"
             f" there with startingVersion={task.version}, or name the columns you want with"
