@@ -154,8 +154,7 @@ async def _check_rights(
     missing = await missing_rights(store, root, f"{root}/{folder}", is_written=is_written)
     report["missing_rights"] = list(missing)
     for first in missing.values():
-        message = f"Missing for {place}: {', '.join(missing)}. {first.message}"
-        raise type(first)(message, hint=first.hint)
+        raise first.restated(f"Missing for {place}: {', '.join(missing)}. {first.message}")
 
 
 async def _check_sweep(folder: str, place: str, report: dict[str, object]) -> None:

@@ -312,8 +312,8 @@ class KeeperProcess:
                 task.add_done_callback(self._answering.discard)
             case messages.TurnEnded():
                 self._attempt = 0
-            case messages.Failed():
-                self.errors.append(messages.error_of(message))
+            case messages.Failed(error=data):
+                self.errors.append(TailerdError.from_data(data))
 
     async def _kill_late(self, process: Process) -> None:
         await self._is_cancelled.wait()

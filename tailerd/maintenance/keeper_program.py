@@ -91,7 +91,7 @@ class _Program:
         if not self._task.cancelled():
             self._task.result()
         for error in self._keeper.errors:
-            self._line.say(messages.failure(error))
+            self._line.say(messages.Failed(error=error.to_data()))
 
     def _listen(self, source: BinaryIO, loop: asyncio.AbstractEventLoop) -> None:
         # A loop that is closed has nothing left to hear.

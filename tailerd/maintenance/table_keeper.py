@@ -108,7 +108,7 @@ class TableKeeper:
         self._cleanup_attempt = 0
         self._is_told_to_wait = False
         self._clocks: tuple[int, float] | None = None
-        self._refusal = ""
+        self._refusal: dict[str, object] | None = None
         self._random = random.Random()
         self._is_asked = False
 
@@ -146,7 +146,7 @@ class TableKeeper:
         except Exception as error:  # noqa: BLE001 - deliveries must not end with it
             bug = BugError(f"A maintenance job broke: {error!r}.", hint="Please report it.")
             return self._on_error(job, bug, now)
-        self._attempt, self._refusal = 0, ""
+        self._attempt, self._refusal = 0, None
         return self._rest(survey)
 
     def _compare_clocks(self, now: float) -> None:
@@ -287,8 +287,8 @@ class TableKeeper:
         refusals = TableError | ConfigError | ConditionalPutUnsupportedError
         if isinstance(error, refusals) and not error.retryable:
             self._not_before = now + REFUSED_SECONDS
-            if self._refusal != str(error):
-                self._refusal = str(error)
+            if (data := error.to_data()) != self._refusal:
+                self._refusal = data
                 self._telemetry.emit(
                     events.MaintenanceRefused(
                         table=self._name, error_code=error.code, hint=str(error)

@@ -52,6 +52,7 @@ from tailerd.spark.checkpoint_survey import (
     survey,
 )
 from tailerd.spark.query_errors import error_of
+from tailerd.spark.worker_edge import errors_travel
 
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
@@ -184,11 +185,15 @@ class DistributedCheckpoints:
 
         def written() -> list[WrittenSidecar]:
             pieces = self._context.parallelize(plan.splits, len(plan.splits)).flatMap(
-                lambda split: pieces_of(log, split, form, ranges)
+                errors_travel(lambda split: pieces_of(log, split, form, ranges))
             )
             by_range = pieces.partitionBy(ranges, lambda number: int(number))
             return by_range.mapPartitions(
-                lambda found: write_range(log, (piece for _, piece in found), form, version, cutoff)
+                errors_travel(
+                    lambda found: write_range(
+                        log, (piece for _, piece in found), form, version, cutoff
+                    )
+                )
             ).collect()
 
         return await self._blocking(written)
@@ -198,7 +203,7 @@ class DistributedCheckpoints:
         if not items:
             return []
         return await self._blocking(
-            lambda: self._context.parallelize(items, len(items)).map(work).collect()
+            lambda: self._context.parallelize(items, len(items)).map(errors_travel(work)).collect()
         )
 
     async def _blocking(self, work: Callable[[], list[_Out]]) -> list[_Out]:

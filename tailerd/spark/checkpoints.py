@@ -69,10 +69,14 @@ def query_of(checkpoint: Path) -> str:
     except (FileNotFoundError, NotADirectoryError):
         return ""
     except OSError as error:
-        raise OffsetError(f"Spark's checkpoint {path} cannot be read: {error.strerror}.") from error
+        raise OffsetError(
+            f"Spark's checkpoint {path} cannot be read: {error.strerror}.", path=str(path)
+        ) from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise OffsetError(
-            f"Spark's checkpoint {path} is damaged: {error!r}.", hint=_anew(checkpoint)
+            f"Spark's checkpoint {path} is damaged: {error!r}.",
+            hint=_anew(checkpoint),
+            path=str(path),
         ) from error
 
 
@@ -87,7 +91,9 @@ def batch_end(checkpoint: Path, batch_id: int) -> dict[str, object]:
         # A version line, a line about the batch, then one line for each source.
         fields = json.loads(path.read_text(encoding="utf-8").splitlines()[2])
     except OSError as error:
-        raise OffsetError(f"Spark's checkpoint {path} cannot be read: {error.strerror}.") from error
+        raise OffsetError(
+            f"Spark's checkpoint {path} cannot be read: {error.strerror}.", path=str(path)
+        ) from error
     except (ValueError, IndexError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
@@ -95,6 +101,7 @@ def batch_end(checkpoint: Path, batch_id: int) -> dict[str, object]:
             f"Spark's checkpoint {path} is cut off, because it was copied in part or the disk"
             " failed.",
             hint=_anew(checkpoint),
+            path=str(path),
         )
     return fields
 
@@ -130,4 +137,6 @@ def _newest(folder: Path) -> int | None:
     try:
         return max(batch_numbers(folder), default=None)
     except OSError as error:
-        raise OffsetError(f"Spark's checkpoint {folder} cannot be read: {error}.") from error
+        raise OffsetError(
+            f"Spark's checkpoint {folder} cannot be read: {error}.", path=str(folder)
+        ) from error

@@ -35,8 +35,10 @@ from pyspark.sql.types import StructType
 from tailerd.changefeed.offset import Version
 from tailerd.errors import UsageError
 from tailerd.spark.options import ReadOptions, WriteOptions
+from tailerd.spark.worker_edge import all_errors_travel
 
 
+@all_errors_travel
 class TailerdDataSource(DataSource):
     """What Spark knows as format `tailerd`. Options are checked before anything is opened."""
 

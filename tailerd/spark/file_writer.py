@@ -25,6 +25,7 @@ from tailerd.records.json import JsonEncoder
 from tailerd.sinks.file_owner import check_token
 from tailerd.spark.change_rows import change_batches
 from tailerd.spark.options import OutputFormat, WriteOptions
+from tailerd.spark.worker_edge import all_errors_travel
 from tailerd.storage.locate import locate
 from tailerd.storage.posix_files import sync_folder
 
@@ -39,6 +40,7 @@ class WrittenFiles(WriterCommitMessage):
     names: tuple[str, ...]
 
 
+@all_errors_travel
 class TailerdFileWriter(DataSourceStreamArrowWriter):
     """Writes change rows into a folder as JSON lines or Parquet. Picklable."""
 

@@ -27,6 +27,7 @@ from tailerd.spark.change_rows import change_batches
 from tailerd.spark.progress import FIRST_VERSION, LAST_VERSION, OBSERVED
 from tailerd.spark.query_checkpoint import check_checkpoint, private_checkpoint
 from tailerd.spark.query_errors import error_of
+from tailerd.spark.worker_edge import errors_travel
 
 
 def start_query(
@@ -134,6 +135,7 @@ def _held(owner: FolderOwner) -> str:
     return owner.token
 
 
+@errors_travel
 def _print_batch(changes: DataFrame, batch_id: int) -> None:
     encoder = JsonEncoder()
     # `toArrow` would do, but it cannot cast a variant that is null.

@@ -23,12 +23,10 @@ from tailerd.errors import MissingVersionError, SchemaChangedError, TailerdError
 from tailerd.spark.claim import SparkClaim, beginning
 from tailerd.spark.engine import SparkEngine
 from tailerd.spark.kept_offsets import check_not_shared, delivered_until, tell_begin
-from tailerd.spark.options import is_about_option
 from tailerd.spark.progress import ENGINE, BatchReport, events_of
 from tailerd.spark.queries import folder_owner, start_query
 from tailerd.spark.query_checkpoint import with_checkpoint
 from tailerd.spark.query_run import QueryRun, first_of
-from tailerd.spark.schema_boundary import named_version
 from tailerd.telemetry import events
 
 
@@ -83,7 +81,8 @@ class SparkPipeline:
                 continue
             if isinstance(failure, MissingVersionError) and self._lets_go_of_schema(failure):
                 continue
-            if not is_about_option(failure):
+            # What an option asks for is no matter of the saved offset.
+            if not failure.where:
                 failure = with_checkpoint(failure, self._checkpoint)
             if not self._may_retry(failure):
                 self._engine.telemetry.emit(
@@ -148,7 +147,7 @@ class SparkPipeline:
 
     def _takes_schema_of(self, failure: SchemaChangedError) -> bool:
         """Let the next query have the schema the failed one asks for, unless it was tried here."""
-        version = named_version(failure)
+        version = failure.schema_version
         if version is None or version in self._schemas_tried:
             return False
         self._schema_version = version

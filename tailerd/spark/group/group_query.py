@@ -28,6 +28,7 @@ from tailerd.spark.group.records_source import (
 from tailerd.spark.kafka.writer_name import writer_name
 from tailerd.spark.query_checkpoint import check_checkpoint, private_checkpoint
 from tailerd.spark.query_errors import error_of
+from tailerd.spark.worker_edge import errors_travel
 from tailerd.telemetry import Telemetry
 
 Tables = Callable[[], Mapping[str, GroupTable]]
@@ -56,6 +57,7 @@ def start_group_query(
         TailerdError: What was wrong.
     """
 
+    @errors_travel
     def write(records: DataFrame, batch_id: int) -> None:
         sink.write(records, batch_id)
 

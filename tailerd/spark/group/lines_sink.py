@@ -32,10 +32,10 @@ from tailerd.errors import SinkError, SinkFencedError
 from tailerd.sinks.file_owner import FolderOwner
 from tailerd.spark.arrow_functions import map_batches
 from tailerd.spark.encoded_records import VALUE, RecordPiece
+from tailerd.spark.group.attribution import attribute_to_table
 from tailerd.spark.group.delivered_batch import end_digest, published_batch, write_published
 from tailerd.spark.group.deliveries import TableDelivery
 from tailerd.spark.group.groups_folder import CHECKPOINT_FOLDER
-from tailerd.spark.group.holds import marked
 from tailerd.spark.group.tally import Tally, summed
 from tailerd.spark.packed_records import unpacked
 from tailerd.storage.posix_files import sync_folder
@@ -131,7 +131,7 @@ class LinesSink:
         for tables in self._by_place(folders):
             if self._may_repeat or not names.keys().isdisjoint(tables):
                 for name in tables.keys() & names.keys():
-                    with _blaming(name, tables[name]):
+                    with _attributed(name, tables[name]):
                         self._owner(tables).hold()
                 _publish(tables, names, batch_id)
         write_published(self._group, batch_id, end)
@@ -163,14 +163,14 @@ def _publish(tables: Folders, files: Mapping[str, list[str]], batch_id: int) -> 
     numbers: defaultdict[str, Iterator[int]] = defaultdict(count)
     for table, folder in tables.items():
         path, prefix = Path(folder.path), folder.prefix(batch_id)
-        with _blaming(table, folder):
+        with _attributed(table, folder):
             for name in files.get(table, ()):
                 final = f"{prefix}{next(numbers[prefix]):05}.jsonl"
                 (path / name).replace(path / final)
                 published.add(final)
     for table, folder in tables.items():
         path, is_changed = Path(folder.path), table in files
-        with _blaming(table, folder):
+        with _attributed(table, folder):
             # An earlier try of this batch may have had more files.
             for left in path.glob(f"{folder.prefix(batch_id)}*"):
                 if left.name not in published:
@@ -205,10 +205,10 @@ def _task(folders: Folders) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.
                 name = piece.table
                 if name not in written:
                     written[name] = _TableFiles(name, folders[name])
-                with _blaming(name, folders[name]):
+                with _attributed(name, folders[name]):
                     written[name].write(piece)
             for name, files in written.items():
-                with _blaming(name, folders[name]):
+                with _attributed(name, folders[name]):
                     files.close()
         except BaseException:
             for files in written.values():
@@ -225,14 +225,14 @@ def _task(folders: Folders) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.
 
 
 @contextmanager
-def _blaming(table: str, folder: LinesFolder) -> Iterator[None]:
-    """Mark what is wrong with a table's folder as its."""
+def _attributed(table: str, folder: LinesFolder) -> Iterator[None]:
+    """Attribute what is wrong with a table's folder to it."""
     try:
         yield
     except OSError as error:
-        raise marked(_unwritable(Path(folder.path), error), table) from error
+        raise attribute_to_table(_unwritable(Path(folder.path), error), table) from error
     except SinkFencedError as error:
-        raise marked(error, table) from error
+        raise attribute_to_table(error, table) from error
 
 
 class _TableFiles:

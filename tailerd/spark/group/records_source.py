@@ -23,6 +23,7 @@ from tailerd.spark.group.group_offset import GroupFields, GroupOffset
 from tailerd.spark.group.record_partitions import pack_tables, read_records
 from tailerd.spark.packed_records import PACKED_SCHEMA, packed
 from tailerd.spark.source_loop import SourceLoop, end_quietly
+from tailerd.spark.worker_edge import all_errors_travel
 from tailerd.storage.s3.settings import settings_in_use, use_settings
 
 RECORDS_FORMAT = "tailerd_records"
@@ -30,6 +31,7 @@ FOLDER_OPTION = "folder"
 HINTS_OPTION = "hints"
 
 
+@all_errors_travel
 class RecordsDataSource(DataSource):
     """What Spark knows as format `tailerd_records`."""
 
@@ -49,6 +51,7 @@ class RecordsDataSource(DataSource):
         return RecordsReader(folder, None if hints is None else Path(hints))
 
 
+@all_errors_travel
 class RecordsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Lives on the driver; executors get a pickled copy."""
 

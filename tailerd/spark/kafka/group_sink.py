@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from tailerd.errors import (
+    BatchRetryError,
     BugError,
     ConfigError,
     SinkRefusedError,
@@ -43,7 +44,6 @@ from tailerd.spark.kafka.write_task import (
     REPORT_SCHEMA,
     TaskReport,
     WriteTask,
-    is_task_retry,
 )
 from tailerd.spark.query_errors import error_of
 from tailerd.telemetry import Telemetry, events
@@ -66,7 +66,7 @@ class KafkaGroupSink:
     refused: the checkpoint was put back from a copy.
 
     Either way the records of each Kafka partition are written by one task, in order of version and
-    `_order` within each table. Errors that are one table's alone are marked as its (`group/holds`).
+    `_order` within each table. Errors that are one table's alone say so (`group/attribution`).
 
     One process uses a group at a time; calls come one after the other, from any thread. For each
     start of a query: `recover`, then `write` by `foreachBatch`, at last `close`.
@@ -144,7 +144,7 @@ class KafkaGroupSink:
                 tallies = self._delivered(records, batch_id)
             except TailerdError as error:
                 self._drop()
-                if is_task_retry(error) and attempt + 1 < _ATTEMPTS:
+                if isinstance(error, BatchRetryError) and attempt + 1 < _ATTEMPTS:
                     continue
                 raise
             except BaseException:

@@ -20,7 +20,6 @@ from tailerd.errors import (
     UsageError,
 )
 from tailerd.spark.query_errors import error_of
-from tailerd.spark.schema_boundary import named_version
 from tests.integration.spark.conftest import Stream
 from tests.tables.builder import CDF, TableBuilder
 
@@ -221,7 +220,7 @@ def test_an_added_column_stops_the_query_and_the_next_start_goes_on(
     assert "Version 3" in str(error)
     assert "column note" in str(error)
     assert "again from its checkpoint" in str(error)
-    assert named_version(error) == 3
+    assert (error.schema_version, error.version) == (3, 3)
     stream.run_to_head()
     assert [(row["id"], row.get("note")) for row in stream.rows()] == [
         (0, None),

@@ -15,8 +15,10 @@ from tailerd.config import Config, TableConfig
 from tailerd.config.sections import read_sink
 from tailerd.errors import (
     BugError,
+    ConfigError,
     MissingDataFileError,
     OffsetError,
+    SinkError,
     StorageError,
     TailerdError,
     UnreadableDataFileError,
@@ -24,14 +26,15 @@ from tailerd.errors import (
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.spark.engine import SparkEngine
 from tailerd.spark.group.assignments import Assignments, group_kind
+from tailerd.spark.group.attribution import attribute_to_table, attributed_to
 from tailerd.spark.group.group_offset import Entry, GroupOffset
 from tailerd.spark.group.grouped_pipeline import GroupedPipeline, Groups
-from tailerd.spark.group.holds import Hold, marked, read_holds, stands_at, unmarked, write_holds
+from tailerd.spark.group.holds import Hold, read_holds, stands_at, write_holds
 from tailerd.spark.group.members import GroupTable, Members
 from tailerd.spark.group.report import SourceReport, Standing, Trouble
 from tailerd.spark.group.table_group import TableGroup
 from tailerd.spark.progress import BatchReport
-from tailerd.spark.query_errors import error_of
+from tailerd.spark.query_errors import error_of, trailer_of
 from tailerd.telemetry import Telemetry
 
 NAMES = st.text("abcXYZ09._-", min_size=1, max_size=8)
@@ -148,20 +151,28 @@ def test_a_state_folder_that_cannot_be_written_is_one_clear_error(tmp_path: Path
     [MissingDataFileError("It is gone.", hint="Look."), UnreadableDataFileError("No Parquet.")],
 )
 def test_an_error_of_one_tables_rows_comes_back_from_sparks_text(error: TailerdError) -> None:
-    told = marked(error, "orders.eu-1")
-    text = f"Traceback:\n  File x\ntailerd.errors.{type(told).__name__}: {told}\n\tat java"
-    found = unmarked(error_of(text))
-    assert found is not None
-    assert found[0] == "orders.eu-1"
-    assert type(found[1]) is type(error)
-    assert str(found[1]) == str(error)
+    told = attribute_to_table(error, "orders.eu-1")
+    found = error_of(f"Traceback:\n  File x\n{trailer_of(told)}\n\tat java")
+    assert (found.table, type(found), str(found)) == ("orders.eu-1", type(error), str(error))
+    # The same error may stand for several tables.
+    assert attribute_to_table(error, "other").table == "other"
 
 
 def test_any_other_exception_is_told_with_its_table_too() -> None:
-    found = unmarked(marked(ValueError("odd"), "orders"))
-    assert found is not None
-    assert (found[0], type(found[1])) == ("orders", BugError)
-    assert unmarked(BugError("nothing of a table")) is None
+    found = attribute_to_table(ValueError("odd"), "orders")
+    assert (found.table, type(found)) == ("orders", BugError)
+
+
+def test_the_table_that_was_found_nearest_to_the_fault_stays() -> None:
+    with pytest.raises(ConfigError) as raised, attributed_to("outer"):
+        raise attribute_to_table(ConfigError("No topic."), "inner")
+    assert raised.value.table == "inner"
+
+
+def test_an_error_about_the_brokers_is_nobodys() -> None:
+    with pytest.raises(SinkError) as raised, attributed_to("orders"):
+        raise SinkError("They are gone.")
+    assert raised.value.table == ""
 
 
 KAFKA = {

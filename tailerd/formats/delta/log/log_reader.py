@@ -78,7 +78,7 @@ def _all_that_is_left(damage: TableError | None) -> TableError | None:
     if damage is None or isinstance(damage, TooLargeError):
         return damage
     lost = "No older checkpoint and no complete run of commits gives this version."
-    return type(damage)(f"{damage.message} {lost}", hint=damage.hint)
+    return damage.restated(f"{damage.message} {lost}")
 
 
 class LogReader(LogFolder):

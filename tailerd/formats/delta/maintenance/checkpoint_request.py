@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tailerd import errors
-from tailerd.errors import BugError, EngineError, TailerdError
+from tailerd.errors import EngineError, TailerdError
 from tailerd.formats.delta.log.log_writer import CheckpointResult
 from tailerd.formats.delta.log.v2_manifest import ManifestKind
 
@@ -25,11 +24,9 @@ class CheckpointRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of it: `error` is the class of an error, or empty, and then the rest counts."""
+    """What became of it: an error as `TailerdError.to_data`; without one, the rest counts."""
 
-    error: str = ""
-    message: str = ""
-    hint: str = ""
+    error: dict[str, object] | None = None
     version: int = 0
     is_written: bool = False
     files: tuple[str, ...] = ()
@@ -54,7 +51,7 @@ class CheckpointAnswer(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def failed(cls, error: TailerdError) -> CheckpointAnswer:
         """Return the answer of a program that could not."""
-        return cls(error=type(error).__name__, message=error.message, hint=error.hint)
+        return cls(error=error.to_data())
 
     def result(self) -> CheckpointResult:
         """Return what became of it.
@@ -62,11 +59,8 @@ class CheckpointAnswer(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             TailerdError: What the program raised.
         """
-        if self.error:
-            kind = getattr(errors, self.error, None)
-            if not (isinstance(kind, type) and issubclass(kind, TailerdError)):
-                kind = BugError
-            raise kind(self.message, hint=self.hint)
+        if self.error is not None:
+            raise TailerdError.from_data(self.error)
         return CheckpointResult(
             version=self.version,
             outcome="written" if self.is_written else "already_there",
