@@ -12,7 +12,7 @@ from tailerd.config import Config, TableConfig
 from tailerd.errors import ConfigError, OffsetError
 from tailerd.sinks.file_config import FileSinkConfig
 from tailerd.spark.checkpoints import batch_end, logged_batches
-from tailerd.spark.group.assignments import Assignments, former_kind, group_kind
+from tailerd.spark.group.assignments import Assignments, group_kind
 from tailerd.spark.progress import begins_at
 from tailerd.telemetry import Telemetry
 
@@ -84,7 +84,7 @@ def reset_shared(config: Config, name: str, offset: Offset) -> None:
     table = config.tables[name]
     assignments = Assignments(spark_folder(config))
     kind, most = group_kind(table.sink) or "", config.spark.tables_per_query
-    assignments.assign(name, kind, {}, most, former=former_kind(table.sink))
+    assignments.assign(name, kind, {}, most)
     assignments.begin_at(name, offset)
 
 

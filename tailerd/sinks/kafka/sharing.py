@@ -19,12 +19,17 @@ def sharing_key(config: KafkaSinkConfig) -> str:
     there is one for all, and no table's may be left out.
     """
     options = revealed(config.producer)
-    return _key(config, {name: options[name] for name in options if name not in SECRETS})
-
-
-def former_sharing_key(config: KafkaSinkConfig) -> str:
-    """Return what older releases took for it, which is in the names of their groups."""
-    return _key(config, revealed(config.producer))
+    return json.dumps(
+        [
+            config.bootstrap_servers,
+            config.delivery,
+            config.transactional_id,
+            config.offsets_topic,
+            config.batching,
+            config.max_in_flight_bytes,
+            sorted((name, options[name]) for name in options if name not in SECRETS),
+        ]
+    )
 
 
 def mixed_topics(sinks: Mapping[str, KafkaSinkConfig]) -> dict[str, str]:
@@ -52,20 +57,6 @@ def mixed_error(table: str, topic: str) -> ConfigError:
         f"Rows of {table} go to the topic {topic}, which is the topic of offsets or of dead"
         " letters.",
         hint="Name another topic for one of them.",
-    )
-
-
-def _key(config: KafkaSinkConfig, options: Mapping[str, object]) -> str:
-    return json.dumps(
-        [
-            config.bootstrap_servers,
-            config.delivery,
-            config.transactional_id,
-            config.offsets_topic,
-            config.batching,
-            config.max_in_flight_bytes,
-            sorted(options.items()),
-        ]
     )
 
 

@@ -39,12 +39,12 @@ class DeliveredBatch:
     Attributes:
         checkpoint: Identity of the query's checkpoint: numbers of another one say nothing.
         batch_id: Its number.
-        end: What `end_digest` said of it; empty where an older release delivered it.
+        end: What `end_digest` said of it.
     """
 
     checkpoint: str
     batch_id: int
-    end: str = ""
+    end: str
 
     def covers(self, batch_id: int, end: str, checkpoint: Path) -> bool:
         """Tell whether a batch that Spark gives is this one, so that nothing is to be done.
@@ -60,7 +60,7 @@ class DeliveredBatch:
         if batch_id > self.batch_id:
             return False
         # Spark repeats the newest batch only.
-        if batch_id == self.batch_id and (self.end == end or "" in (self.end, end)):
+        if batch_id == self.batch_id and self.end == end:
             return True
         raise OffsetError(
             f"The sink has batches up to {self.batch_id} of the checkpoint {checkpoint}, which now"
@@ -107,7 +107,7 @@ class DeliveredBatch:
             return cls(
                 checkpoint=str(fields["checkpoint"]),
                 batch_id=int(str(fields["batch_id"])),
-                end=str(fields.get("end", "")),
+                end=str(fields["end"]),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise OffsetError(f"{place} is damaged: {error!r}.") from error
@@ -134,7 +134,7 @@ def published_batch(folder: Path) -> DeliveredBatch | None:
     return found if found.checkpoint == query_of(folder / CHECKPOINT_FOLDER) else None
 
 
-def write_published(folder: Path, batch_id: int, end: str = "") -> None:
+def write_published(folder: Path, batch_id: int, end: str) -> None:
     """Note that each line of a batch has its place; durable when this returns. Blocking.
 
     Raises:

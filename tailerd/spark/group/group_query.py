@@ -91,7 +91,7 @@ def group_sink(
     from tailerd.spark.kafka.group_sink import KafkaGroupSink
 
     checkpoint = folder / CHECKPOINT_FOLDER
-    writer = writer_name(folder, name, checkpoint)
+    writer = writer_name(folder, name)
     kafka = KafkaGroupSink(lambda: kafka_sections(tables()), checkpoint, writer, telemetry, records)
     return _Told(kafka, "kafka", telemetry)
 

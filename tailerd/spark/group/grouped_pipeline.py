@@ -22,7 +22,6 @@ from tailerd.spark.file_writer import batch_prefix
 from tailerd.spark.group.assignments import (
     Assignment,
     Assignments,
-    former_kind,
     group_kind,
     unfinished_batch,
 )
@@ -82,13 +81,13 @@ class Groups:
         Raises:
             OffsetError, StorageError: The state folder cannot be read or written.
         """
-        kind, former = group_kind(table.sink) or "", former_kind(table.sink)
+        kind = group_kind(table.sink) or ""
         while True:
             before = self._assignments.find(name)
             delivered: int | None = None
             if before is None:
                 _remove_unfinished(self._state, name, table)
-            elif self._assignments.unfinished(name, kind, former) is not None:
+            elif self._assignments.unfinished(name, kind) is not None:
                 answer = await self._answer(name, table, before.group, kind)
                 if isinstance(answer, Awaited):
                     return answer
@@ -98,9 +97,7 @@ class Groups:
                 delivered = answer.batch_id
             running = Counter({group: len(found) for group, found in self._groups.items()})
             running += self._coming
-            found = self._assignments.assign(
-                name, kind, running, self._most, former=former, delivered=delivered
-            )
+            found = self._assignments.assign(name, kind, running, self._most, delivered=delivered)
             asking = self._left.asking(found.group)
             if asking is None:
                 return self._in_group(name, table, found)

@@ -183,12 +183,12 @@ def _publish(tables: Folders, files: Mapping[str, list[str]], batch_id: int) -> 
     place = Path(next(iter(tables.values())).path)
     with suppress(OSError):
         for left in place.glob(_TEMPORARY.format("*")):
-            if _owner(left.name) in ("", *tables):
+            if _owner(left.name) in tables:
                 left.unlink(missing_ok=True)
 
 
 def _owner(temporary: str) -> str:
-    """Return whose file it is; older releases named nobody."""
+    """Return which table's file it is."""
     before, after = _TEMPORARY.split("{}")
     return temporary.removeprefix(before).removesuffix(after).rpartition("-")[0]
 

@@ -45,9 +45,7 @@ def delivered_by(folder: Path, group: str, name: str, sink: SinkConfig) -> int |
     if not has_identity(checkpoint):
         return None
     before = _before(folder, name, sink)
-    kafka = KafkaGroupSink(
-        lambda: {name: before}, checkpoint, writer_name(folder, group, checkpoint)
-    )
+    kafka = KafkaGroupSink(lambda: {name: before}, checkpoint, writer_name(folder, group))
     try:
         return kafka.recover()
     finally:

@@ -3,7 +3,7 @@
 Names of groups are alike in every folder of state: they tell brokers and delivery. Two daemons on
 one Kafka would shut out each other and overwrite each other's records, so each group is given a
 name of its own, kept beside its checkpoint; whoever runs a copy of the folder has the same one and
-is shut out. A group that was there before names were given goes on with the name it has used.
+is shut out.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from tailerd.spark.group.durable import read_document, write_durably
 _FILE = "writer.json"
 
 
-def writer_name(folder: Path, group: str, checkpoint: Path) -> str:
+def writer_name(folder: Path, group: str) -> str:
     """Return the name of a group to brokers, the same in every run; blocking.
 
     Args:
         folder: Of the group.
         group: Its name.
-        checkpoint: Of its query; where it is there and no name is, the group is an old one.
 
     Raises:
         OffsetError: The file with the name is damaged.
@@ -32,8 +31,7 @@ def writer_name(folder: Path, group: str, checkpoint: Path) -> str:
     path = folder / _FILE
     document = read_document(path)
     if not document:
-        name = group if checkpoint.exists() else f"{group}-{uuid.uuid4().hex[:12]}"
-        document = {"name": name}
+        document = {"name": f"{group}-{uuid.uuid4().hex[:12]}"}
         write_durably(path, document)
     found = document.get("name")
     if not isinstance(found, str) or not found:

@@ -95,7 +95,9 @@ def at(version: int) -> Offset:
 
 def log_batch(folder: Path, names: str) -> GroupOffset:
     """Log the end of a first batch of some tables, as Spark does before it asks for rows."""
-    steps = {name: (at(0), Entry(offset=at(1), generation=1, moved=1)) for name in names}
+    steps = {
+        name: (at(0), Entry(offset=at(1), generation=1, moved=1, changes="auto")) for name in names
+    }
     end = GroupOffset().next(steps)
     for name in ("offsets", "commits"):
         (folder / "checkpoint" / name).mkdir(parents=True)
