@@ -4,6 +4,9 @@ A table stays where it is once it has been assigned. It is moved only when its s
 be written together with the group's others; then, and when a query of its own becomes part of a
 group, it begins its life in the new group where the old one has delivered it up to. Each life has a
 number, so that what an old one left in a checkpoint is never taken for the new one's.
+
+Groups keep their files in a folder that no table's own checkpoint can be in: those are
+`<state>/spark/<table>`, and names of tables begin with a letter or a digit.
 """
 
 from __future__ import annotations
@@ -16,20 +19,18 @@ from typing import cast
 
 from tailerd.changefeed.offset import Offset
 from tailerd.config import SinkConfig
+from tailerd.errors import StorageError
 from tailerd.sinks.file_config import FileSinkConfig
 from tailerd.sinks.kafka.config import KafkaSinkConfig
-from tailerd.sinks.kafka.sharing import sharing_key
-from tailerd.spark.checkpoints import batch_end, logged_batches
-from tailerd.spark.group.durable import read_document, write_durably
+from tailerd.spark.checkpoints import CHECKPOINT_FOLDER, batch_end, logged_batches
+from tailerd.spark.durable import read_document, write_durably
 from tailerd.spark.group.group_offset import GroupOffset
-from tailerd.spark.group.groups_folder import (
-    CHECKPOINT_FOLDER,
-    assignments_file,
-    group_folder,
-    set_aside,
-)
 from tailerd.spark.group.holds import read_holds, stands_at
 from tailerd.spark.spark_offset import OffsetFields, batch_start, offset_of
+from tailerd.storage.posix_files import sync_folder
+
+_FOLDER = "_groups"
+_ASIDE = "_{}.before-its-group"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,7 @@ def group_kind(sink: SinkConfig) -> str | None:
         return "lines" if sink.format == "jsonl" else None
     if not isinstance(sink, KafkaSinkConfig):
         return None
-    return f"kafka-{hashlib.sha256(sharing_key(sink).encode()).hexdigest()[:8]}"
+    return f"kafka-{hashlib.sha256(sink.sharing_key.encode()).hexdigest()[:8]}"
 
 
 class Assignments:
@@ -64,6 +65,7 @@ class Assignments:
     def __init__(self, state: Path) -> None:
         """Take the folder of Spark's state, `<state>/spark`."""
         self._state = state
+        self._file = state / _FOLDER / "assignments.json"
 
     @classmethod
     def around(cls, folder: Path) -> Assignments:
@@ -72,7 +74,7 @@ class Assignments:
 
     def folder(self, group: str) -> Path:
         """Return the folder of a group."""
-        return group_folder(self._state, group)
+        return self._state / _FOLDER / group
 
     def find(self, name: str) -> Assignment | None:
         """Return where a table is; None where it never was in a group.
@@ -149,7 +151,7 @@ class Assignments:
         self._write({**every, name: new})
         if found is None:
             # It no longer says where the table is.
-            set_aside(self._state, name)
+            _set_aside(self._state, name)
         return new
 
     def begin_at(self, name: str, offset: Offset) -> None:
@@ -188,7 +190,7 @@ class Assignments:
         return None
 
     def _all(self) -> dict[str, Assignment]:
-        document = read_document(assignments_file(self._state))
+        document = read_document(self._file)
         return {
             name: _assignment(cast("Mapping[str, object]", each)) for name, each in document.items()
         }
@@ -203,12 +205,34 @@ class Assignments:
             }
             for name, each in assignments.items()
         }
-        write_durably(assignments_file(self._state), document)
+        write_durably(self._file, document)
 
 
 def unfinished_batch(state: Path, name: str) -> int | None:
     """Return the batch that a query of the table's own had not finished; its files may be there."""
     return logged_batches(state / name).unfinished
+
+
+def _set_aside(state: Path, name: str) -> None:
+    """Keep a table's own checkpoint under a name that no table has; blocking.
+
+    Raises:
+        StorageError: The state folder cannot be written.
+    """
+    checkpoint = state / name
+    if not checkpoint.is_dir():
+        return
+    aside, number = state / _ASIDE.format(name), 2
+    while aside.exists():
+        aside, number = state / f"{_ASIDE.format(name)}-{number}", number + 1
+    try:
+        checkpoint.replace(aside)
+        sync_folder(state)
+    except OSError as error:
+        raise StorageError(
+            f"{checkpoint} cannot be renamed: {error.strerror or error}.",
+            hint="Look at the permissions of the state folder.",
+        ) from error
 
 
 def _with_room(kind: str, known: Iterable[str], running: Mapping[str, int], most: int) -> str:

@@ -15,7 +15,6 @@ from tailerd.config import SinkConfig, TableConfig
 from tailerd.errors import TailerdError
 from tailerd.sinks.file_config import FileSinkConfig
 from tailerd.sinks.kafka.config import KafkaSinkConfig
-from tailerd.sinks.kafka.sharing import sharing_key
 from tailerd.spark.claim import Brokers, SparkClaim
 from tailerd.spark.engine import SparkEngine
 from tailerd.spark.file_writer import batch_prefix
@@ -26,13 +25,11 @@ from tailerd.spark.group.assignments import (
     unfinished_batch,
 )
 from tailerd.spark.group.group_offset import GroupOffset
-from tailerd.spark.group.left_groups import Awaited, Delivered, LeftGroups, waits_for
+from tailerd.spark.group.left_groups import Awaited, Delivered, LeftGroups, delivered_by, waits_for
 from tailerd.spark.group.members import GroupTable
-from tailerd.spark.group.old_group import delivered_by
 from tailerd.spark.group.report import SourceReport, Standing, Trouble
 from tailerd.spark.group.table_group import TableGroup
-from tailerd.spark.kept_offsets import tell_begin
-from tailerd.spark.progress import ENGINE
+from tailerd.spark.progress import ENGINE, tell_begin
 from tailerd.spark.query_run import first_of
 from tailerd.telemetry import events
 
@@ -68,7 +65,7 @@ class Groups:
         # Loads the client, which files do without.
         from tailerd.spark.kafka.brokers import SharedBrokers
 
-        return self._brokers.setdefault(sharing_key(sink), SharedBrokers(sink))
+        return self._brokers.setdefault(sink.sharing_key, SharedBrokers(sink))
 
     async def place(self, name: str, table: TableConfig) -> tuple[TableGroup, GroupTable] | Awaited:
         """Return the group of a table, and the table as its group knows it.

@@ -29,10 +29,9 @@ from typing import cast
 
 from tailerd.changefeed.offset import Offset
 from tailerd.errors import BugError, TailerdError
-from tailerd.spark.checkpoints import batch_end, logged_batches, query_of
-from tailerd.spark.group.durable import read_document, write_durably
+from tailerd.spark.checkpoints import CHECKPOINT_FOLDER, batch_end, logged_batches, query_of
+from tailerd.spark.durable import read_document, write_durably
 from tailerd.spark.group.group_offset import Entry, GroupOffset
-from tailerd.spark.group.groups_folder import CHECKPOINT_FOLDER
 
 HOLDS_FILE = "held.json"
 

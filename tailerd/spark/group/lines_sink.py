@@ -31,12 +31,11 @@ from pyspark.sql import DataFrame
 from tailerd.errors import SinkError, SinkFencedError
 from tailerd.sinks.file_owner import FolderOwner
 from tailerd.spark.arrow_functions import map_batches
+from tailerd.spark.checkpoints import CHECKPOINT_FOLDER
+from tailerd.spark.deliveries import TableDelivery, Tally, summed
 from tailerd.spark.encoded_records import VALUE, RecordPiece
-from tailerd.spark.group.delivered_batch import end_digest, published_batch, write_published
-from tailerd.spark.group.deliveries import TableDelivery
-from tailerd.spark.group.groups_folder import CHECKPOINT_FOLDER
 from tailerd.spark.group.holds import marked
-from tailerd.spark.group.tally import Tally, summed
+from tailerd.spark.group.published import end_digest, published_batch, write_published
 from tailerd.spark.packed_records import unpacked
 from tailerd.storage.posix_files import sync_folder
 

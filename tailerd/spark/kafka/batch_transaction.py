@@ -38,7 +38,7 @@ from tailerd.sinks.kafka.record_batches.compression import Compression
 from tailerd.sinks.kafka.shared_transaction import SharedTransaction, lead
 from tailerd.sinks.kafka.side_records import SideRecord, outgoing
 from tailerd.sinks.kafka.transactions import Claim, Transactions
-from tailerd.spark.group.delivered_batch import DeliveredBatch
+from tailerd.spark.delivered_batch import DeliveredBatch
 
 _CLOSE_SECONDS = 5.0
 _SLOW_HINT = (

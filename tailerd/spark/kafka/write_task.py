@@ -30,9 +30,9 @@ from tailerd.sinks.kafka.record_batches.record_batch import OversizeRecord
 from tailerd.sinks.kafka.routing import too_far_ahead
 from tailerd.sinks.kafka.shared_transaction import SharedTransaction, join, written
 from tailerd.sinks.kafka.topics import TopicFacts
+from tailerd.spark.deliveries import Tally
 from tailerd.spark.encoded_records import RecordPiece
 from tailerd.spark.group.holds import marked
-from tailerd.spark.group.tally import Tally
 from tailerd.spark.kafka.blame import blaming
 from tailerd.spark.kafka.record_pieces import (
     BATCH_HEADER,

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from tailerd.errors import OffsetError, StorageError
-from tailerd.spark.group.delivered_batch import DeliveredBatch
-from tailerd.spark.kafka.checkpoint_identity import checkpoint_identity
-from tailerd.spark.kafka.writer_name import writer_name
+from tailerd.spark.delivered_batch import DeliveredBatch
+from tailerd.spark.kafka.group_identity import checkpoint_identity, writer_name
 
 
 def test_a_checkpoint_keeps_its_identity_until_it_is_removed(tmp_path: Path) -> None:

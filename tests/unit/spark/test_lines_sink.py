@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.errors import OffsetError, SinkError
 from tailerd.spark.group import lines_sink
-from tailerd.spark.group.delivered_batch import PUBLISHED_FILE
 from tailerd.spark.group.group_offset import Entry, GroupOffset
 from tailerd.spark.group.holds import Hold, unmarked, write_holds
 from tailerd.spark.group.lines_sink import LinesFolder, LinesSink
+from tailerd.spark.group.published import PUBLISHED_FILE
 from tailerd.spark.packed_records import packed
 from tests.unit.spark.record_rows import piece_of
 

@@ -20,13 +20,13 @@ from tailerd.config.sections import read_sink
 from tailerd.errors import ConfigError, SinkError
 from tailerd.spark.engine import SparkEngine
 from tailerd.spark.group.assignments import Assignments, group_kind
-from tailerd.spark.group.delivered_batch import write_published
 from tailerd.spark.group.follower import GroupFollower
 from tailerd.spark.group.group_offset import Entry, GroupOffset
 from tailerd.spark.group.grouped_pipeline import GroupedPipeline, Groups
 from tailerd.spark.group.holds import Hold, write_holds
 from tailerd.spark.group.left_groups import Awaited, Delivered, LeftGroups
 from tailerd.spark.group.members import GroupTable, Members
+from tailerd.spark.group.published import write_published
 from tailerd.spark.group.table_group import TableGroup
 from tailerd.telemetry import Telemetry, events
 from tests.tables.builder import TableBuilder
