@@ -1,21 +1,22 @@
 """Which parts exist, by kind: the one table of them, loaded only when asked for.
 
 A built-in part is one line here. Another distribution adds a part through an entry point of the
-group `tailerd.sinks` whose name is the kind and whose value is `module:ConfigClass`.
+kind's group whose name is the part's and whose value is what stands in the table here.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import import_module
-from importlib.metadata import EntryPoints, entry_points
+from importlib.metadata import entry_points
 
 from tailerd.errors import BugError, ConfigError
 
-SINK_GROUP = "tailerd.sinks"
+SINKS_GROUP = "tailerd.sinks"
+VALUE_FORMATS_GROUP = "tailerd.value_formats"
 
-SINK_CONFIGS: dict[str, str] = {
+SINKS: dict[str, str] = {
     "console": "tailerd.sinks.console:ConsoleSinkConfig",
     "file": "tailerd.sinks.file_config:FileSinkConfig",
     "kafka": "tailerd.sinks.kafka.config:KafkaSinkConfig",
@@ -23,13 +24,19 @@ SINK_CONFIGS: dict[str, str] = {
 }
 """Sink kind -> the class of its configuration section, a `tailerd.config.SinkConfig`."""
 
+VALUE_FORMATS: dict[str, str] = {
+    "debezium": "tailerd.records.formats.debezium:DebeziumRecords",
+    "json": "tailerd.records.formats.json:JsonRecords",
+}
+"""Name of a value format -> its class, a `tailerd.records.base.RecordFormat`."""
+
 CHECKPOINT_PROGRAMS: dict[str, str] = {"spark": "tailerd.spark.checkpoint_program"}
 """Engine of maintenance -> the module that is run as a program to write one checkpoint."""
 
 
 def sink_kinds() -> tuple[str, ...]:
     """Return every kind of sink that can be configured, sorted."""
-    return tuple(sorted({*SINK_CONFIGS, *(point.name for point in _plugged_in())}))
+    return _names(SINKS, SINKS_GROUP)
 
 
 def sink_config_class(kind: str) -> type[object]:
@@ -38,12 +45,21 @@ def sink_config_class(kind: str) -> type[object]:
     Raises:
         ConfigError: The kind is unknown, or the distribution that brings it does not load.
     """
-    if kind in SINK_CONFIGS:
-        return load_class(SINK_CONFIGS[kind])
-    for point in _plugged_in():
-        if point.name == kind:
-            return load_class(point.value)
-    raise ConfigError(f"the sink kind {kind!r} is not known.", hint=known(kind, sink_kinds()))
+    return _part("sink kind", kind, SINKS, SINKS_GROUP)
+
+
+def value_format_names() -> tuple[str, ...]:
+    """Return the name of every value format, sorted."""
+    return _names(VALUE_FORMATS, VALUE_FORMATS_GROUP)
+
+
+def value_format(name: str) -> type[object]:
+    """Load the class of a value format.
+
+    Raises:
+        ConfigError: The name is unknown, or the distribution that brings it does not load.
+    """
+    return _part("value format", name, VALUE_FORMATS, VALUE_FORMATS_GROUP)
 
 
 def load_class(reference: str) -> type[object]:
@@ -77,5 +93,13 @@ def known(word: str, words: Iterable[str]) -> str:
     return f"Known here: {', '.join(candidates)}." if candidates else ""
 
 
-def _plugged_in() -> EntryPoints:
-    return entry_points(group=SINK_GROUP)
+def _names(parts: Mapping[str, str], group: str) -> tuple[str, ...]:
+    return tuple(sorted({*parts, *(point.name for point in entry_points(group=group))}))
+
+
+def _part(what: str, name: str, parts: Mapping[str, str], group: str) -> type[object]:
+    if name in parts:
+        return load_class(parts[name])
+    for point in entry_points(group=group, name=name):
+        return load_class(point.value)
+    raise ConfigError(f"the {what} {name!r} is not known.", hint=known(name, _names(parts, group)))

@@ -19,6 +19,7 @@ from pydantic import (
 from tailerd.config import SinkConfig, SizeBytes
 from tailerd.config.values import Seconds, parse_address
 from tailerd.errors import ConfigError
+from tailerd.registry import value_format_names
 from tailerd.sinks.kafka.producer_options import SECRETS, OptionValue, checked_options, revealed
 from tailerd.sinks.kafka.templates import (
     TABLE_NAMES,
@@ -96,10 +97,11 @@ class KafkaSinkConfig(SinkConfig):
         " partition, in the order of the commits. Without it records have no keys.",
         examples=[["order_id"]],
     )
-    format: Literal["json", "debezium"] = Field(
+    format: str = Field(
         default="json",
         description="`json`: the row with the change columns; `debezium`: its envelope, in which"
-        " the two images of an update are one record.",
+        " the two images of an update are one record; or the name of another value format that is"
+        " installed.",
         examples=["debezium"],
     )
     decimals: Literal["string", "number"] = Field(
@@ -241,6 +243,13 @@ class KafkaSinkConfig(SinkConfig):
     @classmethod
     def _is_a_template(cls, value: str) -> str:
         TopicTemplate.parse(value)
+        return value
+
+    @field_validator("format")
+    @classmethod
+    def _is_a_value_format(cls, value: str) -> str:
+        if value not in (names := value_format_names()):
+            raise ValueError(f"write one of {', '.join(names)}")
         return value
 
     @field_validator("dead_letter_topic", "transaction_topic", "heartbeat_topic", "offsets_topic")

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tailerd.records.records import Records
+from tailerd.records.base import Records
 from tailerd.sinks.kafka.acknowledgements import Acknowledgements
 from tailerd.sinks.kafka.record_batches.record_batch import OversizeRecord
 from tailerd.sinks.kafka.record_batches.record_layout import Header

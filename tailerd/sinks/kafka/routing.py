@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.errors import CommitAheadError, ConfigError, SinkRefusedError
+from tailerd.records.base import FormatOptions, Records
 from tailerd.records.json_text import timestamp_text
-from tailerd.records.records import Records
 from tailerd.sinks.kafka.config import ColumnPartition, KafkaSinkConfig
 from tailerd.sinks.kafka.outgoing import Outgoing
 from tailerd.sinks.kafka.record_batches.partitioning import assign_partitions, explicit_partitions
@@ -198,6 +198,20 @@ class Router:
             Header(name=name, value=filled_text(text, values).encode())
             for name, text in self._headers.items()
         )
+
+
+def format_options(config: KafkaSinkConfig, table: str, table_id: str) -> FormatOptions:
+    """Return what the value format of a sink is told of a table."""
+    return FormatOptions(
+        name=config.topic_prefix,
+        table=table,
+        table_id=table_id,
+        key=config.key,
+        routed_by=config.routing_columns,
+        decimals=config.decimals,
+        tombstones=config.tombstones,
+        schemas=config.schemas,
+    )
 
 
 def _column(batch: ChangeBatch, name: str, chooses: str) -> pa.Array:

@@ -23,8 +23,7 @@ from tailerd.errors import (
     TailerdError,
     TopicRecreatedError,
 )
-from tailerd.records.formats import record_format
-from tailerd.records.records import FormatOptions, RecordFormat, Records
+from tailerd.records.base import Records
 from tailerd.sinks.kafka.acknowledgements import Acknowledgements
 from tailerd.sinks.kafka.batch_producer import BatchProducer
 from tailerd.sinks.kafka.config import KafkaSinkConfig
@@ -43,7 +42,7 @@ from tailerd.sinks.kafka.oversize import dead_letters_of, takes_more_now
 from tailerd.sinks.kafka.record_batches.compression import Compression
 from tailerd.sinks.kafka.record_batches.record_batch import OversizeRecord
 from tailerd.sinks.kafka.record_producer import RecordProducer
-from tailerd.sinks.kafka.routing import Router, TopicShape, too_far_ahead
+from tailerd.sinks.kafka.routing import Router, TopicShape, format_options, too_far_ahead
 from tailerd.sinks.kafka.side_records import (
     CommitMarkers,
     SideRecord,
@@ -52,6 +51,7 @@ from tailerd.sinks.kafka.side_records import (
 from tailerd.sinks.kafka.templates import TopicTemplate
 from tailerd.sinks.kafka.topics import MAX_AGE_SECONDS, NewTopic, Topics
 from tailerd.sinks.kafka.transactions import Claim, Transactions
+from tailerd.sinks.record_formats import TableRecords
 
 _CLOSE_SECONDS = 5.0
 _LOOK_SECONDS = 1.0
@@ -85,7 +85,7 @@ class Session:
         self._table = table = pipeline.table
         self._connection, self._topics = connection, topics
         self._router = Router(config, table)
-        self._format: RecordFormat | None = None
+        self._records: TableRecords | None = None
         self._table_id = ""
         self._markers: CommitMarkers | None = None
         self._delivery: Acknowledgements | None = None
@@ -142,19 +142,7 @@ class Session:
         """Make records that say which table they are of."""
         config = self._config
         self._table_id = table_id
-        self._format = record_format(
-            config.format,
-            FormatOptions(
-                name=config.topic_prefix,
-                table=self._table,
-                table_id=table_id,
-                key=config.key,
-                routed_by=config.routing_columns,
-                decimals=config.decimals,
-                tombstones=config.tombstones,
-                schemas=config.schemas,
-            ),
-        )
+        self._records = TableRecords(config.format, format_options(config, self._table, table_id))
 
     def begin(self) -> Acknowledgements:
         """Begin a delivery; return what another thread may abandon it with."""
@@ -204,13 +192,13 @@ class Session:
         Raises:
             TailerdError: A row cannot be delivered, or an earlier one failed.
         """
-        if self._format is None:
+        if self._records is None:
             raise BugError("The Kafka sink was written to before it was resumed.")
         if start.table_id != self._table_id:
             # REPLACE gave the table another one. The same as after a start anew at this offset.
             self._describe(start.table_id)
         now_us = time.time_ns() // 1000
-        records = self._format.records(batch, now_us=now_us)
+        records = self._records.records(batch, now_us=now_us)
         self._latest = max(self._latest, (batch.timestamp_us // 1000, batch.version))
         self._topics.renew(MAX_AGE_SECONDS)
         # Before a marker goes out: a commit that has to wait does not begin.

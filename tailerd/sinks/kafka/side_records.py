@@ -13,7 +13,7 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeSourceKind
 from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.offset import Offset, Phase, Version
-from tailerd.records.records import Records
+from tailerd.records.base import Records
 from tailerd.sinks.kafka.outgoing import Outgoing
 from tailerd.sinks.kafka.record_batches.record_batch import HEADER_BYTES, OversizeRecord
 from tailerd.sinks.kafka.record_batches.record_layout import Header

@@ -13,7 +13,7 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
-from tailerd.records.records import Records
+from tailerd.records.base import Records
 from tailerd.sinks.kafka.acknowledgements import Acknowledgements
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import Connection
