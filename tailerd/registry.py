@@ -17,10 +17,10 @@ SINKS_GROUP = "tailerd.sinks"
 VALUE_FORMATS_GROUP = "tailerd.value_formats"
 
 SINKS: dict[str, str] = {
-    "console": "tailerd.sinks.console:ConsoleSinkConfig",
-    "file": "tailerd.sinks.file_config:FileSinkConfig",
+    "console": "tailerd.sinks.console.config:ConsoleSinkConfig",
+    "file": "tailerd.sinks.file.config:FileSinkConfig",
     "kafka": "tailerd.sinks.kafka.config:KafkaSinkConfig",
-    "stream": "tailerd.sinks.stream:StreamSinkConfig",
+    "stream": "tailerd.sinks.stream.config:StreamSinkConfig",
 }
 """Sink kind -> the class of its configuration section, a `tailerd.config.SinkConfig`."""
 

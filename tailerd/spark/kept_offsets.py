@@ -8,7 +8,7 @@ from pathlib import Path
 from tailerd.changefeed.offset import Offset
 from tailerd.config import Config, TableConfig
 from tailerd.errors import ConfigError
-from tailerd.sinks.file_config import FileSinkConfig
+from tailerd.sinks.file.config import FileSinkConfig
 from tailerd.spark.checkpoints import batch_end, logged_batches
 from tailerd.spark.group.assignments import Assignments, group_kind
 

@@ -21,7 +21,8 @@ from tailerd.config.values import Seconds, parse_address
 from tailerd.errors import ConfigError
 from tailerd.registry import value_format_names
 from tailerd.sinks.kafka.producer_options import SECRETS, OptionValue, checked_options, revealed
-from tailerd.sinks.kafka.templates import (
+from tailerd.sinks.topics.templates import (
+    HEADER_PLACEHOLDERS,
     TABLE_NAMES,
     TopicTemplate,
     check_placeholders,
@@ -30,7 +31,6 @@ from tailerd.sinks.kafka.templates import (
 )
 
 Delivery = Literal["at-least-once", "exactly-once"]
-HEADER_PLACEHOLDERS = (*TABLE_NAMES, "commit_version", "commit_timestamp", "change_source")
 OFFSETS_TOPIC = "__tailerd_offsets"
 
 _SECTION = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)

@@ -34,24 +34,20 @@ from tailerd.sinks.kafka.connection import (
     has_metadata_of,
     metadata_now,
 )
+from tailerd.sinks.kafka.dead_letters import dead_letters_of, takes_more_now
 from tailerd.sinks.kafka.errors import mapped
 from tailerd.sinks.kafka.merging import Merger, Versioned
 from tailerd.sinks.kafka.offset_topic import PARTITION, check_offset_topic, new_offset_topic
-from tailerd.sinks.kafka.outgoing import Outgoing, Producer
-from tailerd.sinks.kafka.oversize import dead_letters_of, takes_more_now
+from tailerd.sinks.kafka.outgoing import Outgoing, Producer, control_record
 from tailerd.sinks.kafka.record_batches.compression import Compression
 from tailerd.sinks.kafka.record_batches.record_batch import OversizeRecord
 from tailerd.sinks.kafka.record_producer import RecordProducer
 from tailerd.sinks.kafka.routing import Router, TopicShape, format_options, too_far_ahead
-from tailerd.sinks.kafka.side_records import (
-    CommitMarkers,
-    SideRecord,
-    outgoing,
-)
-from tailerd.sinks.kafka.templates import TopicTemplate
 from tailerd.sinks.kafka.topics import MAX_AGE_SECONDS, NewTopic, Topics
 from tailerd.sinks.kafka.transactions import Claim, Transactions
 from tailerd.sinks.record_formats import TableRecords
+from tailerd.sinks.topics.control_records import CommitMarkers, ControlRecord
+from tailerd.sinks.topics.templates import TopicTemplate
 
 _CLOSE_SECONDS = 5.0
 _LOOK_SECONDS = 1.0
@@ -244,7 +240,7 @@ class Session:
         found = self._topics.ensure({topic: wanted_topics(self._config, self._table)[topic]})
         check_offset_topic(found[topic])
         self._send_side(
-            SideRecord(
+            ControlRecord(
                 topic=topic,
                 partition=PARTITION,
                 key=pipeline.key,
@@ -253,7 +249,7 @@ class Session:
             )
         )
 
-    def tell(self, record: SideRecord) -> None:
+    def tell(self, record: ControlRecord) -> None:
         """Hand over a record of its own; `flush` waits for it."""
         self._send_side(record)
 
@@ -308,14 +304,14 @@ class Session:
             raise BugError(f"A dead letter of {left[0].size_bytes} bytes fits no topic.")
         self._set_aside[letters.topic] += len(oversize)
 
-    def _send_marker(self, marker: SideRecord) -> None:
+    def _send_marker(self, marker: ControlRecord) -> None:
         if self._config.timestamp == "delivery":
             marker = replace(marker, timestamp_ms=time.time_ns() // 1_000_000)
         self._send_side(marker)
 
-    def _send_side(self, record: SideRecord) -> None:
+    def _send_side(self, record: ControlRecord) -> None:
         limit = self._shape_of(record.topic).max_bytes
-        if self._hand_over(outgoing(record, max_bytes=limit)):
+        if self._hand_over(control_record(record, max_bytes=limit)):
             raise SinkRefusedError(
                 f"A record of tailerd's own does not fit into the topic {record.topic}.",
                 hint="Raise max.message.bytes of the topic.",

@@ -20,7 +20,7 @@ from typing import cast
 from tailerd.changefeed.offset import Offset
 from tailerd.config import SinkConfig
 from tailerd.errors import StorageError
-from tailerd.sinks.file_config import FileSinkConfig
+from tailerd.sinks.file.config import FileSinkConfig
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.spark.checkpoints import CHECKPOINT_FOLDER, batch_end, logged_batches
 from tailerd.spark.durable import read_document, write_durably

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tailerd.pipeline.pipeline_records import PipelineRecords
-from tailerd.sinks.file_config import FileSinkConfig
+from tailerd.sinks.file.config import FileSinkConfig
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.spark.checkpoints import CHECKPOINT_FOLDER, COMES_AGAIN
 from tailerd.spark.deliveries import RecordSink

@@ -13,7 +13,7 @@ from tailerd.backoff import ATTEMPTS_ONCE, Backoff
 from tailerd.changefeed.offset import Offset
 from tailerd.config import SinkConfig, TableConfig
 from tailerd.errors import TailerdError
-from tailerd.sinks.file_config import FileSinkConfig
+from tailerd.sinks.file.config import FileSinkConfig
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.spark.claim import Brokers, SparkClaim
 from tailerd.spark.engine import SparkEngine

@@ -29,7 +29,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from tailerd.errors import SinkError, SinkFencedError
-from tailerd.sinks.file_owner import FolderOwner
+from tailerd.sinks.file.owner import FolderOwner
 from tailerd.spark.arrow_functions import map_batches
 from tailerd.spark.checkpoints import CHECKPOINT_FOLDER
 from tailerd.spark.deliveries import TableDelivery, Tally, summed

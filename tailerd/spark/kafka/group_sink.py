@@ -28,9 +28,9 @@ from tailerd.sinks.kafka.connection import Connection
 from tailerd.sinks.kafka.offset_topic import check_offset_topic
 from tailerd.sinks.kafka.session import wanted_topics, writes_into
 from tailerd.sinks.kafka.shared_transaction import SharedTransaction
-from tailerd.sinks.kafka.side_records import TOO_LARGE
 from tailerd.sinks.kafka.topics import MAX_AGE_SECONDS, NewTopic, Topics
 from tailerd.sinks.kafka.transactions import Claim
+from tailerd.sinks.topics.dead_letters import TOO_LARGE
 from tailerd.spark.arrow_functions import map_batches
 from tailerd.spark.delivered_batch import DeliveredBatch
 from tailerd.spark.deliveries import TableDelivery, Tally, summed

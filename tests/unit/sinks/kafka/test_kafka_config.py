@@ -15,7 +15,7 @@ from tailerd.registry import VALUE_FORMATS
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import Connection
 from tailerd.sinks.kafka.producer_options import CONNECTION, ELSEWHERE, OPTIONS, SECRETS
-from tailerd.sinks.kafka.templates import TopicTemplate
+from tailerd.sinks.topics.templates import TopicTemplate
 
 SECTION = {"kind": "kafka", "bootstrap_servers": ["127.0.0.1:9092"], "topic": "changes"}
 
