@@ -1,22 +1,22 @@
 """Which parts exist, by kind: the one table of them, loaded only when asked for.
 
-A built-in part is one line here. Another distribution adds a part through an entry point: of the
-group `tailerd.sinks`, whose name is the kind and whose value is `module:ConfigClass`, or of the
-group `tailerd.formats`, whose name is that of the format and whose value is `module:FormatClass`.
+A built-in part is one line here. Another distribution adds a part through an entry point of the
+kind's group whose name is the part's and whose value is what stands in the table here.
 """
 
 from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from importlib.metadata import EntryPoints, entry_points
 
 from tailerd.errors import BugError, ConfigError
 
-SINK_GROUP = "tailerd.sinks"
-FORMAT_GROUP = "tailerd.formats"
+FORMATS_GROUP = "tailerd.formats"
+SINKS_GROUP = "tailerd.sinks"
+VALUE_FORMATS_GROUP = "tailerd.value_formats"
 
 FORMATS: dict[str, str] = {"delta": "tailerd.formats.delta.format:DeltaFormat"}
 """Name of a table format -> its class, a `tailerd.formats.base.TableFormat` made without arguments.
@@ -24,13 +24,19 @@ FORMATS: dict[str, str] = {"delta": "tailerd.formats.delta.format:DeltaFormat"}
 `tailerd.formats.detect.table_format` makes it.
 """
 
-SINK_CONFIGS: dict[str, str] = {
-    "console": "tailerd.sinks.console:ConsoleSinkConfig",
-    "file": "tailerd.sinks.file_config:FileSinkConfig",
+SINKS: dict[str, str] = {
+    "console": "tailerd.sinks.console.config:ConsoleSinkConfig",
+    "file": "tailerd.sinks.file.config:FileSinkConfig",
     "kafka": "tailerd.sinks.kafka.config:KafkaSinkConfig",
-    "stream": "tailerd.sinks.stream:StreamSinkConfig",
+    "stream": "tailerd.sinks.stream.config:StreamSinkConfig",
 }
 """Sink kind -> the class of its configuration section, a `tailerd.config.SinkConfig`."""
+
+VALUE_FORMATS: dict[str, str] = {
+    "debezium": "tailerd.records.formats.debezium:DebeziumRecords",
+    "json": "tailerd.records.formats.json:JsonRecords",
+}
+"""Name of a value format -> its class, a `tailerd.records.base.RecordFormat`."""
 
 CHECKPOINT_PROGRAMS: dict[str, str] = {"spark": "tailerd.spark.checkpoint_program"}
 """Engine of maintenance -> the module that is run as a program to write one checkpoint."""
@@ -38,7 +44,7 @@ CHECKPOINT_PROGRAMS: dict[str, str] = {"spark": "tailerd.spark.checkpoint_progra
 
 def sink_kinds() -> tuple[str, ...]:
     """Return every kind of sink that can be configured, sorted."""
-    return tuple(sorted({*SINK_CONFIGS, *(point.name for point in plugged_in(SINK_GROUP))}))
+    return _names(SINKS, SINKS_GROUP)
 
 
 def sink_config_class(kind: str) -> type[object]:
@@ -47,17 +53,26 @@ def sink_config_class(kind: str) -> type[object]:
     Raises:
         ConfigError: The kind is unknown, or the distribution that brings it does not load.
     """
-    if kind in SINK_CONFIGS:
-        return load_class(SINK_CONFIGS[kind])
-    for point in plugged_in(SINK_GROUP):
-        if point.name == kind:
-            return load_class(point.value)
-    raise ConfigError(f"the sink kind {kind!r} is not known.", hint=known(kind, sink_kinds()))
+    return _part("sink kind", kind, SINKS, SINKS_GROUP)
+
+
+def value_format_names() -> tuple[str, ...]:
+    """Return the name of every value format, sorted."""
+    return _names(VALUE_FORMATS, VALUE_FORMATS_GROUP)
+
+
+def value_format(name: str) -> type[object]:
+    """Load the class of a value format.
+
+    Raises:
+        ConfigError: The name is unknown, or the distribution that brings it does not load.
+    """
+    return _part("value format", name, VALUE_FORMATS, VALUE_FORMATS_GROUP)
 
 
 def format_names() -> tuple[str, ...]:
     """Return every table format that can be read here: built-in ones in order, then others."""
-    others = {point.name for point in plugged_in(FORMAT_GROUP)} - FORMATS.keys()
+    others = {point.name for point in plugged_in(FORMATS_GROUP)} - FORMATS.keys()
     return (*FORMATS, *sorted(others))
 
 
@@ -67,12 +82,7 @@ def format_class(name: str) -> type[object]:
     Raises:
         ConfigError: The format is unknown, or the distribution that brings it does not load.
     """
-    if name in FORMATS:
-        return load_class(FORMATS[name])
-    for point in plugged_in(FORMAT_GROUP):
-        if point.name == name:
-            return load_class(point.value)
-    raise ConfigError(f"the table format {name!r} is not known.", hint=known(name, format_names()))
+    return _part("table format", name, FORMATS, FORMATS_GROUP)
 
 
 def load_class(reference: str) -> type[object]:
@@ -110,3 +120,16 @@ def known(word: str, words: Iterable[str]) -> str:
 def plugged_in(group: str) -> EntryPoints:
     """Return the entry points of a group; looked for once a process, which takes some time."""
     return entry_points(group=group)
+
+
+def _names(parts: Mapping[str, str], group: str) -> tuple[str, ...]:
+    return tuple(sorted({*parts, *(point.name for point in plugged_in(group))}))
+
+
+def _part(what: str, name: str, parts: Mapping[str, str], group: str) -> type[object]:
+    if name in parts:
+        return load_class(parts[name])
+    for point in plugged_in(group):
+        if point.name == name:
+            return load_class(point.value)
+    raise ConfigError(f"the {what} {name!r} is not known.", hint=known(name, _names(parts, group)))

@@ -10,6 +10,9 @@ from pathlib import Path
 from tailerd.errors import OffsetError, StorageError
 from tailerd.storage.posix_files import sync_file, sync_folder
 
+CHECKPOINT_FOLDER = "checkpoint"
+"""Of the query of a group, in the group's folder."""
+
 COMES_AGAIN = (
     "and empty the sinks of its tables; then they come again from where they began with this query,"
     " or from where their configuration says. Where more was in a sink, have the table begin anew"

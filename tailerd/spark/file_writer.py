@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 
 from tailerd.errors import ConfigError, SinkError
 from tailerd.records.json import JsonEncoder
-from tailerd.sinks.file_owner import check_token
+from tailerd.sinks.file.owner import check_token
 from tailerd.spark.change_rows import change_batches
 from tailerd.spark.options import OutputFormat, WriteOptions
 from tailerd.spark.worker_edge import all_errors_travel

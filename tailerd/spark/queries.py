@@ -19,10 +19,10 @@ from tailerd.config.sections import is_in_bucket
 from tailerd.errors import ConfigError, SinkError
 from tailerd.formats.detect import AUTO
 from tailerd.records.json import JsonEncoder
-from tailerd.sinks.console import ConsoleSinkConfig
-from tailerd.sinks.file_config import FileSinkConfig
-from tailerd.sinks.file_owner import FolderOwner
-from tailerd.sinks.stream import StreamSinkConfig
+from tailerd.sinks.console.config import ConsoleSinkConfig
+from tailerd.sinks.file.config import FileSinkConfig
+from tailerd.sinks.file.owner import FolderOwner
+from tailerd.sinks.stream.config import StreamSinkConfig
 from tailerd.spark.change_rows import change_batches
 from tailerd.spark.progress import FIRST_VERSION, LAST_VERSION, OBSERVED
 from tailerd.spark.query_checkpoint import check_checkpoint, private_checkpoint

@@ -18,8 +18,8 @@ from tailerd.sinks.kafka import topics as topics_module
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.routing import TopicShape
 from tailerd.sinks.kafka.topics import TopicFacts, _with_settings
+from tailerd.spark.attribution import attributed_to
 from tailerd.spark.encoded_records import ENCODED_ARROW, RecordPiece
-from tailerd.spark.group.attribution import attributed_to
 from tailerd.spark.kafka.record_pieces import Partitioner, outgoing_piece
 from tests.integration.daemon.running import daemon, eventually, log_of, write_config
 from tests.kafka.broker import Broker

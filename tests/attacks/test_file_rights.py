@@ -25,10 +25,10 @@ from tailerd.pipeline.offset_store import FileOffsetStore
 from tailerd.pipeline.pause_store import PauseStore
 from tailerd.pipeline.poison_log import FilePoisonLog, PoisonRecord
 from tailerd.pipeline.state_lock import state_lock
-from tailerd.sinks.file_config import FileSinkConfig
-from tailerd.spark.group.durable import write_durably
+from tailerd.sinks.file.config import FileSinkConfig
+from tailerd.spark.durable import write_durably
 from tailerd.spark.group.report import SourceReport
-from tailerd.spark.kafka.checkpoint_identity import checkpoint_identity
+from tailerd.spark.kafka.group_identity import checkpoint_identity
 from tailerd.spark.options import WriteOptions
 from tailerd.telemetry.history_store import HistoryStore
 from tests.contracts.test_sink import batch, delivery, offset

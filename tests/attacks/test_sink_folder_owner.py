@@ -22,9 +22,9 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.cli import run
 from tailerd.errors import OffsetError, SinkError, SinkFencedError
 from tailerd.records.json import JsonEncoder
-from tailerd.sinks.file import FileSink
-from tailerd.sinks.file_config import FileSinkConfig
-from tailerd.sinks.file_owner import FolderOwner
+from tailerd.sinks.file.config import FileSinkConfig
+from tailerd.sinks.file.owner import FolderOwner
+from tailerd.sinks.file.sink import FileSink
 from tailerd.spark.file_writer import TailerdFileWriter, WrittenFiles
 from tailerd.spark.group import lines_sink
 from tailerd.spark.group.lines_sink import LinesFolder, LinesSink

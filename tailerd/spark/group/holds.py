@@ -27,10 +27,9 @@ from pathlib import Path
 from typing import cast
 
 from tailerd.changefeed.offset import Offset
-from tailerd.spark.checkpoints import batch_end, logged_batches, query_of
-from tailerd.spark.group.durable import read_document, write_durably
+from tailerd.spark.checkpoints import CHECKPOINT_FOLDER, batch_end, logged_batches, query_of
+from tailerd.spark.durable import read_document, write_durably
 from tailerd.spark.group.group_offset import Entry, GroupOffset
-from tailerd.spark.group.groups_folder import CHECKPOINT_FOLDER
 
 HOLDS_FILE = "held.json"
 
@@ -64,22 +63,22 @@ Holds = Mapping[str, Hold]
 def read_holds(folder: Path) -> dict[str, Hold]:
     """Read the notes of a group that are of its present checkpoint; blocking.
 
-    Those of older releases, which do not say of which one they are, are among them.
-
     Raises:
         OffsetError: They are damaged.
         StorageError: They cannot be read.
     """
     document = cast("dict[str, dict[str, object]]", read_document(folder / HOLDS_FILE))
-    of = ("", query_of(folder / CHECKPOINT_FOLDER)) if document else ()
-    return {n: _hold(each) for n, each in document.items() if each.get("checkpoint", "") in of}
+    if not document:
+        return {}
+    query = query_of(folder / CHECKPOINT_FOLDER)
+    return {name: _hold(each) for name, each in document.items() if each["checkpoint"] == query}
 
 
 def settle_holds(folder: Path) -> dict[str, Hold]:
     """Drop the notes of batches that the checkpoint does not have, before its query starts.
 
     Returns:
-        Those that stay. They say of which checkpoint they are from here on.
+        Those that stay.
 
     Raises:
         OffsetError: They are damaged, or the checkpoint is.

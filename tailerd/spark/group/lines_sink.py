@@ -29,14 +29,13 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from tailerd.errors import SinkError, SinkFencedError
-from tailerd.sinks.file_owner import FolderOwner
+from tailerd.sinks.file.owner import FolderOwner
 from tailerd.spark.arrow_functions import map_batches
+from tailerd.spark.attribution import attribute_to_table
+from tailerd.spark.checkpoints import CHECKPOINT_FOLDER
+from tailerd.spark.deliveries import TableDelivery, Tally, summed
 from tailerd.spark.encoded_records import VALUE, RecordPiece
-from tailerd.spark.group.attribution import attribute_to_table
-from tailerd.spark.group.delivered_batch import end_digest, published_batch, write_published
-from tailerd.spark.group.deliveries import TableDelivery
-from tailerd.spark.group.groups_folder import CHECKPOINT_FOLDER
-from tailerd.spark.group.tally import Tally, summed
+from tailerd.spark.group.published import end_digest, published_batch, write_published
 from tailerd.spark.packed_records import unpacked
 from tailerd.storage.posix_files import sync_folder
 
@@ -183,12 +182,12 @@ def _publish(tables: Folders, files: Mapping[str, list[str]], batch_id: int) -> 
     place = Path(next(iter(tables.values())).path)
     with suppress(OSError):
         for left in place.glob(_TEMPORARY.format("*")):
-            if _owner(left.name) in ("", *tables):
+            if _owner(left.name) in tables:
                 left.unlink(missing_ok=True)
 
 
 def _owner(temporary: str) -> str:
-    """Return whose file it is; older releases named nobody."""
+    """Return which table's file it is."""
     before, after = _TEMPORARY.split("{}")
     return temporary.removeprefix(before).removesuffix(after).rpartition("-")[0]
 

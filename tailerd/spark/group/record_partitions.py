@@ -20,8 +20,8 @@ from tailerd.changefeed.offset import Version
 from tailerd.errors import TailerdError
 from tailerd.records.key_order import Part, commits_in_key_order, part_of
 from tailerd.sinks.kafka.config import KafkaSinkConfig
+from tailerd.spark.attribution import attribute_to_table
 from tailerd.spark.encoded_records import RecordEncoder, RecordPiece
-from tailerd.spark.group.attribution import attribute_to_table
 from tailerd.spark.partitions import (
     OPEN_COST_BYTES,
     TARGET_BYTES,

@@ -21,13 +21,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tailerd.backoff import Backoff
 from tailerd.errors import BugError, TailerdError
 from tailerd.pipeline.pipeline_records import PIPELINES_FOLDER, FilePipelineRecords
-from tailerd.spark.checkpoints import batch_end, logged_batches
+from tailerd.spark.checkpoints import CHECKPOINT_FOLDER, batch_end, logged_batches
+from tailerd.spark.deliveries import RecordSink
 from tailerd.spark.engine import SparkEngine
 from tailerd.spark.group.assignments import Assignments
-from tailerd.spark.group.deliveries import RecordSink
 from tailerd.spark.group.group_offset import GroupOffset
 from tailerd.spark.group.group_query import group_sink, start_group_query
-from tailerd.spark.group.groups_folder import CHECKPOINT_FOLDER
 from tailerd.spark.group.holds import Hold, held_back, settle_holds, write_holds
 from tailerd.spark.group.members import GroupTable, Members
 from tailerd.spark.group.report import REPORT_FILE, SourceReport

@@ -22,17 +22,17 @@ from tailerd.errors import (
 from tailerd.sinks.kafka.acknowledgements import Acknowledgements
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import DEFAULT_DELIVERY_TIMEOUT_MS
+from tailerd.sinks.kafka.dead_letters import dead_letters_of, takes_more_now
 from tailerd.sinks.kafka.errors import mapped
 from tailerd.sinks.kafka.merging import Merger, Versioned
 from tailerd.sinks.kafka.outgoing import Outgoing
-from tailerd.sinks.kafka.oversize import dead_letters_of, takes_more_now
 from tailerd.sinks.kafka.record_batches.record_batch import OversizeRecord
 from tailerd.sinks.kafka.routing import too_far_ahead
 from tailerd.sinks.kafka.shared_transaction import SharedTransaction, join, written
 from tailerd.sinks.kafka.topics import TopicFacts
+from tailerd.spark.attribution import attribute_to_table, attributed_to
+from tailerd.spark.deliveries import Tally
 from tailerd.spark.encoded_records import RecordPiece
-from tailerd.spark.group.attribution import attribute_to_table, attributed_to
-from tailerd.spark.group.tally import Tally
 from tailerd.spark.kafka.record_pieces import (
     BATCH_HEADER,
     Partitioner,

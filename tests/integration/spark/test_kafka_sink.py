@@ -8,6 +8,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ from tailerd.errors import (
 from tailerd.sinks.kafka.record_batches.partitioning import assign_partitions
 from tailerd.spark.arrow_functions import BATCH_BYTES, map_batches
 from tailerd.spark.group import record_partitions
-from tailerd.spark.group.old_group import delivered_by
+from tailerd.spark.group.left_groups import delivered_by
+from tailerd.spark.group.published import end_digest
 from tailerd.spark.group.record_partitions import TableRows, pack_tables, read_records
 from tailerd.spark.kafka import group_sink
 from tailerd.spark.kafka.batch_transaction import BatchTransaction
@@ -62,7 +64,11 @@ class Group:
     def another(self) -> KafkaGroupSink:
         """Return the sink of another process over the same checkpoint."""
         return KafkaGroupSink(
-            lambda: self.sinks, self._folder, f"g-{self.topic}", Telemetry([self.events.append])
+            lambda: self.sinks,
+            self._folder,
+            f"g-{self.topic}",
+            partial(end_digest, self._folder.parent),
+            Telemetry([self.events.append]),
         )
 
     def records(self, topic: str | None = None, **options: Any) -> list[Record]:

@@ -24,9 +24,9 @@ from tailerd.errors import (
     UnreadableDataFileError,
 )
 from tailerd.sinks.kafka.config import KafkaSinkConfig
+from tailerd.spark.attribution import attribute_to_table, attributed_to
 from tailerd.spark.engine import SparkEngine
 from tailerd.spark.group.assignments import Assignments, group_kind
-from tailerd.spark.group.attribution import attribute_to_table, attributed_to
 from tailerd.spark.group.group_offset import Entry, GroupOffset
 from tailerd.spark.group.grouped_pipeline import GroupedPipeline, Groups
 from tailerd.spark.group.holds import Hold, read_holds, stands_at, write_holds
@@ -50,7 +50,7 @@ ENTRIES = st.builds(
     offset=OFFSETS,
     generation=st.integers(1, 9),
     moved=st.integers(0, 10**9),
-    changes=st.sampled_from([None, "auto", "files"]),
+    changes=st.sampled_from(["auto", "files"]),
 )
 
 
@@ -82,8 +82,13 @@ def test_the_offset_of_a_group_survives_as_the_same_text(
         {"format": 2, "number": 0, "tables": {}, "begins": {}},
         {"format": 1, "table_id": "x", "version": 3, "phase": "follow", "position": 0},
         {"format": 1, "number": -1, "tables": {}, "begins": {}},
-        {"format": 1, "number": 1, "tables": {"a": ["id", 1, "follow", 0, 1]}, "begins": {}},
-        {"format": 1, "number": 1, "tables": {"a": ["id", 1, "gone", 0, 1, 1]}, "begins": {}},
+        {"format": 1, "number": 1, "tables": {"a": ["id", 1, "follow", 0, 1, 1]}, "begins": {}},
+        {
+            "format": 1,
+            "number": 1,
+            "tables": {"a": ["id", 1, "gone", 0, 1, 1, "auto"]},
+            "begins": {},
+        },
         {"format": 1, "number": 1, "tables": [], "begins": {}},
     ],
 )
@@ -113,7 +118,7 @@ async def test_a_batch_of_a_life_before_a_reset_moves_nothing(tmp_path: Path) ->
     runner.table = GroupTable(name="t", config=config.tables["t"], generation=2)
     group._runners["t"] = runner
     for number, generation in ((1, 1), (2, 2)):
-        entry = Entry(offset=at(9), generation=generation, moved=number)
+        entry = Entry(offset=at(9), generation=generation, moved=number, changes="auto")
         end = GroupOffset(number=number, tables={"t": entry}, begins={"t": at(9)})
         text = json.dumps(end.fields())
         group._progressed(
@@ -124,10 +129,10 @@ async def test_a_batch_of_a_life_before_a_reset_moves_nothing(tmp_path: Path) ->
 
 def test_a_hold_counts_until_a_later_batch_moves_the_table() -> None:
     hold = Hold(number=7, generation=1, begin=at(3))
-    assert stands_at(Entry(offset=at(5), generation=1, moved=7), hold) == at(3)
-    assert stands_at(Entry(offset=at(6), generation=1, moved=8), hold) == at(6)
-    assert stands_at(Entry(offset=at(0), generation=2, moved=7), hold) == at(0)
-    assert stands_at(Entry(offset=at(5), generation=1, moved=7), None) == at(5)
+    assert stands_at(Entry(offset=at(5), generation=1, moved=7, changes="auto"), hold) == at(3)
+    assert stands_at(Entry(offset=at(6), generation=1, moved=8, changes="auto"), hold) == at(6)
+    assert stands_at(Entry(offset=at(0), generation=2, moved=7, changes="auto"), hold) == at(0)
+    assert stands_at(Entry(offset=at(5), generation=1, moved=7, changes="auto"), None) == at(5)
 
 
 def test_holds_are_read_as_they_were_written(tmp_path: Path) -> None:
@@ -260,9 +265,11 @@ def test_a_table_that_moves_to_another_group_goes_on_where_the_old_one_stopped(
     assignments = Assignments(tmp_path)
     assignments.assign("a", "lines", {}, 9)
     assignments.assign("b", "lines", {}, 9)
-    steps = {name: (at(0), Entry(offset=at(5), generation=1, moved=1)) for name in "ab"}
+    steps = {
+        name: (at(0), Entry(offset=at(5), generation=1, moved=1, changes="auto")) for name in "ab"
+    }
     one = GroupOffset().next(steps)
-    two = one.next({"a": (at(5), Entry(offset=at(8), generation=1, moved=2))})
+    two = one.next({"a": (at(5), Entry(offset=at(8), generation=1, moved=2, changes="auto"))})
     folder = assignments.folder("lines-001")
     # The second batch is not done, and of the first one `b` was held back.
     checkpoint(folder / "checkpoint", [one.fields(), two.fields()], committed=1)

@@ -20,9 +20,9 @@ from tailerd.config.sections import read_sink
 from tailerd.errors import ConfigError, OffsetError, TailerdError
 from tailerd.formats.delta.protocol.data_file import data_file
 from tailerd.sinks.kafka.producer_options import revealed
+from tailerd.spark.attribution import attribute_to_table
 from tailerd.spark.engine import SparkEngine
 from tailerd.spark.group.assignments import Assignments
-from tailerd.spark.group.attribution import attribute_to_table
 from tailerd.spark.group.followed_member import FollowedMember
 from tailerd.spark.group.follower import GroupFollower
 from tailerd.spark.group.group_offset import Entry, GroupOffset
@@ -97,7 +97,9 @@ def at(version: int) -> Offset:
 
 def log_batch(folder: Path, names: str) -> GroupOffset:
     """Log the end of a first batch of some tables, as Spark does before it asks for rows."""
-    steps = {name: (at(0), Entry(offset=at(1), generation=1, moved=1)) for name in names}
+    steps = {
+        name: (at(0), Entry(offset=at(1), generation=1, moved=1, changes="auto")) for name in names
+    }
     end = GroupOffset().next(steps)
     for name in ("offsets", "commits"):
         (folder / "checkpoint" / name).mkdir(parents=True)

@@ -13,6 +13,7 @@ _COLUMN = "column:"
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _ALLOWED = "it has 1 to 249 letters, digits, `.`, `_`, `-`"
 TABLE_NAMES = ("table", "name")
+HEADER_PLACEHOLDERS = (*TABLE_NAMES, "commit_version", "commit_timestamp", "change_source")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,24 +10,13 @@ end of the batch is kept too, and a batch that is another one is refused instead
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from tailerd.errors import OffsetError
-from tailerd.spark.checkpoints import (
-    COMES_AGAIN,
-    batch_end,
-    make_logged_durable,
-    query_of,
-)
-from tailerd.spark.group.durable import read_document, write_durably
-from tailerd.spark.group.groups_folder import CHECKPOINT_FOLDER
-from tailerd.spark.group.holds import read_holds
-
-PUBLISHED_FILE = "published.json"
+from tailerd.spark.checkpoints import COMES_AGAIN
 
 _FORMAT = 1
 
@@ -39,12 +28,12 @@ class DeliveredBatch:
     Attributes:
         checkpoint: Identity of the query's checkpoint: numbers of another one say nothing.
         batch_id: Its number.
-        end: What `end_digest` said of it; empty where an older release delivered it.
+        end: What `end_digest` said of it.
     """
 
     checkpoint: str
     batch_id: int
-    end: str = ""
+    end: str
 
     def covers(self, batch_id: int, end: str, checkpoint: Path) -> bool:
         """Tell whether a batch that Spark gives is this one, so that nothing is to be done.
@@ -60,7 +49,7 @@ class DeliveredBatch:
         if batch_id > self.batch_id:
             return False
         # Spark repeats the newest batch only.
-        if batch_id == self.batch_id and (self.end == end or "" in (self.end, end)):
+        if batch_id == self.batch_id and self.end == end:
             return True
         raise OffsetError(
             f"The sink has batches up to {self.batch_id} of the checkpoint {checkpoint}, which now"
@@ -107,64 +96,7 @@ class DeliveredBatch:
             return cls(
                 checkpoint=str(fields["checkpoint"]),
                 batch_id=int(str(fields["batch_id"])),
-                end=str(fields.get("end", "")),
+                end=str(fields["end"]),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise OffsetError(f"{place} is damaged: {error!r}.") from error
-
-
-def published_batch(folder: Path) -> DeliveredBatch | None:
-    """Return the last batch of the present checkpoint whose lines all have their place.
-
-    Args:
-        folder: Of the group; blocking.
-
-    Returns:
-        None where nothing is known of one.
-
-    Raises:
-        OffsetError: The file or the checkpoint is damaged.
-        StorageError: It cannot be read.
-    """
-    path = folder / PUBLISHED_FILE
-    document = read_document(path)
-    if not document:
-        return None
-    found = DeliveredBatch.of(document, str(path))
-    return found if found.checkpoint == query_of(folder / CHECKPOINT_FOLDER) else None
-
-
-def write_published(folder: Path, batch_id: int, end: str = "") -> None:
-    """Note that each line of a batch has its place; durable when this returns. Blocking.
-
-    Raises:
-        OffsetError: The checkpoint is damaged.
-        StorageError: The folder cannot be written.
-    """
-    identity = query_of(folder / CHECKPOINT_FOLDER)
-    delivered = DeliveredBatch(checkpoint=identity, batch_id=batch_id, end=end)
-    write_durably(folder / PUBLISHED_FILE, delivered.fields())
-
-
-def end_digest(folder: Path, batch_id: int) -> str:
-    """Return what tells a batch from another one of its number; empty where it is not logged.
-
-    It is the end that Spark has logged, which survives a power cut when this returns, and the
-    tables that were held back from it: the same when the batch is repeated, and when it is planned
-    anew with the same rows.
-
-    Args:
-        folder: Of the group; blocking.
-        batch_id: Spark's number of it.
-
-    Raises:
-        OffsetError: The checkpoint or the notes are damaged.
-        StorageError: The notes cannot be read, or the checkpoint not be written.
-    """
-    checkpoint = folder / CHECKPOINT_FOLDER
-    if not (checkpoint / "offsets" / str(batch_id)).exists():
-        return ""
-    make_logged_durable(checkpoint, batch_id)
-    end = batch_end(checkpoint, batch_id)
-    held = sorted(n for n, hold in read_holds(folder).items() if hold.number == end.get("number"))
-    return hashlib.sha256(json.dumps([end, held], sort_keys=True).encode()).hexdigest()

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tailerd.changefeed.gap import Gap
-from tailerd.sinks.file_owner import FolderOwner
-from tailerd.sinks.file_parts import close_durably, open_temporary
+from tailerd.sinks.file.owner import FolderOwner
+from tailerd.sinks.file.parts import close_durably, open_temporary
 from tailerd.storage.posix_files import sync_folder
 
 

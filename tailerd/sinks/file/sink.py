@@ -28,18 +28,18 @@ from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.errors import ConfigError, SinkError
 from tailerd.sinks.base import Delivery
-from tailerd.sinks.file_config import FileSinkConfig
-from tailerd.sinks.file_cut import cut_rows
-from tailerd.sinks.file_gaps import set_aside, write_gap_record
-from tailerd.sinks.file_owner import FolderOwner
-from tailerd.sinks.file_parts import (
+from tailerd.sinks.file.config import FileSinkConfig
+from tailerd.sinks.file.cut import cut_rows
+from tailerd.sinks.file.gaps import set_aside, write_gap_record
+from tailerd.sinks.file.owner import FolderOwner
+from tailerd.sinks.file.parts import (
     JsonLinesPart,
     ParquetPart,
     Part,
     close_durably,
     open_temporary,
 )
-from tailerd.sinks.file_read_back import read_lines
+from tailerd.sinks.file.read_back import read_lines
 from tailerd.sinks.resources import EncodeBatch, SinkResources
 from tailerd.sinks.threads import in_thread
 from tailerd.storage.posix_files import sync_folder

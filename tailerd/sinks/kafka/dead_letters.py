@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+import pyarrow as pa
+
 from tailerd.errors import SinkError, SinkRefusedError
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.outgoing import Outgoing
-from tailerd.sinks.kafka.record_batches.record_batch import OversizeRecord
-from tailerd.sinks.kafka.side_records import dead_letters
+from tailerd.sinks.kafka.record_batches.record_batch import HEADER_BYTES, OversizeRecord
+from tailerd.sinks.kafka.record_batches.record_layout import Header
+from tailerd.sinks.topics.dead_letters import RefusedRecords
+
+_ROOM_BYTES = HEADER_BYTES + 1024
+"""What stands around key and value of a dead letter, headers included."""
 
 
 def dead_letters_of(
@@ -42,15 +49,32 @@ def dead_letters_of(
             hint="Raise max.message.bytes of the topic and max_request_size under `producer`,"
             " or set on_oversize to dead-letter.",
         )
-    name = config.topic_of(topic, table)
-    return dead_letters(
-        piece,
-        oversize,
+    rows = np.array([each.row for each in oversize], dtype=np.int64)
+    refused = RefusedRecords(
         table=table,
+        topic=piece.topic,
+        limit_bytes=piece.max_bytes,
+        records=piece.records.take(rows),
         versions=versions,
-        topic=name,
-        max_bytes=max_bytes_of(name),
+        sizes_bytes=[each.size_bytes for each in oversize],
     )
+    name = config.topic_of(topic, table)
+    max_bytes = max_bytes_of(name)
+    times = piece.timestamps_ms
+    return Outgoing(
+        topic=name,
+        records=refused.letters(max_bytes, _ROOM_BYTES),
+        partitions=0,
+        timestamps_ms=times if isinstance(times, int) else times[rows],
+        headers=tuple(_header(*reason) for reason in refused.reasons().items()),
+        max_bytes=max_bytes,
+    )
+
+
+def _header(name: str, value: str | Sequence[int]) -> Header:
+    if isinstance(value, str):
+        return Header(name=name, value=value.encode())
+    return Header(name=name, value=pa.array([str(each).encode() for each in value], pa.binary()))
 
 
 def takes_more_now(topic: str) -> SinkError:

@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import BinaryIO, ClassVar, Literal, Self
-
-from pydantic import Field
+from typing import BinaryIO, Self
 
 from tailerd.changefeed.offset import Offset
-from tailerd.config import SinkConfig
 from tailerd.errors import SinkError
 from tailerd.sinks.base import Delivery
+from tailerd.sinks.console.config import ConsoleSinkConfig
 from tailerd.sinks.resources import EncodeBatch, SinkResources
 from tailerd.sinks.threads import in_thread
-
-
-class ConsoleSinkConfig(SinkConfig):
-    """Standard output of the daemon."""
-
-    implementation: ClassVar[str] = "tailerd.sinks.console:ConsoleSink"
-
-    kind: Literal["console"] = Field(description="Standard output.")
-    format: Literal["jsonl"] = Field(default="jsonl", description="JSON lines.", examples=["jsonl"])
 
 
 class ConsoleSink:

@@ -13,7 +13,7 @@ from tailerd.config import SinkConfig, SizeBytes
 class FileSinkConfig(SinkConfig):
     """Files in a folder, one or more for each delivery, whose names sort in delivery order."""
 
-    implementation: ClassVar[str] = "tailerd.sinks.file:FileSink"
+    implementation: ClassVar[str] = "tailerd.sinks.file.sink:FileSink"
 
     kind: Literal["file"] = Field(description="Files in a folder.")
     path: str = Field(

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.records.base import Change, FormatOptions, Records, SchemaIds
 from tailerd.records.connect_schema import envelope_schema, key_schema, with_json_variants
 from tailerd.records.debezium import DebeziumEncoder
 from tailerd.records.record_keys import record_keys
-from tailerd.records.records import FormatOptions, Records
 from tailerd.records.update_pairs import (
     NO_ROW,
     RowChanges,
@@ -43,6 +44,10 @@ class DebeziumRecords:
             decimals=options.decimals,
         )
 
+    def prepare(self, rows: pa.Schema, ids: SchemaIds) -> Self:
+        """Return itself: schemas, where they are wanted, stand in the values."""
+        return self
+
     def records(self, batch: ChangeBatch, *, now_us: int | None = None) -> Records:
         """Return the changes of a batch."""
         if self._options.schemas:
@@ -60,6 +65,16 @@ class DebeziumRecords:
             rows = np.repeat(rows, 1 + is_removal)
             values = with_null_after(values, is_removal)
         return Records(keys=self._keys(batch).take(pa.array(rows)), values=values, rows=rows)
+
+    @staticmethod
+    def changes_in(value: Mapping[str, Any]) -> Iterator[Change]:
+        """Yield the images of a value, with or without its schema around it."""
+        envelope = value["payload"] if "payload" in value and "schema" in value else value
+        version = envelope["source"]["commit_version"]
+        if envelope["before"] is not None:
+            yield -1, envelope["before"], version
+        if envelope["after"] is not None:
+            yield 1, envelope["after"], version
 
     def _keys(self, batch: ChangeBatch) -> pa.Array:
         opening, closing = "", ""

@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 
 from tailerd.changefeed.change_batch import COMMIT_TIMESTAMP, COMMIT_VERSION
 from tailerd.errors import ConfigError
-from tailerd.sinks.file_owner import FolderOwner
-from tailerd.sinks.file_parts import close_durably, open_temporary
+from tailerd.sinks.file.owner import FolderOwner
+from tailerd.sinks.file.parts import close_durably, open_temporary
 
 _LINE_END = re.compile(
     rf'"{COMMIT_VERSION}":(\d+),"{COMMIT_TIMESTAMP}":"[^"]*"\}}\n'.encode(),
