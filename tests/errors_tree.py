@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-import pkgutil
+import ast
 from importlib import import_module
+from pathlib import Path
 
 import tailerd
 from tailerd.errors import TailerdError
 
+PACKAGE = Path(tailerd.__file__).parent
+
 
 def _load_all() -> None:
-    """Import the modules that may define an error of their own."""
-    for module in pkgutil.walk_packages(tailerd.__path__, "tailerd."):
-        if not module.name.endswith("__main__"):
-            import_module(module.name)
+    """Import the modules that define an error of their own, and no others.
+
+    Some modules hide a name of their package where they are imported by themselves.
+    """
+    for path in PACKAGE.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        bases = [
+            base for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for base in node.bases
+        ]
+        names = {base.id for base in bases if isinstance(base, ast.Name)}
+        if names & {kind.__name__ for kind in _classes(TailerdError)}:
+            parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+            import_module(".".join(parts))
 
 
 def _classes(root: type[TailerdError]) -> list[type[TailerdError]]:
