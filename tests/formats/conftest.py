@@ -15,6 +15,7 @@ from tests.doubles.installed import installed
 from tests.doubles.memory_format import MemoryTable
 from tests.tables.builder import TableBuilder
 
+ROOT = Path(__file__).resolve().parents[2]
 MEMORY = "tests.doubles.memory_format:MemoryFormat"
 
 
