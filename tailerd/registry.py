@@ -38,8 +38,8 @@ VALUE_FORMATS: dict[str, str] = {
 }
 """Name of a value format -> its class, a `tailerd.records.base.RecordFormat`."""
 
-CHECKPOINT_PROGRAMS: dict[str, str] = {"spark": "tailerd.spark.checkpoint_program"}
-"""Engine of maintenance -> the module that is run as a program to write one checkpoint."""
+MAINTENANCE_PROGRAMS: dict[str, str] = {"spark": "tailerd.spark.maintenance_program"}
+"""Engine of maintenance -> the module that is run as a program to do one large job."""
 
 
 def sink_kinds() -> tuple[str, ...]:

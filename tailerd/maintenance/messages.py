@@ -8,7 +8,7 @@ from typing import get_args
 import msgspec
 
 from tailerd.errors import BugError
-from tailerd.maintenance.needs import Needs
+from tailerd.formats.maintenance import RetentionFloor
 from tailerd.maintenance.table_keeper import KeptTable
 from tailerd.telemetry import events
 
@@ -48,7 +48,7 @@ class Answer(_Message, frozen=True, kw_only=True):
     """To the question of that number."""
 
     number: int
-    needs: Needs
+    floor: RetentionFloor
 
 
 class Stop(_Message, frozen=True, kw_only=True):
