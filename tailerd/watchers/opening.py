@@ -70,11 +70,8 @@ def open_watchers(
     remote = [each for each in folders if each.is_in_bucket and not each.hints]
     watchers: list[Watcher] = []
     if local:
-        files = watch_folders(
-            [each.folder for each in local],
-            names={each.folder: each.version_of for each in local},
-            on_unavailable=report,
-        )
+        names = {each.folder: each.version_of for each in local}
+        files = watch_folders([*names], names=names, on_unavailable=report)
         watchers += [files, *_floor(local, files.covers, clock, Pace())]
     if relayed:
         told = RelayedWatcher({each.hints: each.folder for each in relayed}, on_unavailable=report)
