@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from functools import partial
@@ -27,10 +27,10 @@ from tailerd.errors import (
     UsageError,
     ZoneAssumedError,
 )
-from tailerd.formats.allowed_places import allowed_places
 from tailerd.formats.base import ChangeSource, OpenRequest, ScratchPlace
-from tailerd.formats.delta.log.log_reader import LogReader
-from tailerd.formats.detect import open_table
+from tailerd.formats.detect import find_format, open_table
+from tailerd.formats.placement import place_at
+from tailerd.formats.statistics import TableStatistics
 from tailerd.maintenance.settings import policies_of
 from tailerd.maintenance.table_keeper import KeptTable
 from tailerd.pipeline.claim import HeldOffset, PipelineClaim
@@ -49,7 +49,7 @@ from tailerd.registry import load_class
 from tailerd.sinks.base import Sink
 from tailerd.sinks.resources import DAEMON_NAME, SinkResources
 from tailerd.spark.kept_offsets import reset_shared, shares_query, spark_checkpoint, spark_offset
-from tailerd.storage.locate import locate, locate_table
+from tailerd.storage.locate import locate
 from tailerd.storage.metered import MeteredStore, RequestKind
 from tailerd.storage.overheard import hearing, telling
 from tailerd.telemetry import Telemetry, events
@@ -146,24 +146,36 @@ async def open_source(
     return await open_table(config.path, request, config.format)
 
 
-def open_log(place: str, *, telemetry: Telemetry, allowed: Iterable[str] = ()) -> LogReader:
-    """Return the reader of a table's log that its growth is followed with.
+async def open_statistics(
+    place: str, *, telemetry: Telemetry, allowed: Sequence[str] = ()
+) -> TableStatistics | None:
+    """Return what measures the table at a place; None where its format has no statistics.
 
-    Checksums that differ are told by the pipeline's own reader.
+    Checksums that differ are reported by the pipeline's own reader.
 
     Args:
         allowed: Places that symbolic links in the log may lead to.
 
     Raises:
+        NotATableError: There is no table.
         ConfigError: No store serves this place.
+        StorageError: It cannot be looked at.
     """
 
     def count(verb: RequestKind) -> None:
         telemetry.emit(events.StorageRequested(operation=verb))
 
-    store, root = locate_table(place, allowed_places(allowed))
-    asked = hearing(MeteredStore(store, count), f"{root}/_delta_log")
-    return LogReader(asked, root, on_mismatch=lambda _: None, with_rows=True)
+    found = await find_format(place, allowed=allowed)
+    if found.statistics is None:
+        return None
+    folder = found.folder(place)
+    return found.statistics.open(
+        place_at(
+            place,
+            allowed=allowed,
+            wrap_store=lambda store: hearing(MeteredStore(store, count), folder),
+        )
+    )
 
 
 def open_state(
@@ -281,7 +293,8 @@ def kept_tables(config: Config) -> dict[str, KeptTable]:
             place=table.path,
             folder=log_folder(table),
             policies=policies_of(table.maintenance, config.spark),
-            allowed=allowed_places(table.allowed_paths),
+            allowed=tuple(table.allowed_paths),
+            format=table.format,
             is_alone=not table.has_sink,
             # Those with a sink are measured beside their pipelines; Spark's are too large for one.
             is_measured=(

@@ -32,8 +32,8 @@ SINK_CONFIGS: dict[str, str] = {
 }
 """Sink kind -> the class of its configuration section, a `tailerd.config.SinkConfig`."""
 
-CHECKPOINT_PROGRAMS: dict[str, str] = {"spark": "tailerd.spark.checkpoint_program"}
-"""Engine of maintenance -> the module that is run as a program to write one checkpoint."""
+MAINTENANCE_PROGRAMS: dict[str, str] = {"spark": "tailerd.spark.maintenance_program"}
+"""Engine of maintenance -> the module that is run as a program to do one large job."""
 
 
 def sink_kinds() -> tuple[str, ...]:

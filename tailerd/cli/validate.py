@@ -214,13 +214,14 @@ async def _examine_log(config: Config, name: str) -> dict[str, object]:
     from tailerd.errors import TableError
 
     try:
-        survey = await maintenance_of(config, name).survey()
+        _, work = await maintenance_of(config, name).open()
+        survey = await work.survey()
     except TableError as error:
         if not config.tables[name].has_sink:
             raise
         return {"maintenance_refused": str(error)}
     due = [each.job for each in survey.decisions if each.is_due]
-    return {"maintenance_due": due, "head_version": survey.stats.version}
+    return {"maintenance_due": due, "head_version": survey.version}
 
 
 def _state_line(report: dict[str, object]) -> str:

@@ -11,6 +11,7 @@ from tailerd.changefeed.change_task import ChangeTask
 from tailerd.errors import NotATableError
 from tailerd.formats.allowed_places import allowed_places
 from tailerd.formats.base import ChangeSource, OpenRequest, TableFormat, TaskReader
+from tailerd.formats.parts import Demo, required
 from tailerd.registry import format_class, format_names
 from tailerd.storage.locate import locate, locate_table
 
@@ -115,3 +116,17 @@ async def open_table(place: str, request: OpenRequest, name: str = AUTO) -> Chan
     """
     found = await find_format(place, name, request.allowed_paths)
     return await found.open(place, request)
+
+
+def find_demo(name: str = AUTO) -> Demo:
+    """Return what makes a demo table.
+
+    Args:
+        name: Of a format; `auto` for the first one that makes any.
+
+    Raises:
+        UnsupportedFeatureError: The format makes none.
+    """
+    formats = table_formats() if name == AUTO else [table_format(name)]
+    demo = next((each.demo for each in formats if each.demo is not None), None)
+    return required(demo, ", ".join(each.name for each in formats), "demo")

@@ -20,13 +20,12 @@ from typing import BinaryIO
 
 from tailerd.clock import SystemClock
 from tailerd.errors import BugError
-from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.maintenance import RetentionFloor
 from tailerd.maintenance import messages
 from tailerd.maintenance.keeper import MaintenanceKeeper
 from tailerd.maintenance.messages import FromKeeper, ToKeeper, line_of, to_keeper
-from tailerd.maintenance.needs import Needs
+from tailerd.maintenance.opening import MaintainedTable, open_maintained
 from tailerd.maintenance.table_keeper import KeptTable
-from tailerd.storage.locate import locate_table
 from tailerd.storage.metered import MeteredStore, RequestKind
 from tailerd.telemetry import Telemetry, events
 
@@ -69,9 +68,9 @@ class _Program:
     def __init__(self, line: _Line, *, is_once: bool) -> None:
         self._line = line
         self._numbers = itertools.count()
-        self._asked: dict[int, asyncio.Future[Needs]] = {}
+        self._asked: dict[int, asyncio.Future[RetentionFloor]] = {}
         self._keeper = MaintenanceKeeper(
-            self._open_reader,
+            self._open_table,
             ask_needs=self._ask_needs,
             telemetry=Telemetry([line.hear]),
             clock=SystemClock(),
@@ -117,10 +116,10 @@ class _Program:
                 self._keeper.ring(table)
             case messages.Maintain(table=table):
                 self._keeper.ask(table)
-            case messages.Answer(number=number, needs=needs):
+            case messages.Answer(number=number, floor=floor):
                 future = self._asked.pop(number, None)
                 if future is not None and not future.done():
-                    future.set_result(needs)
+                    future.set_result(floor)
             case messages.Stop():
                 self._keeper.stop()
                 self._is_told.set()
@@ -133,9 +132,9 @@ class _Program:
         if self._task is not None:
             self._task.cancel()
 
-    async def _ask_needs(self, folder: str, table_id: str) -> Needs:
+    async def _ask_needs(self, folder: str, table_id: str) -> RetentionFloor:
         number = next(self._numbers)
-        future: asyncio.Future[Needs] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[RetentionFloor] = asyncio.get_running_loop().create_future()
         self._asked[number] = future
         try:
             self._line.say(messages.Ask(number=number, folder=folder, table_id=table_id))
@@ -143,11 +142,13 @@ class _Program:
         finally:
             self._asked.pop(number, None)
 
-    def _open_reader(self, kept: KeptTable) -> LogReader:
-        store, root = locate_table(kept.place, kept.allowed)
-        metered = MeteredStore(store, self._line.count)
-        # Checksums that differ are told by the pipeline's own reader.
-        return LogReader(metered, root, on_mismatch=lambda _: None, with_rows=True)
+    async def _open_table(self, kept: KeptTable) -> MaintainedTable:
+        return await open_maintained(
+            kept.place,
+            table_format=kept.format,
+            allowed=kept.allowed,
+            wrap_store=lambda store: MeteredStore(store, self._line.count),
+        )
 
 
 def main() -> None:

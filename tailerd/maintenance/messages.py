@@ -9,7 +9,7 @@ import msgspec
 
 from tailerd import errors
 from tailerd.errors import BugError, TailerdError
-from tailerd.maintenance.needs import Needs
+from tailerd.formats.maintenance import RetentionFloor
 from tailerd.maintenance.table_keeper import KeptTable
 from tailerd.telemetry import events
 
@@ -49,7 +49,7 @@ class Answer(_Message, frozen=True, kw_only=True):
     """To the question of that number."""
 
     number: int
-    needs: Needs
+    floor: RetentionFloor
 
 
 class Stop(_Message, frozen=True, kw_only=True):

@@ -15,13 +15,18 @@ from tailerd.formats.delta.log.checkpoint_output import CheckpointOutput, Writte
 from tailerd.formats.delta.log.checkpoint_source import FileActions
 from tailerd.formats.delta.log.log_folder import LogFolder
 from tailerd.formats.delta.log.stored_removes import expired_removes
+from tailerd.formats.delta.maintenance.distributed.actions import (
+    BATCH_ROWS,
+    OrderedActions,
+    actions_of,
+    schema_of,
+)
+from tailerd.formats.delta.maintenance.distributed.splits import LogSplit
 from tailerd.formats.delta.protocol.checkpoint_columns import CheckpointColumns
 from tailerd.formats.delta.protocol.checkpoint_form import CheckpointForm
 from tailerd.formats.delta.protocol.file_key import KeyArray
 from tailerd.formats.delta.protocol.log_path import SIDECAR_FOLDER, LogFile, LogFileKind
 from tailerd.formats.delta.protocol.sidecar_plan import SIDECAR_FILES
-from tailerd.spark.checkpoint_actions import BATCH_ROWS, OrderedActions, actions_of, schema_of
-from tailerd.spark.checkpoint_splits import LogSplit
 
 Piece = tuple[bool, bytes]
 """Whether these are `add` actions, and an Arrow batch of `schema_of` without its schema."""

@@ -19,6 +19,7 @@ from tailerd.formats.delta.log.commit_lines import CommitLines
 from tailerd.formats.delta.log.log_folder import LogFolder
 from tailerd.formats.delta.log.parquet_rows import CheckpointFile
 from tailerd.formats.delta.log.stored_removes import remove_keys
+from tailerd.formats.delta.maintenance.distributed.splits import LogSplit
 from tailerd.formats.delta.protocol.checkpoint_form import CheckpointForm
 from tailerd.formats.delta.protocol.checkpoint_rows import (
     adds_of_rows,
@@ -29,7 +30,6 @@ from tailerd.formats.delta.protocol.checkpoint_rows import (
 from tailerd.formats.delta.protocol.file_key import KeyArray
 from tailerd.formats.delta.protocol.full_actions import FileRow, FullLine
 from tailerd.formats.delta.protocol.log_path import LogFile
-from tailerd.spark.checkpoint_splits import LogSplit
 
 BATCH_ROWS = 32_768
 Places = npt.NDArray[np.int64]

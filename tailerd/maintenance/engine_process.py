@@ -1,4 +1,4 @@
-"""Has a checkpoint written by another program, which is gone afterwards with all its memory."""
+"""Runs a maintenance job on an engine, in a program that ends with it and frees all memory."""
 
 from __future__ import annotations
 
@@ -13,31 +13,51 @@ from typing import IO
 import msgspec
 
 from tailerd.errors import EngineError
-from tailerd.formats.delta.log.log_writer import CheckpointResult
-from tailerd.formats.delta.maintenance.checkpoint_request import CheckpointRequest, answer_in
-from tailerd.registry import CHECKPOINT_PROGRAMS
+from tailerd.formats.maintenance import EngineSettings, RunOnEngine
+from tailerd.maintenance.engine_messages import EngineRequest, answer_in
+from tailerd.registry import MAINTENANCE_PROGRAMS
 
 _LAST_WORDS_BYTES = 4096
 _ANSWER_BYTES = 1 << 30
-"""Names of sidecars, 60 bytes each."""
+"""Names of a checkpoint's files, about 60 bytes each."""
 
 
-async def checkpoint_by(engine: str, request: CheckpointRequest) -> CheckpointResult:
-    """Let a program write a checkpoint; cancelled, it is killed and leaves what no reader sees.
+def on_engine(place: str, table_format: str) -> RunOnEngine:
+    """Return what runs requests of one table's format on the engine they name.
+
+    Args:
+        place: Path or URL of the table.
+        table_format: Name of its format.
+    """
+
+    async def run(engine: EngineSettings, job: bytes) -> bytes:
+        request = EngineRequest(
+            place=place, format=table_format, job=job, master=engine.master, conf=engine.conf
+        )
+        return await run_request(engine.kind, request)
+
+    return run
+
+
+async def run_request(engine: str, request: EngineRequest) -> bytes:
+    """Let a program run a job; cancelled, it is killed and leaves what no reader sees.
 
     Args:
         engine: Which, by its kind in the registry.
 
+    Returns:
+        The format's result.
+
     Raises:
-        TailerdError: What the program raised.
-        EngineError: It could not be started, or died.
+        TailerdError: What the job raised.
+        EngineError: The program could not be started, or died.
     """
     # The same modules as here, and none from the folder this process happens to run in.
     path = os.pathsep.join(part or os.getcwd() for part in sys.path)  # noqa: PTH109
     with tempfile.TemporaryFile() as said:
         try:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", CHECKPOINT_PROGRAMS[engine]),
+                *(sys.executable, "-P", "-m", MAINTENANCE_PROGRAMS[engine]),
                 stdin=PIPE,
                 stdout=PIPE,
                 stderr=said,
@@ -46,7 +66,9 @@ async def checkpoint_by(engine: str, request: CheckpointRequest) -> CheckpointRe
                 limit=_ANSWER_BYTES,
             )
         except OSError as error:
-            raise EngineError(f"The program for checkpoints cannot be started: {error}.") from error
+            raise EngineError(
+                f"The program for maintenance jobs cannot be started: {error}."
+            ) from error
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -60,7 +82,7 @@ async def checkpoint_by(engine: str, request: CheckpointRequest) -> CheckpointRe
                 with suppress(ProcessLookupError):
                     process.kill()
                 await process.wait()
-        return answer_in(line, _last_words(said)).result()
+        return answer_in(line, _last_words(said)).taken()
 
 
 def _last_words(said: IO[bytes]) -> str:

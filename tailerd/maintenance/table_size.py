@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 
 from tailerd.clock import Clock
 from tailerd.errors import TailerdError
-from tailerd.formats.delta.log.log_reader import LogReader
-from tailerd.formats.delta.stats.table_growth import TableGrowth
+from tailerd.formats.statistics import TableStatistics
 from tailerd.telemetry import Telemetry, events
 
 RETRY_SECONDS = 60.0
@@ -19,15 +19,22 @@ class MeasuredTable:
     """Measures one table. Used by one task.
 
     Args:
-        reader: The table's log, made `with_rows`.
+        open_statistics: Makes the table's statistics.
     """
 
-    def __init__(self, name: str, reader: LogReader, *, telemetry: Telemetry, clock: Clock) -> None:
+    def __init__(
+        self,
+        name: str,
+        open_statistics: Callable[[], TableStatistics],
+        *,
+        telemetry: Telemetry,
+        clock: Clock,
+    ) -> None:
         self._name = name
-        self._reader = reader
+        self._open_statistics = open_statistics
         self._telemetry = telemetry
         self._clock = clock
-        self._growth: TableGrowth | None = None
+        self._statistics: TableStatistics | None = None
         self._not_before = float("-inf")
 
     async def look(self, table_id: str, version: int) -> float | None:
@@ -46,27 +53,31 @@ class MeasuredTable:
         # A table whose files are too many for this process is to be blamed for its end.
         self._telemetry.emit(events.MaintenanceStarted(table=self._name, job=MEASURE))
         try:
-            growth = await self._followed(table_id, version, now)
+            statistics = await self._followed(table_id, version, now)
         except TailerdError as error:
-            self._growth, self._not_before = None, now + RETRY_SECONDS
+            self._statistics, self._not_before = None, now + RETRY_SECONDS
             self._telemetry.emit(
                 events.GrowthUnavailable(table=self._name, error_code=error.code, hint=str(error))
             )
             return RETRY_SECONDS
         self._telemetry.emit(
             events.TableMeasured(
-                table=self._name, **asdict(growth.size()), pending_files=None, pending_bytes=None
+                table=self._name,
+                **asdict(statistics.size()),
+                pending_files=None,
+                pending_bytes=None,
             )
         )
-        return growth.due_in(now)
+        return statistics.due_in(now)
 
-    async def _followed(self, table_id: str, version: int, now: float) -> TableGrowth:
-        growth = self._growth
-        if growth is None or growth.table_id != table_id or growth.version > version:
-            self._growth = growth = TableGrowth(self._reader)
-            await growth.open(version + 1, now)
-        while await growth.advance(now):
-            pass
-        # Nothing of it is to be delivered.
-        growth.pending(growth.version + 1)
-        return growth
+    async def _followed(self, table_id: str, version: int, now: float) -> TableStatistics:
+        known = self._statistics
+        if known is None or known.table_id != table_id or known.version > version:
+            known = self._statistics = self._open_statistics()
+            await known.open(now, first=None, next_up=None)
+        while await known.advance(now):
+            # No pipeline asks for them, and there may be many.
+            known.take_commits()
+        known.take_commits()
+        known.pending(None)
+        return known

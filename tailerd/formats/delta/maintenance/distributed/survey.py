@@ -11,6 +11,8 @@ import pyarrow as pa
 from tailerd.formats.delta.log.log_folder import LogFolder
 from tailerd.formats.delta.log.parquet_rows import CheckpointFile
 from tailerd.formats.delta.log.stored_removes import expired_removes, remove_keys
+from tailerd.formats.delta.maintenance.distributed.actions import lines_of, opened, present
+from tailerd.formats.delta.maintenance.distributed.splits import LogSplit
 from tailerd.formats.delta.protocol.checkpoint import IDENTITY_COLUMNS, PROBES, plain_row
 from tailerd.formats.delta.protocol.checkpoint_form import ExtraColumns, merged_type
 from tailerd.formats.delta.protocol.file_key import KeyArray
@@ -18,8 +20,6 @@ from tailerd.formats.delta.protocol.full_actions import OTHER_KINDS
 from tailerd.formats.delta.protocol.log_path import LogFile, LogFileKind
 from tailerd.formats.delta.protocol.other_actions import StateAction
 from tailerd.formats.delta.protocol.sidecar_plan import StoredPart
-from tailerd.spark.checkpoint_actions import lines_of, opened, present
-from tailerd.spark.checkpoint_splits import LogSplit
 
 _BATCH_ROWS = 32_768
 

@@ -1,4 +1,4 @@
-"""A V2 checkpoint written by Spark's tasks: the log of a table too large for one process.
+"""A V2 checkpoint written by an engine's tasks: the log of a table too large for one process.
 
 The driver learns what is no file action, and which files of the log there are; the file actions go
 from task to task, by ranges of their keys. So the driver needs memory for the names of sidecars and
@@ -7,16 +7,12 @@ for the keys that the commits changed, and not for the table.
 
 from __future__ import annotations
 
-import asyncio
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from functools import partial
 
 import numpy as np
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from tailerd.clock import Clock, SystemClock
 from tailerd.errors import LogChangedError, TailerdError
@@ -36,6 +32,22 @@ from tailerd.formats.delta.log.v2_manifest import (
     withdraw_sidecars,
     write_manifest,
 )
+from tailerd.formats.delta.maintenance.distributed.ranges import (
+    WrittenSidecar,
+    pieces_of,
+    write_range,
+)
+from tailerd.formats.delta.maintenance.distributed.splits import (
+    LogSplit,
+    commit_splits,
+    part_splits,
+)
+from tailerd.formats.delta.maintenance.distributed.survey import (
+    SurveyedSplit,
+    merged_extras,
+    stored_part,
+    survey,
+)
 from tailerd.formats.delta.protocol.checkpoint_form import CheckpointForm
 from tailerd.formats.delta.protocol.file_key import KeyArray
 from tailerd.formats.delta.protocol.log_path import LogFile, LogFileKind, checksum_name
@@ -43,18 +55,8 @@ from tailerd.formats.delta.protocol.other_actions import OtherActions
 from tailerd.formats.delta.protocol.sidecar_plan import SIDECAR_FILES, SidecarPlan, StoredPart
 from tailerd.formats.delta.protocol.snapshot import Snapshot
 from tailerd.formats.delta.protocol.version_checksum import parse_version_checksum
-from tailerd.spark.checkpoint_shuffle import WrittenSidecar, pieces_of, write_range
-from tailerd.spark.checkpoint_splits import LogSplit, commit_splits, part_splits
-from tailerd.spark.checkpoint_survey import (
-    SurveyedSplit,
-    merged_extras,
-    stored_part,
-    survey,
-)
-from tailerd.spark.query_errors import error_of
+from tailerd.formats.maintenance import TaskExecutor
 
-_In = TypeVar("_In")
-_Out = TypeVar("_Out")
 KEYS_BYTES = 2 * 1024**3
 """Of so many bytes of commits the driver takes the keys; above, no sidecar is named again."""
 
@@ -76,15 +78,15 @@ class DistributedCheckpoints:
     """Writes V2 checkpoints of one table. Used by one task at a time.
 
     Args:
-        spark: A session whose workers see the table.
+        executor: Runs the tasks; its workers see the table.
         reader: The table's log, in a store that workers can open.
         clock: Tells what expired.
     """
 
     def __init__(
-        self, spark: SparkSession, reader: LogReader, *, clock: Clock | None = None
+        self, executor: TaskExecutor, reader: LogReader, *, clock: Clock | None = None
     ) -> None:
-        self._context = spark.sparkContext
+        self._executor = executor
         self._reader = reader
         self._log = LogFolder(reader.store, reader.root)
         self._clock: Clock = clock or SystemClock()
@@ -99,7 +101,7 @@ class DistributedCheckpoints:
             CorruptLogError: The log is damaged.
             LogChangedError: It changed meanwhile, or another table took its place.
             StorageError: A file cannot be written; nothing a reader would see is left.
-            EngineError: Spark failed.
+            EngineError: The engine failed.
         """
         basis = await basis_of(self._log, snapshot, self._clock.now_ms())
         if basis.existing:
@@ -123,12 +125,12 @@ class DistributedCheckpoints:
         parts, sidecars = await self._checkpoint_files(plan.snapshot)
         commit_bytes = sum(file.size_bytes for file in plan.basis.commits)
         may_reuse = bool(sidecars) and commit_bytes <= KEYS_BYTES
-        log, with_keys = self._log, may_reuse
         splits = [
             *(LogSplit(files=(file,)) for file in parts),
             *commit_splits(plan.basis.commits),
         ]
-        found = await self._run(splits, lambda split: survey(log, split, with_keys=with_keys))
+        look = partial(survey, self._log, with_keys=may_reuse)
+        found = await self._executor.map(splits, look)
         for each in found:
             for kind, body in each.others:
                 plan.others.take(kind, body)
@@ -139,7 +141,7 @@ class DistributedCheckpoints:
             changed = np.unique(np.concatenate([np.empty(0, np.uint64), *keys]))
             rewritten = await self._choose(plan, sidecars, changed)
         described = [LogSplit(files=(file,)) for file in rewritten]
-        found += await self._run(described, lambda split: survey(log, split, with_keys=False))
+        found += await self._executor.map(described, partial(survey, self._log, with_keys=False))
         # Unknown fields of sidecars that stay are in these alone, and need no column elsewhere.
         extras = merged_extras(found)
         plan.form = CheckpointForm.of(plan.snapshot.state, extras.adds, extras.removes)
@@ -160,14 +162,8 @@ class DistributedCheckpoints:
         self, plan: _Plan, sidecars: Sequence[LogFile], changed: KeyArray
     ) -> list[LogFile]:
         """Decide which sidecars are named again; return the others."""
-        log, cutoff = self._log, plan.basis.removed_after_ms
-        shared = self._context.broadcast(changed)
-        try:
-            parts = await self._run(
-                sidecars, lambda file: stored_part(log, file, shared.value, cutoff)
-            )
-        finally:
-            shared.unpersist()
+        look = partial(_stored_part, self._log, plan.basis.removed_after_ms)
+        parts = await self._executor.map_with(changed, sidecars, look)
         chosen = SidecarPlan.of(parts)
         plan.reused = chosen.reused
         return [part.file for part in chosen.rewritten]
@@ -179,33 +175,12 @@ class DistributedCheckpoints:
         log, form, version = self._log, plan.form, plan.snapshot.version
         assert form is not None
         cutoff, ranges = plan.basis.removed_after_ms, max(1, -(-plan.actions // SIDECAR_FILES))
-        if not plan.splits:
-            return []
-
-        def written() -> list[WrittenSidecar]:
-            pieces = self._context.parallelize(plan.splits, len(plan.splits)).flatMap(
-                lambda split: pieces_of(log, split, form, ranges)
-            )
-            by_range = pieces.partitionBy(ranges, lambda number: int(number))
-            return by_range.mapPartitions(
-                lambda found: write_range(log, (piece for _, piece in found), form, version, cutoff)
-            ).collect()
-
-        return await self._blocking(written)
-
-    async def _run(self, items: Sequence[_In], work: Callable[[_In], _Out]) -> list[_Out]:
-        """Do some work in tasks, one for each item; the answers keep the order."""
-        if not items:
-            return []
-        return await self._blocking(
-            lambda: self._context.parallelize(items, len(items)).map(work).collect()
+        return await self._executor.map_by_range(
+            plan.splits,
+            partial(pieces_of, log, form=form, ranges=ranges),
+            ranges,
+            partial(write_range, log, form=form, version=version, cutoff_ms=cutoff),
         )
-
-    async def _blocking(self, work: Callable[[], list[_Out]]) -> list[_Out]:
-        try:
-            return await asyncio.to_thread(work)
-        except (PySparkException, Py4JError, ConnectionError) as error:
-            raise error_of(str(error)) from error
 
     # ------------------------------------------------------------------ finishing
 
@@ -267,3 +242,9 @@ def _dealt_out(found: SurveyedSplit) -> list[LogSplit]:
     if found.split.is_json:
         return [found.split]
     return part_splits(found.split.files[0], found.rows_of_groups)
+
+
+def _stored_part(
+    log: LogFolder, removed_after_ms: int, file: LogFile, changed: KeyArray
+) -> StoredPart:
+    return stored_part(log, file, changed, removed_after_ms)
