@@ -5,7 +5,7 @@ from __future__ import annotations
 from tailerd.clock import Clock
 from tailerd.config import Config, TableConfig
 from tailerd.config.sections import is_in_bucket
-from tailerd.formats.detect import commit_folder
+from tailerd.formats.detect import commit_folder, presumed_format
 from tailerd.storage.s3.settings import S3Settings
 from tailerd.telemetry import Telemetry
 from tailerd.watchers.base import Watcher
@@ -60,6 +60,7 @@ def watchers_of(config: Config, *, telemetry: Telemetry, clock: Clock) -> list[W
 def _watched(table: TableConfig, *, is_polled: bool = True) -> WatchedFolder:
     return WatchedFolder(
         folder=log_folder(table),
+        version_of=presumed_format(table.path, table.format).names.version_of,
         is_in_bucket=is_in_bucket(table.path),
         poll_interval=table.poll_interval,
         is_polled=is_polled,

@@ -12,7 +12,7 @@ from tailerd.changefeed.offset import Offset, Version
 from tailerd.clock import SystemClock
 from tailerd.errors import BugError, TailerdError
 from tailerd.formats.base import Backlog, ChangeSource, HearsEvents, OpenRequest
-from tailerd.formats.detect import commit_folder, open_table
+from tailerd.formats.detect import commit_folder, open_table, presumed_format
 from tailerd.spark.options import ReadOptions, naming
 from tailerd.storage.locate import locate
 from tailerd.telemetry import Telemetry
@@ -159,9 +159,11 @@ def check_listening(listening: asyncio.Task[None]) -> None:
 
 def _watchers(folder: str, options: ReadOptions) -> list[Watcher]:
     is_local = locate(options.path)[0].scheme == "file"
+    version_of = presumed_format(options.path, options.table_format).names.version_of
     if options.hints_folder and not is_local:
         watched = WatchedFolder(
             folder=folder,
+            version_of=version_of,
             is_in_bucket=True,
             poll_interval=options.poll_seconds,
             hints=options.hints_folder,
@@ -172,4 +174,4 @@ def _watchers(folder: str, options: ReadOptions) -> list[Watcher]:
         )
     interval = options.poll_seconds or CLOSE_SECONDS
     poller = PollWatcher([folder], interval_seconds=interval, clock=SystemClock())
-    return [poller, watch_folders([folder])] if is_local else [poller]
+    return [poller, watch_folders([folder], names={folder: version_of})] if is_local else [poller]
