@@ -47,6 +47,7 @@ from tailerd.pipeline.policies import OnGap, OnPoison
 from tailerd.pipeline.state_place import BucketState, FolderState, State
 from tailerd.sinks.base import Sink
 from tailerd.sinks.opening import open_sink
+from tailerd.sinks.resources import pipeline_identity
 from tailerd.spark.kept_offsets import reset_shared, shares_query, spark_checkpoint, spark_offset
 from tailerd.storage.locate import locate, locate_table
 from tailerd.storage.metered import MeteredStore, RequestKind
@@ -139,10 +140,7 @@ def open_state(
 
 def identity_of(config: Config, name: str) -> PipelineIdentity:
     """Return which pipeline delivers a table; without the cluster, which only brokers know."""
-    sink = config.tables[name].sink
-    return PipelineIdentity(
-        daemon=config.name, table=name, sink=sink.kind, place=sink.identity_place()
-    )
+    return pipeline_identity(config.tables[name].sink, name, daemon=config.name)
 
 
 @asynccontextmanager
