@@ -7,7 +7,7 @@ from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 from tailerd.backoff import ATTEMPTS_ONCE
 from tailerd.changefeed.change_task import ChangeMode
@@ -16,7 +16,7 @@ from tailerd.changefeed.offset import Offset, Phase
 from tailerd.changefeed.pipeline_identity import PipelineIdentity
 from tailerd.changefeed.saved_offset import OffsetStore
 from tailerd.clock import Clock, SystemClock
-from tailerd.config import Config, SinkConfig, TableConfig
+from tailerd.config import Config, TableConfig
 from tailerd.config.sections import is_in_bucket
 from tailerd.config.values import check_start
 from tailerd.errors import (
@@ -44,10 +44,9 @@ from tailerd.pipeline.pipeline_records import PipelineRecord
 from tailerd.pipeline.policies import OnGap, OnPoison
 from tailerd.pipeline.state_place import BucketState, FolderState, State
 from tailerd.pipeline.watched_folders import log_folder, relayed_folders
-from tailerd.records.json import JsonEncoder
-from tailerd.registry import load_class
 from tailerd.sinks.base import Sink
-from tailerd.sinks.resources import DAEMON_NAME, SinkResources
+from tailerd.sinks.opening import open_sink
+from tailerd.sinks.resources import pipeline_identity
 from tailerd.spark.kept_offsets import reset_shared, shares_query, spark_checkpoint, spark_offset
 from tailerd.storage.locate import locate
 from tailerd.storage.metered import MeteredStore, RequestKind
@@ -59,47 +58,6 @@ from tailerd.watchers.relay import HintRelay
 if TYPE_CHECKING:
     from tailerd.spark.engine import SparkEngine
     from tailerd.spark.group.grouped_pipeline import Groups
-
-
-@runtime_checkable
-class _SinkClass(Protocol):
-    """What a sink's class offers beside `Sink`: it is built from its own section."""
-
-    def from_config(self, config: SinkConfig, resources: SinkResources) -> Sink:
-        """Build the sink of one table."""
-        ...
-
-
-def open_sink(
-    table: str,
-    config: SinkConfig,
-    telemetry: Telemetry | None = None,
-    *,
-    daemon: str = DAEMON_NAME,
-) -> Sink | None:
-    """Build a table's sink; None for a kind that only Spark can write to.
-
-    Args:
-        table: Configured name of the table.
-        config: The sink's section.
-        telemetry: Hears of what it does beside delivering.
-        daemon: `name` of the configuration.
-
-    Raises:
-        ConfigError: The distribution that brings it does not load.
-    """
-    if not config.implementation:
-        return None
-    sink_class = load_class(config.implementation)
-    if not isinstance(sink_class, _SinkClass):
-        raise BugError(f"The sink class {config.implementation} has no `from_config`.")
-    resources = SinkResources(
-        table=table,
-        encode=JsonEncoder().encode_lines,
-        daemon=daemon,
-        telemetry=telemetry or Telemetry(),
-    )
-    return sink_class.from_config(config, resources)
 
 
 async def open_source(
@@ -195,10 +153,7 @@ def open_state(
 
 def identity_of(config: Config, name: str) -> PipelineIdentity:
     """Return which pipeline delivers a table; without the cluster, which only brokers know."""
-    sink = config.tables[name].sink
-    return PipelineIdentity(
-        daemon=config.name, table=name, sink=sink.kind, place=sink.identity_place()
-    )
+    return pipeline_identity(config.tables[name].sink, name, daemon=config.name)
 
 
 @asynccontextmanager

@@ -95,9 +95,9 @@ class SavedOffset:
             offset=Offset.from_json(json.dumps(fields["offset"])),
             changes=ChangeMode(fields["changes"]),
             schema_id=str(fields["schema_id"]),
-            identity=PipelineIdentity(**_texts(fields["pipeline"])),
+            identity=PipelineIdentity(**texts_of(fields["pipeline"])),
             epoch=int(fields["epoch"]),
-            topics=_texts(fields["topics"]),
+            topics=texts_of(fields["topics"]),
         )
 
 
@@ -126,5 +126,6 @@ class KeepsIdentities(Protocol):
         ...
 
 
-def _texts(fields: Mapping[str, object]) -> dict[str, str]:
+def texts_of(fields: Mapping[str, object]) -> dict[str, str]:
+    """Return the values of a JSON object as texts; `AttributeError` where it is none."""
     return {str(name): str(text) for name, text in fields.items()}

@@ -186,8 +186,9 @@ def _blank_report(config: Config, name: str) -> dict[str, object]:
 
 
 async def _examine_pipeline(config: Config, name: str) -> dict[str, object]:
-    from tailerd.assembly import check_pipeline, open_sink, open_source, saved_offset
+    from tailerd.assembly import check_pipeline, open_source, saved_offset
     from tailerd.changefeed.limits import ReadLimit
+    from tailerd.sinks.opening import open_sink
     from tailerd.telemetry import Telemetry
 
     table = config.tables[name]

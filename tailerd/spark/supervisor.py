@@ -21,6 +21,7 @@ from tailerd.backoff import ATTEMPTS_ONCE, Backoff
 from tailerd.config import TableConfig
 from tailerd.errors import MissingVersionError, SchemaChangedError, TailerdError
 from tailerd.spark.claim import SparkClaim, beginning
+from tailerd.spark.driver_sink import DriverSink
 from tailerd.spark.engine import SparkEngine
 from tailerd.spark.kept_offsets import check_not_shared, delivered_until
 from tailerd.spark.progress import ENGINE, BatchReport, events_of, tell_begin
@@ -56,6 +57,9 @@ class SparkPipeline:
         self._last_end = ""
         self._checkpoint = Path(engine.config.state).absolute() / "spark" / name
         self._owner = folder_owner(name, table.sink)
+        self._driver = DriverSink(
+            name, table, self._checkpoint, engine.telemetry, engine.config.name
+        )
 
     def stop(self) -> None:
         """Ask `run` to let the running micro-batch finish and return."""
@@ -63,6 +67,12 @@ class SparkPipeline:
 
     async def run(self) -> None:
         """Keep the query alive; what ended it for good is in `error`."""
+        try:
+            await self._run()
+        finally:
+            await asyncio.to_thread(self._driver.close)
+
+    async def _run(self) -> None:
         self._engine.telemetry.emit(
             events.PipelineStarted(
                 table=self._name,
@@ -139,6 +149,7 @@ class SparkPipeline:
             schema_version=self._schema_version,
             hints=self._engine.hints,
             owner=self._owner,
+            driver=self._driver,
         )
 
     def _may_retry(self, failure: TailerdError) -> bool:

@@ -31,7 +31,7 @@ from tailerd.sinks.kafka.session import Session, wanted_topics
 from tailerd.sinks.kafka.topics import TROUBLE_HINT, Topics, check_writable, topic_missing
 from tailerd.sinks.kafka.transactions import Claim
 from tailerd.sinks.kafka.worker import Worker
-from tailerd.sinks.resources import DAEMON_NAME, SinkResources
+from tailerd.sinks.resources import DAEMON_NAME, SinkResources, pipeline_identity
 from tailerd.sinks.topics.control_records import ControlRecord, gap_record, heartbeat
 from tailerd.sinks.topics.dead_letters import TOO_LARGE
 from tailerd.sinks.topics.templates import TopicTemplate
@@ -330,13 +330,8 @@ class KafkaSink:
 
     def _identity(self, pipeline: str) -> PipelineIdentity:
         """Return who a pipeline is that writes here; blocking, as the cluster may be asked."""
-        return PipelineIdentity(
-            daemon=self._daemon,
-            table=pipeline,
-            sink=self._config.kind,
-            cluster=self._topics.cluster_id(),
-            place=self._config.identity_place(),
-        )
+        cluster = self._topics.cluster_id()
+        return pipeline_identity(self._config, pipeline, daemon=self._daemon, cluster=cluster)
 
     async def _drop(self, *, is_clean: bool = False) -> None:
         session, self._session = self._session, None

@@ -30,6 +30,7 @@ from pyspark.sql import DataFrame
 
 from tailerd.errors import SinkError, SinkFencedError
 from tailerd.sinks.file.owner import FolderOwner
+from tailerd.sinks.file.parts import close_durably, open_temporary
 from tailerd.spark.arrow_functions import map_batches
 from tailerd.spark.attribution import attribute_to_table
 from tailerd.spark.checkpoints import CHECKPOINT_FOLDER
@@ -256,9 +257,7 @@ class _TableFiles:
         if self._file is None:
             self._folder.mkdir(parents=True, exist_ok=True)
             self.names.append(_TEMPORARY.format(f"{self._table}-{uuid.uuid4().hex}"))
-            self._file = (self._folder / self.names[-1]).open("wb")
-            if self._mode is not None:
-                os.fchmod(self._file.fileno(), self._mode)
+            self._file = open_temporary(self._folder / self.names[-1], self._mode)
             self._written = 0
         lines = pc.binary_join_element_wise(piece.records[VALUE], b"", b"\n")
         self._written += self._file.write(_joined(lines))
@@ -273,8 +272,7 @@ class _TableFiles:
         file, self._file = self._file, None
         if file is not None:
             with file:
-                file.flush()
-                os.fsync(file.fileno())
+                close_durably(file)
 
     def remove(self) -> None:
         """Take back what can be; why the task failed is told already."""
