@@ -70,6 +70,7 @@ def is_prefix_delivered(broker: Broker, topic: str, guarantee: str) -> bool:
     return (found if guarantee == "exactly-once" else sorted(set(found))) == [1, 2, 3]
 
 
+@pytest.mark.full
 @pytest.mark.kafka
 @pytest.mark.parametrize("knows", [True, False], ids=["settings-known", "settings-hidden"])
 @pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])

@@ -177,6 +177,7 @@ def test_rights_that_nobody_can_mean_are_refused(wrong: object) -> None:
 # Spark
 
 
+@pytest.mark.full
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize("tables_per_query", [1, 100], ids=["alone", "shared"])

@@ -144,6 +144,7 @@ def ids(table: TableBuilder) -> list[int]:
     return sorted(row["id"] for row in table.rows())
 
 
+@pytest.mark.full
 def test_delta_spark_reads_it_alone(
     spark: SparkSession, delta_spark: DeltaSpark, tmp_path: Path
 ) -> None:
@@ -283,6 +284,7 @@ def write_as_a_task(folder: Path) -> list[str]:
     return [each.file.name for each in write_range(log, pieces, form, version, 0)]
 
 
+@pytest.mark.full
 def test_the_daemon_has_spark_write_it(spark: SparkSession, tmp_path: Path) -> None:
     table = living_table(tmp_path / "table", is_v2=True)
     maintenance = {"engine": "spark", "checkpoint": {"every_commits": 1, "manifest": "parquet"}}

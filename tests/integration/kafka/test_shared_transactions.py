@@ -50,6 +50,7 @@ def keys_of(batch: int) -> Counter[bytes | None]:
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("die_at", "then"),
     [("produced", "written"), ("recorded", "written"), ("committed", "repeated")],
@@ -66,6 +67,7 @@ def test_a_micro_batch_counts_once_wherever_its_driver_dies(
     assert found == keys_of(0) + keys_of(1)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("die_after", [0.0, 0.003, 0.02])
 def test_a_commit_that_nobody_heard_the_answer_of_is_found_out_by_the_next_driver(
     kafka_broker: Broker, topics: Topics, die_after: float
