@@ -1,0 +1,318 @@
+"""The exact difference of two multisets of rows, in bounded memory, by the hashes of the rows.
+
+Rows are pushed as hashes, with the input they came from and their positions there. What is left
+when every row has cancelled one equal row of the other side is returned as positions, so that only
+those rows need be read again. Of several equal rows of a side those pushed first cancel first: the
+result depends on the order of pushing, and neither on the seed nor on the memory.
+
+All hashes of both sides are kept, 16 bytes a row. Where that is too much, a pass considers a range
+of hashes only, and the rows have to be pushed again for the next.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tailerd.errors import BugError
+from tailerd.rows.hash_kernels import U64, Bools, Rows
+from tailerd.rows.hashing import RowHashes
+from tailerd.rows.positions import Positions
+
+
+class Side(enum.IntEnum):
+    """Which side of a difference a row is on."""
+
+    REMOVED = 0
+    ADDED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """Rows of one input that have no equal row on the other side.
+
+    Attributes:
+        side: Removed rows are deletes, added rows are inserts.
+        input: Number of the input, as it was pushed.
+        positions: Of the rows, in the input.
+    """
+
+    side: Side
+    input: int
+    positions: Positions
+
+
+_STORED_SHARE = 0.65
+"""Part of the memory that hashes may fill; the rest is for matching them, range by range."""
+_MATCHING_BYTES = 56
+"""Memory a row needs while it is matched."""
+_LEAST_MATCHED_ROWS = 1 << 16
+_MOST_BITS = 12
+"""Ranges of hashes are no smaller: they would not be needed for any table, and not help where one
+row occurs so often that its hashes alone fill the memory. That row takes what it takes."""
+
+
+class RowDifference:
+    """Collects rows of both sides, and returns those that do not cancel out.
+
+    Use: push all rows, call `finish_pass`; as long as `is_complete` is false, push the same rows in
+    the same order again and call it again. Each pass returns other rows. Not thread-safe; hashing,
+    which takes the time, may run in any thread.
+
+    Args:
+        max_bytes: Memory to use at most, apart from what is pushed at a time and from the result.
+            The result does not depend on it, the number of passes does.
+    """
+
+    def __init__(self, *, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._range = _HashRange(0, 0)
+        self._chunks: tuple[list[_Chunk], list[_Chunk]] = ([], [])
+        self._stored_bytes = 0
+        self._is_complete = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all hashes have been considered; false before the first pass."""
+        return self._is_complete
+
+    def push(self, side: Side, number: int, hashes: RowHashes, positions: Rows | int) -> None:
+        """Take rows of input `number` into account.
+
+        Args:
+            positions: Of each row, ascending from one push to the next of an input; or that of the
+                first where they follow each other.
+        """
+        if self._is_complete:
+            raise BugError("The difference is complete.")
+        chunk = _Chunk(number, hashes, positions).within(self._range)
+        if not len(chunk):
+            return
+        self._chunks[side].append(chunk)
+        self._stored_bytes += chunk.nbytes
+        while self._stored_bytes > self._max_bytes * _STORED_SHARE and not self._range.is_least:
+            self._consider_less()
+
+    def finish_pass(self) -> list[Leftover]:
+        """Return the rows of this pass that have no equal row, by side and input."""
+        removed, added = self._chunks
+        rows = sum(map(len, removed)) + sum(map(len, added))
+        free = max(self._max_bytes - self._stored_bytes, 0)
+        at_once = max(free // _MATCHING_BYTES, _LEAST_MATCHED_ROWS)
+        if removed and added:
+            for part in self._range.parts(-(-rows // at_once)):
+                _match(removed, added, part)
+        self._chunks = ([], [])
+        self._stored_bytes = 0
+        following = self._range.following
+        self._is_complete = following is None
+        self._range = following or self._range
+        left = (_leftovers(Side.REMOVED, removed), _leftovers(Side.ADDED, added))
+        return [each for side in left for each in side]
+
+    def _consider_less(self) -> None:
+        """Leave half of the hashes to later passes."""
+        self._range = self._range.first_half
+        for side in (Side.REMOVED, Side.ADDED):
+            # In place, chunk by chunk: two copies of all of them would be too much.
+            chunks = self._chunks[side]
+            for place, chunk in enumerate(chunks):
+                chunks[place] = chunk.within(self._range)
+            self._chunks[side][:] = [chunk for chunk in chunks if len(chunk)]
+        self._stored_bytes = sum(chunk.nbytes for side in self._chunks for chunk in side)
+
+
+@dataclass(frozen=True, slots=True)
+class _HashRange:
+    """The hashes whose first `bits` bits are `index`."""
+
+    bits: int
+    index: int
+
+    @property
+    def is_least(self) -> bool:
+        return self.bits >= _MOST_BITS
+
+    @property
+    def first_half(self) -> _HashRange:
+        return _HashRange(self.bits + 1, self.index * 2)
+
+    @property
+    def following(self) -> _HashRange | None:
+        """The largest range that may follow; None after the last.
+
+        Not one of the same size: a row that occurs very often makes one range small, not all.
+        """
+        bits, index = self.bits, self.index + 1
+        while index % 2 == 0 and bits:
+            bits, index = bits - 1, index // 2
+        return _HashRange(bits, index) if bits else None
+
+    def parts(self, count: int) -> Iterator[_HashRange]:
+        """Yield at least `count` ranges of one size that make up this one."""
+        more = (count - 1).bit_length()
+        for part in range(1 << more):
+            yield _HashRange(self.bits + more, (self.index << more) + part)
+
+    def select(self, first: U64) -> Rows | None:
+        """Return the places of the hashes within this range; None: all are."""
+        if not self.bits:
+            return None
+        return np.flatnonzero(first >> np.uint64(64 - self.bits) == np.uint64(self.index))
+
+
+class _Chunk:
+    """Rows of one push, or those within a range of hashes."""
+
+    __slots__ = ("hashes", "is_left", "number", "positions")
+
+    def __init__(self, number: int, hashes: RowHashes, positions: Rows | int) -> None:
+        self.number = number
+        self.hashes = hashes
+        self.positions = positions
+        self.is_left: Bools | None = None
+        """Which rows are left over, once some are known not to be."""
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    @property
+    def nbytes(self) -> int:
+        positions = 0 if isinstance(self.positions, int) else self.positions.nbytes
+        return 17 * len(self) + positions
+
+    def within(self, hashes: _HashRange) -> _Chunk:
+        places = hashes.select(self.hashes.first)
+        if places is None or len(places) == len(self):
+            return self
+        return _Chunk(self.number, self.hashes.take(places), self._positions_at(places))
+
+    def cancel(self, places: Rows) -> None:
+        """Note that these rows have an equal one on the other side."""
+        if self.is_left is None:
+            self.is_left = np.ones(len(self), np.bool_)
+        self.is_left[places] = False
+
+    def left(self) -> Rows:
+        """Return the positions of the rows left over."""
+        if self.is_left is None:
+            return self._positions_at(np.arange(len(self)))
+        return self._positions_at(np.flatnonzero(self.is_left))
+
+    def _positions_at(self, places: Rows) -> Rows:
+        if isinstance(self.positions, int):
+            return places + self.positions
+        return self.positions[places]
+
+
+def _leftovers(side: Side, chunks: list[_Chunk]) -> Iterator[Leftover]:
+    """Yield what is left of each input; chunks are let go one by one."""
+    by_input: dict[int, list[Rows]] = {}
+    for chunk in chunks:
+        left = chunk.left()
+        if len(left):
+            by_input.setdefault(chunk.number, []).append(left)
+    chunks.clear()
+    for number in sorted(by_input):
+        yield Leftover(side, number, Positions.of(np.concatenate(by_input.pop(number))))
+
+
+def _match(removed: list[_Chunk], added: list[_Chunk], part: _HashRange) -> None:
+    """Cancel equal rows whose hashes are in a range."""
+    chunks = [*removed, *added]
+    selected = [part.select(chunk.hashes.first) for chunk in chunks]
+    counts = [
+        len(chunk) if places is None else len(places)
+        for chunk, places in zip(chunks, selected, strict=True)
+    ]
+    num_removed = sum(counts[: len(removed)])
+    if num_removed in (0, sum(counts)):
+        return
+    hashes = [
+        chunk.hashes if places is None else chunk.hashes.take(places)
+        for chunk, places in zip(chunks, selected, strict=True)
+    ]
+    first = np.concatenate([each.first for each in hashes])
+    second = np.concatenate([each.second for each in hashes])
+    hashes.clear()
+    is_left = unmatched(first, second, num_removed)
+    start = 0
+    for chunk, places, count in zip(chunks, selected, counts, strict=True):
+        cancelled = np.flatnonzero(~is_left[start : start + count])
+        start += count
+        chunk.cancel(cancelled if places is None else places[cancelled])
+
+
+def unmatched(first: U64, second: U64, num_removed: int) -> Bools:
+    """Tell which rows have no equal row on the other side, each equal one being used once.
+
+    Args:
+        first, second: Hashes of all rows, shape (n,); the removed ones before the added ones.
+
+    Returns:
+        Shape (n,). Of several equal rows of a side the last are unmatched.
+    """
+    count = len(first)
+    # The first bits of the hash and the row's place in one number: sorting numbers is several
+    # times faster than sorting places by them. Rows that are equal in those bits, and no more, are
+    # few, and told apart below.
+    mask = np.uint64((1 << max(count - 1, 1).bit_length()) - 1)
+    keys = first & ~mask
+    keys |= np.arange(count, dtype=np.uint64)
+    keys.sort()
+    # is_next[i]: keys i and i - 1 have the same first bits.
+    is_next = np.zeros(count + 1, np.bool_)
+    np.less_equal(keys[1:] ^ keys[:-1], mask, out=is_next[1:count])
+    keys &= mask
+    order: Rows = keys.view(np.int64)
+    is_left = np.ones(count, np.bool_)
+    # The usual case: one removed row and one added row.
+    is_pair = is_next[1:] & ~is_next[:-1]
+    is_pair[:-1] &= ~is_next[2:]
+    starts = np.flatnonzero(is_pair)
+    one, other = order[starts], order[starts + 1]
+    # Rows of the same first bits are in the order of their places: removed ones first.
+    is_equal = (one < num_removed) & (other >= num_removed)
+    is_equal &= first[one] == first[other]
+    is_equal &= second[one] == second[other]
+    is_left[one[is_equal]] = False
+    is_left[other[is_equal]] = False
+    # The others: three or more of the same first bits.
+    is_many = is_next[1:] | is_next[:-1]
+    is_many[starts] = False
+    is_many[starts + 1] = False
+    if is_many.any():
+        rows = order[is_many]
+        _match_runs(rows, is_next[:-1][is_many], first, second, num_removed, is_left)
+    return is_left
+
+
+def _match_runs(
+    rows: Rows, is_next: Bools, first: U64, second: U64, num_removed: int, is_left: Bools
+) -> None:
+    """Match the rows of runs of three and more.
+
+    Args:
+        rows: Run after run, in each in ascending order.
+        is_next: Whether a row is of the same run as the one before.
+        is_left: Set to false where a row is matched.
+    """
+    is_equal = np.zeros(len(rows), np.bool_)
+    is_equal[1:] = first[rows[1:]] == first[rows[:-1]]
+    is_equal[1:] &= second[rows[1:]] == second[rows[:-1]]
+    if (is_next & ~is_equal).any():
+        # Different rows with the same first bits: by all bits, and by place.
+        rows = rows[np.lexsort((rows, second[rows], first[rows]))]
+        is_equal[1:] = first[rows[1:]] == first[rows[:-1]]
+        is_equal[1:] &= second[rows[1:]] == second[rows[:-1]]
+    starts = np.flatnonzero(~is_equal)
+    lengths = np.diff(starts, append=len(rows))
+    removed = np.add.reduceat((rows < num_removed).astype(np.int64), starts)
+    matched = np.minimum(removed, lengths - removed)
+    rank = np.arange(len(rows)) - np.repeat(starts, lengths)
+    # Removed rows stand before added ones.
+    rank -= np.where(rows < num_removed, 0, np.repeat(removed, lengths))
+    is_left[rows[rank < np.repeat(matched, lengths)]] = False
