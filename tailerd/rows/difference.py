@@ -19,6 +19,7 @@ import numpy as np
 
 from tailerd.errors import BugError
 from tailerd.rows.hash_kernels import U64, Bools, Rows
+from tailerd.rows.hash_runs import prefix_order, resolved
 from tailerd.rows.hashing import RowHashes
 from tailerd.rows.positions import Positions
 
@@ -255,60 +256,33 @@ def unmatched(first: U64, second: U64, num_removed: int) -> Bools:
     Returns:
         Shape (n,). Of several equal rows of a side the last are unmatched.
     """
-    count = len(first)
-    # The first bits of the hash and the row's place in one number: sorting numbers is several
-    # times faster than sorting places by them. Rows that are equal in those bits, and no more, are
-    # few, and told apart below.
-    mask = np.uint64((1 << max(count - 1, 1).bit_length()) - 1)
-    keys = first & ~mask
-    keys |= np.arange(count, dtype=np.uint64)
-    keys.sort()
-    # is_next[i]: keys i and i - 1 have the same first bits.
-    is_next = np.zeros(count + 1, np.bool_)
-    np.less_equal(keys[1:] ^ keys[:-1], mask, out=is_next[1:count])
-    keys &= mask
-    order: Rows = keys.view(np.int64)
-    is_left = np.ones(count, np.bool_)
+    order, is_like = prefix_order(first)
+    is_left = np.ones(len(order), np.bool_)
     # The usual case: one removed row and one added row.
-    is_pair = is_next[1:] & ~is_next[:-1]
-    is_pair[:-1] &= ~is_next[2:]
-    starts = np.flatnonzero(is_pair)
-    one, other = order[starts], order[starts + 1]
-    # Rows of the same first bits are in the order of their places: removed ones first.
+    is_next_like = np.append(is_like[1:], False)
+    is_second = is_like & ~is_next_like
+    is_second[1:] &= ~is_like[:-1]
+    seconds = np.flatnonzero(is_second)
+    one, other = order[seconds - 1], order[seconds]
+    # Rows that begin alike are in the order of their numbers: removed ones first.
     is_equal = (one < num_removed) & (other >= num_removed)
     is_equal &= first[one] == first[other]
     is_equal &= second[one] == second[other]
     is_left[one[is_equal]] = False
     is_left[other[is_equal]] = False
-    # The others: three or more of the same first bits.
-    is_many = is_next[1:] | is_next[:-1]
-    is_many[starts] = False
-    is_many[starts + 1] = False
+    # The others: three or more that begin alike.
+    is_many = is_like | is_next_like
+    is_many[seconds] = False
+    is_many[seconds - 1] = False
     if is_many.any():
-        rows = order[is_many]
-        _match_runs(rows, is_next[:-1][is_many], first, second, num_removed, is_left)
+        rows, is_same = resolved(order[is_many], is_like[is_many], first, second)
+        _match_runs(rows, is_same, num_removed, is_left)
     return is_left
 
 
-def _match_runs(
-    rows: Rows, is_next: Bools, first: U64, second: U64, num_removed: int, is_left: Bools
-) -> None:
-    """Match the rows of runs of three and more.
-
-    Args:
-        rows: Run after run, in each in ascending order.
-        is_next: Whether a row is of the same run as the one before.
-        is_left: Set to false where a row is matched.
-    """
-    is_equal = np.zeros(len(rows), np.bool_)
-    is_equal[1:] = first[rows[1:]] == first[rows[:-1]]
-    is_equal[1:] &= second[rows[1:]] == second[rows[:-1]]
-    if (is_next & ~is_equal).any():
-        # Different rows with the same first bits: by all bits, and by place.
-        rows = rows[np.lexsort((rows, second[rows], first[rows]))]
-        is_equal[1:] = first[rows[1:]] == first[rows[:-1]]
-        is_equal[1:] &= second[rows[1:]] == second[rows[:-1]]
-    starts = np.flatnonzero(~is_equal)
+def _match_runs(rows: Rows, is_same: Bools, num_removed: int, is_left: Bools) -> None:
+    """Match rows that are equal to the one before, or not; set `is_left` to false where matched."""
+    starts = np.flatnonzero(~is_same)
     lengths = np.diff(starts, append=len(rows))
     removed = np.add.reduceat((rows < num_removed).astype(np.int64), starts)
     matched = np.minimum(removed, lengths - removed)
