@@ -51,6 +51,9 @@ _STORED_SHARE = 0.65
 _MATCHING_BYTES = 56
 """Memory a row needs while it is matched."""
 _LEAST_MATCHED_ROWS = 1 << 16
+_MATCHED_ROWS = 1 << 20
+"""So many rows at a time, if they are not more than a few times as many: what is needed for more
+is given back to the system after each use, and faulted in again."""
 _MOST_BITS = 12
 """Ranges of hashes are no smaller: they would not be needed for any table, and not help where one
 row occurs so often that its hashes alone fill the memory. That row takes what it takes."""
@@ -103,6 +106,9 @@ class RowDifference:
         rows = sum(map(len, removed)) + sum(map(len, added))
         free = max(self._max_bytes - self._stored_bytes, 0)
         at_once = max(free // _MATCHING_BYTES, _LEAST_MATCHED_ROWS)
+        # Selecting a range goes through all hashes: more ranges than a few cost more than they
+        # save by being small.
+        at_once = min(at_once, max(_MATCHED_ROWS, rows // 4))
         if removed and added:
             for part in self._range.parts(-(-rows // at_once)):
                 _match(removed, added, part)
@@ -232,14 +238,15 @@ def _match(removed: list[_Chunk], added: list[_Chunk], part: _HashRange) -> None
     num_removed = sum(counts[: len(removed)])
     if num_removed in (0, sum(counts)):
         return
-    hashes = [
-        chunk.hashes if places is None else chunk.hashes.take(places)
-        for chunk, places in zip(chunks, selected, strict=True)
-    ]
-    first = np.concatenate([each.first for each in hashes])
-    second = np.concatenate([each.second for each in hashes])
-    hashes.clear()
-    is_left = unmatched(first, second, num_removed)
+    hashes = np.empty((sum(counts), 2), np.uint64)
+    start = 0
+    for chunk, places, count in zip(chunks, selected, counts, strict=True):
+        found = chunk.hashes if places is None else chunk.hashes.take(places)
+        hashes[start : start + count, 0] = found.first
+        hashes[start : start + count, 1] = found.second
+        start += count
+    is_left = unmatched(hashes, num_removed)
+    del hashes
     start = 0
     for chunk, places, count in zip(chunks, selected, counts, strict=True):
         cancelled = np.flatnonzero(~is_left[start : start + count])
@@ -247,37 +254,49 @@ def _match(removed: list[_Chunk], added: list[_Chunk], part: _HashRange) -> None
         chunk.cancel(cancelled if places is None else places[cancelled])
 
 
-def unmatched(first: U64, second: U64, num_removed: int) -> Bools:
+def unmatched(hashes: U64, num_removed: int) -> Bools:
     """Tell which rows have no equal row on the other side, each equal one being used once.
 
     Args:
-        first, second: Hashes of all rows, shape (n,); the removed ones before the added ones.
+        hashes: Both halves of the hash of each row, shape (n, 2), contiguous; the removed rows
+            before the added ones.
 
     Returns:
         Shape (n,). Of several equal rows of a side the last are unmatched.
     """
-    order, is_like = prefix_order(first)
+    order, is_like = prefix_order(hashes[:, 0])
     is_left = np.ones(len(order), np.bool_)
     # The usual case: one removed row and one added row.
     is_next_like = np.append(is_like[1:], False)
     is_second = is_like & ~is_next_like
     is_second[1:] &= ~is_like[:-1]
-    seconds = np.flatnonzero(is_second)
-    one, other = order[seconds - 1], order[seconds]
+    places = np.flatnonzero(is_second)
+    one, other = order[places - 1], order[places]
     # Rows that begin alike are in the order of their numbers: removed ones first.
-    is_equal = (one < num_removed) & (other >= num_removed)
-    is_equal &= first[one] == first[other]
-    is_equal &= second[one] == second[other]
-    is_left[one[is_equal]] = False
-    is_left[other[is_equal]] = False
+    is_equal = _are_equal(hashes, one, other)
+    is_equal &= one < num_removed
+    is_equal &= other >= num_removed
+    if not is_equal.all():
+        one, other = one[is_equal], other[is_equal]
+    is_left[one] = False
+    is_left[other] = False
     # The others: three or more that begin alike.
     is_many = is_like | is_next_like
-    is_many[seconds] = False
-    is_many[seconds - 1] = False
+    is_many[places] = False
+    is_many[places - 1] = False
     if is_many.any():
-        rows, is_same = resolved(order[is_many], is_like[is_many], first, second)
+        rows, is_same = resolved(order[is_many], is_like[is_many], hashes[:, 0], hashes[:, 1])
         _match_runs(rows, is_same, num_removed, is_left)
     return is_left
+
+
+def _are_equal(hashes: U64, one: Rows, other: Rows) -> Bools:
+    """Tell which rows of two lists have the same hash."""
+    # Gathering takes the time, so both halves at once: 16 bytes that are one number to NumPy.
+    whole = hashes.view(np.complex128)[:, 0]
+    halves = whole[one].view(np.uint64) == whole[other].view(np.uint64)
+    found: Bools = halves.view(np.uint16) == 0x0101
+    return found
 
 
 def _match_runs(rows: Rows, is_same: Bools, num_removed: int, is_left: Bools) -> None:

@@ -125,7 +125,8 @@ def test_positions_may_be_given_one_by_one() -> None:
 @given(st.lists(HASHES, max_size=12), st.lists(HASHES, max_size=12))
 def test_unmatched_rows_of_a_side_are_its_last(removed: list[Hash], added: list[Hash]) -> None:
     hashes = row_hashes([*removed, *added])
-    found = np.flatnonzero(unmatched(hashes.first, hashes.second, len(removed))).tolist()
+    both = np.stack([hashes.first, hashes.second], axis=1)
+    found = np.flatnonzero(unmatched(both, len(removed))).tolist()
     expected = model([removed], [added])
     shifted = [len(removed) + position for position in expected.get((Side.ADDED, 0), [])]
     assert found == [*expected.get((Side.REMOVED, 0), []), *shifted]
