@@ -1,0 +1,1 @@
+"""Record values that need a registered schema: Avro, Protobuf, JSON Schema; CloudEvents."""
