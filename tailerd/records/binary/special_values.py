@@ -23,6 +23,14 @@ _UUID_PARTS = ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32))
 UUID_BYTES = 16
 
 
+def wide_decimals(array: pa.Array) -> pa.Array:
+    """Return decimals of at least 128 bits."""
+    kind = array.type
+    if kind.bit_width >= 128:
+        return array
+    return array.cast(pa.decimal128(kind.precision, kind.scale))
+
+
 def decimal_bytes(array: pa.Array) -> ShortBytes | ByteColumn:
     """Return unscaled decimals, big-endian two's complement in as few bytes as hold them.
 

@@ -36,6 +36,7 @@ from tailerd.records.binary.special_values import (
     decimal_bytes,
     micros_of,
     uuid_texts,
+    wide_decimals,
     words_of_floats,
 )
 from tailerd.records.binary.varints import zigzag_varints
@@ -172,17 +173,10 @@ def _scalar(array: pa.Array, field: pa.Field, kind: Kind) -> list[Piece]:
         case Kind.DATE:
             return [zigzag_varints(numbers_of(array.cast(pa.date32())))]
         case Kind.DECIMAL:
-            return _with_length(decimal_bytes(_wide(array)))
+            return _with_length(decimal_bytes(wide_decimals(array)))
         case Kind.UUID:
             return _with_length(text_bytes(uuid_texts(array)))
     raise unsupported(field)
-
-
-def _wide(array: pa.Array) -> pa.Array:
-    kind = array.type
-    if kind.bit_width >= 128:
-        return array
-    return array.cast(pa.decimal128(kind.precision, kind.scale))
 
 
 def _micros(array: pa.Array, field: pa.Field) -> np.ndarray:
