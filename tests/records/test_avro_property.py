@@ -18,7 +18,7 @@ OPTIONS = FormatOptions(name="lake", table="orders")
 IDS = SchemaIds(key=None, value=258)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(table=tables())
 def test_rows_are_the_bytes_of_avros_own_writer(
     table: tuple[pa.RecordBatch, list[list[object]]],

@@ -105,7 +105,7 @@ def test_a_delivery_that_is_repeated_repeats_the_ids() -> None:
     assert again.records.values.equals(whole.slice(2))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     source=TEXT.filter(bool),
     subject=TEXT.filter(bool),

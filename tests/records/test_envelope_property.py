@@ -79,7 +79,7 @@ def check_same_rows(ours: Records, theirs: Records, batch: ChangeBatch) -> None:
 
 
 @pytest.mark.parametrize("is_envelope", [False, True])
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(batch=batches(), chosen=options())
 def test_avro_records_are_those_of_the_json_format(
     batch: ChangeBatch, chosen: FormatOptions, is_envelope: bool
@@ -105,7 +105,7 @@ def test_avro_records_are_those_of_the_json_format(
         assert keys == json_values(theirs.keys)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(batch=batches(), chosen=options())
 def test_protobuf_envelopes_are_those_of_the_json_format(
     batch: ChangeBatch, chosen: FormatOptions

@@ -39,7 +39,7 @@ def has_times(kind: pa.DataType) -> bool:
 
 
 @pytest.mark.parametrize("decimals", ["string", "number"])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(table=tables())
 def test_every_row_is_valid_and_that_of_the_json_format(table: Table, decimals: Any) -> None:
     rows = table[0]

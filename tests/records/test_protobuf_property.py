@@ -64,13 +64,13 @@ def has_map(message: Message) -> bool:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(table=tables(has_null_items=False))
 def test_rows_are_the_messages_of_the_official_library(table: Table) -> None:
     check_rows(table, "repeated")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(table=tables())
 def test_wrapped_collections_hold_every_null(table: Table) -> None:
     check_rows(table, "wrapped")
@@ -103,7 +103,7 @@ message Decimal { bytes value = 1; uint32 precision = 2; int32 scale = 3; }
 
 
 @pytest.mark.parametrize("collections", ["repeated", "wrapped"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(table=tables())
 def test_protoc_makes_our_descriptor_of_our_text(table: Table, collections: Collections) -> None:
     shape = row_shape(OPTIONS, table[0].schema)

@@ -35,9 +35,9 @@ class EncodedRows:
 
 @dataclass(frozen=True, slots=True)
 class ConstantColumn:
-    """A column in which every row has the same value: an array of length 1."""
+    """A column in which every row has the same text or number; timestamps are microseconds."""
 
-    value: pa.Array
+    value: str | int
 
 
 Column: TypeAlias = pa.Array | EncodedRows | ConstantColumn
@@ -89,11 +89,6 @@ def column_between(column: Column, start: int, end: int) -> Column:
         case EncodedRows():
             return EncodedRows(column.body and column.body.between(start, end))
     return column.slice(start, end - start)
-
-
-def one_row(pieces: Sequence[Piece]) -> ConstantBytes:
-    """Return the bytes of a single row."""
-    return ConstantBytes(joined_rows(pieces, 1)[0].as_py())
 
 
 def plain_values(array: pa.Array) -> pa.Array:

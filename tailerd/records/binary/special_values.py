@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from tailerd.encoding.byte_rows import ByteColumn, byte_column
 from tailerd.encoding.short_bytes import ShortBytes
+from tailerd.errors import LEAVE_OUT, TableError
 from tailerd.records.binary.byte_pieces import fixed_values, numbers_of, valid_rows
 
 Numbers = npt.NDArray[np.int64]
@@ -100,23 +101,28 @@ def uuid_texts(array: pa.Array) -> pa.Array:
     return plain if not array.null_count else pc.if_else(array.is_valid(), plain, None)
 
 
-def micros_of(array: pa.Array) -> Numbers:
+def micros_of(array: pa.Array, column: str) -> Numbers:
     """Return timestamps or times of day in microseconds, finer ones floored; zero for null.
 
+    Args:
+        array: Of any unit.
+        column: Names the column in the error.
+
     Raises:
-        OverflowError: A coarser unit reaches beyond what microseconds of 64 bits can say.
+        TableError: A coarser unit reaches beyond what microseconds of 64 bits can say.
     """
     numbers = numbers_of(array)
     unit = array.type.unit
     if unit == "ns":
         return np.floor_divide(numbers, 1000)
     factor = _MICROS[unit]
-    if (
-        factor > 1
-        and len(numbers)
-        and max(abs(int(numbers.min())), abs(int(numbers.max()))) * factor >= 2**63
-    ):
-        raise OverflowError(f"{array.type} beyond the range of microseconds")
+    lowest, highest = int(numbers.min(initial=0)), int(numbers.max(initial=0))
+    if max(-lowest, highest) * factor >= 2**63 and factor > 1:
+        raise TableError(
+            f"Column {column!r} has a time that microseconds of 64 bits cannot say: it is"
+            f" {array.type}.",
+            hint=LEAVE_OUT.capitalize() + ".",
+        )
     return numbers * factor
 
 

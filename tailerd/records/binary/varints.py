@@ -54,6 +54,16 @@ def varints_of(words: Words) -> ShortBytes:
     return _ten_bytes(words, max_size)
 
 
+def varint_bytes(number: int) -> bytes:
+    """Return the varint of one number that is not negative."""
+    raw = bytearray()
+    while number > 0x7F:
+        raw.append(number & 0x7F | 0x80)
+        number >>= 7
+    raw.append(number)
+    return bytes(raw)
+
+
 def _eight_bytes(words: Words) -> tuple[Words, Numbers]:
     spread = _spread(words)
     continues = _continuations(spread)

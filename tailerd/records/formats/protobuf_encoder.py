@@ -30,11 +30,11 @@ from tailerd.records.binary.row_columns import (
     Column,
     ConstantColumn,
     EncodedRows,
-    one_row,
     plain_values,
     taken,
 )
 from tailerd.records.binary.special_values import (
+    MICROS_PER_SECOND,
     calendar_days,
     clock_parts,
     decimal_bytes,
@@ -44,8 +44,8 @@ from tailerd.records.binary.special_values import (
     wide_decimals,
     words_of_floats,
 )
-from tailerd.records.binary.varints import varints_of
-from tailerd.records.schemas.column_kind import Kind, kind_of
+from tailerd.records.binary.varints import varint_bytes, varints_of
+from tailerd.records.schemas.column_kind import Kind
 from tailerd.records.schemas.protobuf_schema import Message, MessageField, ValueType
 
 Numbers = npt.NDArray[np.int64]
@@ -69,7 +69,7 @@ class ProtobufEncoder:
                 case EncodedRows() as rows:
                     pieces += _embedded(rows, member, count)
                 case ConstantColumn() as column:
-                    pieces.append(one_row(_field(column.value, member)))
+                    pieces.append(_constant(column.value, member))
                 case array:
                     pieces += _field(array, member)
         return pieces
@@ -89,13 +89,19 @@ def _embedded(rows: EncodedRows, member: MessageField, count: int) -> list[Piece
     return pieces if body.nulls is None else all_masked(pieces, ~body.nulls)
 
 
-def varint_bytes(number: int) -> bytes:
-    """Return the varint of one number that is not negative."""
-    raw = bytearray()
-    while number > 0x7F:
-        raw.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*raw, number])
+def _constant(constant: str | int, member: MessageField) -> ConstantBytes:
+    tag = _tag(member.number, _wire_type(member.value)).raw
+    if isinstance(constant, str):
+        raw = constant.encode()
+        return ConstantBytes(tag + varint_bytes(len(raw)) + raw)
+    if member.value.kind is not Kind.TIMESTAMP:
+        return ConstantBytes(tag + varint_bytes(constant % 2**64))
+    seconds, micros = divmod(constant, MICROS_PER_SECOND)
+    body = b""
+    for number, part in ((1, seconds), (2, micros * 1000)):
+        if part:
+            body += _tag(number, _VARINT).raw + varint_bytes(part % 2**64)
+    return ConstantBytes(tag + varint_bytes(len(body)) + body)
 
 
 def _tag(number: int, wire_type: int) -> ConstantBytes:
@@ -108,6 +114,7 @@ def _wire_type(value: ValueType) -> int:
 
 def _field(array: pa.Array, member: MessageField) -> list[Piece]:
     """Return a field of each row, nothing for null."""
+    array = plain_values(array)
     if pa.types.is_dictionary(array.type):
         return _from_dictionary(array, member)
     valid = valid_rows(array)
@@ -115,7 +122,7 @@ def _field(array: pa.Array, member: MessageField) -> list[Piece]:
         return []
     if member.label == "optional":
         return all_masked(_tagged(array, member.number, member.column, member.value), valid)
-    return all_masked(_repeated(plain_values(array), member), valid)
+    return all_masked(_repeated(array, member), valid)
 
 
 def _from_dictionary(array: pa.Array, member: MessageField) -> list[Piece]:
@@ -126,13 +133,17 @@ def _from_dictionary(array: pa.Array, member: MessageField) -> list[Piece]:
     return all_masked(pieces, valid_rows(array))
 
 
+def _decoded(array: pa.Array) -> pa.Array:
+    """Return the values themselves, whose nulls can be counted."""
+    array = plain_values(array)
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+
+
 def _tagged(array: pa.Array, number: int, column: pa.Field, value: ValueType) -> list[Piece]:
     """Return one field of each row, whatever stands for a null."""
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
-    array, tag = plain_values(array), _tag(number, _wire_type(value))
+    array, tag = _decoded(array), _tag(number, _wire_type(value))
     if value.is_scalar:
-        return [tag, *_scalar(array, column)]
+        return [tag, *_scalar(array, column, value.kind)]
     return [tag, *_delimited(_body(array, column, value), len(array))]
 
 
@@ -144,7 +155,7 @@ def _body(array: pa.Array, column: pa.Field, value: ValueType) -> list[Piece]:
     """Return the fields of a message of each row."""
     message = value.message
     if message is None:
-        return _well_known(array, kind_of(column))
+        return _well_known(array, value.kind, column.name)
     match message.content:
         case "collection":
             return _repeated(array, message.fields[0])
@@ -160,19 +171,20 @@ def _body(array: pa.Array, column: pa.Field, value: ValueType) -> list[Piece]:
 
 def _repeated(array: pa.Array, member: MessageField) -> list[Piece]:
     """Return the items of each row's list or map, one field each or all in one."""
-    if kind_of(member.column) is Kind.MAP:
+    if pa.types.is_map(array.type):
         return _entries(array, member)
     offsets, items = list_parts(array)
+    items = _decoded(items)
     item = array.type.value_field
     _check_items(array, offsets, items, item, member)
     if member.value.is_scalar and _wire_type(member.value) != _DELIMITED:
-        return _packed(offsets, items, member)
+        return _packed(offsets, items, item, member)
     pieces = _tagged(items, member.number, item, member.value)
     return [joined_runs(pieces, len(items), offsets)]
 
 
-def _packed(offsets: Numbers, items: pa.Array, member: MessageField) -> list[Piece]:
-    scalars = _scalar(plain_values(items), member.column.type.value_field)
+def _packed(offsets: Numbers, items: pa.Array, item: pa.Field, member: MessageField) -> list[Piece]:
+    scalars = _scalar(items, item, member.value.kind)
     body = joined_runs(scalars, len(items), offsets)
     pieces: list[Piece] = [_tag(member.number, _DELIMITED)]
     pieces += [varints_of(body.lengths.view(np.uint64)), body]
@@ -183,6 +195,7 @@ def _entries(array: pa.Array, member: MessageField) -> list[Piece]:
     offsets, keys, values = map_parts(array)
     kind, count, message = array.type, len(keys), member.value.message
     if member.key is not None:
+        values = _decoded(values)
         _check_items(array, offsets, values, kind.item_field, member)
         body = _tagged(keys, 1, kind.key_field, member.key)
         body += _tagged(values, 2, kind.item_field, member.value)
@@ -217,8 +230,8 @@ def _check_items(
 # ---------------------------------------------------------------- values
 
 
-def _scalar(array: pa.Array, column: pa.Field) -> list[Piece]:
-    match kind_of(column):
+def _scalar(array: pa.Array, column: pa.Field, kind: Kind) -> list[Piece]:
+    match kind:
         case Kind.STRING | Kind.BINARY:
             return _with_length(array)
         case Kind.UUID:
@@ -239,20 +252,20 @@ def _with_length(array: pa.Array) -> list[Piece]:
     return _delimited([text_bytes(array)], len(array))
 
 
-def _well_known(array: pa.Array, kind: Kind) -> list[Piece]:
+def _well_known(array: pa.Array, kind: Kind, column: str) -> list[Piece]:
     """Return the fields of a message that others define; none for zero."""
     match kind:
         case Kind.TIMESTAMP if array.type.tz is not None:
-            return _numbers(seconds_and_nanos(micros_of(array)))
+            return _numbers(seconds_and_nanos(micros_of(array, column)))
         case Kind.TIMESTAMP:
-            micros = micros_of(array)
+            micros = micros_of(array, column)
             days = np.floor_divide(micros, _MICROS_PER_DAY)
             clock = clock_parts(micros - days * _MICROS_PER_DAY)
             return _numbers((*calendar_days(days), *clock))
         case Kind.DATE:
             return _numbers(calendar_days(numbers_of(array.cast(pa.date32()))))
         case Kind.TIME:
-            return _numbers(clock_parts(micros_of(array)))
+            return _numbers(clock_parts(micros_of(array, column)))
     raw = decimal_bytes(wide_decimals(array))
     sizes = sizes_of([raw], len(array))
     precision = _tag(2, _VARINT).raw + varint_bytes(array.type.precision)

@@ -194,7 +194,7 @@ class EnvelopeRecords:
             _image_of(images, changes.after),
             self._source_of(batch),
             _operations(batch, changes),
-            *(ConstantColumn(pa.array([time], pa.int64())) for time in _times(now)),
+            *(ConstantColumn(time) for time in _times(now)),
         ]
         header = self._codec.header(ids.value)
         return encoded(self._envelope(schema), header, columns, len(changes.before))
@@ -209,9 +209,13 @@ class EnvelopeRecords:
             *([options.table_id] if options.table_id else []),
             *(batch.version, timestamp_text(batch.timestamp_us), batch.change_source.value),
         ]
-        columns = [ConstantColumn(pa.array([value])) for value in values]
-        body = encoded(self._source, b"", columns, 1)[0].as_py()
-        return EncodedRows(ConstantBytes(body))
+        columns = [ConstantColumn(value) for value in values]
+        raw = (
+            piece.raw
+            for piece in self._source.pieces(columns, 1)
+            if isinstance(piece, ConstantBytes)
+        )
+        return EncodedRows(ConstantBytes(b"".join(raw)))
 
 
 class _Keys:
@@ -257,9 +261,9 @@ def per_schema(make: Callable[[pa.Schema], RecordEncoder]) -> Callable[[pa.Schem
 def _change_columns(batch: ChangeBatch) -> list[Column]:
     change = batch.change_type
     return [
-        ConstantColumn(pa.array([change.value])) if isinstance(change, ChangeType) else change,
-        ConstantColumn(pa.array([batch.version], pa.int64())),
-        ConstantColumn(pa.array([batch.timestamp_us], pa.timestamp("us", "UTC"))),
+        ConstantColumn(change.value) if isinstance(change, ChangeType) else change,
+        ConstantColumn(batch.version),
+        ConstantColumn(batch.timestamp_us),
     ]
 
 
@@ -272,14 +276,14 @@ def _image_of(images: ByteColumn, rows: Rows) -> EncodedRows:
     return EncodedRows(nulls_where(images.take(np.maximum(rows, 0)), is_missing))
 
 
-_OPERATIONS = pa.array(["r", "c", "u", "d"])
-_READ, _CREATE, _UPDATE, _DELETE = range(4)
+_OPERATIONS = pa.array(["c", "u", "d"])
+_CREATE, _UPDATE, _DELETE = range(3)
 
 
 def _operations(batch: ChangeBatch, changes: RowChanges) -> Column:
     """Return `op` of each change."""
     if batch.change_source is ChangeSourceKind.SNAPSHOT:
-        return ConstantColumn(_OPERATIONS[_READ : _READ + 1])
+        return ConstantColumn("r")
     has_before, has_after = changes.before != NO_ROW, changes.after != NO_ROW
     alone = np.where(has_before, _DELETE, _CREATE)
     numbers = np.where(has_before & has_after, _UPDATE, alone)

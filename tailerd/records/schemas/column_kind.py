@@ -76,7 +76,7 @@ def kind_of(field: pa.Field) -> Kind:
         return Kind.UUID
     stored = stored_type(field.type)
     for is_kind, kind in _TESTS:
-        if is_kind(stored):
+        if is_kind(stored) and not (kind is Kind.DECIMAL and stored.scale < 0):
             return kind
     raise unsupported(field)
 

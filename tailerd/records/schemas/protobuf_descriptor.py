@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tailerd.records.binary.varints import varint_bytes
 from tailerd.records.schemas.protobuf_schema import (
     Message,
     MessageField,
@@ -114,21 +115,12 @@ def _json_name(name: str) -> str:
     return first + "".join(part[:1].upper() + part[1:] for part in rest)
 
 
-def _varint(number: int) -> bytes:
-    raw = bytearray()
-    while number > 0x7F:
-        raw.append(number & 0x7F | 0x80)
-        number >>= 7
-    raw.append(number)
-    return bytes(raw)
-
-
 def _number(field: int, number: int) -> bytes:
-    return _varint(field << 3) + _varint(number)
+    return varint_bytes(field << 3) + varint_bytes(number)
 
 
 def _bytes(field: int, raw: bytes) -> bytes:
-    return _varint(field << 3 | 2) + _varint(len(raw)) + raw
+    return varint_bytes(field << 3 | 2) + varint_bytes(len(raw)) + raw
 
 
 def _text(field: int, text: str) -> bytes:

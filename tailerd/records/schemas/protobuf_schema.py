@@ -55,7 +55,6 @@ Label = Literal["optional", "repeated", "map"]
 Content = Literal["struct", "collection", "item"]
 
 _FIRST_FREE_NUMBER = 20_000
-MAX_NUMBER = 2**29 - 1
 
 WELL_KNOWN: Mapping[Kind, tuple[str, str]] = MappingProxyType(
     {
@@ -103,11 +102,14 @@ class ValueType:
 
     Attributes:
         name: A scalar's name, or a message's full name.
+        kind: Of the values.
         message: The message where it belongs to this schema.
         imported: The file that has the message where another does.
+        is_shared: The message stands in no other.
     """
 
     name: str
+    kind: Kind
     message: Message | None = None
     imported: str = ""
     is_shared: bool = False
@@ -266,7 +268,7 @@ class _Writer:
             MessageField("value", 2, 1, "optional", value, stored.item_field),
         )
         entry = Message(own_entry, inside, members)
-        whole = ValueType(inside, entry)
+        whole = ValueType(inside, Kind.MAP, entry)
         return MessageField(name, number, place, "repeated", whole, column)
 
     def _item(
@@ -279,7 +281,7 @@ class _Writer:
         inside = _joined(scope, item_name)
         value = self._value(column, "value", inside, {"value", "_value"}, path)
         member = MessageField("value", 1, 0, "optional", value, column)
-        return ValueType(inside, Message(item_name, inside, (member,), "item"))
+        return ValueType(inside, kind_of(column), Message(item_name, inside, (member,), "item"))
 
     def _value(
         self, column: pa.Field, name: str, scope: str, taken: set[str], path: tuple[str, ...]
@@ -292,34 +294,34 @@ class _Writer:
             if given := record_name_of(column):
                 return self._shared(given.rpartition(".")[2], tuple(stored), path)
             nested = self.struct(_free(_type_name(name), taken), scope, tuple(stored), path)
-            return ValueType(nested.full_name, nested)
+            return ValueType(nested.full_name, kind, nested)
         if kind in (Kind.LIST, Kind.MAP):
             list_name = _free(f"{_type_name(name)}{kind.value.title()}", taken)
             inside = _joined(scope, list_name)
             names = {"items", "_items"}
             whole = column.with_name(".".join(path))
             items = self._repeated("items", 1, 0, whole, inside, names, path)
-            return ValueType(inside, Message(list_name, inside, (items,), "collection"))
+            return ValueType(inside, kind, Message(list_name, inside, (items,), "collection"))
         return self._plain(kind, stored)
 
     def _shared(self, name: str, fields: tuple[pa.Field, ...], path: tuple[str, ...]) -> ValueType:
         if name not in self.shared:
             self.shared[name] = self.struct(name, self._package, fields, path)
         message = self.shared[name]
-        return ValueType(message.full_name, message, is_shared=True)
+        return ValueType(message.full_name, Kind.STRUCT, message, is_shared=True)
 
     def _plain(self, kind: Kind, stored: pa.DataType) -> ValueType:
         if (scalar := _SCALARS.get(kind)) is not None:
-            return ValueType(scalar)
+            return ValueType(scalar, kind)
         if kind is Kind.INTEGER:
             sign = "u" if pa.types.is_unsigned_integer(stored) else ""
-            return ValueType(f"{sign}int{64 if stored.bit_width > 32 else 32}")
+            return ValueType(f"{sign}int{64 if stored.bit_width > 32 else 32}", kind)
         if kind is Kind.TIMESTAMP:
             name, file = _NAIVE if stored.tz is None else _INSTANT
         else:
             name, file = WELL_KNOWN[kind]
         self.imports.add(file)
-        return ValueType(name, imported=file)
+        return ValueType(name, kind, imported=file)
 
 
 def field_numbers(
