@@ -158,14 +158,14 @@ def against(work: str, ours: Measured, peer: Measured, times: float) -> Row:
     """Return a row of the table: how many times faster ours is."""
     ratio = peer.result["seconds"] / ours.result["seconds"]
     seconds = [f"{each.result['seconds']:.2f} s" for each in (ours, peer)]
-    return Row(work, *seconds, ratio, f">= {times}x", ratio >= times)
+    return Row(work, seconds[0], seconds[1], ratio, f">= {times}x", ratio >= times)
 
 
 def at_most(work: str, ours: Measured, peer: Measured, times: float) -> Row:
     """Return a row of the table: how much longer ours takes."""
     ratio = ours.result["seconds"] / peer.result["seconds"]
     seconds = [f"{each.result['seconds']:.2f} s" for each in (ours, peer)]
-    return Row(work, *seconds, ratio, f"<= {times}x", ratio <= times)
+    return Row(work, seconds[0], seconds[1], ratio, f"<= {times}x", ratio <= times)
 
 
 def memory_of(work: str, ours: Measured, most: int) -> Row:
