@@ -16,6 +16,7 @@ import yaml
 from kubernetes_validate.utils import schema_contents
 from referencing import Registry, Resource
 
+from tailerd import __version__
 from tests.deploy.chart import CHART, ROOT, VALUES, helm, manifests, only, rendered
 from tests.deploy.values_schema import FILE, with_config
 
@@ -266,7 +267,7 @@ def test_every_value_is_in_the_schema_and_every_one_of_the_schema_has_a_default(
 def test_chart_and_package_are_of_one_release() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert chart["appVersion"] == project["version"]
+    assert chart["appVersion"] == __version__
     assert chart["description"] in project["description"]
 
 

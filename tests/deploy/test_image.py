@@ -24,6 +24,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
+from tailerd import __version__
 from tests.deploy.locks import FOLDER, ONLY_FOR_SPARK, pins
 from tests.deploy.recipe import ROOT, read_recipe
 
@@ -74,7 +75,7 @@ def test_labels_tell_what_it_is() -> None:
         "title", "description", "version", "revision", "licenses", "base.name",
     }  # fmt: skip
     assert labels[f"{prefix}licenses"] == PROJECT["project"]["license"]
-    assert f"VERSION={PROJECT['project']['version']}" in RUNTIME.all("ARG")
+    assert f"VERSION={__version__}" in RUNTIME.all("ARG")
     declared = {text.partition("=")[0] for text in RUNTIME.all("ARG")}
     used = set(re.findall(r"\$\{(\w+)\}", " ".join(labels.values())))
     assert used <= declared, "an argument counts only in the stage that declares it"
@@ -226,7 +227,7 @@ def run(place: Place, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 def test_what_was_installed_starts_and_brings_no_pip_and_no_spark(place: Place) -> None:
     done = run(place, "--version")
-    assert (done.returncode, PROJECT["project"]["version"] in done.stdout) == (0, True), done.stderr
+    assert (done.returncode, __version__ in done.stdout) == (0, True), done.stderr
     packages = next((place.root / "opt/tailerd/lib").glob("python3*/site-packages"))
     names = {path.name.lower() for path in packages.iterdir()}
     assert "tailerd" in names
