@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from functools import partial
@@ -17,11 +17,12 @@ from tailerd.changefeed.pipeline_identity import PipelineIdentity
 from tailerd.changefeed.saved_offset import OffsetStore
 from tailerd.clock import Clock, SystemClock
 from tailerd.config import Config, SinkConfig, TableConfig
-from tailerd.config.sections import is_in_bucket
+from tailerd.config.sections import is_remote
 from tailerd.config.values import check_start
 from tailerd.errors import (
     BugError,
     ChecksumMismatchError,
+    ConfigError,
     CorruptLogError,
     OffsetError,
     UsageError,
@@ -50,9 +51,9 @@ from tailerd.registry import load_class
 from tailerd.sinks.base import Sink
 from tailerd.sinks.resources import DAEMON_NAME, SinkResources
 from tailerd.spark.kept_offsets import reset_shared, shares_query, spark_checkpoint, spark_offset
-from tailerd.storage.locate import locate, locate_table
 from tailerd.storage.metered import MeteredStore, RequestKind
 from tailerd.storage.overheard import hearing, telling
+from tailerd.storage.stores import Stores, StoreSettings
 from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.configured import log_folder, relayed_folders
 from tailerd.watchers.hints import Hint, HintBoard
@@ -109,11 +110,13 @@ async def open_source(
     telemetry: Telemetry,
     spool: Spool | None = None,
     *,
+    stores: Stores,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
 ) -> ChangeSource:
     """Open a table for its changes.
 
     Args:
+        stores: How its files are reached.
         memory_bytes: The configured `memory`, which readers of its log keep within.
         spool: For the file list of a snapshot that is being delivered.
 
@@ -135,6 +138,7 @@ async def open_source(
 
     return await DeltaChangeSource.open(
         config.path,
+        stores=stores,
         changes=ChangeMode(config.changes),
         allowed_paths=config.allowed_paths,
         wrap_store=lambda store: telling(MeteredStore(store, count)),
@@ -145,7 +149,9 @@ async def open_source(
     )
 
 
-def open_log(place: str, *, telemetry: Telemetry, allowed: Iterable[str] = ()) -> LogReader:
+def open_log(
+    place: str, *, stores: Stores, telemetry: Telemetry, allowed: Iterable[str] = ()
+) -> LogReader:
     """Return the reader of a table's log that its growth is followed with.
 
     Checksums that differ are told by the pipeline's own reader.
@@ -160,23 +166,28 @@ def open_log(place: str, *, telemetry: Telemetry, allowed: Iterable[str] = ()) -
     def count(verb: RequestKind) -> None:
         telemetry.emit(events.StorageRequested(operation=verb))
 
-    store, root = locate_table(place, allowed_places(allowed))
+    store, root = stores.locate_table(place, allowed_places(allowed))
     asked = hearing(MeteredStore(store, count), f"{root}/_delta_log")
     return LogReader(asked, root, on_mismatch=lambda _: None, with_rows=True)
 
 
 def open_state(
-    config: Config, *, clock: Clock, on_request: Callable[[RequestKind], None] | None = None
+    config: Config,
+    *,
+    clock: Clock,
+    stores: Stores | None = None,
+    on_request: Callable[[RequestKind], None] | None = None,
 ) -> State:
     """Return the state a configuration names; nothing is asked of it yet.
 
     Args:
         clock: For the lease of one in a bucket.
+        stores: By default as the configuration says.
         on_request: Hears of each request to that bucket.
     """
-    if not is_in_bucket(config.state):
+    if not is_remote(config.state):
         return FolderState(Path(config.state))
-    store, root = locate(config.state)
+    store, root = (stores or Stores.of_config(config.storage)).locate(config.state)
     return BucketState(MeteredStore(store, on_request), root, clock=clock)
 
 
@@ -302,6 +313,37 @@ def lacks_demo_table(config: TableConfig) -> bool:
     return config.create == "demo" and not Path(log_folder(config)).exists()
 
 
+def check_storage(started_with: StoreSettings, after: Config) -> None:
+    """Refuse another `storage` while Spark follows tables in buckets.
+
+    Args:
+        started_with: What Spark's queries were given.
+
+    Raises:
+        ConfigError: It is another, and there are such tables; the message names them.
+    """
+    if StoreSettings.of_config(after.storage) == started_with:
+        return
+    if names := list(_remote_on_spark(after)):
+        raise ConfigError(
+            f"storage cannot change while tables in buckets run on Spark ({', '.join(names)}),"
+            " because its processes have what they were started with, so nothing of the new file"
+            " was taken.",
+            hint="Set storage back, or restart the daemon.",
+        )
+
+
+def _remote_on_spark(config: Config) -> Iterator[str]:
+    """Yield names of tables, and of patterns, in buckets that are delivered by Spark."""
+    for name, table in config.tables.items():
+        if table.has_sink and config.engine_of(name) == "spark" and is_remote(table.path):
+            yield name
+    for name, group in config.discover.items():
+        engine = group.template.engine or config.engine
+        if group.template.has_sink and engine == "spark" and is_remote(group.path):
+            yield name
+
+
 class Assembly:
     """Builds the pipelines of a running daemon, table by table and again after every change.
 
@@ -316,6 +358,7 @@ class Assembly:
         config: Config,
         *,
         state: State,
+        stores: Stores,
         telemetry: Telemetry,
         clock: Clock,
         executor: Executor,
@@ -326,6 +369,7 @@ class Assembly:
         Args:
             config: For what belongs to the process: memory, Spark.
             state: Held while pipelines run.
+            stores: How files are reached.
             telemetry, clock: As everywhere.
             executor: Threads that read.
             is_once: Whether pipelines end at the present heads of their tables.
@@ -333,6 +377,7 @@ class Assembly:
         self.hints = HintBoard()
         self._config = config
         self._state = state
+        self._stores = stores
         self._telemetry = telemetry
         self._clock = clock
         self._executor = executor
@@ -344,6 +389,15 @@ class Assembly:
         self._spark: SparkEngine | None = None
         self._groups: Groups | None = None
         self._relay = HintRelay(self.hints)
+
+    def check_reload(self, after: Config) -> None:
+        """Refuse a configuration that changes what Spark's running queries were started with.
+
+        Raises:
+            ConfigError: It does; the message names the tables.
+        """
+        if self._spark is not None:
+            check_storage(self._spark.storage, after)
 
     def members(self, config: Config) -> dict[str, Member]:
         """Return how every table of a configuration is run that has a sink."""
@@ -370,7 +424,12 @@ class Assembly:
             build = partial(self._spark_pipeline, name, config)
         if engine == "arrow" or shares_query(config, table):
             reset = partial(
-                reset_offset, config, name, state=self._state, telemetry=self._telemetry
+                reset_offset,
+                config,
+                name,
+                state=self._state,
+                stores=self._stores,
+                telemetry=self._telemetry,
             )
         return Member(
             settings=(engine, config.name, table),
@@ -397,6 +456,7 @@ class Assembly:
                 table,
                 self._telemetry,
                 self._state.spool(name),
+                stores=self._stores,
                 memory_bytes=self.memory.total_bytes,
             ),
             sink=sink,
@@ -421,7 +481,11 @@ class Assembly:
 
         if self._spark is None:
             self._spark = SparkEngine(
-                self._config, self._telemetry, once=self._is_once, hints=self._relay.root
+                self._config,
+                self._telemetry,
+                once=self._is_once,
+                hints=self._relay.root,
+                storage=self._stores.settings,
             )
             self._groups = Groups(self._spark, self._config.spark.tables_per_query)
         table = config.tables[name]
@@ -444,7 +508,13 @@ class Assembly:
 
 
 async def reset_offset(
-    config: Config, name: str, to: str, *, state: State, telemetry: Telemetry | None = None
+    config: Config,
+    name: str,
+    to: str,
+    *,
+    state: State,
+    stores: Stores | None = None,
+    telemetry: Telemetry | None = None,
 ) -> Offset:
     """Save where a pipeline that does not run begins next; return it.
 
@@ -452,6 +522,7 @@ async def reset_offset(
 
     Args:
         state: Held.
+        stores: By default as the configuration says.
 
     Raises:
         UsageError: `to` says no place.
@@ -463,7 +534,10 @@ async def reset_offset(
         raise UsageError(f"--to is {to!r}, but {error}.") from error
     table = config.tables[name]
     telemetry_of_source = telemetry or Telemetry()
-    source = await open_source(table, telemetry_of_source, memory_bytes=config.memory)
+    stores = stores or Stores.of_config(config.storage)
+    source = await open_source(
+        table, telemetry_of_source, stores=stores, memory_bytes=config.memory
+    )
     offset = await source.initial_offset(to)
     engine = config.engine_of(name)
     async with opened_keeper(config, name, state) as keeper:
@@ -478,7 +552,9 @@ async def reset_offset(
         # After the offset is saved: until then the list that is there may be all that is left of
         # the snapshot under way. This one's version is the newest, and can be listed again.
         spool = state.spool(name)
-        again = await open_source(table, telemetry_of_source, spool, memory_bytes=config.memory)
+        again = await open_source(
+            table, telemetry_of_source, spool, stores=stores, memory_bytes=config.memory
+        )
         await again.latest_offset(offset, ReadLimit(max_files=1, max_bytes=1))
     if telemetry is not None:
         # A paused pipeline will not say so, and what it is to read must not be cleaned up.

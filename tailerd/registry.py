@@ -1,13 +1,14 @@
 """Which parts exist, by kind: the one table of them, loaded only when asked for.
 
 A built-in part is one line here. Another distribution adds a part through an entry point of the
-group `tailerd.sinks` whose name is the kind and whose value is `module:ConfigClass`.
+group `tailerd.sinks` whose name is the kind and whose value is `module:ConfigClass`, or of the
+group `tailerd.stores` whose name is the URL scheme and whose value is `module:Provider`.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from importlib.metadata import EntryPoints, entry_points
 
@@ -23,13 +24,24 @@ SINK_CONFIGS: dict[str, str] = {
 }
 """Sink kind -> the class of its configuration section, a `tailerd.config.SinkConfig`."""
 
+STORE_GROUP = "tailerd.stores"
+
+STORES: Mapping[str, str] = {
+    "file": "tailerd.storage.local:LocalPlaces",
+    "memory": "tailerd.storage.memory:MemoryPlaces",
+    "s3": "tailerd.storage.s3.places:S3Places",
+    "s3a": "tailerd.storage.s3.places:S3Places",
+    "s3n": "tailerd.storage.s3.places:S3Places",
+}
+"""URL scheme -> the class that finds its stores, a `tailerd.storage.base.StoreProvider`."""
+
 CHECKPOINT_PROGRAMS: dict[str, str] = {"spark": "tailerd.spark.checkpoint_program"}
 """Engine of maintenance -> the module that is run as a program to write one checkpoint."""
 
 
 def sink_kinds() -> tuple[str, ...]:
     """Return every kind of sink that can be configured, sorted."""
-    return tuple(sorted({*SINK_CONFIGS, *(point.name for point in _plugged_in())}))
+    return tuple(sorted({*SINK_CONFIGS, *(point.name for point in _plugged_in(SINK_GROUP))}))
 
 
 def sink_config_class(kind: str) -> type[object]:
@@ -40,10 +52,49 @@ def sink_config_class(kind: str) -> type[object]:
     """
     if kind in SINK_CONFIGS:
         return load_class(SINK_CONFIGS[kind])
-    for point in _plugged_in():
+    for point in _plugged_in(SINK_GROUP):
         if point.name == kind:
             return load_class(point.value)
     raise ConfigError(f"the sink kind {kind!r} is not known.", hint=known(kind, sink_kinds()))
+
+
+def store_schemes() -> tuple[str, ...]:
+    """Return the scheme of every place that can be named, sorted."""
+    return tuple(sorted({*STORES, *(point.name for point in _plugged_in(STORE_GROUP))}))
+
+
+def store_provider(scheme: str, url: str = "") -> type[object]:
+    """Load what finds the stores of a scheme.
+
+    Args:
+        scheme: In lower case.
+        url: The place, for the error.
+
+    Raises:
+        ConfigError: The scheme is not served, or the distribution that brings it does not load.
+    """
+    if scheme in STORES:
+        return load_class(STORES[scheme])
+    for point in _plugged_in(STORE_GROUP):
+        if point.name == scheme:
+            return load_class(point.value)
+    served = ", ".join(f"{each}://" for each in store_schemes() if each not in ("s3a", "s3n"))
+    raise ConfigError(
+        f"{url or scheme} has the unknown scheme {scheme!r}.",
+        hint=f"Known are: a path, {served}.",
+    )
+
+
+def is_remote(place: str) -> bool:
+    """Tell whether a path or URL is in a store that is reached through a network.
+
+    Raises:
+        ConfigError: As `store_provider`.
+    """
+    scheme, separator, _ = place.partition("://")
+    if not separator:
+        return False
+    return bool(getattr(store_provider(scheme.lower(), place), "is_remote", False))
 
 
 def load_class(reference: str) -> type[object]:
@@ -77,5 +128,5 @@ def known(word: str, words: Iterable[str]) -> str:
     return f"Known here: {', '.join(candidates)}." if candidates else ""
 
 
-def _plugged_in() -> EntryPoints:
-    return entry_points(group=SINK_GROUP)
+def _plugged_in(group: str) -> EntryPoints:
+    return entry_points(group=group)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tailerd.formats.delta.maintenance.policies.base import Decision
     from tailerd.maintenance.needs import Needs
     from tailerd.maintenance.pins import Pin
+    from tailerd.storage.stores import Stores
 
 _EXAMPLES = """\b
 Examples:
@@ -167,11 +168,12 @@ def _work_of(
     from tailerd.maintenance.settings import spark_engine
 
     if config_path is not None:
-        config = read_config(config_path).config
+        configured = read_config(config_path)
+        config = configured.config
         check_name(config, table)
         if allowed_paths:
             raise UsageError("--allow-path is for a table without --config: set its allowed_paths.")
-        return maintenance_of(_with_engine(config, table, engine), table)
+        return maintenance_of(_with_engine(config, table, engine), table, configured.stores)
     policies = Policies(spark=spark_engine() if engine == "spark" else None)
     allowed = allowed_places(allowed_paths)
     reader = LogReader.at(table, on_mismatch=lambda _: None, allowed=allowed)
@@ -204,7 +206,7 @@ def _with_engine(config: Config, table: str, engine: str | None) -> Config:
     return config.model_copy(update={"tables": {**config.tables, table: altered}})
 
 
-def maintenance_of(config: Config, name: str) -> TableMaintenance:
+def maintenance_of(config: Config, name: str, stores: Stores) -> TableMaintenance:
     """Return the maintenance of a configured table; what is saved of pipelines bounds a cleanup.
 
     A saved offset that cannot be read is an `OffsetError` when it is asked for.
@@ -223,6 +225,7 @@ def maintenance_of(config: Config, name: str) -> TableMaintenance:
             table.path,
             on_mismatch=lambda _: None,
             allowed=allowed_places(table.allowed_paths),
+            stores=stores,
         ),
         policies,
         needs=partial(needs_of_pipelines, config, name),

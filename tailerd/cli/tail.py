@@ -22,7 +22,7 @@ from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.formats.delta.protocol.log_path import LOG_FOLDER
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.target import clipped
-from tailerd.storage.locate import locate
+from tailerd.storage.stores import Stores
 from tailerd.watchers.hints import Hint, HintBoard
 from tailerd.watchers.local import watch_folders
 from tailerd.watchers.poll import PollWatcher
@@ -140,8 +140,10 @@ def _timezone(text: str | None) -> str | None:
 
 
 async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
+    stores = Stores()
     source = await DeltaChangeSource.open(
         request.table,
+        stores=stores,
         changes=request.changes,
         allowed_paths=request.allowed_paths,
         columns=request.columns,
@@ -153,20 +155,20 @@ async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
     last = None if request.end is None else Version(await source.end_version(request.end))
     if request.is_once and last is None:
         last = (await source.backlog(at)).head_version
-    async with _watched(request.table) as hint:
+    async with _watched(request.table, stores) as hint:
         await _follow(source, at, last, writer, hint)
     writer.close()
 
 
 @asynccontextmanager
-async def _watched(table: str) -> AsyncGenerator[Hint, None]:
+async def _watched(table: str, stores: Stores) -> AsyncGenerator[Hint, None]:
     """Give a bell that rings when the table's log may have changed, and every so often anyway."""
-    store, path = locate(table)
+    store, path = stores.locate(table)
     folder = f"{path}/{LOG_FOLDER}"
     board = HintBoard()
     hint = board.subscribe(folder)
     watchers = (
-        watch_folders([folder] if store.scheme == "file" else []),
+        watch_folders([folder] if store.is_local_folder else [], finished=stores.local.finished),
         PollWatcher([folder], interval_seconds=_POLL_SECONDS, clock=SystemClock()),
     )
     async with asyncio.TaskGroup() as group:

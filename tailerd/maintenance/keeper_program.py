@@ -26,8 +26,8 @@ from tailerd.maintenance.keeper import MaintenanceKeeper
 from tailerd.maintenance.messages import FromKeeper, ToKeeper, line_of, to_keeper
 from tailerd.maintenance.needs import Needs
 from tailerd.maintenance.table_keeper import KeptTable
-from tailerd.storage.locate import locate_table
 from tailerd.storage.metered import MeteredStore, RequestKind
+from tailerd.storage.stores import Stores, StoreSettings
 from tailerd.telemetry import Telemetry, events
 
 NICE = 10
@@ -68,6 +68,7 @@ class _Program:
 
     def __init__(self, line: _Line, *, is_once: bool) -> None:
         self._line = line
+        self._stores = Stores()
         self._numbers = itertools.count()
         self._asked: dict[int, asyncio.Future[Needs]] = {}
         self._keeper = MaintenanceKeeper(
@@ -107,8 +108,8 @@ class _Program:
 
     def _take(self, message: ToKeeper) -> None:
         match message:
-            case messages.SetTables(tables=tables, held_seconds=held, environment=environment):
-                os.environ.update(environment)
+            case messages.SetTables(tables=tables, held_seconds=held, storage=storage):
+                self._stores.reconfigure(StoreSettings.of_json(storage))
                 for name, seconds in held.items():
                     self._keeper.hold(name, seconds)
                 self._keeper.set_tables(tables)
@@ -144,10 +145,12 @@ class _Program:
             self._asked.pop(number, None)
 
     def _open_reader(self, kept: KeptTable) -> LogReader:
-        store, root = locate_table(kept.place, kept.allowed)
+        store, root = self._stores.locate_table(kept.place, kept.allowed)
         metered = MeteredStore(store, self._line.count)
         # Checksums that differ are told by the pipeline's own reader.
-        return LogReader(metered, root, on_mismatch=lambda _: None, with_rows=True)
+        return LogReader(
+            metered, root, on_mismatch=lambda _: None, with_rows=True, storage=self._stores.settings
+        )
 
 
 def main() -> None:

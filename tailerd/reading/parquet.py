@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, BinaryIO
@@ -17,24 +17,25 @@ from tailerd.errors import FileMissingError, TailerdError, UnreadableDataFileErr
 from tailerd.reading.column_ranges import ranges_ahead
 from tailerd.reading.conform import FileFields, conform
 from tailerd.reading.file_scan import FieldScan, FileScan, FileShare
+from tailerd.reading.files_ahead import FilesAhead
 from tailerd.reading.parquet_batches import BoundedBatches
 from tailerd.reading.parquet_open import open_parquet
 from tailerd.reading.parquet_pages import check_footer
 from tailerd.reading.row_filter import RowSelection, missing_data_file, select_rows
 from tailerd.storage.base import RemoteFile
-from tailerd.storage.locate import open_data_file
-
-OpenFile = Callable[[str], BinaryIO]
-"""Opens a data file by its URL, as `open_data_file` does."""
+from tailerd.storage.stores import Stores
 
 _Part = tuple[pa.RecordBatch, pa.Array | None]
 """Rows, and the change of each where the file says it."""
 
 
 def read_file(
-    scan: FileScan, limit: BatchLimit, open_file: OpenFile = open_data_file
+    scan: FileScan, limit: BatchLimit, files: FilesAhead | None = None
 ) -> Iterator[_Part]:
     """Read the rows of a scan, in file order.
+
+    Args:
+        files: Opens them; without it they are reached as the environment says.
 
     Yields:
         Rows with `scan.schema`, never empty, and their change types where the scan names a column
@@ -45,14 +46,17 @@ def read_file(
         InvalidDeletionVectorError: A deletion vector is damaged.
         UnreadableDataFileError: The file is no Parquet, or its columns do not fit.
     """
+    files = files or FilesAhead((), Stores())
     try:
-        source = open_file(scan.url)
+        source = files.open(scan.url)
     except FileMissingError as error:
         raise missing_data_file(scan.url) from error
     with source, _named(scan.url):
         check_footer(source, limit.memory_bytes, scan.url)
         file = _open(source, scan.change_column)
-        selection = select_rows(scan.rows, file.metadata.num_rows, limit.memory_bytes)
+        selection = select_rows(
+            scan.rows, file.metadata.num_rows, files.open_beside, limit.memory_bytes
+        )
         shape = _Shape(scan, file.schema_arrow)
         batches = BoundedBatches(
             file,

@@ -19,7 +19,7 @@ from tailerd.spark.partitions import pack, read_partition
 from tailerd.spark.pruning import first_version, last_version, may_match
 from tailerd.spark.source_loop import SourceLoop
 from tailerd.spark.table_source import open_source
-from tailerd.storage.s3.settings import use_settings
+from tailerd.spark.worker_stores import worker_stores
 
 
 class TailerdBatchReader(DataSourceReader):
@@ -45,8 +45,8 @@ class TailerdBatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the partition's change rows; on an executor."""
-        use_settings(self._options.storage)
-        return read_partition(partition, self._target, may_drop=self._may_drop)
+        stores = worker_stores(self._options.storage)
+        return read_partition(partition, self._target, stores, may_drop=self._may_drop)
 
     async def _tasks(self) -> list[ChangeTask]:
         source = await open_source(self._options)

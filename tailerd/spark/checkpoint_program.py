@@ -20,6 +20,7 @@ from tailerd.formats.delta.log.log_writer import CheckpointResult
 from tailerd.formats.delta.maintenance.checkpoint_request import CheckpointAnswer, CheckpointRequest
 from tailerd.spark.checkpoint_job import DistributedCheckpoints
 from tailerd.spark.session import local_session
+from tailerd.storage.stores import Stores, StoreSettings
 
 
 def main() -> None:
@@ -51,7 +52,8 @@ def _answer(request: CheckpointRequest) -> CheckpointAnswer:
 
 
 async def _write(request: CheckpointRequest) -> CheckpointResult:
-    reader = LogReader.at(request.place, on_mismatch=lambda _: None)
+    stores = Stores(StoreSettings.of_json(request.storage))
+    reader = LogReader.at(request.place, on_mismatch=lambda _: None, stores=stores)
     snapshot, _ = await reader.open_listed(with_files=False)
     spark = await asyncio.to_thread(
         local_session, "tailerd-checkpoint", request.master, request.conf

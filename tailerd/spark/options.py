@@ -22,7 +22,7 @@ from tailerd.changefeed.offset import Version
 from tailerd.clock import zone_named
 from tailerd.errors import MissingVersionError, TailerdError, UsageError
 from tailerd.formats.delta.changes.start import parse_point
-from tailerd.storage.s3.settings import S3Settings, settings_in_use
+from tailerd.storage.stores import StoreSettings
 
 READ_OPTIONS = (
     "path",
@@ -103,7 +103,7 @@ class ReadOptions:
         hints_folder: Where the daemon leaves hints of commits in a bucket; empty: it leaves none.
         allowed_paths: Folders outside the table's own that its log may name files in.
         partition_timezone: IANA name of the zone of partition timestamps without one; empty: UTC.
-        storage: How buckets are reached; executors know only what comes with a task.
+        storage: How files are reached; executors know only what comes with a task.
     """
 
     path: str
@@ -118,11 +118,14 @@ class ReadOptions:
     hints_folder: str = ""
     allowed_paths: tuple[str, ...] = ()
     partition_timezone: str = ""
-    storage: S3Settings = field(default_factory=settings_in_use)
+    storage: StoreSettings = field(default_factory=StoreSettings.of_environment)
 
     @classmethod
-    def parse(cls, options: Mapping[str, str]) -> ReadOptions:
+    def parse(cls, options: Mapping[str, str], storage: StoreSettings | None = None) -> ReadOptions:
         """Check and convert the options of a read.
+
+        Args:
+            storage: How files are reached; by default as this process's environment says.
 
         Raises:
             UsageError: An option is unknown, malformed or contradicts another one.
@@ -143,6 +146,7 @@ class ReadOptions:
             hints_folder=given.get("hintsFolder", ""),
             allowed_paths=_allowed_paths(given.get("allowedPaths", "")),
             partition_timezone=_timezone(given, "partitionTimezone"),
+            storage=storage or StoreSettings.of_environment(),
         )
         parsed._refuse_contradictions()
         return parsed

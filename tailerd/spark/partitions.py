@@ -19,6 +19,7 @@ from tailerd.reading.file_scan import WHOLE_FILE, FileShare
 from tailerd.reading.files_ahead import FilesAhead
 from tailerd.records.key_order import Part
 from tailerd.spark.arrow_schema import conform
+from tailerd.storage.stores import Stores
 
 TARGET_BYTES = 32 * 1024 * 1024
 """Bytes of data files one partition should have: ten times the work that a task costs Spark."""
@@ -104,7 +105,7 @@ def _shares(task: ChangeTask) -> list[TaskShare]:
 
 
 def read_partition(
-    partition: InputPartition, target: pa.Schema, *, may_drop: bool
+    partition: InputPartition, target: pa.Schema, stores: Stores, *, may_drop: bool
 ) -> Iterator[pa.RecordBatch]:
     """Yield the partition's change rows under the declared schema; runs on an executor.
 
@@ -115,11 +116,11 @@ def read_partition(
     spare_collections()
     # Spark asks to read one empty partition where planning gave none.
     shares = partition.shares if isinstance(partition, ChangePartition) else ()
-    with FilesAhead(each.task.url for each in shares) as files:
+    with FilesAhead((each.task.url for each in shares), stores) as files:
         for each in shares:
             task = each.task
             columns = _columns(task, target) if may_drop else None
-            for batch in read_changes(task, DEFAULT_BATCH_LIMIT, columns, each.share, files.open):
+            for batch in read_changes(task, DEFAULT_BATCH_LIMIT, columns, each.share, files):
                 if batch.num_rows == 0:
                     continue
                 try:

@@ -19,7 +19,7 @@ from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.protocol.log_path import LOG_FOLDER
 from tailerd.spark.options import ReadOptions, naming
-from tailerd.storage.locate import locate, locate_table
+from tailerd.storage.stores import Stores, path_of
 from tailerd.telemetry import Telemetry
 from tailerd.watchers.base import Watcher
 from tailerd.watchers.hints import HintBoard
@@ -28,8 +28,11 @@ from tailerd.watchers.opening import WatchedFolder, open_watchers
 from tailerd.watchers.poll import CLOSE_SECONDS, PollWatcher
 
 
-async def open_source(options: ReadOptions) -> DeltaChangeSource:
+async def open_source(options: ReadOptions, stores: Stores | None = None) -> DeltaChangeSource:
     """Open the table.
+
+    Args:
+        stores: By default with the options' settings.
 
     Raises:
         ConfigError: The place is of no store that is served.
@@ -37,6 +40,7 @@ async def open_source(options: ReadOptions) -> DeltaChangeSource:
     """
     return await DeltaChangeSource.open(
         options.path,
+        stores=stores or Stores(options.storage),
         changes=options.changes,
         allowed_paths=options.allowed_paths,
         on_mismatch=warn,
@@ -58,7 +62,8 @@ async def declared_columns(options: ReadOptions) -> tuple[pa.Schema, Version]:
     Raises:
         TableError, StorageError, UsageError: There is no such version, or it cannot be served.
     """
-    source = await open_source(options)
+    stores = Stores(options.storage)
+    source = await open_source(options, stores)
     version = Version((await source.initial_offset("latest")).version - 1)
     wanted = options.schema_version
     if wanted is None and options.end:
@@ -69,7 +74,7 @@ async def declared_columns(options: ReadOptions) -> tuple[pa.Schema, Version]:
     wanted = version if wanted is None else wanted
     with naming("schemaVersion", wanted):
         places = allowed_places(options.allowed_paths)
-        reader = LogReader(*locate_table(options.path, places))
+        reader = LogReader(*stores.locate_table(options.path, places))
         snapshot = await reader.open(wanted, with_files=False)
     return rows_schema(snapshot.state.schema, options.columns or None), wanted
 
@@ -83,12 +88,12 @@ class FollowedTable:
         is_idle: Whether nothing was new at the last look and nothing has rung since.
     """
 
-    def __init__(self, source: DeltaChangeSource, options: ReadOptions) -> None:
+    def __init__(self, source: DeltaChangeSource, options: ReadOptions, stores: Stores) -> None:
         self.source = source
-        folder = f"{locate(options.path)[1]}/{LOG_FOLDER}"
+        folder = f"{path_of(options.path)}/{LOG_FOLDER}"
         board = HintBoard()
         self._bell = board.subscribe(folder)
-        running = board.run(_watchers(folder, options))
+        running = board.run(_watchers(folder, options, stores))
         self._listening = asyncio.get_running_loop().create_task(running)
         self.is_idle = False
 
@@ -99,7 +104,8 @@ class FollowedTable:
         Raises:
             ConfigError, TableError, StorageError: The table cannot be opened.
         """
-        return cls(await open_source(options), options)
+        stores = Stores(options.storage)
+        return cls(await open_source(options, stores), options, stores)
 
     async def latest(self, start: Offset, limit: ReadLimit, wait_seconds: float) -> Offset:
         """Return the furthest offset one step may reach; wait for a hint when nothing is new.
@@ -161,19 +167,18 @@ def check_listening(listening: asyncio.Task[None]) -> None:
     ) from error
 
 
-def _watchers(folder: str, options: ReadOptions) -> list[Watcher]:
-    is_local = locate(options.path)[0].scheme == "file"
+def _watchers(folder: str, options: ReadOptions, stores: Stores) -> list[Watcher]:
+    is_local = stores.locate(options.path)[0].is_local_folder
     if options.hints_folder and not is_local:
         watched = WatchedFolder(
             folder=folder,
-            is_in_bucket=True,
+            is_remote=True,
             poll_interval=options.poll_seconds,
             hints=options.hints_folder,
         )
-        account = options.storage.default
-        return open_watchers(
-            [watched], None, account=account, telemetry=Telemetry(), clock=SystemClock()
-        )
+        return open_watchers([watched], None, telemetry=Telemetry(), clock=SystemClock())
     interval = options.poll_seconds or CLOSE_SECONDS
     poller = PollWatcher([folder], interval_seconds=interval, clock=SystemClock())
-    return [poller, watch_folders([folder])] if is_local else [poller]
+    if not is_local:
+        return [poller]
+    return [poller, watch_folders([folder], finished=stores.local.finished)]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from tailerd.clock import Clock
 from tailerd.config import Config, TableConfig
-from tailerd.config.sections import is_in_bucket
+from tailerd.config.sections import is_remote
 from tailerd.formats.delta.protocol.log_path import LOG_FOLDER
-from tailerd.storage.locate import locate
+from tailerd.storage.finished_files import FinishedFiles
 from tailerd.storage.s3.settings import S3Settings
+from tailerd.storage.stores import path_of
 from tailerd.telemetry import Telemetry
 from tailerd.watchers.base import Watcher
 from tailerd.watchers.opening import WatchedFolder, open_watchers
@@ -15,8 +16,7 @@ from tailerd.watchers.opening import WatchedFolder, open_watchers
 
 def log_folder(config: TableConfig) -> str:
     """Return the folder whose files are the table's commits."""
-    _, path = locate(config.path)
-    return f"{path}/{LOG_FOLDER}"
+    return f"{path_of(config.path)}/{LOG_FOLDER}"
 
 
 def relayed_folders(config: Config) -> dict[str, str]:
@@ -30,7 +30,7 @@ def relayed_folders(config: Config) -> dict[str, str]:
         if config.notifications is not None
         and table.has_sink
         and config.engine_of(name) == "spark"
-        and is_in_bucket(table.path)
+        and is_remote(table.path)
     }
 
 
@@ -48,12 +48,15 @@ def watched_folders(config: Config) -> list[WatchedFolder]:
     return watched
 
 
-def watchers_of(config: Config, *, telemetry: Telemetry, clock: Clock) -> list[Watcher]:
-    """Return what tells of commits in those folders."""
+def watchers_of(
+    config: Config, *, finished: FinishedFiles, telemetry: Telemetry, clock: Clock
+) -> list[Watcher]:
+    """Return what reports commits in those folders, and notes in `finished` which are whole."""
     return open_watchers(
         watched_folders(config),
         config.notifications,
         account=S3Settings.of_config(config.storage).default,
+        finished=finished,
         telemetry=telemetry,
         clock=clock,
     )
@@ -62,7 +65,7 @@ def watchers_of(config: Config, *, telemetry: Telemetry, clock: Clock) -> list[W
 def _watched(table: TableConfig, *, is_polled: bool = True) -> WatchedFolder:
     return WatchedFolder(
         folder=log_folder(table),
-        is_in_bucket=is_in_bucket(table.path),
+        is_remote=is_remote(table.path),
         poll_interval=table.poll_interval,
         is_polled=is_polled,
     )

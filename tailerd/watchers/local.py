@@ -17,6 +17,7 @@ from typing import Protocol
 
 import watchfiles
 
+from tailerd.storage.finished_files import FinishedFiles
 from tailerd.watchers.base import StorageEvent, Watcher
 from tailerd.watchers.inotify import InotifyWatcher
 
@@ -33,16 +34,20 @@ class FileWatcher(Watcher, Protocol):
 
 
 def watch_folders(
-    folders: Sequence[str], *, on_unavailable: Callable[[str, str], None] | None = None
+    folders: Sequence[str],
+    *,
+    finished: FinishedFiles | None = None,
+    on_unavailable: Callable[[str, str], None] | None = None,
 ) -> FileWatcher:
     """Return this system's watcher of file events for `_delta_log` folders.
 
     Args:
         folders: Absolute paths.
+        finished: Where files are noted whose writers have closed them, as far as that is known.
         on_unavailable: Told once (path, reason) when the system refuses to watch.
     """
     if sys.platform == "linux":
-        return InotifyWatcher(folders, on_unavailable=on_unavailable)
+        return InotifyWatcher(folders, finished=finished, on_unavailable=on_unavailable)
     return LocalWatcher(folders, on_unavailable=on_unavailable)
 
 

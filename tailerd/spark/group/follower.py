@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.clock import SystemClock
-from tailerd.config.sections import is_in_bucket
+from tailerd.config.sections import is_remote
 from tailerd.errors import BugError, TailerdError
 from tailerd.formats.delta.protocol.log_path import LOG_FOLDER
 from tailerd.spark.change_range import tasks_between
@@ -31,8 +31,7 @@ from tailerd.spark.group.record_partitions import TableRows
 from tailerd.spark.group.report import SourceReport
 from tailerd.spark.spark_offset import check_repeats
 from tailerd.spark.table_source import check_listening
-from tailerd.storage.locate import locate
-from tailerd.storage.s3.settings import settings_in_use
+from tailerd.storage.stores import Stores, path_of
 from tailerd.telemetry import Telemetry
 from tailerd.watchers.hints import HintBoard
 from tailerd.watchers.opening import WatchedFolder, open_watchers
@@ -49,14 +48,18 @@ _LOOKS_AT_ONCE = 8
 class GroupFollower:
     """The tables of one group. Use it from one event loop."""
 
-    def __init__(self, folder: Path, hints: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, hints: Path | None = None, stores: Stores | None = None
+    ) -> None:
         """Take the group's folder; nothing is read yet.
 
         Args:
             hints: Where the daemon leaves hints of tables in buckets.
+            stores: How tables are reached; by default as the environment says.
         """
         self._folder = folder
         self._hints = hints
+        self._stores = stores or Stores()
         self._holds = read_holds(folder)
         self._rung = asyncio.Event()
         self._board = HintBoard()
@@ -237,7 +240,7 @@ class GroupFollower:
             table = known.get(member.name)
             if table is None or table.member != member:
                 hold = self._holds.get(member.name)
-                table = FollowedMember(member, hold, self._rung)
+                table = FollowedMember(member, hold, self._rung, self._stores)
             self._tables[member.name] = table
         await self._listen()
 
@@ -249,14 +252,14 @@ class GroupFollower:
             config = table.member.config
             if table.member.is_leaving:
                 continue
-            folder = f"{locate(config.path)[1]}/{LOG_FOLDER}"
+            folder = f"{path_of(config.path)}/{LOG_FOLDER}"
             self._board.subscribe(folder, table.bell)
             # Commits between the old watch and the new one.
             table.bell.ring()
             watched.append(
                 WatchedFolder(
                     folder=folder,
-                    is_in_bucket=is_in_bucket(config.path),
+                    is_remote=is_remote(config.path),
                     poll_interval=config.poll_interval,
                     hints="" if self._hints is None else str(self._hints / table.member.name),
                 )
@@ -264,7 +267,7 @@ class GroupFollower:
         watchers = open_watchers(
             watched,
             None,
-            account=settings_in_use().default,
+            finished=self._stores.local.finished,
             telemetry=Telemetry(),
             clock=SystemClock(),
         )

@@ -26,8 +26,8 @@ from tailerd.storage.s3.failures import (
     is_beyond_the_end,
 )
 from tailerd.storage.s3.fetching import Fetched, get_object, identity_of, ms_of
-from tailerd.storage.s3.io_thread import IoThread, io_thread
-from tailerd.storage.s3.settings import S3Account, S3Settings, settings_in_use
+from tailerd.storage.s3.io_thread import io_thread
+from tailerd.storage.s3.settings import S3Account, S3Settings
 
 T = TypeVar("T")
 
@@ -51,10 +51,23 @@ class S3Store:
     """
 
     scheme: str = "s3"
+    is_remote: bool = True
+    is_local_folder: bool = False
 
     def __init__(self, settings: S3Settings | None = None) -> None:
-        """Use the process's settings unless others are given."""
-        self._settings = settings
+        """Connect with the first request.
+
+        Args:
+            settings: By default what the environment says.
+        """
+        self.settings = settings or S3Settings(default=S3Account.of_environment())
+        # Both are used on the thread of connections alone.
+        self._connections: dict[tuple[int, S3Account], Connection] = {}
+        self._is_conditional_put_honoured: dict[tuple[S3Account, str], bool] = {}
+
+    def url_of(self, path: str) -> str:
+        """Return the `s3:` URL, taken literally."""
+        return f"s3://{path}"
 
     async def list_from(self, folder: str, start_after: str = "") -> AsyncIterator[FileMeta]:
         """List as `ObjectStore.list_from` says, a page of a thousand names at a time."""
@@ -206,14 +219,15 @@ class S3Store:
             ConditionalPutUnsupportedError: It does not.
         """
         bucket = split(folder)[0]
-        known = _known_conditional.get((self._account(bucket), bucket))
+        key = (self._account(bucket), bucket)
+        known = self._is_conditional_put_honoured.get(key)
         if known is None:
             # The usual name, so that one file at most stays where nobody may delete it. Another
             # process may delete it meanwhile, but not one whose name only this one knows.
             known = await self._is_conditional(f"{folder}/{PROBE}") or await self._is_conditional(
                 f"{folder}/{PROBE}-{secrets.token_hex(8)}"
             )
-            _known_conditional[(self._account(bucket), bucket)] = known
+            self._is_conditional_put_honoured[key] = known
         if not known:
             raise ConditionalPutUnsupportedError(
                 f"The server of s3://{bucket} does not honour conditional writes, so two writers"
@@ -299,24 +313,20 @@ class S3Store:
         bucket, _ = split(request.path)
         if not bucket:
             raise StorageError(f"s3://{request.path} names no bucket.")
-        connection = _connection(self._account(bucket), io_thread())
+        connection = self._connection(self._account(bucket))
         # None only where a condition was fulfilled unheard, and nobody uses that answer.
         return cast(T, await connection.call(request, work))
 
     def _account(self, bucket: str) -> S3Account:
-        return (self._settings or settings_in_use()).account_of(bucket)
+        return self.settings.account_of(bucket)
 
-
-_connections: dict[tuple[int, S3Account], Connection] = {}
-_known_conditional: dict[tuple[S3Account, str], bool] = {}
-
-
-def _connection(account: S3Account, thread: IoThread) -> Connection:
-    """Return the account's connection of this process; called on the thread of connections."""
-    found = _connections.get((id(thread), account))
-    if found is None:
-        found = _connections[(id(thread), account)] = Connection(account, thread)
-    return found
+    def _connection(self, account: S3Account) -> Connection:
+        # A forked process has another thread, and needs connections of its own.
+        thread = io_thread()
+        found = self._connections.get((id(thread), account))
+        if found is None:
+            found = self._connections[(id(thread), account)] = Connection(account, thread)
+        return found
 
 
 def was_put_by(path: str, token: str) -> Callable[[S3Client], Awaitable[bool]]:

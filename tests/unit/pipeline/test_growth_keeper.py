@@ -10,7 +10,7 @@ from pathlib import Path
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.pipeline.growth_keeper import RETRY_SECONDS, GrowthKeeper
-from tailerd.storage.locate import locate
+from tailerd.storage.stores import Stores
 from tailerd.telemetry import Telemetry, events
 from tests.doubles.sim_clock import SimClock
 from tests.tables.builder import TableBuilder
@@ -36,7 +36,7 @@ class Kept:
     def open(self, place: str) -> LogReader:
         self.opened += 1
         self.while_opening()
-        return LogReader(*locate(place), with_rows=True)
+        return LogReader(*Stores().locate(place), with_rows=True)
 
     def hear(self, event: events.Event) -> None:
         is_past = isinstance(event, events.CommitObserved | events.SchemaObserved)

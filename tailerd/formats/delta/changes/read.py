@@ -30,8 +30,8 @@ from tailerd.formats.delta.protocol.schema import (
     parse_schema,
 )
 from tailerd.reading.file_scan import WHOLE_FILE, FieldScan, FileScan, FileShare
-from tailerd.reading.parquet import OpenFile, read_file
-from tailerd.storage.locate import open_data_file
+from tailerd.reading.files_ahead import FilesAhead
+from tailerd.reading.parquet import read_file
 
 
 def read_changes(
@@ -39,20 +39,21 @@ def read_changes(
     limit: BatchLimit = DEFAULT_BATCH_LIMIT,
     columns: Sequence[str] | None = None,
     share: FileShare = WHOLE_FILE,
-    open_file: OpenFile = open_data_file,
+    files: FilesAhead | None = None,
 ) -> Iterator[ChangeBatch]:
     """Read one task's change rows; blocking, for worker threads and executors.
 
     Args:
         columns: Logical names to read, as far as the task's version has them; None for all.
         share: Which row groups of the file.
-        open_file: Opens it; `FilesAhead` does so for several that are read one after the other.
+        files: Opens it, and others that are read after it; without it files are reached as the
+            environment says.
 
     Raises:
         TableError: A file is missing or damaged.
     """
     scan = file_scan(task, None if columns is None else tuple(columns), share)
-    for rows, changes in read_file(scan, limit, open_file):
+    for rows, changes in read_file(scan, limit, files):
         change = task.change_type if changes is None else changes
         if change is None:
             raise BugError(f"The task of {task.url} does not say which change it is.")

@@ -54,7 +54,7 @@ from tailerd.formats.delta.protocol.table_properties import retention_seconds
 from tailerd.formats.delta.protocol.type_widening import widened_floats
 from tailerd.reading.files_ahead import FilesAhead
 from tailerd.storage.base import ObjectStore, OpensAhead
-from tailerd.storage.locate import locate, locate_table
+from tailerd.storage.stores import Stores
 
 REMOTE_RUN_BYTES = 8 * 1024 * 1024
 """What a bucket sends in some tenths of a second: enough to hide the time until it begins to."""
@@ -79,8 +79,10 @@ class DeltaChangeSource:
         clock: Clock | None = None,
         spool: Spool | None = None,
         partition_zone: PartitionZone | None = None,
+        stores: Stores | None = None,
     ) -> None:
         self._name = name
+        self._stores = stores or Stores()
         self._reader = reader
         self._head_state = state
         self._head_version = head_version
@@ -104,6 +106,7 @@ class DeltaChangeSource:
         cls,
         table: str,
         *,
+        stores: Stores | None = None,
         changes: ChangeMode = ChangeMode.AUTO,
         allowed_paths: Iterable[str] = (),
         columns: Sequence[str] | None = None,
@@ -118,6 +121,7 @@ class DeltaChangeSource:
 
         Args:
             table: A path or URL.
+            stores: How its files are reached; by default as the environment says.
             changes: Which changes are asked for.
             allowed_paths: Places outside the table its log may name, as tables' places are given.
             columns: Logical names of the columns to read; None for all.
@@ -133,7 +137,8 @@ class DeltaChangeSource:
             NotATableError, TableError: The table cannot be served.
             ConfigError: No store serves this place.
         """
-        store, root = locate_table(table, allowed_places(allowed_paths))
+        stores = stores or Stores()
+        store, root = stores.locate_table(table, allowed_places(allowed_paths))
         reader = LogReader(
             wrap_store(store) if wrap_store else store,
             root,
@@ -153,6 +158,7 @@ class DeltaChangeSource:
             clock=clock,
             spool=spool,
             partition_zone=partition_zone,
+            stores=stores,
         )
         source._window.timeline.restart(head.version, head.state)
         for file in segment.ascending_commits[-1:]:
@@ -355,19 +361,20 @@ class DeltaChangeSource:
 
     def read(self, task: ChangeTask, limit: BatchLimit) -> Iterator[ChangeBatch]:
         """Read one task's rows; blocking, for worker threads and executors."""
-        return read_changes(task, limit, self._columns)
+        files = FilesAhead((), self._stores)
+        return read_changes(task, limit, self._columns, files=files)
 
     @property
     def run_bytes(self) -> int:
         """How much of small files is best read in a row."""
         # The reader's own store may be wrapped.
-        return REMOTE_RUN_BYTES if isinstance(locate(self.url)[0], OpensAhead) else 0
+        return REMOTE_RUN_BYTES if isinstance(self._stores.locate(self.url)[0], OpensAhead) else 0
 
     def read_run(self, tasks: Sequence[ChangeTask], limit: BatchLimit) -> Iterator[ChangeBatch]:
         """Read the rows of tasks in order; files of a bucket are asked for some ahead."""
-        with FilesAhead(task.url for task in tasks) as files:
+        with FilesAhead((task.url for task in tasks), self._stores) as files:
             for task in tasks:
-                yield from read_changes(task, limit, self._columns, open_file=files.open)
+                yield from read_changes(task, limit, self._columns, files=files)
 
     async def backlog(self, start: Offset) -> Backlog:
         """Say how far the head is from `start`: with one listing, unless it was seen just now."""

@@ -41,8 +41,7 @@ from tailerd.formats.delta.protocol.version_checksum import (
     validate_checksum,
 )
 from tailerd.storage.base import FileMeta, ObjectStore, ShowsUnfinished
-from tailerd.storage.finished_files import FINISHED
-from tailerd.storage.locate import locate_table
+from tailerd.storage.stores import Stores, StoreSettings
 
 T = TypeVar("T")
 
@@ -93,8 +92,11 @@ class LogReader(LogFolder):
             too.
         with_rows: Whether commits that are read tell how many rows their files have.
         memory_bytes: The configured `memory`, which reading a file keeps within.
+        storage: How the store is reached, for other processes that open it; by default as the
+            environment says.
 
     Attributes:
+        storage: The same.
         finished: The newest commit that was found whole, where a store shows others too.
     """
 
@@ -107,11 +109,13 @@ class LogReader(LogFolder):
         on_mismatch: Callable[[CorruptLogError], None] | None = None,
         with_rows: bool = False,
         memory_bytes: int = DEFAULT_MEMORY_BYTES,
+        storage: StoreSettings | None = None,
     ) -> None:
         super().__init__(store, root, memory_bytes=memory_bytes)
         self._torn_wait_seconds = torn_wait_seconds
         self._on_mismatch = on_mismatch
         self._with_rows = with_rows
+        self.storage = storage or StoreSettings()
         self._skipped: set[int | None] = set()
         self._unfinished = self.store if isinstance(self.store, ShowsUnfinished) else None
         self.finished: LogFile | None = None
@@ -123,16 +127,20 @@ class LogReader(LogFolder):
         *,
         on_mismatch: Callable[[CorruptLogError], None] | None = None,
         allowed: Iterable[str] = (),
+        stores: Stores | None = None,
     ) -> LogReader:
         """Return the reader of the table at a path or URL.
 
         Args:
             allowed: Places that symbolic links in the log may lead to.
+            stores: By default what the environment says.
 
         Raises:
             ConfigError: No store serves this place.
         """
-        return cls(*locate_table(table, allowed), on_mismatch=on_mismatch)
+        stores = stores or Stores()
+        store, root = stores.locate_table(table, allowed)
+        return cls(store, root, on_mismatch=on_mismatch, storage=stores.settings)
 
     async def open(self, version: int | None = None, *, with_files: bool = True) -> Snapshot:
         """Rebuild a version (None: the newest) from as little of the log as possible.
@@ -362,7 +370,7 @@ class LogReader(LogFolder):
         with suppress(FileMissingError):
             now, is_finished = await self._unfinished.look_finished(path)
             if is_finished is None:  # Case C
-                is_finished = await FINISHED.wait(path, STILL_SECONDS)
+                is_finished = await self._unfinished.wait_finished(path, STILL_SECONDS)
                 before, now = now, await self.store.head(path)
                 is_finished = is_finished or _is_like(before, now)
             if not is_finished or (is_read and not _is_like(file, now)):  # Case B

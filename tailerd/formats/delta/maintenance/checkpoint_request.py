@@ -16,12 +16,14 @@ class CheckpointRequest(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         place: Path or URL of the table.
         master, conf: Of the Spark session.
+        storage: How files are reached, as `StoreSettings.to_json`; may hold secrets.
     """
 
     place: str
     manifest: ManifestKind = "json"
     master: str = "local[*]"
     conf: dict[str, str] = {}
+    storage: dict[str, msgspec.Raw] = {}
 
 
 class CheckpointAnswer(msgspec.Struct, frozen=True, kw_only=True):

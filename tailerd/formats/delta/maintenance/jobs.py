@@ -239,12 +239,18 @@ class TableMaintenance:
         if spark is None:
             return await self._writer.write_checkpoint(await self._newest(), manifest=manifest)
         place, master, conf = self.reader.url, spark.master, spark.conf
-        request = CheckpointRequest(place=place, manifest=manifest, master=master, conf=conf)
+        request = CheckpointRequest(
+            place=place,
+            manifest=manifest,
+            master=master,
+            conf=conf,
+            storage=self.reader.storage.to_json(),
+        )
         return await checkpoint_by("spark", request)
 
     async def _sweep(self) -> None:
         """Remove what writers that died left in a folder; in a bucket that takes requests."""
-        if self.reader.store.scheme == "file":
+        if not self.reader.store.is_remote:
             # Whoever may write but not delete here gets a checkpoint all the same.
             with suppress(StorageError):
                 await self._cleanup.sweep()
