@@ -23,17 +23,15 @@ from tailerd.errors import (
     BugError,
     ChecksumMismatchError,
     ConfigError,
-    CorruptLogError,
     OffsetError,
+    TailerdError,
     UsageError,
     ZoneAssumedError,
 )
-from tailerd.formats.base import ChangeSource
-from tailerd.formats.delta.changes.allowed_places import allowed_places
-from tailerd.formats.delta.changes.partition_zone import PartitionZone
-from tailerd.formats.delta.changes.snapshot_spool import Spool
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.allowed_places import allowed_places
+from tailerd.formats.base import ChangeSource, OpenRequest, ScratchPlace
 from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.detect import open_table
 from tailerd.maintenance.settings import policies_of
 from tailerd.maintenance.table_keeper import KeptTable
 from tailerd.pipeline.claim import HeldOffset, PipelineClaim
@@ -46,6 +44,7 @@ from tailerd.pipeline.pipeline import Pipeline
 from tailerd.pipeline.pipeline_records import PipelineRecord
 from tailerd.pipeline.policies import OnGap, OnPoison
 from tailerd.pipeline.state_place import BucketState, FolderState, State
+from tailerd.pipeline.watched_folders import log_folder, relayed_folders
 from tailerd.records.json import JsonEncoder
 from tailerd.registry import load_class
 from tailerd.sinks.base import Sink
@@ -55,7 +54,6 @@ from tailerd.storage.metered import MeteredStore, RequestKind
 from tailerd.storage.overheard import hearing, telling
 from tailerd.storage.stores import Stores, StoreSettings
 from tailerd.telemetry import Telemetry, events
-from tailerd.watchers.configured import log_folder, relayed_folders
 from tailerd.watchers.hints import Hint, HintBoard
 from tailerd.watchers.relay import HintRelay
 
@@ -108,17 +106,19 @@ def open_sink(
 async def open_source(
     config: TableConfig,
     telemetry: Telemetry,
-    spool: Spool | None = None,
+    scratch: ScratchPlace | None = None,
     *,
     stores: Stores,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    warned: set[str] | None = None,
 ) -> ChangeSource:
     """Open a table for its changes.
 
     Args:
         stores: How its files are reached.
         memory_bytes: The configured `memory`, which readers of its log keep within.
-        spool: For the file list of a snapshot that is being delivered.
+        scratch: For what a snapshot that is being delivered needs after a restart.
+        warned: Places whose users know that a zone is guessed; pipelines open theirs often.
 
     Raises:
         TableError: It is none, or asks for what this reader does not know.
@@ -128,25 +128,33 @@ async def open_source(
     def count(verb: RequestKind) -> None:
         telemetry.emit(events.StorageRequested(operation=verb))
 
-    def warn(error: CorruptLogError) -> None:
-        is_checksum = isinstance(error, ChecksumMismatchError)
-        event = events.ChecksumDiffered if is_checksum else events.CheckpointSkipped
-        telemetry.emit(event(path=config.path, error_code=error.code, hint=str(error)))
+    known_guesses = set[str]() if warned is None else warned
 
-    def warn_of_guess(error: ZoneAssumedError) -> None:
-        telemetry.emit(events.ZoneAssumed(path=config.path, error_code=error.code, hint=str(error)))
+    def warn(error: TailerdError) -> None:
+        if isinstance(error, ZoneAssumedError):
+            if config.path in known_guesses:
+                return
+            known_guesses.add(config.path)
+            told: events.Event = events.ZoneAssumed(
+                path=config.path, error_code=error.code, hint=str(error)
+            )
+        else:
+            is_checksum = isinstance(error, ChecksumMismatchError)
+            event = events.ChecksumDiffered if is_checksum else events.CheckpointSkipped
+            told = event(path=config.path, error_code=error.code, hint=str(error))
+        telemetry.emit(told)
 
-    return await DeltaChangeSource.open(
-        config.path,
+    request = OpenRequest(
         stores=stores,
         changes=ChangeMode(config.changes),
         allowed_paths=config.allowed_paths,
-        wrap_store=lambda store: telling(MeteredStore(store, count)),
-        on_mismatch=warn,
-        spool=spool,
-        partition_zone=PartitionZone(config.path, config.partition_timezone, warn_of_guess),
+        wrap_store=lambda store: telling(MeteredStore(store, count), stores.shared_reads),
+        on_warning=warn,
+        scratch=scratch,
+        options=config.options_of_format(),
         memory_bytes=memory_bytes,
     )
+    return await open_table(config.path, request, config.format)
 
 
 def open_log(
@@ -167,7 +175,7 @@ def open_log(
         telemetry.emit(events.StorageRequested(operation=verb))
 
     store, root = stores.locate_table(place, allowed_places(allowed))
-    asked = hearing(MeteredStore(store, count), f"{root}/_delta_log")
+    asked = hearing(MeteredStore(store, count), f"{root}/_delta_log", stores.shared_reads)
     return LogReader(asked, root, on_mismatch=lambda _: None, with_rows=True)
 
 
@@ -382,6 +390,7 @@ class Assembly:
         self._clock = clock
         self._executor = executor
         self._is_once = is_once
+        self._warned: set[str] = set()
         self.memory = MemoryBudget(config.memory)
         web = config.web
         self.rows = NewestRows(web.rows, web.mask, telemetry) if web.rows else None
@@ -455,8 +464,9 @@ class Assembly:
                 open_source,
                 table,
                 self._telemetry,
-                self._state.spool(name),
+                self._state.scratch(name),
                 stores=self._stores,
+                warned=self._warned,
                 memory_bytes=self.memory.total_bytes,
             ),
             sink=sink,
@@ -533,11 +543,11 @@ async def reset_offset(
     except ValueError as error:
         raise UsageError(f"--to is {to!r}, but {error}.") from error
     table = config.tables[name]
-    telemetry_of_source = telemetry or Telemetry()
     stores = stores or Stores.of_config(config.storage)
-    source = await open_source(
-        table, telemetry_of_source, stores=stores, memory_bytes=config.memory
+    opened = partial(
+        open_source, table, telemetry or Telemetry(), stores=stores, memory_bytes=config.memory
     )
+    source = await opened()
     offset = await source.initial_offset(to)
     engine = config.engine_of(name)
     async with opened_keeper(config, name, state) as keeper:
@@ -551,23 +561,22 @@ async def reset_offset(
     if offset.phase is Phase.SNAPSHOT:
         # After the offset is saved: until then the list that is there may be all that is left of
         # the snapshot under way. This one's version is the newest, and can be listed again.
-        spool = state.spool(name)
-        again = await open_source(
-            table, telemetry_of_source, spool, stores=stores, memory_bytes=config.memory
-        )
+        again = await opened(state.scratch(name))
         await again.latest_offset(offset, ReadLimit(max_files=1, max_bytes=1))
     if telemetry is not None:
         # A paused pipeline will not say so, and what it is to read must not be cleaned up.
-        telemetry.emit(
-            events.OffsetChosen(
-                table=name,
-                engine=engine,
-                version=offset.version,
-                is_resumed=False,
-                offset=offset.to_json(),
-            )
-        )
+        telemetry.emit(_chosen(name, engine, offset))
     return offset
+
+
+def _chosen(name: str, engine: str, offset: Offset) -> events.OffsetChosen:
+    return events.OffsetChosen(
+        table=name,
+        engine=engine,
+        version=offset.version,
+        is_resumed=False,
+        offset=offset.to_json(),
+    )
 
 
 async def rebind_offset(config: Config, name: str, *, state: State) -> HeldOffset:

@@ -33,17 +33,18 @@ from tailerd.clock import SystemClock
 from tailerd.config import Config
 from tailerd.config.reload import check_fixed
 from tailerd.errors import BugError, TailerdError
-from tailerd.formats.delta.changes.table_search import TableSearch
+from tailerd.formats.table_search import TableSearch
 from tailerd.maintenance.keeper_process import KeeperProcess
 from tailerd.pipeline.fleet import Fleet
 from tailerd.pipeline.growth_keeper import GrowthKeeper
+from tailerd.pipeline.state_place import State
 from tailerd.pipeline.state_reports import StateReports
+from tailerd.pipeline.watched_folders import watched_folders, watchers_of
 from tailerd.storage.metered import RequestKind
 from tailerd.storage.stores import Stores, StoreSettings
 from tailerd.telemetry import Handler, Telemetry, events
 from tailerd.telemetry.metrics import Metrics
 from tailerd.telemetry.status import StatusBoard
-from tailerd.watchers.configured import watched_folders, watchers_of
 from tailerd.web.control import ControlRoutes
 from tailerd.web.dashboard import Dashboard
 from tailerd.web.listener import Listener
@@ -106,9 +107,7 @@ class Daemon:
         self._clock = SystemClock()
         self._metrics = Metrics(self._clock)
         self._status = StatusBoard(_engines(config), self._clock)
-        self._state = open_state(
-            config, clock=self._clock, stores=self._stores, on_request=self._count
-        )
+        self._state = self._open_state(config)
         self._dashboard = Dashboard(
             self._status, self._state.history, clock=self._clock, maintain=self._maintain_now
         )
@@ -121,6 +120,9 @@ class Daemon:
         self._keeping: asyncio.Task[None] | None = None
         self._stop, self._stop_now = asyncio.Event(), asyncio.Event()
         self.fleet = self._make_fleet(config)
+
+    def _open_state(self, config: Config) -> State:
+        return open_state(config, clock=self._clock, stores=self._stores, on_request=self._count)
 
     def _make_growth(self, config: Config) -> GrowthKeeper:
         # A place says nothing of its table's configuration, which patterns may give.
@@ -208,9 +210,8 @@ class Daemon:
         routes = [*pages.routes(), *control.routes(), *self._dashboard.routes()]
         return Listener(self._file_config.http, routes, telemetry=self._telemetry)
 
-    async def _run_pipelines(self, config: Config) -> list[TailerdError]:
-        executor = ThreadPoolExecutor(2 + (os.cpu_count() or 1), thread_name_prefix="tailerd-read")
-        assembly = Assembly(
+    def _make_assembly(self, executor: ThreadPoolExecutor) -> Assembly:
+        return Assembly(
             self._file_config,
             state=self._state,
             stores=self._stores,
@@ -219,6 +220,10 @@ class Daemon:
             executor=executor,
             is_once=self._is_once,
         )
+
+    async def _run_pipelines(self, config: Config) -> list[TailerdError]:
+        executor = ThreadPoolExecutor(2 + (os.cpu_count() or 1), thread_name_prefix="tailerd-read")
+        assembly = self._make_assembly(executor)
         keeper = self._keeper = self._make_keeper(assembly)
         self._dashboard.rows = assembly.rows
         memory = assembly.memory

@@ -1,8 +1,8 @@
 """Which parts exist, by kind: the one table of them, loaded only when asked for.
 
-A built-in part is one line here. Another distribution adds a part through an entry point of the
-group `tailerd.sinks` whose name is the kind and whose value is `module:ConfigClass`, or of the
-group `tailerd.stores` whose name is the URL scheme and whose value is `module:Provider`.
+A built-in part is one line here. Another distribution adds a part through an entry point of one of
+these groups: `tailerd.sinks` (a kind, `module:ConfigClass`), `tailerd.formats` (a format's name,
+`module:FormatClass`), `tailerd.stores` (a URL scheme, `module:Provider`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,13 @@ from importlib.metadata import EntryPoints, entry_points
 from tailerd.errors import BugError, ConfigError
 
 SINK_GROUP = "tailerd.sinks"
+FORMAT_GROUP = "tailerd.formats"
+
+FORMATS: dict[str, str] = {"delta": "tailerd.formats.delta.format:DeltaFormat"}
+"""Name of a table format -> its class, a `tailerd.formats.base.TableFormat` made without arguments.
+
+`tailerd.formats.detect.table_format` makes it.
+"""
 
 SINK_CONFIGS: dict[str, str] = {
     "console": "tailerd.sinks.console:ConsoleSinkConfig",
@@ -56,6 +63,26 @@ def sink_config_class(kind: str) -> type[object]:
         if point.name == kind:
             return load_class(point.value)
     raise ConfigError(f"the sink kind {kind!r} is not known.", hint=known(kind, sink_kinds()))
+
+
+def format_names() -> tuple[str, ...]:
+    """Return every table format that can be read here: built-in ones in order, then others."""
+    others = {point.name for point in _plugged_in(FORMAT_GROUP)} - FORMATS.keys()
+    return (*FORMATS, *sorted(others))
+
+
+def format_class(name: str) -> type[object]:
+    """Load the class of a table format.
+
+    Raises:
+        ConfigError: The format is unknown, or the distribution that brings it does not load.
+    """
+    if name in FORMATS:
+        return load_class(FORMATS[name])
+    for point in _plugged_in(FORMAT_GROUP):
+        if point.name == name:
+            return load_class(point.value)
+    raise ConfigError(f"the table format {name!r} is not known.", hint=known(name, format_names()))
 
 
 def store_schemes() -> tuple[str, ...]:

@@ -5,15 +5,45 @@ from __future__ import annotations
 import enum
 import json
 from dataclasses import dataclass, replace
-from typing import NewType, Self
+from typing import NewType, Protocol, Self
 
 from tailerd.errors import OffsetError
 
 Version = NewType("Version", int)
-"""A version of a table, counted from 0."""
+"""A version of a table, not below 0. What follows what is the source's to say: `Versions`."""
+
+BEFORE_ALL = Version(-1)
+"""Stands for the version before a table's first."""
 
 FORMAT = 1
 MOST_MARK_CHARS = 1024
+
+
+class Versions(Protocol):
+    """Says which versions of a table follow each other. Nobody else counts versions.
+
+    Both take any number, also one that is no version of the table. Neither asks the store.
+    """
+
+    def version_before(self, version: Version) -> Version:
+        """Return the last version below `version`; `BEFORE_ALL` where there is none."""
+        ...
+
+    def next_version(self, version: Version) -> Version:
+        """Return the first version above `version`, which may not be there yet."""
+        ...
+
+
+class ConsecutiveVersions:
+    """Versions 0, 1, 2, ...: the rule of formats that number their commits."""
+
+    def version_before(self, version: Version) -> Version:
+        """Return the last version before `version`; `BEFORE_ALL` before the first."""
+        return Version(max(version - 1, BEFORE_ALL))
+
+    def next_version(self, version: Version) -> Version:
+        """Return the version after `version`."""
+        return Version(version + 1)
 
 
 class Phase(enum.StrEnum):
@@ -53,10 +83,13 @@ class Offset:
         return (self.version, 0 if self.phase is Phase.SNAPSHOT else 1, self.position)
 
     @property
-    def last_version(self) -> Version:
-        """The last version before it or partly before it; -1 before the first."""
-        is_commit_start = self.phase is Phase.FOLLOW and self.position == 0
-        return Version(self.version - 1) if is_commit_start else self.version
+    def is_commit_start(self) -> bool:
+        """Whether nothing of `version`'s commit is delivered yet."""
+        return self.phase is Phase.FOLLOW and self.position == 0
+
+    def last_version(self, versions: Versions) -> Version:
+        """Return the last version before it or partly before it; `BEFORE_ALL` before the first."""
+        return versions.version_before(self.version) if self.is_commit_start else self.version
 
     def is_before(self, other: Offset) -> bool:
         """Tell whether this offset comes before `other`, which must be of the same log."""
@@ -66,9 +99,9 @@ class Offset:
         """Return this offset at another position of the same version and phase."""
         return replace(self, position=position)
 
-    def after_version(self) -> Offset:
+    def after_version(self, versions: Versions) -> Offset:
         """Return the start of the next version's commit."""
-        return Offset(table_id=self.table_id, version=Version(self.version + 1))
+        return Offset(table_id=self.table_id, version=versions.next_version(self.version))
 
     def to_json(self) -> str:
         """Return the stable text form, one line."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tailerd.config import Config, Discovery, load_config
-from tailerd.formats.delta.changes.table_search import discover_tables
+from tailerd.formats.table_search import discover_tables
 from tailerd.storage.stores import Stores
 
 

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Mapping
 import click
 
 from tailerd.changefeed.change_task import ChangeMode
+from tailerd.changefeed.points import show_ms
 from tailerd.cli.allowed_paths import allow_path_option
 from tailerd.cli.output import print_records, warn
 from tailerd.errors import MissingVersionError, NotATableError
-from tailerd.formats.delta.changes.allowed_places import allowed_places
+from tailerd.formats.allowed_places import allowed_places
 from tailerd.formats.delta.changes.commit_window import CommitWindow
-from tailerd.formats.delta.changes.start import show_ms
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.protocol.commit_file import Commit
 from tailerd.formats.delta.protocol.log_segment import LogListing

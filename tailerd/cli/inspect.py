@@ -10,12 +10,12 @@ from typing import Any
 import click
 
 from tailerd.changefeed.change_task import ChangeMode
+from tailerd.changefeed.points import parse_point, show_ms, to_ms
 from tailerd.cli.allowed_paths import allow_path_option
 from tailerd.cli.output import print_object, print_records, warn
 from tailerd.errors import UnsupportedFeatureError, UsageError
-from tailerd.formats.delta.changes.allowed_places import allowed_places
+from tailerd.formats.allowed_places import allowed_places
 from tailerd.formats.delta.changes.commit_window import CommitWindow
-from tailerd.formats.delta.changes.start import parse_point, show_ms, to_ms
 from tailerd.formats.delta.log.live_files import count_rows, read_live_files
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.log.time_travel import TimeAxis

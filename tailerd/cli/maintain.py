@@ -161,7 +161,7 @@ def _work_of(
 ) -> TableMaintenance:
     from tailerd.cli.configured import read_config
     from tailerd.cli.offsets import check_name
-    from tailerd.formats.delta.changes.allowed_places import allowed_places
+    from tailerd.formats.allowed_places import allowed_places
     from tailerd.formats.delta.log.log_reader import LogReader
     from tailerd.formats.delta.maintenance.jobs import TableMaintenance
     from tailerd.formats.delta.maintenance.plan import Policies
@@ -211,7 +211,7 @@ def maintenance_of(config: Config, name: str, stores: Stores) -> TableMaintenanc
 
     A saved offset that cannot be read is an `OffsetError` when it is asked for.
     """
-    from tailerd.formats.delta.changes.allowed_places import allowed_places
+    from tailerd.formats.allowed_places import allowed_places
     from tailerd.formats.delta.log.log_reader import LogReader
     from tailerd.formats.delta.maintenance.jobs import TableMaintenance
     from tailerd.formats.delta.maintenance.plan import Policies
@@ -239,8 +239,8 @@ async def needs_of_pipelines(config: Config, name: str, table_id: str) -> Needs:
     """
     from tailerd.assembly import delivered_folders, saved_offset
     from tailerd.maintenance.needs import Reader, needs_of
+    from tailerd.pipeline.watched_folders import log_folder
     from tailerd.storage.folder_identity import FolderIdentity
-    from tailerd.watchers.configured import log_folder
 
     folder = log_folder(config.tables[name])
     log = await asyncio.to_thread(FolderIdentity.of, folder)

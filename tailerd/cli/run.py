@@ -144,7 +144,7 @@ def make_demo_tables(config: Config) -> None:
     """Make the tables that say `create: demo` and are not there yet."""
     from tailerd.assembly import lacks_demo_table
     from tailerd.formats.delta.demo import make_demo_table
-    from tailerd.watchers.configured import log_folder
+    from tailerd.pipeline.watched_folders import log_folder
 
     for table in config.tables.values():
         if lacks_demo_table(table):

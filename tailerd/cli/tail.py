@@ -15,11 +15,11 @@ from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.cli.allowed_paths import allow_path_option
 from tailerd.cli.output import FORMATS, ChangeWriter, warn, writer_for
+from tailerd.cli.table_format import table_format_option
 from tailerd.clock import SystemClock, zone_named
 from tailerd.errors import UsageError
-from tailerd.formats.delta.changes.partition_zone import PartitionZone
-from tailerd.formats.delta.changes.source import DeltaChangeSource
-from tailerd.formats.delta.protocol.log_path import LOG_FOLDER
+from tailerd.formats.base import ChangeSource, OpenRequest
+from tailerd.formats.detect import commit_folder, open_table
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.target import clipped
 from tailerd.storage.stores import Stores
@@ -50,7 +50,8 @@ class TailRequest:
     changes: ChangeMode
     columns: tuple[str, ...] | None
     allowed_paths: tuple[str, ...]
-    partition_zone: PartitionZone
+    partition_timezone: str | None
+    table_format: str
 
 
 @click.command("tail", epilog=_EXAMPLES)
@@ -81,6 +82,7 @@ class TailRequest:
     metavar="ZONE",
     help="The zone of partition timestamps that have none, such as Europe/Berlin; UTC by default.",
 )
+@table_format_option
 def command(
     table: str,
     start: str,
@@ -91,6 +93,7 @@ def command(
     columns: str | None,
     allowed_paths: tuple[str, ...],
     partition_timezone: str | None,
+    table_format: str,
 ) -> None:
     """Print the row changes of a table as they are committed.
 
@@ -106,7 +109,8 @@ def command(
         changes=ChangeMode(changes),
         columns=names,
         allowed_paths=allowed_paths,
-        partition_zone=PartitionZone(table, _timezone(partition_timezone), warn),
+        partition_timezone=_timezone(partition_timezone),
+        table_format=table_format,
     )
     writer = writer_for(
         format_name or "table",
@@ -141,30 +145,33 @@ def _timezone(text: str | None) -> str | None:
 
 async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
     stores = Stores()
-    source = await DeltaChangeSource.open(
+    source = await open_table(
         request.table,
-        stores=stores,
-        changes=request.changes,
-        allowed_paths=request.allowed_paths,
-        columns=request.columns,
-        on_mismatch=warn,
-        partition_zone=request.partition_zone,
+        OpenRequest(
+            stores=stores,
+            changes=request.changes,
+            allowed_paths=request.allowed_paths,
+            columns=request.columns,
+            on_warning=warn,
+            options={"partition_timezone": request.partition_timezone},
+        ),
+        request.table_format,
     )
     await source.arrow_schema()
     at = await source.initial_offset(request.start)
-    last = None if request.end is None else Version(await source.end_version(request.end))
+    last = None if request.end is None else await source.end_version(request.end)
     if request.is_once and last is None:
         last = (await source.backlog(at)).head_version
-    async with _watched(request.table, stores) as hint:
+    async with _watched(request.table, request.table_format, stores) as hint:
         await _follow(source, at, last, writer, hint)
     writer.close()
 
 
 @asynccontextmanager
-async def _watched(table: str, stores: Stores) -> AsyncGenerator[Hint, None]:
+async def _watched(table: str, table_format: str, stores: Stores) -> AsyncGenerator[Hint, None]:
     """Give a bell that rings when the table's log may have changed, and every so often anyway."""
-    store, path = stores.locate(table)
-    folder = f"{path}/{LOG_FOLDER}"
+    store, _ = stores.locate(table)
+    folder = commit_folder(table, table_format)
     board = HintBoard()
     hint = board.subscribe(folder)
     watchers = (
@@ -178,10 +185,10 @@ async def _watched(table: str, stores: Stores) -> AsyncGenerator[Hint, None]:
 
 
 async def _follow(
-    source: DeltaChangeSource, at: Offset, last: Version | None, writer: ChangeWriter, hint: Hint
+    source: ChangeSource, at: Offset, last: Version | None, writer: ChangeWriter, hint: Hint
 ) -> None:
     while last is None or at.version <= last:
-        end = clipped(await source.latest_offset(at, _READ_LIMIT), last)
+        end = clipped(await source.latest_offset(at, _READ_LIMIT), last, source)
         if end == at:
             await hint.wait()
             continue
@@ -190,9 +197,7 @@ async def _follow(
         at = end
 
 
-async def _print(
-    source: DeltaChangeSource, start: Offset, end: Offset, writer: ChangeWriter
-) -> None:
+async def _print(source: ChangeSource, start: Offset, end: Offset, writer: ChangeWriter) -> None:
     stream = ChangeStream(source, start, end, limit=_BATCH_LIMIT)
     async with aclosing(stream.batches()) as batches:
         async for batch in batches:

@@ -115,7 +115,7 @@ async def _examine_table(config: Config, name: str, stores: Stores) -> dict[str,
     from tailerd.assembly import lacks_demo_table
     from tailerd.config.sections import is_remote
     from tailerd.errors import TailerdError
-    from tailerd.formats.delta.protocol.log_path import LOG_FOLDER
+    from tailerd.formats.detect import commit_folder, presumed_format
 
     table = config.tables[name]
     report = _blank_report(config, name)
@@ -125,11 +125,13 @@ async def _examine_table(config: Config, name: str, stores: Stores) -> dict[str,
     try:
         if is_remote(table.path):
             is_written = table.maintenance is not None
-            await _check_rights(stores, table.path, LOG_FOLDER, report, is_written=is_written)
+            folder = presumed_format(table.path, table.format).names.folder
+            await _check_rights(stores, table.path, folder, report, is_written=is_written)
         if table.maintenance is not None:
             report.update(await _examine_log(config, name, stores))
             if table.maintenance.cleanup.enabled:
-                await _check_sweep(stores, table.path, report)
+                folder = commit_folder(table.path, table.format)
+                await _check_sweep(stores, folder, table.path, report)
         if table.has_sink:
             report.update(await _examine_pipeline(config, name, stores))
     except TailerdError as error:
@@ -158,13 +160,12 @@ async def _check_rights(
         raise type(first)(message, hint=first.hint)
 
 
-async def _check_sweep(stores: Stores, place: str, report: dict[str, object]) -> None:
+async def _check_sweep(stores: Stores, folder: str, place: str, report: dict[str, object]) -> None:
     """Note what a cleanup could do more with; it does not fail for it."""
-    from tailerd.formats.delta.protocol.log_path import LOG_FOLDER
     from tailerd.storage.rights import missing_for_sweep
 
-    store, root = stores.locate(place)
-    report["missing_rights"] = list(await missing_for_sweep(store, f"{root}/{LOG_FOLDER}"))
+    store, _ = stores.locate(place)
+    report["missing_rights"] = list(await missing_for_sweep(store, folder))
 
 
 def _blank_report(config: Config, name: str) -> dict[str, object]:
@@ -194,7 +195,7 @@ async def _examine_pipeline(config: Config, name: str, stores: Stores) -> dict[s
     table = config.tables[name]
     source = await open_source(table, Telemetry(), stores=stores, memory_bytes=config.memory)
     latest = await source.initial_offset("latest")
-    found: dict[str, object] = {"head_version": latest.version - 1}
+    found: dict[str, object] = {"head_version": source.version_before(latest.version)}
     saved = await saved_offset(config, name)
     if saved is not None:
         await source.latest_offset(saved, ReadLimit(max_files=1))

@@ -61,7 +61,6 @@ def command(context: click.Context, name: str, config_path: Path, is_json: bool)
 async def _verify(config: Config, name: str, stores: Stores) -> Verdict:
     from tailerd.assembly import held_offset, open_sink, open_source
     from tailerd.errors import OffsetError, UsageError
-    from tailerd.formats.delta.changes.source import DeltaChangeSource
     from tailerd.pipeline.verification import Verification
     from tailerd.sinks.base import Readable
     from tailerd.telemetry import Telemetry
@@ -88,11 +87,7 @@ async def _verify(config: Config, name: str, stores: Stores) -> Verdict:
                 held.offset,
                 begins_with_snapshot=table.start == "snapshot",
                 on_progress=report,
-                widened=(
-                    await source.widened_floats()
-                    if isinstance(source, DeltaChangeSource)
-                    else frozenset()
-                ),
+                widened=await source.widened_floats(),
             )
             return await verification.run()
     finally:
@@ -117,7 +112,7 @@ class _progress:  # noqa: N801 - reads as a function where it is used
 
 
 def _lines(name: str, verdict: Verdict) -> list[str]:
-    base = "" if verdict.start is None else f" on top of version {verdict.start - 1}"
+    base = "" if verdict.base is None else f" on top of version {verdict.base}"
     if verdict.is_equal:
         return [
             f"equal: {verdict.records:,} delivered change rows of {name}{base} replay to exactly"

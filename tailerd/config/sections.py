@@ -21,8 +21,8 @@ from tailerd.config.explain import explain, prefixed
 from tailerd.config.maintenance import MaintenanceConfig
 from tailerd.config.values import Seconds, SizeBytes, Start, TimeZone
 from tailerd.errors import ConfigError
+from tailerd.registry import format_names, known, sink_config_class, sink_kinds, store_schemes
 from tailerd.registry import is_remote as is_remote_place
-from tailerd.registry import sink_config_class, sink_kinds, store_schemes
 
 Engine = Literal["spark", "arrow"]
 
@@ -157,6 +157,12 @@ class TableConfig(BaseModel):
         description="`demo` makes a small Delta table at `path` when there is none.",
         examples=["demo"],
     )
+    format: str = Field(
+        default="auto",
+        min_length=1,
+        description="Format of the table, such as `delta`; `auto` recognises it when it is opened.",
+        examples=["delta"],
+    )
     engine: Engine | None = Field(
         default=None, description="Overrides the engine of the file.", examples=["arrow"]
     )
@@ -226,6 +232,11 @@ class TableConfig(BaseModel):
         " Without it they are taken as UTC, with a warning.",
         examples=["Europe/Berlin"],
     )
+    format_options: dict[str, str] = Field(
+        default_factory=dict,
+        description="Options of a table format of another distribution, as that documents them.",
+        examples=[{}],
+    )
     sink: SerializeAsAny[SinkConfig] = Field(
         default=SinkConfig(kind=NO_SINK),
         description="Where the changes go; may be left out where there is `maintenance`.",
@@ -234,6 +245,18 @@ class TableConfig(BaseModel):
         default=None,
         description="What is done for the table's log; without this section nothing is.",
     )
+
+    def options_of_format(self) -> dict[str, object]:
+        """Return the options that the table's format is opened with, by name."""
+        return {**self.format_options, "partition_timezone": self.partition_timezone}
+
+    @field_validator("format")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        names = ("auto", *format_names())
+        if name not in names:
+            raise ValueError(f"there is no table format {name!r}. {known(name, names)}")
+        return name
 
     @field_validator("path")
     @classmethod

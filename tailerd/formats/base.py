@@ -1,17 +1,78 @@
-"""The contract of a change source: Spark's own verbs, asynchronous."""
+"""What a table format offers: tables that can be asked for their changes, and readers of those.
+
+A format is one object, `TableFormat`, that `tailerd.registry` names and `formats.detect` loads. All
+else outside a format's own folder knows only what is here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass
+import enum
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from tailerd.changefeed.change_batch import ChangeBatch
-from tailerd.changefeed.change_task import ChangeTask, TaskGroup
-from tailerd.changefeed.limits import BatchLimit, ReadLimit
-from tailerd.changefeed.offset import Offset, Version
+from tailerd.changefeed.change_task import ChangeMode, ChangeTask, TaskGroup
+from tailerd.changefeed.column_filter import ColumnFilter
+from tailerd.changefeed.limits import (
+    DEFAULT_BATCH_LIMIT,
+    DEFAULT_MEMORY_BYTES,
+    BatchLimit,
+    ReadLimit,
+)
+from tailerd.changefeed.offset import Offset, Phase, Version, Versions
+from tailerd.clock import Clock
+from tailerd.errors import TailerdError
+from tailerd.storage.base import ObjectStore
+from tailerd.storage.stores import Stores
+
+
+class Ordering(enum.StrEnum):
+    """What the order of versions rests on."""
+
+    TOTAL = "total"
+    OBSERVED = "observed"
+    CLOCK = "clock"
+
+
+class History(enum.StrEnum):
+    """How long past versions can be read."""
+
+    KEPT = "kept"
+    UNTIL_CLEANUP = "until_cleanup"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What the changes of a format can say; shown to users.
+
+    Attributes:
+        has_deletes: Deleted rows are given.
+        has_preimage: Rows are given as they were before an update.
+        pairs_updates: An update is given as its two images, not as a delete and an insert.
+        has_intermediate_versions: Every commit between two looks is given, not just their sum.
+        ordering: What the order of versions rests on.
+        history: How long past versions can be read.
+    """
+
+    has_deletes: bool = True
+    has_preimage: bool = True
+    pairs_updates: bool = True
+    has_intermediate_versions: bool = True
+    ordering: Ordering = Ordering.TOTAL
+    history: History = History.UNTIL_CLEANUP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,21 +104,37 @@ class TableIdentity:
     schema_id: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaStep:
+    """Where rows of another schema begin.
+
+    Attributes:
+        offset: At their first task. A commit that replaces the schema gives its deleted rows with
+            the old one and then its inserted rows with the new one, so this may be inside it.
+        version: The version whose schema it is.
+        schema: Its columns, without change columns.
+    """
+
+    offset: Offset
+    version: Version
+    schema: pa.Schema
+
+
 @runtime_checkable
 class HearsEvents(Protocol):
-    """What a source may offer besides: it looks no further than it must, unless it is told."""
+    """An optional part of a source that is told of events, and looks no further than it must."""
 
     def hear(self, version: int | None) -> None:
-        """Hear that something may have happened since the last look, or that a version is there.
+        """Note that something may have happened since the last look, or that a version is there.
 
-        Whoever says so may be wrong.
+        The event may be wrong.
         """
         ...
 
 
 @runtime_checkable
 class ReadsRuns(Protocol):
-    """What a source may offer besides: several files in a row, the next under way meanwhile."""
+    """An optional part of a source that reads several files in a row faster than one by one."""
 
     @property
     def run_bytes(self) -> int:
@@ -69,7 +146,7 @@ class ReadsRuns(Protocol):
         ...
 
 
-class ChangeSource(Protocol):
+class ChangeSource(Versions, Protocol):
     """A table that can be asked for its changes.
 
     An offset that is not of its log raises `TableRecreatedError`. A table that is replaced within
@@ -83,11 +160,32 @@ class ChangeSource(Protocol):
         """The table's place, as the user gave it."""
         ...
 
+    @property
+    def table_id(self) -> str:
+        """Identity of the table when it was opened."""
+        ...
+
     async def initial_offset(self, start: str) -> Offset:
         """Return where to begin: `snapshot`, `latest`, a version, or a timestamp.
 
         `snapshot` is the head version's snapshot, then what follows; `latest` is after the head;
         a version is inclusive; a timestamp means the first commit at or after it.
+
+        Raises:
+            MissingVersionError: The version is not there, or more than one ahead of the head.
+            UsageError: The text says nothing of that kind, or the time is in the future.
+        """
+        ...
+
+    async def offset_at(self, version: Version, phase: Phase = Phase.FOLLOW) -> Offset:
+        """Return the start of a version's commit, or of its snapshot."""
+        ...
+
+    async def end_version(self, end: str) -> Version:
+        """Return the last version to read up to `end`: a version, or a timestamp (inclusive).
+
+        Raises:
+            UsageError: The text is neither, or the timestamp is before the first commit.
         """
         ...
 
@@ -107,18 +205,211 @@ class ChangeSource(Protocol):
         """Yield the tasks of [start, end) in order, in groups of bounded size."""
         ...
 
+    def schema_steps(self, start: Offset, end: Offset) -> AsyncIterator[SchemaStep]:
+        """Yield a step for the first rows of [start, end), and for each change of schema after.
+
+        Commits without rows give none. Ends early at a version that is not there.
+        """
+        ...
+
     def read(self, task: ChangeTask, limit: BatchLimit) -> Iterator[ChangeBatch]:
         """Read one task's rows; blocking, for worker threads and executors."""
         ...
 
     async def backlog(self, start: Offset) -> Backlog:
-        """Say how far the head is from `start`, with at most one look at the log."""
+        """Return how far the head is from `start`, with at most one look at the log."""
         ...
 
     async def commit(self, end: Offset) -> None:
-        """Hear that everything before `end` is delivered; caches may forget it."""
+        """Let caches forget what lies before `end`: it is delivered."""
         ...
 
     async def arrow_schema(self) -> pa.Schema:
         """Return the head version's columns, without change columns."""
         ...
+
+    async def schema_at(self, version: Version, columns: Sequence[str] | None = None) -> pa.Schema:
+        """Return the columns of a version, without change columns.
+
+        Args:
+            columns: Names to have; None for all.
+
+        Raises:
+            TableError: There is no such version any more.
+            UsageError: It has no such column.
+        """
+        ...
+
+    async def widened_floats(self) -> frozenset[str]:
+        """Return the columns in which floats became doubles, as of the head version."""
+        ...
+
+
+class TaskReader(Protocol):
+    """Reads the tasks that a format planned; in the daemon and on executors alike.
+
+    Blocking and safe to use from several threads. A task has all it needs.
+    """
+
+    def schema(self, task: ChangeTask, columns: Sequence[str] | None = None) -> pa.Schema:
+        """Return the schema of a task's rows, without change columns.
+
+        Args:
+            columns: Names to read, as far as the task's version has them; None for all.
+        """
+        ...
+
+    def read(
+        self,
+        task: ChangeTask,
+        limit: BatchLimit = DEFAULT_BATCH_LIMIT,
+        columns: Sequence[str] | None = None,
+        *,
+        stores: Stores | None = None,
+    ) -> Iterator[ChangeBatch]:
+        """Yield a task's rows.
+
+        Args:
+            stores: How files are reached; by default as the environment says.
+
+        Raises:
+            TableError, StorageError: They cannot be read.
+        """
+        ...
+
+    def read_run(
+        self,
+        tasks: Sequence[ChangeTask],
+        limit: BatchLimit = DEFAULT_BATCH_LIMIT,
+        columns: Sequence[str] | None = None,
+        *,
+        stores: Stores | None = None,
+    ) -> Iterator[ChangeBatch]:
+        """Yield the rows of several tasks in order, the next under way meanwhile."""
+        ...
+
+    def split(self, task: ChangeTask, target_bytes: int) -> Sequence[ChangeTask]:
+        """Cut a task into some of about `target_bytes`, which have each of its rows once, in order.
+
+        The parts keep the task's position; their sizes add up to about the task's. What cannot be
+        cut comes back alone.
+        """
+        ...
+
+    def excludes(self, task: ChangeTask, filters: Sequence[ColumnFilter]) -> bool:
+        """Tell whether certainly no row of a task passes all filters, without reading it.
+
+        Filters on change columns are not asked here. A filter on anything that is not known of a
+        task excludes nothing.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitNames:
+    """How files show that a commit happened: for watchers and bucket notifications.
+
+    Attributes:
+        folder: The folder they lie in, below the table's own; empty for that itself.
+        suffix: How their names end.
+        version_of: The version a name says it is a commit of; None where it is no commit's name.
+    """
+
+    folder: str
+    suffix: str
+    version_of: Callable[[str], Version | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScratchPlace:
+    """Where a source keeps a pipeline's own files over a restart, such as a snapshot's file list.
+
+    Attributes:
+        folder: Of this machine. With a `store` it is a copy that may be gone any time.
+        store, prefix: The lasting place, where it is not this machine.
+        check_held: Raises when another process took the place over; before writing to the store.
+    """
+
+    folder: Path
+    store: ObjectStore | None = None
+    prefix: str = ""
+    check_held: Callable[[], Awaitable[None]] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenRequest:
+    """How a table is opened.
+
+    Attributes:
+        stores: How files are reached; by default as the environment says.
+        changes: Which changes are asked for.
+        allowed_paths: Places outside the table that its log may name, as tables' places are given.
+        columns: Names of the columns to read; None for all.
+        wrap_store: Puts a wrapper (metering, retries) around the store of the log.
+        on_warning: Called with what is wrong and can be read all the same; without it, a damaged
+            checksum or checkpoint is an error.
+        scratch: For files that a snapshot under way needs after a restart; without it, the
+            snapshot goes on only as long as the table has its version.
+        options: The format's own options, by name; None values are left out.
+        memory_bytes: The configured `memory`, which readers of the log keep within.
+        clock: By default the system's.
+    """
+
+    stores: Stores = field(default_factory=Stores)
+    changes: ChangeMode = ChangeMode.AUTO
+    allowed_paths: Sequence[str] = ()
+    columns: Sequence[str] | None = None
+    wrap_store: Callable[[ObjectStore], ObjectStore] | None = None
+    on_warning: Callable[[TailerdError], None] | None = None
+    scratch: ScratchPlace | None = None
+    options: Mapping[str, object] = field(default_factory=dict)
+    memory_bytes: int = DEFAULT_MEMORY_BYTES
+    clock: Clock | None = None
+
+
+class TableFormat(Protocol):
+    """A kind of table: how to recognise one, open it, and read what it plans.
+
+    Attributes:
+        name: As configuration, commands and `ChangeTask.format` have it.
+        capabilities: What its changes can say.
+        names: How files show that a commit happened.
+        options: Names of its own options.
+        reader: Reads its tasks.
+    """
+
+    name: str
+    capabilities: Capabilities
+    names: CommitNames
+    options: frozenset[str]
+    reader: TaskReader
+
+    async def detect(self, store: ObjectStore, root: str) -> bool:
+        """Tell whether a table of this format lies at `root`, with a request or two.
+
+        Raises:
+            StorageError: The place cannot be read.
+        """
+        ...
+
+    def folder(self, place: str) -> str:
+        """Return the folder of a table's commits, as its store names it; watchers use it."""
+        ...
+
+    async def open(self, place: str, request: OpenRequest) -> ChangeSource:
+        """Open a table at its newest version.
+
+        Args:
+            place: A path or URL, as the user gave it.
+
+        Raises:
+            NotATableError, TableError: The table cannot be served.
+            ConfigError: No store serves this place, or an option is wrong.
+        """
+        ...
+
+
+def known_options(options: Mapping[str, object], names: Iterable[str]) -> dict[str, object]:
+    """Return the options that are given and are among `names`."""
+    wanted = frozenset(names)
+    return {name: value for name, value in options.items() if name in wanted and value is not None}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tailerd.changefeed.offset import Offset
 from tailerd.formats.base import ChangeSource
-from tailerd.pipeline.identity import last_version
 from tailerd.telemetry import Telemetry, events
 
 ENGINE = "arrow"
@@ -43,7 +42,7 @@ class BacklogReport:
                 table=self._table,
                 engine=ENGINE,
                 version=offset.version,
-                head_version=last_version(offset),
+                head_version=offset.last_version(self._source),
                 versions=0,
                 oldest_timestamp_ms=None,
             )

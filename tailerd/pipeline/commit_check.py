@@ -45,18 +45,18 @@ class CommitCheck:
             TailerdError: Something that is not the fault of one commit.
         """
         if start.phase is Phase.SNAPSHOT:
-            after = start.after_version()
+            after = start.after_version(self._source)
             return (after if after.is_before(end) else end), None
-        whole = end if end.position == 0 else end.after_version()
+        whole = end if end.position == 0 else end.after_version(self._source)
         if self._checked is not None and not self._checked.is_before(whole):
             return end, None
         if await self._error_in(start, whole) is not None:
             here = start
             while here.is_before(whole):
-                error = await self._error_in(here, here.after_version())
+                error = await self._error_in(here, here.after_version(self._source))
                 if error is not None:
                     return here, error
-                here = here.after_version()
+                here = here.after_version(self._source)
         self._checked = whole
         return end, None
 

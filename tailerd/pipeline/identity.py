@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from tailerd.changefeed.change_task import ChangeMode
-from tailerd.changefeed.offset import Offset, Version
+from tailerd.changefeed.offset import Offset
 from tailerd.changefeed.pipeline_identity import UNKNOWN_PIPELINE, PipelineIdentity
 from tailerd.changefeed.saved_offset import KeepsIdentities, OffsetStore, SavedOffset
 from tailerd.errors import OffsetError, TableRecreatedError, TopicRecreatedError
@@ -118,7 +118,7 @@ class OffsetKeeper:
 
     async def saved(self, offset: Offset, source: ChangeSource) -> SavedOffset:
         """Return what is to be kept of an offset."""
-        identity = await source.identity(last_version(offset))
+        identity = await source.identity(offset.last_version(source))
         return SavedOffset(
             offset=replace(offset, table_id=identity.table_id),
             changes=self._changes,
@@ -217,7 +217,7 @@ async def check_identity(
             f" configuration now says {changes.value!r}: positions differ.",
             hint=f"Set changes back, or run `tailerd offsets reset {table} --to ...`.",
         )
-    version = last_version(saved.offset)
+    version = saved.offset.last_version(source)
     identity = await source.identity(version)
     reset = (
         f"Run `tailerd offsets reset {table} --to snapshot`, or set on_gap. Where another daemon"
@@ -236,8 +236,3 @@ async def check_identity(
             " it, under the same table id: the log was rewritten or restored from a copy.",
             hint=reset,
         )
-
-
-def last_version(end: Offset) -> Version:
-    """Return the last version before `end` or partly before it; -1 before the first."""
-    return end.last_version

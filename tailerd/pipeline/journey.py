@@ -24,7 +24,7 @@ from tailerd.formats.base import ChangeSource, HearsEvents
 from tailerd.pipeline.backlog_report import ENGINE, BacklogReport
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.commit_check import CommitCheck
-from tailerd.pipeline.identity import OffsetKeeper, last_version
+from tailerd.pipeline.identity import OffsetKeeper
 from tailerd.pipeline.memory_budget import TableMemory
 from tailerd.pipeline.poison_log import PoisonLog, PoisonRecord
 from tailerd.pipeline.policies import OnGap, OnPoison
@@ -233,7 +233,7 @@ class Journey:
             raise BugError(f"Nothing keeps the record of damaged commits of {self._plan.table}.")
         record = PoisonRecord.of(offset, error, self._clock.now_ms())
         path = await self._poison.record(self._plan.table, record)
-        after = offset.after_version()
+        after = offset.after_version(self._source)
         await self._save(after)
         if offset.position:
             # Its first files were whole and went out before its damage could be seen.
@@ -254,7 +254,7 @@ class Journey:
         """Wait for something new and return how far the next delivery goes; None: no more."""
         while not self._is_stopping:
             if target is not None and is_past(offset, target):
-                if offset.version > target + 1:
+                if offset.version > self._source.next_version(target):
                     # The log is shorter than it was; the source knows what to call that.
                     await self._source.latest_offset(offset, self._plan.read_limit)
                 await self._backlog.measure(offset)
@@ -266,8 +266,8 @@ class Journey:
                 await self._backlog.measure(offset)
                 apart = self._plan.apart
                 if apart is not None and offset.version < apart:
-                    end = clipped(end, Version(apart - 1))
-                return clipped(end, target)
+                    end = clipped(end, self._source.version_before(apart), self._source)
+                return clipped(end, target, self._source)
             self._backlog.tell_idle(offset)
             if self._plan.is_once:
                 return None
@@ -331,7 +331,7 @@ class Journey:
                     sink=self._plan.sink,
                     engine=ENGINE,
                     start_version=start.version,
-                    end_version=last_version(end),
+                    end_version=end.last_version(self._source),
                     rows=dict(stream.rows),
                     bytes=stream.bytes,
                     duration_seconds=duration_seconds,
@@ -387,7 +387,7 @@ class Journey:
             events.SnapshotAdvanced(
                 table=self._plan.table,
                 start_version=offset.version,
-                end_version=last_version(end),
+                end_version=end.last_version(self._source),
                 duration_seconds=duration_seconds,
             )
         )

@@ -297,7 +297,7 @@ class Pipeline:
     async def _known_target(self, source: ChangeSource) -> Version | None:
         if self._plan.is_once and self._target is None:
             latest = await source.initial_offset("latest")
-            self._target = Version(latest.version - 1)
+            self._target = source.version_before(latest.version)
         return self._target
 
     def _made_progress(self) -> None:

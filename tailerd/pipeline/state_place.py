@@ -16,8 +16,7 @@ from typing import Protocol
 from tailerd.changefeed.saved_offset import OffsetStore
 from tailerd.clock import Clock
 from tailerd.errors import BugError, StateInUseError, StorageError
-from tailerd.formats.delta.changes.bucket_spool import BucketSpool
-from tailerd.formats.delta.changes.snapshot_spool import SnapshotSpool, Spool
+from tailerd.formats.base import ScratchPlace
 from tailerd.pipeline.bucket_history import BucketHistory
 from tailerd.pipeline.bucket_offset_store import BucketOffsetStore, taken_over_by
 from tailerd.pipeline.offset_store import FileOffsetStore
@@ -77,8 +76,8 @@ class State(Protocol):
         """Return the saved offsets; they can be saved while the state is held."""
         ...
 
-    def spool(self, pipeline: str) -> Spool:
-        """Return the place for the file list of a pipeline's snapshot."""
+    def scratch(self, pipeline: str) -> ScratchPlace:
+        """Return the place for what a pipeline's snapshot needs after a restart."""
         ...
 
 
@@ -107,9 +106,9 @@ class FolderState:
         """Return the saved offsets."""
         return FileOffsetStore(self._folder / "offsets")
 
-    def spool(self, pipeline: str) -> Spool:
-        """Return the place for the file list of a pipeline's snapshot."""
-        return SnapshotSpool(self._folder / "spool" / pipeline)
+    def scratch(self, pipeline: str) -> ScratchPlace:
+        """Return the place for what a pipeline's snapshot needs after a restart."""
+        return ScratchPlace(folder=self._folder / "spool" / pipeline)
 
 
 class BucketState:
@@ -179,14 +178,14 @@ class BucketState:
         """Return the saved offsets; without the lease, to look at."""
         return BucketOffsetStore(self._store, f"{self._root}/offsets", self._lease)
 
-    def spool(self, pipeline: str) -> Spool:
-        """Return the place for the file list of a pipeline's snapshot."""
+    def scratch(self, pipeline: str) -> ScratchPlace:
+        """Return the place for what a pipeline's snapshot needs after a restart."""
         if self._scratch is None:
             raise BugError("A snapshot's file list was asked for without holding the state.")
-        return BucketSpool(
-            self._store,
-            f"{self._root}/spool/{pipeline}",
-            self._scratch / pipeline,
+        return ScratchPlace(
+            folder=self._scratch / pipeline,
+            store=self._store,
+            prefix=f"{self._root}/spool/{pipeline}",
             check_held=self._check_held,
         )
 

@@ -13,7 +13,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
-from tailerd.changefeed.offset import Offset, Phase, Version
+from tailerd.changefeed.offset import BEFORE_ALL, Offset, Phase, Version
 from tailerd.changefeed.row_multiset import Buckets, RowCounts, RowMultiset
 from tailerd.errors import OffsetError
 from tailerd.formats.base import ChangeSource
@@ -35,8 +35,8 @@ class Verdict:
 
     Attributes:
         version: The version whose snapshot was compared.
-        start: Where the records begin: the base they were replayed on is the version before; None
-            where they begin with a snapshot.
+        start: Where the records begin; None where they begin with a snapshot.
+        base: The version before, whose rows they were replayed on.
         records: Number of change rows replayed.
         rows: Rows of the table.
         replayed: Rows that the replay leaves.
@@ -47,6 +47,7 @@ class Verdict:
 
     version: Version
     start: Version | None
+    base: Version | None
     records: int
     rows: int
     replayed: int
@@ -89,8 +90,8 @@ class Verification:
                 " is nothing to compare yet.",
                 hint="Try again when `tailerd status` shows the pipeline as following.",
             )
-        self._version = Version(offset.version - 1)
-        if self._version < 0:
+        self._version = source.version_before(offset.version)
+        if self._version == BEFORE_ALL:
             raise OffsetError("No version is delivered yet.", hint="Try again later.")
         self._source = source
         self._sink = sink
@@ -123,6 +124,7 @@ class Verification:
         return Verdict(
             version=self._version,
             start=start,
+            base=None if start is None else self._source.version_before(start),
             records=records,
             rows=table.total,
             replayed=replayed.total,
@@ -134,10 +136,13 @@ class Verification:
 
     def _start(self) -> Version | None:
         """Return the version of the first record; None where nothing was there before."""
-        if self._begins_with_snapshot or self._first_version == 0:
+        first = self._first_version
+        if self._begins_with_snapshot:
+            return None
+        if first is not None and self._source.version_before(Version(first)) == BEFORE_ALL:
             return None
         # No record: nothing changed since the beginning, wherever that was.
-        return Version(self._version + 1 if self._first_version is None else self._first_version)
+        return self._source.next_version(self._version) if first is None else Version(first)
 
     async def _differences(
         self, reader: RowReader, buckets: Buckets, start: Version | None
@@ -176,7 +181,7 @@ class Verification:
 
     async def _base(self, start: Version | None) -> AsyncIterator[Rows]:
         if start is not None:
-            async for rows in self._snapshot(Version(start - 1)):
+            async for rows in self._snapshot(self._source.version_before(start)):
                 yield rows
 
     async def _snapshot(self, version: Version) -> AsyncIterator[Rows]:
@@ -187,7 +192,9 @@ class Verification:
             # Of a table that was replaced, older versions have another id.
             table_id = (await self._source.identity(version)).table_id
         begin = Offset(table_id=table_id, version=version, phase=Phase.SNAPSHOT)
-        stream = ChangeStream(self._source, begin, begin.after_version(), limit=DEFAULT_BATCH_LIMIT)
+        stream = ChangeStream(
+            self._source, begin, begin.after_version(self._source), limit=DEFAULT_BATCH_LIMIT
+        )
         async with aclosing(stream.batches()) as batches:
             async for batch in batches:
                 lines = await asyncio.to_thread(encoder.encode_lines, batch)

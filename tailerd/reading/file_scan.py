@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tailerd.changefeed.change_task import ALL_ROWS, RowFilter
+from tailerd.reading.row_selection import SelectRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +55,14 @@ class FileScan:
     Attributes:
         url: The file.
         fields: The columns to come out, in order.
-        rows: Which rows.
+        select_rows: Tells which rows; None for all.
         share: Which row groups.
         change_column: Name of the file's column of change types; empty when it has none.
     """
 
     url: str
     fields: tuple[FieldScan, ...]
-    rows: RowFilter = ALL_ROWS
+    select_rows: SelectRows | None = None
     share: FileShare = WHOLE_FILE
     change_column: str = ""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, BinaryIO
@@ -13,50 +13,47 @@ import pyarrow.parquet as pq
 from tailerd.changefeed.change_batch import rows_of_columns
 from tailerd.changefeed.change_task import ChangeType
 from tailerd.changefeed.limits import BatchLimit
-from tailerd.errors import FileMissingError, TailerdError, UnreadableDataFileError
+from tailerd.errors import TailerdError, UnreadableDataFileError
 from tailerd.reading.column_ranges import ranges_ahead
 from tailerd.reading.conform import FileFields, conform
 from tailerd.reading.file_scan import FieldScan, FileScan, FileShare
-from tailerd.reading.files_ahead import FilesAhead
 from tailerd.reading.parquet_batches import BoundedBatches
 from tailerd.reading.parquet_open import open_parquet
 from tailerd.reading.parquet_pages import check_footer
-from tailerd.reading.row_filter import RowSelection, missing_data_file, select_rows
+from tailerd.reading.row_selection import RowSelection
 from tailerd.storage.base import RemoteFile
 from tailerd.storage.stores import Stores
+
+OpenFile = Callable[[str], BinaryIO]
+"""Opens a data file by its URL, as `Stores.open_data_file` does."""
 
 _Part = tuple[pa.RecordBatch, pa.Array | None]
 """Rows, and the change of each where the file says it."""
 
 
 def read_file(
-    scan: FileScan, limit: BatchLimit, files: FilesAhead | None = None
+    scan: FileScan, limit: BatchLimit, open_file: OpenFile | None = None
 ) -> Iterator[_Part]:
     """Read the rows of a scan, in file order.
 
     Args:
-        files: Opens them; without it they are reached as the environment says.
+        open_file: Opens a file by its URL; without it, files are reached as the environment says.
 
     Yields:
         Rows with `scan.schema`, never empty, and their change types where the scan names a column
         of them.
 
     Raises:
-        MissingDataFileError: The file, or a deletion vector of it, does not exist.
-        InvalidDeletionVectorError: A deletion vector is damaged.
         UnreadableDataFileError: The file is no Parquet, or its columns do not fit.
+        TailerdError: As `open_file` and the scan's `select_rows` raise it.
     """
-    files = files or FilesAhead((), Stores())
-    try:
-        source = files.open(scan.url)
-    except FileMissingError as error:
-        raise missing_data_file(scan.url) from error
-    with source, _named(scan.url):
+    open_file = open_file or Stores().open_data_file
+    with open_file(scan.url) as source, _named(scan.url):
         check_footer(source, limit.memory_bytes, scan.url)
         file = _open(source, scan.change_column)
-        selection = select_rows(
-            scan.rows, file.metadata.num_rows, files.open_beside, limit.memory_bytes
-        )
+        selection = None
+        if scan.select_rows is not None:
+            selection = scan.select_rows(file.metadata.num_rows, limit.memory_bytes)
         shape = _Shape(scan, file.schema_arrow)
         batches = BoundedBatches(
             file,

@@ -60,9 +60,10 @@ class Published:
         return saved.order == self.start.order or saved.order >= self.end.order
 
     @property
-    def version(self) -> int:
-        """The last version that the folder has rows of."""
-        return max(self.start.version, self.end.last_version)
+    def reach(self) -> str:
+        """Up to where the folder has rows, in words."""
+        is_whole = self.end.is_commit_start and self.end.version > self.start.version
+        return f"{'before' if is_whole else 'up to'} version {self.end.version}"
 
 
 class FolderOwner:
@@ -192,7 +193,7 @@ class FolderOwner:
             return
         raise OffsetError(
             f"The saved offset of {self._table} says that version {saved.version} comes next, but"
-            f" the sink folder {self._folder} has changes up to version {published.version}: the"
+            f" the sink folder {self._folder} has changes {published.reach}: the"
             " state was restored from an older copy, or another daemon delivers into this folder"
             " with a copy of it.",
             hint=self._way_out(published),
@@ -209,7 +210,7 @@ class FolderOwner:
             return
         raise OffsetError(
             f"No offset is saved for {self._table}, but the sink folder {self._folder} has changes"
-            f" up to version {published.version}: the state was lost, or the folder belongs to"
+            f" {published.reach}: the state was lost, or the folder belongs to"
             " another pipeline.",
             hint=self._way_out(published),
         )

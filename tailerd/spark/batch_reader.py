@@ -10,13 +10,13 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from tailerd.changefeed.change_task import ChangeTask
-from tailerd.changefeed.offset import Offset, Version
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.changefeed.offset import BEFORE_ALL, Offset, Version
+from tailerd.formats.base import ChangeSource
 from tailerd.spark.arrow_schema import declared_schema
 from tailerd.spark.change_range import batch_range, tasks_between
 from tailerd.spark.options import ReadOptions
 from tailerd.spark.partitions import pack, read_partition
-from tailerd.spark.pruning import first_version, last_version, may_match
+from tailerd.spark.pruning import column_filters, first_version, last_version, may_match
 from tailerd.spark.source_loop import SourceLoop
 from tailerd.spark.table_source import open_source
 from tailerd.spark.worker_stores import worker_stores
@@ -53,20 +53,23 @@ class TailerdBatchReader(DataSourceReader):
         start, end = await batch_range(source, self._options)
         start, end = await self._narrowed(source, start, end)
         tasks = await tasks_between(source, start, end) if start.is_before(end) else []
-        return [task for task in tasks if may_match(task, self._filters)]
+        filters = column_filters(self._filters)
+        return [task for task in tasks if may_match(task, filters)]
 
     async def _narrowed(
-        self, source: DeltaChangeSource, start: Offset, end: Offset
+        self, source: ChangeSource, start: Offset, end: Offset
     ) -> tuple[Offset, Offset]:
         """Leave out commits at both ends that no row can pass the filters of."""
         first, last = first_version(self._filters), last_version(self._filters)
-        if last is not None and last < end.version - 1:
-            end = replace(end, version=Version(max(last + 1, 0)))
+        if last is not None and last < source.version_before(end.version):
+            end = replace(end, version=source.next_version(Version(max(last, BEFORE_ALL))))
         if first >= end.version:
             return end, end
         if first > start.version:
             # The table may have been replaced on the way there: then it has another id.
-            start = await source.offset_at(first)
+            start = await source.offset_at(
+                source.next_version(source.version_before(Version(first)))
+            )
         return start, end
 
 

@@ -7,7 +7,6 @@ from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.errors import MissingVersionError
 from tailerd.formats.base import ChangeSource
-from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.spark.options import ReadOptions, naming
 
 UNLIMITED = ReadLimit(max_files=2**62, max_bytes=2**62)
@@ -16,7 +15,7 @@ EARLIEST = "1970-01-01T00:00:00Z"
 
 
 async def starting_offset(
-    source: DeltaChangeSource, options: ReadOptions, *, snapshot_by_default: bool
+    source: ChangeSource, options: ReadOptions, *, snapshot_by_default: bool
 ) -> Offset:
     """Return where a read begins.
 
@@ -39,8 +38,8 @@ async def starting_offset(
     return await source.initial_offset("snapshot" if wants_snapshot else EARLIEST)
 
 
-async def _check_exists(source: DeltaChangeSource, version: Version) -> None:
-    head = (await source.initial_offset("latest")).version - 1
+async def _check_exists(source: ChangeSource, version: Version) -> None:
+    head = source.version_before((await source.initial_offset("latest")).version)
     if version > head:
         raise MissingVersionError(
             f"Version {version} has no rows yet: the newest is {head}.",
@@ -48,7 +47,7 @@ async def _check_exists(source: DeltaChangeSource, version: Version) -> None:
         )
 
 
-async def ending_offset(source: DeltaChangeSource, options: ReadOptions) -> Offset | None:
+async def ending_offset(source: ChangeSource, options: ReadOptions) -> Offset | None:
     """Return the offset behind the inclusive end a user gave; None when there is none.
 
     Raises:
@@ -58,10 +57,10 @@ async def ending_offset(source: DeltaChangeSource, options: ReadOptions) -> Offs
         return None
     with naming("endingVersion" if options.end.isdigit() else "endingTimestamp", options.end):
         version = await source.end_version(options.end)
-    return Offset(table_id=source.table_id, version=Version(version + 1))
+    return Offset(table_id=source.table_id, version=source.next_version(version))
 
 
-async def batch_range(source: DeltaChangeSource, options: ReadOptions) -> tuple[Offset, Offset]:
+async def batch_range(source: ChangeSource, options: ReadOptions) -> tuple[Offset, Offset]:
     """Return start and end of a batch read; a start at or behind the end means no rows.
 
     A snapshot without a start is taken at the end, so `snapshot` with `endingVersion` reads the
@@ -71,7 +70,7 @@ async def batch_range(source: DeltaChangeSource, options: ReadOptions) -> tuple[
     given = await ending_offset(source, options)
     end = given if given is not None and given.is_before(latest) else latest
     if options.snapshot and not options.start:
-        return await source.offset_at(end.version - 1, Phase.SNAPSHOT), end
+        return await source.offset_at(source.version_before(end.version), Phase.SNAPSHOT), end
     start = await starting_offset(source, options, snapshot_by_default=False)
     return start, end
 

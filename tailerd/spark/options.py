@@ -19,9 +19,11 @@ from typing import TypeVar
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import DEFAULT_READ_LIMIT, ReadLimit
 from tailerd.changefeed.offset import Version
+from tailerd.changefeed.points import parse_point
 from tailerd.clock import zone_named
 from tailerd.errors import MissingVersionError, TailerdError, UsageError
-from tailerd.formats.delta.changes.start import parse_point
+from tailerd.formats.detect import AUTO
+from tailerd.registry import format_names, known
 from tailerd.storage.stores import StoreSettings
 
 READ_OPTIONS = (
@@ -40,6 +42,7 @@ READ_OPTIONS = (
     "hintsFolder",
     "allowedPaths",
     "partitionTimezone",
+    "tableFormat",
 )
 DELTA_OPTIONS = {
     "readChangeFeed": "Leave it out: format tailerd always gives changes.",
@@ -104,6 +107,7 @@ class ReadOptions:
         allowed_paths: Folders outside the table's own that its log may name files in.
         partition_timezone: IANA name of the zone of partition timestamps without one; empty: UTC.
         storage: How files are reached; executors know only what comes with a task.
+        table_format: Name of the table's format; `auto` to recognise it.
     """
 
     path: str
@@ -119,6 +123,7 @@ class ReadOptions:
     allowed_paths: tuple[str, ...] = ()
     partition_timezone: str = ""
     storage: StoreSettings = field(default_factory=StoreSettings.of_environment)
+    table_format: str = AUTO
 
     @classmethod
     def parse(cls, options: Mapping[str, str], storage: StoreSettings | None = None) -> ReadOptions:
@@ -147,6 +152,7 @@ class ReadOptions:
             allowed_paths=_allowed_paths(given.get("allowedPaths", "")),
             partition_timezone=_timezone(given, "partitionTimezone"),
             storage=storage or StoreSettings.of_environment(),
+            table_format=_table_format(given),
         )
         parsed._refuse_contradictions()
         return parsed
@@ -276,6 +282,16 @@ def _check_time(name: str, text: str) -> None:
             f"The option {name}={_shown(text)} is no timestamp.",
             hint="Write it like 2024-02-29, 2024-02-29 12:34:56 or 2024-02-29T12:34:56.123Z.",
         )
+
+
+def _table_format(given: Mapping[str, str]) -> str:
+    name = given.get("tableFormat", AUTO)
+    names = (AUTO, *format_names())
+    if name not in names:
+        raise UsageError(
+            f"The option tableFormat={_shown(name)} names no table format.", hint=known(name, names)
+        )
+    return name
 
 
 def _is_time(text: str) -> bool:

@@ -11,12 +11,12 @@ from itertools import groupby
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
+from tailerd.changefeed.offset import Version
 from tailerd.errors import SchemaChangedError
-from tailerd.formats.delta.changes.read import read_changes, rows_schema
-from tailerd.reading.file_scan import WHOLE_FILE, FileShare
-from tailerd.reading.files_ahead import FilesAhead
+from tailerd.formats.detect import reader_of
 from tailerd.records.key_order import Part
 from tailerd.spark.arrow_schema import conform
 from tailerd.storage.stores import Stores
@@ -34,10 +34,9 @@ SPLIT_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskShare:
-    """A task, or some row groups of its file, or some rows of each batch of it."""
+    """A task, perhaps itself a share of another, or some rows of each batch of it."""
 
     task: ChangeTask
-    share: FileShare = WHOLE_FILE
     part: Part = Part.WHOLE
 
 
@@ -74,7 +73,7 @@ def in_key_order(tasks: Iterable[ChangeTask]) -> Iterator[TaskShare]:
 
 def pack_shares(shares: Sequence[TaskShare], target_bytes: int) -> list[ChangePartition]:
     """Cut shares as `pack` does tasks."""
-    costs = [each.task.size_bytes // each.share.count + OPEN_COST_BYTES for each in shares]
+    costs = [each.task.size_bytes + OPEN_COST_BYTES for each in shares]
     total = sum(costs)
     if not total:
         return []
@@ -95,13 +94,7 @@ def pack_shares(shares: Sequence[TaskShare], target_bytes: int) -> list[ChangePa
 
 
 def _shares(task: ChangeTask) -> list[TaskShare]:
-    count = -(-task.size_bytes // SPLIT_BYTES)
-    # Both images of an update stay together: a change file is not divided.
-    if count < 2 or task.change_type is None:
-        return [TaskShare(task=task)]
-    return [
-        TaskShare(task=task, share=FileShare(index=index, count=count)) for index in range(count)
-    ]
+    return [TaskShare(task=each) for each in reader_of(task).split(task, SPLIT_BYTES)]
 
 
 def read_partition(
@@ -111,22 +104,32 @@ def read_partition(
 
     Raises:
         SchemaChangedError: Rows do not fit the declared schema without losing something.
-        TableError, StorageError: As `read_changes` raises them.
+        TableError, StorageError: As a `TaskReader` raises them.
     """
     spare_collections()
     # Spark asks to read one empty partition where planning gave none.
     shares = partition.shares if isinstance(partition, ChangePartition) else ()
-    with FilesAhead((each.task.url for each in shares), stores) as files:
-        for each in shares:
-            task = each.task
-            columns = _columns(task, target) if may_drop else None
-            for batch in read_changes(task, DEFAULT_BATCH_LIMIT, columns, each.share, files):
-                if batch.num_rows == 0:
-                    continue
-                try:
-                    yield conform(batch.to_arrow(), target, may_drop=may_drop)
-                except SchemaChangedError as error:
-                    raise _located(error, task) from error
+    columns = target.names if may_drop else None
+    for batch in read_tasks([each.task for each in shares], stores, columns):
+        if batch.num_rows == 0:
+            continue
+        try:
+            yield conform(batch.to_arrow(), target, may_drop=may_drop)
+        except SchemaChangedError as error:
+            raise _located(error, batch.version) from error
+
+
+def read_tasks(
+    tasks: Iterable[ChangeTask], stores: Stores, columns: Sequence[str] | None = None
+) -> Iterator[ChangeBatch]:
+    """Yield the rows of tasks in order, however their formats read them.
+
+    Args:
+        columns: Names to read, as far as a task's version has them; None for all.
+    """
+    for _, found in groupby(tasks, lambda task: task.format):
+        run = list(found)
+        yield from reader_of(run[0]).read_run(run, DEFAULT_BATCH_LIMIT, columns, stores=stores)
 
 
 @functools.cache
@@ -138,17 +141,11 @@ def spare_collections() -> None:
     gc.freeze()
 
 
-def _columns(task: ChangeTask, target: pa.Schema) -> list[str]:
-    """Return the columns of the task's version that were asked for: only those are read."""
-    return [name for name in rows_schema(task.schema).names if name in target.names]
-
-
-def _located(error: SchemaChangedError, task: ChangeTask) -> SchemaChangedError:
+def _located(error: SchemaChangedError, version: Version) -> SchemaChangedError:
     return SchemaChangedError(
-        f"Version {task.version} has another schema than this query. {error.message}",
+        f"Version {version} has another schema than this query. {error.message}",
         hint=(
-            f"Read up to version {task.version - 1} with endingVersion={task.version - 1} and from"
-            f" there with startingVersion={task.version}, or name the columns you want with"
-            " .schema(...)."
+            f"Read what is before version {version} with endingVersion and the rest with"
+            f" startingVersion={version}, or name the columns you want with .schema(...)."
         ),
     )

@@ -7,8 +7,7 @@ as if nothing had been left out.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable
-from decimal import Decimal
+from collections.abc import Iterable, Sequence
 
 from pyspark.sql.datasource import (
     EqualNullSafe,
@@ -23,20 +22,23 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from tailerd.changefeed.change_batch import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
+from tailerd.changefeed.change_batch import CHANGE_COLUMNS, COMMIT_TIMESTAMP, COMMIT_VERSION
 from tailerd.changefeed.change_task import ChangeTask
-from tailerd.formats.delta.protocol.partition_values import parse_partition_value
-from tailerd.formats.delta.protocol.schema import arrow_field, parse_schema
+from tailerd.changefeed.column_filter import UNKNOWN, ColumnFilter, Comparison, may_pass
+from tailerd.formats.detect import reader_of
 
-Value = bool | int | str | Decimal | datetime.date
-_Unknown = type("_Unknown", (), {})
-_UNKNOWN = _Unknown()
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
-def may_match(task: ChangeTask, filters: Iterable[Filter]) -> bool:
+def may_match(task: ChangeTask, filters: Sequence[ColumnFilter]) -> bool:
     """Tell whether rows of a task can pass all filters."""
-    return all(_may_pass(task, each) for each in filters)
+    others = []
+    for each in filters:
+        if each.column not in CHANGE_COLUMNS:
+            others.append(each)
+        elif not may_pass(_change_value(task, each.column), each):
+            return False
+    return not (others and reader_of(task).excludes(task, others))
 
 
 def first_version(filters: Iterable[Filter]) -> int:
@@ -73,24 +75,43 @@ def last_version(filters: Iterable[Filter]) -> int | None:
     return min(lasts, default=None)
 
 
-def _in_microseconds(each: Filter) -> Filter | None:
-    """Return a filter on `_commit_timestamp` with numbers for times; None where that is no use."""
+def column_filters(filters: Iterable[Filter]) -> list[ColumnFilter]:
+    """Return the filters on one top-level column that can leave tasks out; others are left out."""
+    return [found for each in filters if (found := _column_filter(each)) is not None]
+
+
+def _column_filter(each: Filter) -> ColumnFilter | None:
     match each:
-        case In(attribute=attribute, value=choices):
-            numbers = tuple(_microseconds(choice) for choice in choices)
-            return None if _UNKNOWN in numbers else In(attribute, numbers)
+        case IsNull(attribute=(name,)):
+            return ColumnFilter(column=name, comparison=Comparison.IS_NULL)
+        case IsNotNull(attribute=(name,)):
+            return ColumnFilter(column=name, comparison=Comparison.IS_NOT_NULL)
+        case In(attribute=(name,), value=choices):
+            return _compared(name, Comparison.IN, tuple(choices))
         case (
-            EqualTo(attribute=attribute, value=value)
-            | EqualNullSafe(attribute=attribute, value=value)
-            | GreaterThan(attribute=attribute, value=value)
-            | GreaterThanOrEqual(attribute=attribute, value=value)
-            | LessThan(attribute=attribute, value=value)
-            | LessThanOrEqual(attribute=attribute, value=value)
+            EqualTo(attribute=(name,), value=value) | EqualNullSafe(attribute=(name,), value=value)
         ):
-            number = _microseconds(value)
-            return None if number is _UNKNOWN else type(each)(attribute, number)
+            # Two nulls are the same to one of them.
+            return None if value is None else _compared(name, Comparison.EQUAL, (value,))
+        case GreaterThan(attribute=(name,), value=value):
+            return _compared(name, Comparison.GREATER, (value,))
+        case GreaterThanOrEqual(attribute=(name,), value=value):
+            return _compared(name, Comparison.AT_LEAST, (value,))
+        case LessThan(attribute=(name,), value=value):
+            return _compared(name, Comparison.LESS, (value,))
+        case LessThanOrEqual(attribute=(name,), value=value):
+            return _compared(name, Comparison.AT_MOST, (value,))
         case _:
-            return each
+            return None
+
+
+def _compared(name: str, comparison: Comparison, values: tuple[object, ...]) -> ColumnFilter | None:
+    """Return a filter; times to compare commits' with become numbers, None where that fails."""
+    if name == COMMIT_TIMESTAMP:
+        values = tuple(_microseconds(value) for value in values)
+        if UNKNOWN in values:
+            return None
+    return ColumnFilter(column=name, comparison=comparison, values=values)
 
 
 def _microseconds(value: object) -> object:
@@ -99,75 +120,13 @@ def _microseconds(value: object) -> object:
     # Spark compares a time without a zone in the session's zone, which is not known here.
     if isinstance(value, datetime.datetime) and value.tzinfo is not None:
         return (value - _EPOCH) // datetime.timedelta(microseconds=1)
-    return _UNKNOWN
+    return UNKNOWN
 
 
-def _may_pass(task: ChangeTask, each: Filter) -> bool:
-    if getattr(each, "attribute", None) == (COMMIT_TIMESTAMP,):
-        in_numbers = _in_microseconds(each)
-        if in_numbers is None:
-            return True
-        each = in_numbers
-    match each:
-        case IsNull(attribute=(name,)):
-            value = _value(task, name)
-            return value is None or value is _UNKNOWN
-        case IsNotNull(attribute=(name,)):
-            return _value(task, name) is not None
-        case (
-            EqualTo(attribute=(name,), value=wanted)
-            | EqualNullSafe(attribute=(name,), value=wanted)
-        ):
-            return wanted is None or _holds(_value(task, name), wanted, lambda a, b: a == b)
-        case GreaterThan(attribute=(name,), value=wanted):
-            return _holds(_value(task, name), wanted, lambda a, b: a > b)
-        case GreaterThanOrEqual(attribute=(name,), value=wanted):
-            return _holds(_value(task, name), wanted, lambda a, b: a >= b)
-        case LessThan(attribute=(name,), value=wanted):
-            return _holds(_value(task, name), wanted, lambda a, b: a < b)
-        case LessThanOrEqual(attribute=(name,), value=wanted):
-            return _holds(_value(task, name), wanted, lambda a, b: a <= b)
-        case In(attribute=(name,), value=choices):
-            value = _value(task, name)
-            return any(_holds(value, wanted, lambda a, b: a == b) for wanted in choices)
-        case _:
-            return True
-
-
-def _holds(value: object, wanted: object, compare: Callable[..., bool]) -> bool:
-    """Compare where both are of one kind that orders as Spark does; else anything may be."""
-    if value is None or wanted is None:
-        return False
-    if isinstance(value, Decimal | int) and isinstance(wanted, Decimal | int):
-        is_like = isinstance(value, bool) == isinstance(wanted, bool)
-    else:
-        is_like = type(value) is type(wanted) and isinstance(value, str | datetime.date)
-    if not is_like or isinstance(value, datetime.datetime):
-        return True
-    if isinstance(value, str):
-        # Spark orders the bytes of UTF-8.
-        return compare(value.encode(), str(wanted).encode())
-    return compare(value, wanted)
-
-
-def _value(task: ChangeTask, name: str) -> object:
-    """Return the value that all rows of a task have in a column, `_UNKNOWN` if that is not said."""
+def _change_value(task: ChangeTask, name: str) -> object:
+    """Return the value that all rows of a task have in a change column."""
     if name == COMMIT_VERSION:
         return int(task.version)
     if name == COMMIT_TIMESTAMP:
         return task.timestamp_us
-    if name == CHANGE_TYPE:
-        return _UNKNOWN if task.change_type is None else task.change_type.value
-    field = parse_schema(task.schema.text).named(name)
-    if field is None or name not in task.schema.partition_columns or field.char_length:
-        return _UNKNOWN
-    values = dict(task.partition_values)
-    physical = field.physical_name(task.schema.column_mapping)
-    if physical not in values:
-        # An old writer may leave a removed file's values out.
-        return _UNKNOWN
-    try:
-        return parse_partition_value(values[physical], arrow_field(field).type, name).as_py()
-    except OverflowError:
-        # Python's years are 1 to 9999, Delta's are not.
-        return _UNKNOWN
+    return UNKNOWN if task.change_type is None else task.change_type.value

@@ -17,6 +17,7 @@ from tailerd.changefeed.change_task import ChangeType
 from tailerd.config import SinkConfig, TableConfig
 from tailerd.config.sections import is_remote
 from tailerd.errors import ConfigError, SinkError
+from tailerd.formats.detect import AUTO
 from tailerd.records.json import JsonEncoder
 from tailerd.sinks.console import ConsoleSinkConfig
 from tailerd.sinks.file_config import FileSinkConfig
@@ -78,6 +79,8 @@ def read_options(table: TableConfig) -> dict[str, str]:
     }
     if table.poll_interval is not None:
         options["pollInterval"] = str(table.poll_interval)
+    if table.format != AUTO:
+        options["tableFormat"] = table.format
     if table.partition_timezone is not None:
         options["partitionTimezone"] = table.partition_timezone
     if table.start == "snapshot":

@@ -15,12 +15,9 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from tailerd.changefeed.change_batch import with_change_columns
-from tailerd.changefeed.change_task import TableSchema
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.errors import SchemaChangedError, TableError
-from tailerd.formats.delta.changes.commit_tasks import SchemaStep
-from tailerd.formats.delta.changes.read import rows_schema
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.base import ChangeSource, SchemaStep
 from tailerd.spark.arrow_schema import conform, declared_schema, spark_schema
 
 LOOK_AHEAD_VERSIONS = 1000
@@ -42,10 +39,10 @@ class SchemaBoundary:
         self._types = {field.name: field.dataType for field in schema}
         self._target = declared_schema(schema)
         self._version = version
-        self._misfits: dict[TableSchema, str] = {}
-        self._same: dict[TableSchema, bool] = {}
+        self._misfits: dict[bytes, str] = {}
+        self._same: dict[bytes, bool] = {}
 
-    async def reach(self, source: DeltaChangeSource, start: Offset, end: Offset) -> Offset:
+    async def reach(self, source: ChangeSource, start: Offset, end: Offset) -> Offset:
         """Return `end`, or where the schema ends before it.
 
         Raises:
@@ -60,7 +57,7 @@ class SchemaBoundary:
         return end
 
     async def require(
-        self, source: DeltaChangeSource, start: Offset, end: Offset, planned_with: int | None
+        self, source: ChangeSource, start: Offset, end: Offset, planned_with: int | None
     ) -> None:
         """Check a micro-batch that was planned before, perhaps for a query with another schema.
 
@@ -77,18 +74,20 @@ class SchemaBoundary:
     def _fits(self, step: SchemaStep) -> bool:
         if self._version is None or step.version <= self._version:
             return not self._misfit(step.schema)
-        if step.schema not in self._same:
-            fields = spark_schema(rows_schema(step.schema)).fields
-            self._same[step.schema] = self._types == {f.name: f.dataType for f in fields}
-        return self._same[step.schema]
+        key = _key(step.schema)
+        if key not in self._same:
+            fields = spark_schema(step.schema).fields
+            self._same[key] = self._types == {f.name: f.dataType for f in fields}
+        return self._same[key]
 
-    def _misfit(self, schema: TableSchema) -> str:
-        if schema not in self._misfits:
-            self._misfits[schema] = misfit(schema, self._target, may_drop=self._version is None)
-        return self._misfits[schema]
+    def _misfit(self, schema: pa.Schema) -> str:
+        key = _key(schema)
+        if key not in self._misfits:
+            self._misfits[key] = misfit(schema, self._target, may_drop=self._version is None)
+        return self._misfits[key]
 
     async def _changed(
-        self, source: DeltaChangeSource, step: SchemaStep, planned_with: int | None = None
+        self, source: ChangeSource, step: SchemaStep, planned_with: int | None = None
     ) -> SchemaChangedError:
         detail = self._misfit(step.schema) or self._difference(step.schema)
         problem = f"Version {step.offset.version} has another schema than this query. {detail}"
@@ -111,8 +110,8 @@ class SchemaBoundary:
             ),
         )
 
-    def _difference(self, schema: TableSchema) -> str:
-        rows = {f.name: f.dataType for f in spark_schema(rows_schema(schema)).fields}
+    def _difference(self, schema: pa.Schema) -> str:
+        rows = {f.name: f.dataType for f in spark_schema(schema).fields}
         said = [f"{name} is gone" for name in self._types if name not in rows]
         said += [
             f"{name} is {kind.simpleString()} there and {self._types[name].simpleString()} here"
@@ -122,9 +121,14 @@ class SchemaBoundary:
         return f"The column {', the column '.join(said)}."
 
 
-def misfit(schema: TableSchema, target: pa.Schema, *, may_drop: bool) -> str:
-    """Return why rows of a table schema cannot be given under `target`; empty when they can."""
-    rows = with_change_columns(rows_schema(schema))
+def _key(schema: pa.Schema) -> bytes:
+    """Return what tells schemas apart: comparing them leaves their metadata out."""
+    return bytes(schema.serialize())
+
+
+def misfit(schema: pa.Schema, target: pa.Schema, *, may_drop: bool) -> str:
+    """Return why rows of a schema cannot be given under `target`; empty when they can."""
+    rows = with_change_columns(schema)
     if may_drop:
         rows = pa.schema([field for field in rows if field.name in target.names])
     try:
@@ -140,13 +144,13 @@ def named_version(error: SchemaChangedError) -> int | None:
     return int(named[1]) if named else None
 
 
-async def _newest_fitting(source: DeltaChangeSource, first: SchemaStep) -> Version:
+async def _newest_fitting(source: ChangeSource, first: SchemaStep) -> Version:
     """Return the newest version whose schema all rows from `first` up to it can be given in."""
     steps = [first]
-    end = Offset(
-        table_id=first.offset.table_id,
-        version=Version(first.offset.version + LOOK_AHEAD_VERSIONS),
-    )
+    version = first.offset.version
+    for _ in range(LOOK_AHEAD_VERSIONS):
+        version = source.next_version(version)
+    end = Offset(table_id=first.offset.table_id, version=version)
     # What lies ahead and cannot be read is told when it is reached.
     with suppress(TableError):
         async for step in source.schema_steps(first.offset, end):
@@ -155,6 +159,6 @@ async def _newest_fitting(source: DeltaChangeSource, first: SchemaStep) -> Versi
 
 
 def _holds(step: SchemaStep, steps: Sequence[SchemaStep]) -> bool:
-    target = declared_schema(spark_schema(rows_schema(step.schema)))
+    target = declared_schema(spark_schema(step.schema))
     before = steps[: steps.index(step)]
     return not any(misfit(each.schema, target, may_drop=False) for each in before)

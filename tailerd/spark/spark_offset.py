@@ -91,8 +91,8 @@ def check_repeats(start: Offset, end: Offset, planned: str | None, changes: Chan
     has_commits = end.phase is Phase.FOLLOW and start.is_before(end)
     if has_commits and planned not in (None, changes.value):
         raise _counts_others(
-            f"from version {start.version} to {end.last_version} is not done and was planned with"
-            f" changes {planned!r}",
+            f"from version {start.version} until version {end.version} is not done and was"
+            f" planned with changes {planned!r}",
             planned,
             changes,
         )

@@ -230,7 +230,8 @@ class _Follower:
             if is_recent and self._planned.is_before(offset_of(fields)):
                 return fields
         backlog = self._loop.call(self._table.backlog(self._planned))
-        head = Offset(table_id=self._planned.table_id, version=Version(backlog.head_version + 1))
+        behind = self._table.source.next_version(backlog.head_version)
+        head = Offset(table_id=self._planned.table_id, version=behind)
         fields = fields_of(clamped(head, start=self._planned, end=self._end))
         if backlog.oldest_undelivered_timestamp_ms is not None:
             fields[OLDEST_MS] = backlog.oldest_undelivered_timestamp_ms

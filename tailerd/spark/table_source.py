@@ -11,15 +11,10 @@ from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.clock import SystemClock
 from tailerd.errors import BugError, TailerdError
-from tailerd.formats.base import Backlog
-from tailerd.formats.delta.changes.allowed_places import allowed_places
-from tailerd.formats.delta.changes.partition_zone import PartitionZone
-from tailerd.formats.delta.changes.read import rows_schema
-from tailerd.formats.delta.changes.source import DeltaChangeSource
-from tailerd.formats.delta.log.log_reader import LogReader
-from tailerd.formats.delta.protocol.log_path import LOG_FOLDER
+from tailerd.formats.base import Backlog, ChangeSource, HearsEvents, OpenRequest
+from tailerd.formats.detect import commit_folder, open_table
 from tailerd.spark.options import ReadOptions, naming
-from tailerd.storage.stores import Stores, path_of
+from tailerd.storage.stores import Stores
 from tailerd.telemetry import Telemetry
 from tailerd.watchers.base import Watcher
 from tailerd.watchers.hints import HintBoard
@@ -28,7 +23,7 @@ from tailerd.watchers.opening import WatchedFolder, open_watchers
 from tailerd.watchers.poll import CLOSE_SECONDS, PollWatcher
 
 
-async def open_source(options: ReadOptions, stores: Stores | None = None) -> DeltaChangeSource:
+async def open_source(options: ReadOptions, stores: Stores | None = None) -> ChangeSource:
     """Open the table.
 
     Args:
@@ -38,13 +33,16 @@ async def open_source(options: ReadOptions, stores: Stores | None = None) -> Del
         ConfigError: The place is of no store that is served.
         TableError, StorageError: The table cannot be opened.
     """
-    return await DeltaChangeSource.open(
+    return await open_table(
         options.path,
-        stores=stores or Stores(options.storage),
-        changes=options.changes,
-        allowed_paths=options.allowed_paths,
-        on_mismatch=warn,
-        partition_zone=PartitionZone(options.path, options.partition_timezone, warn),
+        OpenRequest(
+            stores=stores or Stores(options.storage),
+            changes=options.changes,
+            allowed_paths=options.allowed_paths,
+            on_warning=warn,
+            options={"partition_timezone": options.partition_timezone or None},
+        ),
+        options.table_format,
     )
 
 
@@ -62,9 +60,8 @@ async def declared_columns(options: ReadOptions) -> tuple[pa.Schema, Version]:
     Raises:
         TableError, StorageError, UsageError: There is no such version, or it cannot be served.
     """
-    stores = Stores(options.storage)
-    source = await open_source(options, stores)
-    version = Version((await source.initial_offset("latest")).version - 1)
+    source = await open_source(options)
+    version = source.version_before((await source.initial_offset("latest")).version)
     wanted = options.schema_version
     if wanted is None and options.end:
         with naming("endingVersion" if options.end.isdigit() else "endingTimestamp", options.end):
@@ -73,10 +70,7 @@ async def declared_columns(options: ReadOptions) -> tuple[pa.Schema, Version]:
         return await source.arrow_schema(), version
     wanted = version if wanted is None else wanted
     with naming("schemaVersion", wanted):
-        places = allowed_places(options.allowed_paths)
-        reader = LogReader(*stores.locate_table(options.path, places))
-        snapshot = await reader.open(wanted, with_files=False)
-    return rows_schema(snapshot.state.schema, options.columns or None), wanted
+        return await source.schema_at(wanted, options.columns or None), wanted
 
 
 class FollowedTable:
@@ -88,9 +82,9 @@ class FollowedTable:
         is_idle: Whether nothing was new at the last look and nothing has rung since.
     """
 
-    def __init__(self, source: DeltaChangeSource, options: ReadOptions, stores: Stores) -> None:
+    def __init__(self, source: ChangeSource, options: ReadOptions, stores: Stores) -> None:
         self.source = source
-        folder = f"{path_of(options.path)}/{LOG_FOLDER}"
+        folder = commit_folder(options.path, options.table_format)
         board = HintBoard()
         self._bell = board.subscribe(folder)
         running = board.run(_watchers(folder, options, stores))
@@ -133,7 +127,8 @@ class FollowedTable:
 
     async def _look(self, start: Offset, limit: ReadLimit) -> Offset:
         look = self._bell.begin_look()
-        if look.is_woken or look.version is not None:
+        is_woken = look.is_woken or look.version is not None
+        if is_woken and isinstance(self.source, HearsEvents):
             self.source.hear(look.version)
         found = await self.source.latest_offset(start, limit)
         self._bell.end_look(look, is_news=found != start)

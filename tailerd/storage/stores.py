@@ -19,6 +19,7 @@ from tailerd.storage.base import ObjectStore, OpensAhead, PendingInput, StorePro
 from tailerd.storage.links import RealPlaces
 from tailerd.storage.local import LocalPlaces, LocalStore, absolute
 from tailerd.storage.memory import MemoryPlaces, MemoryStore
+from tailerd.storage.overheard import SharedReads
 
 if TYPE_CHECKING:
     from tailerd.config.storage import StorageConfig
@@ -93,6 +94,9 @@ class Stores:
 
     Connections are kept as long as the object. It is picklable: the settings go along, and the
     other process connects for itself.
+
+    Attributes:
+        shared_reads: What readers of the same log need not ask for twice.
     """
 
     def __init__(self, settings: StoreSettings | None = None) -> None:
@@ -103,6 +107,7 @@ class Stores:
         """
         self._settings = settings or StoreSettings()
         self._by_name: dict[str, StoreProvider] = {}
+        self.shared_reads = SharedReads()
 
     @classmethod
     def of_config(cls, config: StorageConfig) -> Stores:

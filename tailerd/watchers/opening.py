@@ -71,9 +71,8 @@ def open_watchers(
     remote = [each for each in folders if each.is_remote and not each.hints]
     watchers: list[Watcher] = []
     if local:
-        files = watch_folders(
-            [each.folder for each in local], finished=finished, on_unavailable=report
-        )
+        places = [each.folder for each in local]
+        files = watch_folders(places, finished=finished, on_unavailable=report)
         watchers += [files, *_floor(local, files.covers, clock, Pace())]
     if relayed:
         told = RelayedWatcher({each.hints: each.folder for each in relayed}, on_unavailable=report)

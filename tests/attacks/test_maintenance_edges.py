@@ -17,6 +17,7 @@ from tailerd.assembly import open_state, reset_offset
 from tailerd.clock import SystemClock
 from tailerd.config import Config
 from tailerd.errors import LogChangedError, StateInUseError, StorageError
+from tailerd.formats.delta.changes.bucket_spool import open_spool
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.log.log_writer import LogWriter
 from tailerd.formats.delta.maintenance.jobs import TableMaintenance
@@ -339,7 +340,7 @@ async def test_who_lost_the_state_removes_no_list_of_its_successor() -> None:
         return [meta.name async for meta in store.list_from(f"{ROOT}/spool/orders")]
 
     async with first.held():
-        late = first.spool("orders")
+        late = open_spool(first.scratch("orders"))
         await late.write("t", ListedFiles(3))
         # It is heard of no more: its file says so.
         assert first._lease is not None
@@ -347,12 +348,12 @@ async def test_who_lost_the_state_removes_no_list_of_its_successor() -> None:
         await first._lease.release()
         first._lease._mine = mine
         async with second.held():
-            await second.spool("orders").write("t", ListedFiles(5))
+            await open_spool(second.scratch("orders")).write("t", ListedFiles(5))
             names = await list_names()
             with pytest.raises(StateInUseError, match="taken over"):
                 await late.remove()
             with pytest.raises(StateInUseError, match="taken over"):
-                await first.spool("orders").write("t", ListedFiles(7))
+                await open_spool(first.scratch("orders")).write("t", ListedFiles(7))
             assert await list_names() == names
 
 
@@ -375,15 +376,15 @@ async def test_a_reset_that_cannot_be_saved_leaves_the_list_of_the_snapshot_unde
 
     async with state.held():
         await reset_offset(config, "orders", "snapshot", state=state)
-        assert await state.spool("orders").find(table.table_id, 0) is not None
+        assert await open_spool(state.scratch("orders")).find(table.table_id, 0) is not None
         table.append([{"id": 2}])
         with monkeypatch.context() as broken:
             broken.setattr(FileOffsetStore, "save", fail)
             with pytest.raises(StorageError, match="full"):
                 await reset_offset(config, "orders", "snapshot", state=state)
-        assert await state.spool("orders").find(table.table_id, 0) is not None
+        assert await open_spool(state.scratch("orders")).find(table.table_id, 0) is not None
         await reset_offset(config, "orders", "snapshot", state=state)
-        assert await state.spool("orders").find(table.table_id, 1) is not None
+        assert await open_spool(state.scratch("orders")).find(table.table_id, 1) is not None
 
 
 # ---------------------------------------------------------------- the end, in an outage

@@ -71,7 +71,7 @@ async def test_row_20_a_gap_that_opens_while_following_is_an_error(tmp_path: Pat
 async def test_row_20_a_commit_that_shows_late_is_no_gap(tmp_path: Path) -> None:
     table = numbered(tmp_path, 4)
     source = await DeltaChangeSource.open(str(tmp_path))
-    at = (await source.initial_offset("1")).after_version()
+    at = (await source.initial_offset("1")).after_version(source)
     source = await DeltaChangeSource.open(str(tmp_path))
     hidden = table.commit_path(2).read_bytes()
     table.commit_path(2).unlink()

@@ -141,7 +141,9 @@ async def test_row_34_one_plan_may_reach_from_the_snapshot_into_what_follows(
     source = await DeltaChangeSource.open(str(tmp_path))
     at = await source.initial_offset("snapshot")
     table.append(rows(200))
-    end = Offset(table_id=at.table_id, version=at.version).after_version().after_version()
+    end = (
+        Offset(table_id=at.table_id, version=at.version).after_version(source).after_version(source)
+    )
     found = rows_of(await batches_of(source, at, end))
     assert [row["id"] for row in found if row["change_source"] == "files"] == [200]
     assert len(found) == 9

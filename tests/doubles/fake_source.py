@@ -13,16 +13,14 @@ from tailerd.changefeed.change_task import (
     ChangeSourceKind,
     ChangeTask,
     ChangeType,
-    TableSchema,
     TaskGroup,
 )
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
-from tailerd.changefeed.offset import Offset, Phase, Version
+from tailerd.changefeed.offset import ConsecutiveVersions, Offset, Phase, Version
 from tailerd.errors import MissingDataFileError, MissingVersionError, TableRecreatedError
-from tailerd.formats.base import Backlog, TableIdentity
+from tailerd.formats.base import Backlog, SchemaStep, TableIdentity
 
 SCHEMA = pa.schema([pa.field("id", pa.int64())])
-_TEXT = TableSchema('{"type":"struct","fields":[]}')
 
 
 @dataclass
@@ -60,7 +58,7 @@ def never_fails(_: str) -> None:
     """Let every call succeed."""
 
 
-class FakeSource:
+class FakeSource(ConsecutiveVersions):
     """A `ChangeSource` over a `FakeTable`.
 
     Attributes:
@@ -88,6 +86,26 @@ class FakeSource:
         version = table.head + 1 if start == "latest" else int(start)
         return Offset(table_id=table.table_id, version=Version(version))
 
+    @property
+    def table_id(self) -> str:
+        return self._table.table_id
+
+    async def offset_at(self, version: Version, phase: Phase = Phase.FOLLOW) -> Offset:
+        return Offset(table_id=self._table.table_id, version=version, phase=phase)
+
+    async def end_version(self, end: str) -> Version:
+        return Version(int(end))
+
+    async def schema_steps(self, start: Offset, end: Offset) -> AsyncIterator[SchemaStep]:
+        if start.is_before(end):
+            yield SchemaStep(offset=start, version=start.version, schema=SCHEMA)
+
+    async def schema_at(self, version: Version, columns: Sequence[str] | None = None) -> pa.Schema:
+        return SCHEMA
+
+    async def widened_floats(self) -> frozenset[str]:
+        return frozenset()
+
     async def identity(self, version: Version) -> TableIdentity:
         self._fails("identity")
         known = 0 <= version <= self._table.head
@@ -106,7 +124,7 @@ class FakeSource:
             if admitted + left > limit.max_files:
                 return here.at(here.position + max(limit.max_files - admitted, int(admitted == 0)))
             admitted += left
-            here = here.after_version()
+            here = here.after_version(self)
         return here
 
     async def plan(self, start: Offset, end: Offset) -> AsyncIterator[TaskGroup]:
@@ -118,7 +136,7 @@ class FakeSource:
                 raise MissingVersionError(f"Version {here.version} is missing.")
             is_last = (here.version, here.phase) == (end.version, end.phase)
             until = end.position if is_last else len(files)
-            after = end if is_last else here.after_version()
+            after = end if is_last else here.after_version(self)
             yield self._group(here, after, until)
             here = after
 
@@ -129,7 +147,7 @@ class FakeSource:
             rows = self._rows_of(task)
             is_commit = task.change_source is not ChangeSourceKind.SNAPSHOT
             if is_commit and (task.version, task.position) in self._table.lost:
-                raise MissingDataFileError(f"The file {task.url} is gone.")
+                raise MissingDataFileError(f"The file {task.payload} is gone.")
             for first in range(0, len(rows), limit.max_rows):
                 self._fails("read")
                 ids = pa.array(rows[first : first + limit.max_rows], pa.int64())
@@ -184,10 +202,9 @@ class FakeSource:
                 position=position,
                 change_source=kind,
                 change_type=ChangeType.INSERT,
-                url=f"fake:///{start.version}/{position}",
                 size_bytes=1,
-                partition_values=(),
-                schema=_TEXT,
+                format="fake",
+                payload=f"fake:///{start.version}/{position}",
             )
             for position in range(start.position, until)
         )

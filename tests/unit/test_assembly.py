@@ -14,6 +14,7 @@ from tailerd.assembly import Assembly, open_source
 from tailerd.changefeed.limits import DEFAULT_READ_LIMIT
 from tailerd.clock import SystemClock
 from tailerd.config import Config
+from tailerd.formats.delta.protocol.data_file import data_file
 from tailerd.pipeline.fleet import Fleet
 from tailerd.pipeline.state_place import FolderState
 from tailerd.storage.stores import Stores
@@ -117,11 +118,12 @@ async def test_a_guessed_zone_is_told_to_the_log_once_and_not_where_one_is_set(
     guessing = configured(tmp_path, "a").tables["a"]
     zoned = guessing.model_copy(update={"partition_timezone": "Europe/Berlin"})
     texts = []
+    warned: set[str] = set()
     for config in (zoned, guessing, guessing):
-        source = await open_source(config, Telemetry([told.append]), stores=Stores())
+        source = await open_source(config, Telemetry([told.append]), stores=Stores(), warned=warned)
         at = await source.initial_offset("0")
         end = await source.latest_offset(at, DEFAULT_READ_LIMIT)
-        texts += [g.tasks[0].partition_values async for g in source.plan(at, end)]
+        texts += [data_file(g.tasks[0]).partition_values async for g in source.plan(at, end)]
         assert len([e for e in told if isinstance(e, events.ZoneAssumed)]) == (config is guessing)
     assert [text for ((_, text),) in texts] == [
         "2024-07-01 12:00:00+02:00:00",

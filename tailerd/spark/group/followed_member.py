@@ -12,8 +12,8 @@ from tailerd.changefeed.change_task import ChangeMode, ChangeTask
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset
 from tailerd.errors import BugError, TailerdError
-from tailerd.formats.delta.changes.partition_zone import PartitionZone
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.base import ChangeSource, HearsEvents, OpenRequest
+from tailerd.formats.detect import open_table
 from tailerd.spark.change_range import clamped, tasks_between
 from tailerd.spark.group.group_offset import Entry
 from tailerd.spark.group.holds import Hold, stands_at
@@ -78,7 +78,7 @@ class FollowedMember:
         self.trouble: Trouble | None = None
         self.standing: Standing | None = None
         self._hold = hold
-        self._source: DeltaChangeSource | None = None
+        self._source: ChangeSource | None = None
         self._attempt = hold.attempt if hold is not None else 0
         wait = 0.0 if hold is None else max(0.0, hold.retry_at - time.time())
         # The clock may have been set back since; no wait is longer than the longest.
@@ -111,7 +111,7 @@ class FollowedMember:
             return False
         return self._is_more or self.bell.is_rung
 
-    async def source(self) -> DeltaChangeSource:
+    async def source(self) -> ChangeSource:
         """Return the open table.
 
         Raises:
@@ -119,13 +119,16 @@ class FollowedMember:
         """
         if self._source is None:
             config = self.member.config
-            self._source = await DeltaChangeSource.open(
+            self._source = await open_table(
                 config.path,
-                stores=self._stores,
-                changes=self.changes,
-                allowed_paths=config.allowed_paths,
-                on_mismatch=warn,
-                partition_zone=PartitionZone(config.path, config.partition_timezone, warn),
+                OpenRequest(
+                    stores=self._stores,
+                    changes=self.changes,
+                    allowed_paths=config.allowed_paths,
+                    on_warning=warn,
+                    options=config.options_of_format(),
+                ),
+                config.format,
             )
         return self._source
 
@@ -141,7 +144,9 @@ class FollowedMember:
         seen = self.bell.begin_look()
         try:
             if seen.is_woken or seen.version is not None:
-                (await self.source()).hear(seen.version)
+                source = await self.source()
+                if isinstance(source, HearsEvents):
+                    source.hear(seen.version)
             step = await self._planned(entry, limit, once=once)
         except TailerdError as error:
             self._failed(error, once=once)
@@ -179,11 +184,12 @@ class FollowedMember:
             return Step(begin=begin, end=end, tasks=()) if is_new else None
         return Step(begin=begin, end=end, tasks=tuple(await tasks_between(source, begin, end)))
 
-    async def _measure(self, source: DeltaChangeSource, begin: Offset) -> None:
+    async def _measure(self, source: ChangeSource, begin: Offset) -> None:
         backlog = await source.backlog(begin)
         self.standing = Standing(
             version=begin.version,
             head_version=backlog.head_version,
+            versions=backlog.versions,
             oldest_ms=backlog.oldest_undelivered_timestamp_ms if backlog.versions else None,
             retention_seconds=backlog.retention_seconds,
         )

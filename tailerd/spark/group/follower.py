@@ -20,7 +20,7 @@ from tailerd.changefeed.limits import ReadLimit
 from tailerd.clock import SystemClock
 from tailerd.config.sections import is_remote
 from tailerd.errors import BugError, TailerdError
-from tailerd.formats.delta.protocol.log_path import LOG_FOLDER
+from tailerd.formats.detect import commit_folder
 from tailerd.spark.change_range import tasks_between
 from tailerd.spark.group.assignments import Assignments
 from tailerd.spark.group.followed_member import FollowedMember, Step
@@ -31,7 +31,7 @@ from tailerd.spark.group.record_partitions import TableRows
 from tailerd.spark.group.report import SourceReport
 from tailerd.spark.spark_offset import check_repeats
 from tailerd.spark.table_source import check_listening
-from tailerd.storage.stores import Stores, path_of
+from tailerd.storage.stores import Stores
 from tailerd.telemetry import Telemetry
 from tailerd.watchers.hints import HintBoard
 from tailerd.watchers.opening import WatchedFolder, open_watchers
@@ -252,7 +252,7 @@ class GroupFollower:
             config = table.member.config
             if table.member.is_leaving:
                 continue
-            folder = f"{path_of(config.path)}/{LOG_FOLDER}"
+            folder = commit_folder(config.path, config.format)
             self._board.subscribe(folder, table.bell)
             # Commits between the old watch and the new one.
             table.bell.ring()

@@ -281,7 +281,7 @@ class GroupedPipeline:
                     engine=ENGINE,
                     version=standing.version,
                     head_version=standing.head_version,
-                    versions=max(0, standing.head_version + 1 - standing.version),
+                    versions=standing.versions,
                     oldest_timestamp_ms=standing.oldest_ms,
                     retention_seconds=standing.retention_seconds,
                 )

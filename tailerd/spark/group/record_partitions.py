@@ -18,8 +18,6 @@ from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
 from tailerd.changefeed.offset import Version
 from tailerd.errors import TailerdError
-from tailerd.formats.delta.changes.read import read_changes
-from tailerd.reading.files_ahead import FilesAhead
 from tailerd.records.key_order import Part, commits_in_key_order, part_of
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.spark.encoded_records import RecordEncoder, RecordPiece
@@ -31,6 +29,7 @@ from tailerd.spark.partitions import (
     in_key_order,
     pack,
     pack_shares,
+    read_tasks,
     spare_collections,
 )
 from tailerd.storage.stores import Stores
@@ -176,6 +175,4 @@ def _ordered(
 
 
 def _batches(shares: Sequence[TaskShare], stores: Stores) -> Iterator[ChangeBatch]:
-    with FilesAhead((each.task.url for each in shares), stores) as files:
-        for each in shares:
-            yield from read_changes(each.task, DEFAULT_BATCH_LIMIT, None, each.share, files)
+    return read_tasks([each.task for each in shares], stores)

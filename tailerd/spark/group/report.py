@@ -59,12 +59,14 @@ class Standing:
     Attributes:
         version: The version its offset points at.
         head_version: The newest version of the table.
+        versions: How many versions wait.
         oldest_ms: Commit time of the oldest version not delivered; None when there is none.
         retention_seconds: As the source says.
     """
 
     version: int
     head_version: int
+    versions: int
     oldest_ms: int | None
     retention_seconds: float | None
 

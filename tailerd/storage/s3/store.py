@@ -18,21 +18,19 @@ from tailerd.storage.base import FileMeta, PendingInput
 from tailerd.storage.deletion import BATCH_FILES
 from tailerd.storage.output import Output
 from tailerd.storage.s3.batch_deletion import delete_batch
+from tailerd.storage.s3.conditional_put import PUT_TOKEN, was_put_by
 from tailerd.storage.s3.connection import Connection, Request, S3Client
 from tailerd.storage.s3.failures import (
-    MISSING_CODES,
     VENDOR_ERRORS,
-    code_of,
     is_beyond_the_end,
 )
 from tailerd.storage.s3.fetching import Fetched, get_object, identity_of, ms_of
 from tailerd.storage.s3.io_thread import io_thread
+from tailerd.storage.s3.multipart import MultipartOutput, abort_old_uploads
+from tailerd.storage.s3.remote_input import PendingRemoteInput, RemoteInput
 from tailerd.storage.s3.settings import S3Account, S3Settings
 
 T = TypeVar("T")
-
-PUT_TOKEN = "tailerd-put"
-"""Metadata that tells whose conditional put it was, where the answer was lost."""
 
 PROBE = ".tailerd-probe"
 
@@ -281,28 +279,20 @@ class S3Store:
 
     def open_input(self, path: str) -> BinaryIO:
         """Open a file for random reading, blocking: one request, with which a small one is read."""
-        from tailerd.storage.s3.remote_input import RemoteInput
-
         _require_key(path)
         return cast(BinaryIO, RemoteInput(self, path))
 
     def begin_input(self, path: str) -> PendingInput:
         """Begin what `open_input` does: its request is under way at once."""
-        from tailerd.storage.s3.remote_input import PendingRemoteInput
-
         _require_key(path)
         return PendingRemoteInput(self, path)
 
     def open_output(self, path: str) -> Output:
         """Begin a file that is written piece by piece, blocking."""
-        from tailerd.storage.s3.multipart import MultipartOutput
-
         return MultipartOutput(self, path)
 
     async def sweep(self, folder: str, before_ms: int) -> int:
         """Abort uploads that dead writers left; return how many."""
-        from tailerd.storage.s3.multipart import abort_old_uploads
-
         return await io_thread().run(abort_old_uploads(self, folder, before_ms))
 
     async def _ask(self, doing: str, path: str, work: Callable[[S3Client], Awaitable[T]]) -> T:
@@ -327,25 +317,6 @@ class S3Store:
         if found is None:
             found = self._connections[(id(thread), account)] = Connection(account, thread)
         return found
-
-
-def was_put_by(path: str, token: str) -> Callable[[S3Client], Awaitable[bool]]:
-    """Return what tells whether the file at `path` is the one that was put with `token`.
-
-    A file that is not there any more is not: it was somebody's who has deleted it.
-    """
-    bucket, key = split(path)
-
-    async def ask(client: S3Client) -> bool:
-        try:
-            answer = cast(dict[str, Any], await client.head_object(Bucket=bucket, Key=key))
-        except VENDOR_ERRORS as error:
-            if code_of(error) not in MISSING_CODES:
-                raise
-            return False
-        return bool(answer.get("Metadata", {}).get(PUT_TOKEN) == token)
-
-    return ask
 
 
 async def _head(client: S3Client, path: str) -> FileMeta:

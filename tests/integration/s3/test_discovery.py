@@ -9,8 +9,8 @@ import pytest
 
 from tailerd.config import Config
 from tailerd.errors import ConfigError, StorageError
-from tailerd.formats.delta.changes import table_search
-from tailerd.formats.delta.changes.table_search import TableSearch, discover_tables
+from tailerd.formats import table_search
+from tailerd.formats.table_search import TableSearch, discover_tables
 from tailerd.storage import folder_pattern
 from tailerd.storage.s3.store import S3Store
 from tailerd.storage.stores import Stores

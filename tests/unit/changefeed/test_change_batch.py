@@ -10,12 +10,15 @@ from tailerd.changefeed.change_task import (
     ChangeSourceKind,
     ChangeTask,
     ChangeType,
+    TaskGroup,
+)
+from tailerd.changefeed.offset import ConsecutiveVersions, Offset, Version
+from tailerd.formats.delta.protocol.data_file import (
+    DataFile,
     DeletionVector,
     RowFilter,
     TableSchema,
-    TaskGroup,
 )
-from tailerd.changefeed.offset import Offset, Version
 
 TYPES = ["insert", "delete", "insert"]
 
@@ -68,17 +71,20 @@ def test_a_task_crosses_processes_and_a_group_knows_its_size() -> None:
         position=0,
         change_source=ChangeSourceKind.FILES,
         change_type=ChangeType.INSERT,
-        url="/t/a.parquet",
         size_bytes=7,
-        partition_values=(("p", None),),
-        schema=TableSchema("{}", ("p",)),
-        rows=RowFilter(include=vector(0)),
+        format="delta",
+        payload=DataFile(
+            url="/t/a.parquet",
+            partition_values=(("p", None),),
+            schema=TableSchema("{}", ("p",)),
+            rows=RowFilter(include=vector(0)),
+        ),
     )
     assert pickle.loads(pickle.dumps(task)) == task
     start = Offset(table_id="t", version=Version(1))
     group = TaskGroup(
         start=start,
-        end=start.after_version(),
+        end=start.after_version(ConsecutiveVersions()),
         version=Version(1),
         timestamp_us=2,
         change_source=ChangeSourceKind.FILES,

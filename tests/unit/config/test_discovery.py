@@ -11,7 +11,7 @@ from tailerd.config import Config
 from tailerd.config.discovery import table_name, with_tables_found
 from tailerd.config.loading import load_config
 from tailerd.errors import ConfigError
-from tailerd.formats.delta.changes.table_search import TableSearch, discover_tables
+from tailerd.formats.table_search import TableSearch, discover_tables
 from tailerd.sinks.file_config import FileSinkConfig
 from tailerd.storage.stores import path_of
 

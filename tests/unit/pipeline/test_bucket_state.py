@@ -68,7 +68,7 @@ async def test_offsets_can_be_looked_at_while_a_daemon_holds_them() -> None:
 
 async def test_a_spool_is_for_who_holds_the_state() -> None:
     with pytest.raises(BugError):
-        state_in(MemoryStore()).spool("orders")
+        state_in(MemoryStore()).scratch("orders")
 
 
 async def test_a_damaged_commit_has_one_record_however_often_it_is_left_out() -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tailerd.changefeed.offset import Offset
+from tailerd.changefeed.offset import ConsecutiveVersions, Offset
 from tailerd.changefeed.saved_offset import SavedOffset
 from tailerd.errors import SinkError
 from tailerd.pipeline.offset_store import MemoryOffsetStore
@@ -106,7 +106,9 @@ async def test_an_offset_that_another_process_moved_is_gone_on_from() -> None:
     await ledger.store.save(
         "orders",
         SavedOffset(
-            offset=kept.offset.after_version(), changes=kept.changes, schema_id=kept.schema_id
+            offset=kept.offset.after_version(ConsecutiveVersions()),
+            changes=kept.changes,
+            schema_id=kept.schema_id,
         ),
     )
     await run_into(ledger, table).once()

@@ -210,7 +210,11 @@ def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
     report = SourceReport(
         pid=1,
         members=4,
-        standings={"a": Standing(version=1, head_version=2, oldest_ms=3, retention_seconds=None)},
+        standings={
+            "a": Standing(
+                version=1, head_version=2, versions=2, oldest_ms=3, retention_seconds=None
+            )
+        },
         troubles={"b": Trouble.of(StorageError("No.", hint="Do."), 2, 0.5)},
     )
     report.write(tmp_path)

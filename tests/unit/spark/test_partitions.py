@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 
 from tailerd.changefeed.change_batch import with_change_columns
-from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask, ChangeType, TableSchema
+from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask, ChangeType
 from tailerd.changefeed.offset import Version
 from tailerd.errors import SinkError
+from tailerd.formats.delta.protocol.data_file import DataFile, TableSchema, data_file
 from tailerd.spark.change_rows import change_batches
 from tailerd.spark.partitions import (
     OPEN_COST_BYTES,
@@ -27,17 +28,16 @@ _MIB = 1024 * 1024
 _SCHEMA = TableSchema('{"type":"struct","fields":[]}')
 
 
-def _task(position: int, size_bytes: int) -> ChangeTask:
+def _task(position: int, size_bytes: int, schema: TableSchema = _SCHEMA) -> ChangeTask:
     return ChangeTask(
         version=Version(1),
         timestamp_us=0,
         position=position,
         change_source=ChangeSourceKind.FILES,
         change_type=ChangeType.INSERT,
-        url=f"/t/{position}",
         size_bytes=size_bytes,
-        partition_values=(),
-        schema=_SCHEMA,
+        format="delta",
+        payload=DataFile(url=f"/t/{position}", schema=schema),
     )
 
 
@@ -68,7 +68,8 @@ def test_many_tiny_files_are_spread_although_they_have_few_bytes() -> None:
 def test_a_large_file_is_read_in_shares_of_about_one_size() -> None:
     partitions = pack([_task(0, 1000), _task(1, 4 * SPLIT_BYTES), _task(2, 1000)])
     large = [each for part in partitions for each in part.shares if each.task.position == 1]
-    assert [(each.share.index, each.share.count) for each in large] == [(n, 4) for n in range(4)]
+    files = [data_file(each.task) for each in large]
+    assert [(file.share_index, file.share_count) for file in files] == [(n, 4) for n in range(4)]
     assert all(len(partition.shares) <= 2 for partition in partitions)
 
 
@@ -87,7 +88,8 @@ def test_what_is_loaded_is_left_out_of_the_collection_after_each_task() -> None:
     program = """
         import gc
         import pyarrow as pa
-        from tailerd.spark.partitions import read_partition
+        from tailerd.formats.delta.protocol.data_file import DataFile, TableSchema, data_file
+from tailerd.spark.partitions import read_partition
         list(read_partition(None, pa.schema([]), may_drop=False))
         frozen = gc.get_freeze_count()
         list(read_partition(None, pa.schema([]), may_drop=False))
@@ -100,13 +102,7 @@ def test_what_is_loaded_is_left_out_of_the_collection_after_each_task() -> None:
 
 def test_a_partition_shares_one_schema_when_pickled() -> None:
     schema = TableSchema("x" * 100_000)
-    tasks = tuple(
-        ChangeTask(
-            **{**{f: getattr(_task(n, 1), f) for f in ChangeTask.__slots__}, "schema": schema}
-        )
-        for n in range(50)
-    )
-    shares = tuple(TaskShare(task=task) for task in tasks)
+    shares = tuple(TaskShare(task=_task(n, 1, schema)) for n in range(50))
     data = pickle.dumps(ChangePartition(shares))
     assert len(data) < 120_000
     assert pickle.loads(data).shares == shares

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.protocol.data_file import data_file
 from tailerd.reading import files_ahead
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.spark.encoded_records import VALUE
@@ -33,7 +34,7 @@ async def test_the_files_behind_are_under_way_when_the_first_record_comes(
     pieces = read_records(partition, Stores())
     first = next(pieces)
 
-    assert begun == [task.url for task in tasks]
+    assert begun == [data_file(task).url for task in tasks]
     assert [piece.version for piece in (first, *pieces)] == [0, 1, 2]
 
 

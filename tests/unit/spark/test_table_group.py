@@ -18,6 +18,7 @@ from tailerd.changefeed.offset import Offset, Version
 from tailerd.config import Config, TableConfig
 from tailerd.config.sections import read_sink
 from tailerd.errors import ConfigError, OffsetError, TailerdError
+from tailerd.formats.delta.protocol.data_file import data_file
 from tailerd.sinks.kafka.producer_options import revealed
 from tailerd.spark.engine import SparkEngine
 from tailerd.spark.group.assignments import Assignments
@@ -342,7 +343,7 @@ def test_a_table_of_a_group_is_planned_in_the_zone_of_its_section(tmp_path: Path
         followed = FollowedMember(Members.read(tmp_path).tables[0], None, asyncio.Event())
         step = await followed.look(None, member.limit, once=False)
         assert step is not None
-        assert [task.partition_values for task in step.tasks] == [
+        assert [data_file(task).partition_values for task in step.tasks] == [
             (("at", "2024-07-01 12:00:00+02:00:00"),)
         ]
 

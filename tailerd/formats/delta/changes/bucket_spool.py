@@ -12,13 +12,28 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from tailerd.errors import FileMissingError, OffsetError, StorageError
+from tailerd.errors import BugError, FileMissingError, OffsetError, StorageError
+from tailerd.formats.base import ScratchPlace
 from tailerd.formats.delta.changes.snapshot_files import SnapshotFiles
-from tailerd.formats.delta.changes.snapshot_spool import MANIFEST, SnapshotSpool, SpooledFiles
+from tailerd.formats.delta.changes.snapshot_spool import (
+    MANIFEST,
+    SnapshotSpool,
+    Spool,
+    SpooledFiles,
+)
 from tailerd.storage.base import ObjectStore
 
 _AT_ONCE = 16
 _COMING = ".coming"
+
+
+def open_spool(scratch: ScratchPlace) -> Spool:
+    """Return the spool of a pipeline's scratch place."""
+    if scratch.store is None:
+        return SnapshotSpool(scratch.folder)
+    if scratch.check_held is None:
+        raise BugError("A scratch place in a store has nothing that tells who holds it.")
+    return BucketSpool(scratch.store, scratch.prefix, scratch.folder, check_held=scratch.check_held)
 
 
 class BucketSpool:

@@ -11,7 +11,6 @@ from tailerd.changefeed.change_task import (
     ChangeSourceKind,
     ChangeTask,
     ChangeType,
-    TableSchema,
     TaskGroup,
 )
 from tailerd.changefeed.limits import ReadLimit
@@ -20,6 +19,7 @@ from tailerd.errors import BugError, MissingVersionError, TableError
 from tailerd.formats.delta.changes.commit_window import CommitWindow
 from tailerd.formats.delta.log.log_reader import CommitBody
 from tailerd.formats.delta.protocol.change_plan import CommitPlan, TaskPlanner
+from tailerd.formats.delta.protocol.data_file import VERSIONS, TableSchema, data_file
 from tailerd.formats.delta.protocol.data_path import DataPaths
 
 GROUP_TASKS = 10_000
@@ -27,14 +27,8 @@ GROUP_TASKS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SchemaStep:
-    """Where rows of another schema begin.
-
-    Attributes:
-        offset: At their first task. A commit that replaces the schema gives its deleted rows with
-            the old one and then its inserted rows with the new one, so this may be inside it.
-        version: The version whose schema it is.
-    """
+class TableSchemaStep:
+    """A `formats.base.SchemaStep` with the schema as the log has it."""
 
     offset: Offset
     version: Version
@@ -163,7 +157,7 @@ class CommitTasks:
             yield _group(at, after, plan, ready)
             at = after
 
-    async def schema_steps(self, start: Offset, end: Offset) -> AsyncIterator[SchemaStep]:
+    async def schema_steps(self, start: Offset, end: Offset) -> AsyncIterator[TableSchemaStep]:
         """Yield a step for the first rows of [start, end), and for each change of schema after.
 
         Commits without rows give none. Ends early at a version that is not there.
@@ -179,11 +173,11 @@ class CommitTasks:
                     yield step
             at = _behind(at, plan)
 
-    async def _steps_of(self, plan: CommitPlan, at: Offset) -> AsyncIterator[SchemaStep]:
+    async def _steps_of(self, plan: CommitPlan, at: Offset) -> AsyncIterator[TableSchemaStep]:
         if plan.kind is ChangeSourceKind.NONE:
             return
         if plan.kind is ChangeSourceKind.CDC or plan.before == plan.after:
-            yield SchemaStep(offset=at, version=plan.version, schema=plan.after)
+            yield TableSchemaStep(offset=at, version=plan.version, schema=plan.after)
             return
         found, plan = await self._expect(at.version)
         was_deleted: bool | None = None
@@ -194,7 +188,9 @@ class CommitTasks:
                     was_deleted = is_deleted
                     version = Version(plan.version - 1) if is_deleted else plan.version
                     offset = _inside(at, task.position, plan)
-                    yield SchemaStep(offset=offset, version=version, schema=task.schema)
+                    yield TableSchemaStep(
+                        offset=offset, version=version, schema=data_file(task).schema
+                    )
 
     async def _expect(self, version: int) -> tuple[CommitBody, CommitPlan]:
         plan, found = await self._window.plan(version), await self._window.commit(version)
@@ -231,7 +227,7 @@ class CommitTasks:
 
 def _behind(at: Offset, plan: CommitPlan) -> Offset:
     """Return the offset behind a commit: `CREATE OR REPLACE TABLE` gives the table another id."""
-    return replace(at.after_version(), table_id=plan.table_id)
+    return replace(at.after_version(VERSIONS), table_id=plan.table_id)
 
 
 def _inside(at: Offset, position: int, plan: CommitPlan) -> Offset:

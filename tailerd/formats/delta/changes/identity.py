@@ -6,7 +6,7 @@ import functools
 import hashlib
 import json
 
-from tailerd.changefeed.change_task import TableSchema
+from tailerd.formats.delta.protocol.data_file import TableSchema
 
 
 @functools.lru_cache(maxsize=1024)

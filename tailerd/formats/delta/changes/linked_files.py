@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Iterable, Iterator
 
 from tailerd.changefeed.change_task import ChangeTask, TaskGroup
+from tailerd.formats.delta.protocol.data_file import data_file
 from tailerd.storage.links import RealPlaces
 
 
@@ -37,8 +38,9 @@ class LinkedFiles:
 
 def _local_files(tasks: Iterable[ChangeTask]) -> Iterator[str]:
     for task in tasks:
-        if task.url.startswith("/"):
-            yield task.url
-        for vector in (task.rows.include, task.rows.exclude):
+        file = data_file(task)
+        if file.url.startswith("/"):
+            yield file.url
+        for vector in (file.rows.include, file.rows.exclude):
             if vector is not None and vector.url.startswith("/"):
                 yield vector.url

@@ -10,14 +10,12 @@ import functools
 from collections.abc import Callable
 from dataclasses import replace
 
-from tailerd.changefeed.change_task import ChangeTask, TableSchema, TaskGroup
+from tailerd.changefeed.change_task import ChangeTask, TaskGroup
 from tailerd.clock import zone_named
 from tailerd.errors import ConfigError, ZoneAssumedError
+from tailerd.formats.delta.protocol.data_file import TableSchema, data_file
 from tailerd.formats.delta.protocol.partition_values import in_zone, lacks_zone
 from tailerd.formats.delta.protocol.schema import UTC_TIMESTAMP, arrow_field, parse_schema
-
-_told: set[str] = set()
-"""Tables whose users know: pipelines open theirs again and again."""
 
 
 class PartitionZone:
@@ -26,7 +24,7 @@ class PartitionZone:
     Args:
         place: The table, for the warning.
         name: An IANA name; empty or None for UTC, which is a guess.
-        on_guess: Hears of the first value that is guessed; once for each table in a process.
+        on_guess: Called for the first value that is guessed, once.
 
     Raises:
         ConfigError: There is no zone of that name.
@@ -46,30 +44,34 @@ class PartitionZone:
             )
         self._place = place
         self._on_guess = on_guess
+        self._is_told = False
 
     def applied(self, group: TaskGroup) -> TaskGroup:
         """Return tasks whose partition timestamps have a zone, as far as one is set."""
-        if self._zone is None and (self._on_guess is None or self._place in _told):
+        if self._zone is None and (self._on_guess is None or self._is_told):
             return group
         tasks = tuple(self._task(task) for task in group.tasks)
         is_same = all(new is old for new, old in zip(tasks, group.tasks, strict=True))
         return group if is_same else replace(group, tasks=tasks)
 
     def _task(self, task: ChangeTask) -> ChangeTask:
-        columns = _instants(task.schema) if task.partition_values else {}
+        file = data_file(task)
+        columns = _instants(file.schema) if file.partition_values else {}
         if not columns:
             return task
         values = tuple(
             (name, self._text(columns[name], text) if text and name in columns else text)
-            for name, text in task.partition_values
+            for name, text in file.partition_values
         )
-        return task if values == task.partition_values else replace(task, partition_values=values)
+        if values == file.partition_values:
+            return task
+        return replace(task, payload=replace(file, partition_values=values))
 
     def _text(self, column: str, text: str) -> str:
         if self._zone is not None:
             return _in_zone(text, self._zone)
-        if self._on_guess is not None and self._place not in _told and lacks_zone(text):
-            _told.add(self._place)
+        if self._on_guess is not None and not self._is_told and lacks_zone(text):
+            self._is_told = True
             self._on_guess(
                 ZoneAssumedError(
                     f"Partition timestamps of {column} in {self._place} have no zone and are taken"

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailerd.changefeed.change_batch import CHANGE_COLUMNS, CHANGE_TYPE, VARIANT_FIELD, ChangeBatch
-from tailerd.changefeed.change_task import ChangeTask, ChangeType, TableSchema
+from tailerd.changefeed.change_task import ChangeTask, ChangeType
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
 from tailerd.errors import (
     LEAVE_OUT,
     START_BEHIND,
     BugError,
     CorruptLogError,
+    FileMissingError,
     TableError,
     UsageError,
 )
+from tailerd.formats.delta.changes.deleted_rows import OpenFile, missing_data_file, select_rows
+from tailerd.formats.delta.protocol.data_file import ALL_ROWS, TableSchema, data_file
 from tailerd.formats.delta.protocol.partition_values import parse_partition_value
 from tailerd.formats.delta.protocol.schema import (
     ArrayType,
@@ -29,35 +34,43 @@ from tailerd.formats.delta.protocol.schema import (
     arrow_field,
     parse_schema,
 )
-from tailerd.reading.file_scan import WHOLE_FILE, FieldScan, FileScan, FileShare
+from tailerd.reading.file_scan import FieldScan, FileScan, FileShare
 from tailerd.reading.files_ahead import FilesAhead
 from tailerd.reading.parquet import read_file
+from tailerd.storage.stores import Stores
 
 
 def read_changes(
     task: ChangeTask,
     limit: BatchLimit = DEFAULT_BATCH_LIMIT,
     columns: Sequence[str] | None = None,
-    share: FileShare = WHOLE_FILE,
     files: FilesAhead | None = None,
 ) -> Iterator[ChangeBatch]:
     """Read one task's change rows; blocking, for worker threads and executors.
 
     Args:
         columns: Logical names to read, as far as the task's version has them; None for all.
-        share: Which row groups of the file.
         files: Opens it, and others that are read after it; without it files are reached as the
             environment says.
 
     Raises:
         TableError: A file is missing or damaged.
     """
-    scan = file_scan(task, None if columns is None else tuple(columns), share)
-    for rows, changes in read_file(scan, limit, files):
+    file = data_file(task)
+    files = files or FilesAhead((), Stores())
+    scan = file_scan(task, None if columns is None else tuple(columns), files.open_beside)
+
+    def opened(url: str) -> BinaryIO:
+        try:
+            return files.open(url)
+        except FileMissingError as error:
+            raise missing_data_file(url) from error
+
+    for rows, changes in read_file(scan, limit, opened):
         change = task.change_type if changes is None else changes
         if change is None:
-            raise BugError(f"The task of {task.url} does not say which change it is.")
-        if not parse_schema(task.schema.text).fields:
+            raise BugError(f"The task of {file.url} does not say which change it is.")
+        if not parse_schema(file.schema.text).fields:
             raise _no_columns(task)
         yield ChangeBatch(
             rows=rows,
@@ -69,19 +82,20 @@ def read_changes(
 
 
 def file_scan(
-    task: ChangeTask, columns: tuple[str, ...] | None = None, share: FileShare = WHOLE_FILE
+    task: ChangeTask, columns: tuple[str, ...] | None, open_vectors: OpenFile
 ) -> FileScan:
     """Return what to read of a task's file."""
-    fields = list(column_scans(task.schema, columns))
-    schema = parse_schema(task.schema.text)
-    values = dict(task.partition_values)
-    partitions = frozenset(task.schema.partition_columns)
+    file = data_file(task)
+    fields = list(column_scans(file.schema, columns))
+    schema = parse_schema(file.schema.text)
+    values = dict(file.partition_values)
+    partitions = frozenset(file.schema.partition_columns)
     for index, field in enumerate(fields):
         if field.target.name in partitions:
             if task.change_type is ChangeType.DELETE and not values:
                 raise _unpartitioned(task)
             item = schema.named(field.target.name)
-            name = item.physical_name(task.schema.column_mapping) if item else field.target.name
+            name = item.physical_name(file.schema.column_mapping) if item else field.target.name
             constant = parse_partition_value(
                 values.get(name),
                 field.target.type,
@@ -91,26 +105,28 @@ def file_scan(
                 constant = pc.utf8_rpad(constant, width=field.pad_to)
             fields[index] = FieldScan(target=field.target, constant=constant)
     return FileScan(
-        url=task.url,
+        url=file.url,
         fields=tuple(fields),
-        rows=task.rows,
-        share=share,
+        select_rows=None
+        if file.rows == ALL_ROWS
+        else partial(select_rows, file.rows, open_vectors),
+        share=FileShare(index=file.share_index, count=file.share_count),
         change_column=CHANGE_TYPE if task.change_type is None else "",
     )
 
 
 def _no_columns(task: ChangeTask) -> CorruptLogError:
     return CorruptLogError(
-        f"Version {task.version} has rows in {task.url}, and the table has no columns then, so what"
-        " they say cannot be told.",
+        f"Version {task.version} has rows in {data_file(task).url}, and the table has no columns"
+        " then, so what they say cannot be told.",
         hint="The writer is broken: restore the log entry from a backup.",
     )
 
 
 def _unpartitioned(task: ChangeTask) -> TableError:
     return TableError(
-        f"Version {task.version} removes {task.url} without its partition values, which an old"
-        " writer may leave out, so its deleted rows cannot be told whole.",
+        f"Version {task.version} removes {data_file(task).url} without its partition values,"
+        " which an old writer may leave out, so its deleted rows cannot be told whole.",
         hint=f"Either {START_BEHIND}, or {LEAVE_OUT}.",
     )
 

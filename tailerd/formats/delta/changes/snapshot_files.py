@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from tailerd.changefeed.change_task import TableSchema
 from tailerd.errors import LogCleanedUpError, MissingVersionError
 from tailerd.formats.delta.log.live_files import read_live_files
 from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.protocol.data_file import TableSchema
 from tailerd.formats.delta.protocol.file_index import Sizes
 from tailerd.formats.delta.protocol.file_key import KeyArray
 from tailerd.formats.delta.protocol.live_file import LiveFile

@@ -25,9 +25,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tailerd.changefeed.change_task import TableSchema
 from tailerd.errors import AccessDeniedError, OffsetError, StorageError
 from tailerd.formats.delta.changes.snapshot_files import SnapshotFiles
+from tailerd.formats.delta.protocol.data_file import TableSchema
 from tailerd.formats.delta.protocol.file_index import Sizes
 from tailerd.formats.delta.protocol.file_key import KeyArray
 from tailerd.formats.delta.protocol.live_file import LiveFile

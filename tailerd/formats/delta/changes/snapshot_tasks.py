@@ -9,16 +9,15 @@ from __future__ import annotations
 import numpy as np
 
 from tailerd.changefeed.change_task import (
-    ALL_ROWS,
     ChangeSourceKind,
     ChangeTask,
     ChangeType,
-    RowFilter,
     TaskGroup,
 )
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.formats.delta.changes.snapshot_files import SnapshotFiles
+from tailerd.formats.delta.protocol.data_file import ALL_ROWS, FORMAT, VERSIONS, DataFile, RowFilter
 from tailerd.formats.delta.protocol.data_path import DataPaths
 from tailerd.formats.delta.protocol.live_file import LiveFile
 
@@ -45,7 +44,7 @@ class SnapshotTasks:
         fitting = np.cumsum(sizes[first : first + limit.max_files]) <= limit.max_bytes
         count = max(1, int(np.count_nonzero(fitting)))
         if first + count >= len(keys):
-            return start.after_version()
+            return start.after_version(VERSIONS)
         return start.at(int(keys[first + count]))
 
     async def group(self, start: Offset, end: Offset) -> TaskGroup:
@@ -78,11 +77,14 @@ class SnapshotTasks:
             position=file.key,
             change_source=ChangeSourceKind.SNAPSHOT,
             change_type=ChangeType.INSERT,
-            url=self._paths.resolve(file.path),
             size_bytes=file.size_bytes,
-            partition_values=file.partition_values,
-            schema=self._files.schema,
-            rows=rows,
+            format=FORMAT,
+            payload=DataFile(
+                url=self._paths.resolve(file.path),
+                schema=self._files.schema,
+                partition_values=file.partition_values,
+                rows=rows,
+            ),
             num_records=file.num_records,
             table_id=table_id,
         )

@@ -6,6 +6,7 @@ Protocol: PROTOCOL.md#change-data-files, #reader-requirements-for-addcdcfile
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -14,22 +15,23 @@ import pyarrow as pa
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeMode, ChangeTask, TaskGroup
 from tailerd.changefeed.limits import DEFAULT_MEMORY_BYTES, BatchLimit, ReadLimit
-from tailerd.changefeed.offset import Offset, Phase, Version
+from tailerd.changefeed.offset import ConsecutiveVersions, Offset, Phase, Version
+from tailerd.changefeed.points import StartWord, parse_point, parse_start, to_ms
 from tailerd.clock import Clock, SystemClock
 from tailerd.errors import (
     CorruptLogError,
     MissingVersionError,
     TableRecreatedError,
 )
-from tailerd.formats.base import Backlog, TableIdentity
-from tailerd.formats.delta.changes.allowed_places import allowed_places
-from tailerd.formats.delta.changes.commit_tasks import CommitTasks, SchemaStep
+from tailerd.formats.allowed_places import allowed_places
+from tailerd.formats.base import Backlog, SchemaStep, TableIdentity
+from tailerd.formats.delta.changes.commit_tasks import CommitTasks, TableSchemaStep
 from tailerd.formats.delta.changes.commit_window import CommitWindow
 from tailerd.formats.delta.changes.identity import schema_id
 from tailerd.formats.delta.changes.linked_files import LinkedFiles
 from tailerd.formats.delta.changes.log_guard import LogGuard
 from tailerd.formats.delta.changes.partition_zone import PartitionZone
-from tailerd.formats.delta.changes.read import read_changes, rows_schema
+from tailerd.formats.delta.changes.read import rows_schema
 from tailerd.formats.delta.changes.snapshot_files import (
     LoggedFiles,
     SnapshotFiles,
@@ -37,22 +39,18 @@ from tailerd.formats.delta.changes.snapshot_files import (
 )
 from tailerd.formats.delta.changes.snapshot_spool import Spool
 from tailerd.formats.delta.changes.snapshot_tasks import SnapshotTasks
-from tailerd.formats.delta.changes.start import (
-    StartWord,
-    first_from,
-    parse_point,
-    parse_start,
-    to_ms,
-)
+from tailerd.formats.delta.changes.start import first_from
+from tailerd.formats.delta.changes.task_reader import DeltaTaskReader
 from tailerd.formats.delta.log.log_reader import GAP_PATIENCE_SECONDS, LogReader
 from tailerd.formats.delta.log.time_travel import TimeAxis
+from tailerd.formats.delta.protocol.data_file import VERSIONS
 from tailerd.formats.delta.protocol.data_path import DataPaths
 from tailerd.formats.delta.protocol.log_path import LogFile, LogFileKind
+from tailerd.formats.delta.protocol.log_segment import LogSegment
 from tailerd.formats.delta.protocol.schema import parse_schema
 from tailerd.formats.delta.protocol.snapshot import TableState
 from tailerd.formats.delta.protocol.table_properties import retention_seconds
 from tailerd.formats.delta.protocol.type_widening import widened_floats
-from tailerd.reading.files_ahead import FilesAhead
 from tailerd.storage.base import ObjectStore, OpensAhead
 from tailerd.storage.stores import Stores
 
@@ -60,8 +58,13 @@ REMOTE_RUN_BYTES = 8 * 1024 * 1024
 """What a bucket sends in some tenths of a second: enough to hide the time until it begins to."""
 
 
-class DeltaChangeSource:
-    """Changes of one Delta table; see `sources.base.ChangeSource`.
+_READER = DeltaTaskReader()
+_rows_schema = functools.lru_cache(maxsize=256)(rows_schema)
+"""Steps of one schema share it, so that it is compared by identity first."""
+
+
+class DeltaChangeSource(ConsecutiveVersions):
+    """Changes of one Delta table; see `formats.base.ChangeSource`.
 
     Made by `open`.
     """
@@ -160,11 +163,14 @@ class DeltaChangeSource:
             partition_zone=partition_zone,
             stores=stores,
         )
-        source._window.timeline.restart(head.version, head.state)
+        source._begin(head.version, head.state, segment)
+        return source
+
+    def _begin(self, version: int, state: TableState, segment: LogSegment) -> None:
+        self._window.timeline.restart(version, state)
         for file in segment.ascending_commits[-1:]:
             if file.kind is LogFileKind.COMMIT:
-                source._window.note_newest(file)
-        return source
+                self._window.note_newest(file)
 
     @property
     def name(self) -> str:
@@ -194,10 +200,10 @@ class DeltaChangeSource:
             self._identity = version, found
         return self._identity[1]
 
-    async def offset_at(self, version: int, phase: Phase = Phase.FOLLOW) -> Offset:
+    async def offset_at(self, version: Version, phase: Phase = Phase.FOLLOW) -> Offset:
         """Return the start of a version's commit, or of its snapshot, in this log."""
-        offset = Offset(table_id=self.table_id, version=Version(version), phase=phase)
-        identity = await self.identity(offset.last_version)
+        offset = Offset(table_id=self.table_id, version=version, phase=phase)
+        identity = await self.identity(offset.last_version(VERSIONS))
         return replace(offset, table_id=identity.table_id)
 
     async def initial_offset(self, start: str) -> Offset:
@@ -213,15 +219,15 @@ class DeltaChangeSource:
                 if self._spool is not None:
                     # Before anybody saves the offset: whoever has it, has the list.
                     with worth_another_look():
-                        head = await self.offset_at(self._head_version, Phase.SNAPSHOT)
+                        head = await self.offset_at(Version(self._head_version), Phase.SNAPSHOT)
                         await self._snapshot_tasks(head, is_new=True)
-                return await self.offset_at(self._head_version, Phase.SNAPSHOT)
+                return await self.offset_at(Version(self._head_version), Phase.SNAPSHOT)
             case StartWord.LATEST:
-                return await self.offset_at(self._head_version + 1)
+                return await self.offset_at(Version(self._head_version + 1))
             case int(version):
                 return await self._at_version(version)
             case time:
-                return await self.offset_at(await first_from(self._reader, time))
+                return await self.offset_at(Version(await first_from(self._reader, time)))
 
     async def _at_version(self, version: int) -> Offset:
         listing = await self._guard.look_around(version)
@@ -244,20 +250,20 @@ class DeltaChangeSource:
                 f" {earliest}), because metadata cleanup removed it.",
                 hint="Use --from snapshot, or a later version.",
             )
-        return await self.offset_at(version)
+        return await self.offset_at(Version(version))
 
-    async def end_version(self, text: str) -> int:
-        """Return the version that `--to` means: itself, or the last one at or before a time.
+    async def end_version(self, end: str) -> Version:
+        """Return the last version to read up to `end`: a version, or the last at or before a time.
 
         Raises:
             UsageError, MissingVersionError: There is no such version.
         """
-        match parse_point(text):
+        match parse_point(end):
             case int(version):
-                return version
+                return Version(version)
             case time:
                 axis = await TimeAxis.of(self._reader)
-                return await axis.last_until(to_ms(time))
+                return Version(await axis.last_until(to_ms(time)))
 
     async def latest_offset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Return the furthest offset one step from `start` may reach; `start` if nothing is new.
@@ -293,7 +299,7 @@ class DeltaChangeSource:
         """Make sure that an offset counts this log; ids that are known to be of it stay known."""
         if offset.table_id in self._table_ids:
             return
-        identity = await self.identity(offset.last_version)
+        identity = await self.identity(offset.last_version(VERSIONS))
         if offset.table_id != identity.table_id:
             raise TableRecreatedError(
                 f"The offset belongs to table {offset.table_id}, and the log of {self._name} now"
@@ -341,7 +347,7 @@ class DeltaChangeSource:
         """
         await self._check_identity(start)
         if start.phase is Phase.SNAPSHOT:
-            boundary = end if end.version == start.version else start.after_version()
+            boundary = end if end.version == start.version else start.after_version(VERSIONS)
             tasks = await self._snapshot_tasks(start)
             group = await self._links.checked(await tasks.group(start, boundary))
             yield self._partition_zone.applied(group)
@@ -354,15 +360,18 @@ class DeltaChangeSource:
         """Yield where in [start, end) rows of another schema begin, the first rows included."""
         if start.phase is Phase.SNAPSHOT and start.is_before(end):
             schema = (await self._snapshot_tasks(start)).schema
-            yield SchemaStep(offset=start, version=start.version, schema=schema)
-            start = start.after_version()
+            yield self._step(TableSchemaStep(offset=start, version=start.version, schema=schema))
+            start = start.after_version(VERSIONS)
         async for step in self._commits.schema_steps(start, end):
-            yield step
+            yield self._step(step)
+
+    def _step(self, step: TableSchemaStep) -> SchemaStep:
+        schema = _rows_schema(step.schema, None)
+        return SchemaStep(offset=step.offset, version=step.version, schema=schema)
 
     def read(self, task: ChangeTask, limit: BatchLimit) -> Iterator[ChangeBatch]:
         """Read one task's rows; blocking, for worker threads and executors."""
-        files = FilesAhead((), self._stores)
-        return read_changes(task, limit, self._columns, files=files)
+        return _READER.read(task, limit, self._columns, stores=self._stores)
 
     @property
     def run_bytes(self) -> int:
@@ -372,9 +381,7 @@ class DeltaChangeSource:
 
     def read_run(self, tasks: Sequence[ChangeTask], limit: BatchLimit) -> Iterator[ChangeBatch]:
         """Read the rows of tasks in order; files of a bucket are asked for some ahead."""
-        with FilesAhead((task.url for task in tasks), self._stores) as files:
-            for task in tasks:
-                yield from read_changes(task, limit, self._columns, files=files)
+        return _READER.read_run(tasks, limit, self._columns, stores=self._stores)
 
     async def backlog(self, start: Offset) -> Backlog:
         """Say how far the head is from `start`: with one listing, unless it was seen just now."""
@@ -412,6 +419,15 @@ class DeltaChangeSource:
     async def arrow_schema(self) -> pa.Schema:
         """Return the newest version's columns, as seen when the table was opened."""
         return rows_schema(self._head_state.schema, self._columns)
+
+    async def schema_at(self, version: Version, columns: Sequence[str] | None = None) -> pa.Schema:
+        """Return the columns of a version, as far as the log still has it.
+
+        Raises:
+            TableError: The log has it no more, or not yet.
+        """
+        snapshot = await self._reader.open(version, with_files=False)
+        return rows_schema(snapshot.state.schema, None if columns is None else tuple(columns))
 
     async def widened_floats(self) -> frozenset[str]:
         """Return the columns in which floats became doubles, as of that version."""

@@ -25,14 +25,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tailerd.changefeed.change_task import (
-    ALL_ROWS,
     ChangeMode,
     ChangeSourceKind,
     ChangeTask,
     ChangeType,
-    DeletionVector,
-    RowFilter,
-    TableSchema,
 )
 from tailerd.changefeed.offset import Version
 from tailerd.errors import ChangeFeedDisabledError, CorruptLogError
@@ -44,6 +40,14 @@ from tailerd.formats.delta.protocol.actions import (
     partition_values_of,
 )
 from tailerd.formats.delta.protocol.commit_file import Commit, FileTally
+from tailerd.formats.delta.protocol.data_file import (
+    ALL_ROWS,
+    FORMAT,
+    DataFile,
+    DeletionVector,
+    RowFilter,
+    TableSchema,
+)
 from tailerd.formats.delta.protocol.data_path import DataPaths
 from tailerd.formats.delta.protocol.file_key import file_key
 from tailerd.formats.delta.protocol.schema import parse_schema
@@ -300,11 +304,14 @@ class TaskPlanner:
             position=self.position,
             change_source=plan.kind,
             change_type=change,
-            url=self._paths.resolve(action.path),
             size_bytes=action.size or 0,
-            partition_values=partition_values_of(action) or _all_null(action, schema),
-            schema=schema,
-            rows=rows,
+            format=FORMAT,
+            payload=DataFile(
+                url=self._paths.resolve(action.path),
+                schema=schema,
+                partition_values=partition_values_of(action) or _all_null(action, schema),
+                rows=rows,
+            ),
             num_records=num_records_of(action),
             table_id=plan.table_id,
         )

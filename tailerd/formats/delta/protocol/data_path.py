@@ -10,9 +10,9 @@ import re
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from tailerd.changefeed.change_task import DeletionVector
 from tailerd.errors import CorruptLogError, PathOutsideTableError
 from tailerd.formats.delta.protocol.actions import DeletionVectorDescriptor
+from tailerd.formats.delta.protocol.data_file import DeletionVector
 from tailerd.formats.delta.protocol.deletion_vector import relative_file_path
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:/")

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap, BitMap64
 
-from tailerd.changefeed.change_task import DeletionVector
 from tailerd.errors import InvalidDeletionVectorError
+from tailerd.formats.delta.protocol.data_file import DeletionVector
 
 MAGIC = 1_681_511_377
 NATIVE_MAGIC = 1_681_511_376

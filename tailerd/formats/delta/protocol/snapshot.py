@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from tailerd.changefeed.change_task import TableSchema
 from tailerd.errors import BugError, CorruptLogError, UnsupportedFeatureError
 from tailerd.formats.delta.protocol import table_properties as properties
 from tailerd.formats.delta.protocol.actions import DomainMetadata, Metadata, Protocol, Transaction
 from tailerd.formats.delta.protocol.commit_file import Commit
+from tailerd.formats.delta.protocol.data_file import TableSchema
 from tailerd.formats.delta.protocol.file_index import FileIndex, Origins
 from tailerd.formats.delta.protocol.file_key import KeyArray
 from tailerd.formats.delta.protocol.log_path import LogFile

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tailerd.errors import ConfigError, PathOutsideTableError
-from tailerd.formats.delta.changes.allowed_places import allowed_places
+from tailerd.formats.allowed_places import allowed_places
 from tailerd.formats.delta.protocol.data_path import DataPaths
 
 

@@ -125,7 +125,7 @@ async def test_an_offset_of_another_table_is_refused_everywhere(tmp_path: Path) 
     with pytest.raises(TableRecreatedError):
         await source.latest_offset(other, EVERYTHING)
     with pytest.raises(TableRecreatedError):
-        await batches_of(source, other, other.after_version())
+        await batches_of(source, other, other.after_version(source))
 
 
 @pytest.mark.parametrize("what", ["nothing", "a file", "an empty log", "foreign files"])

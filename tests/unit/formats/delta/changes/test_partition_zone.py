@@ -14,6 +14,7 @@ from tailerd.errors import ConfigError, ZoneAssumedError
 from tailerd.formats.delta.changes.partition_zone import PartitionZone
 from tailerd.formats.delta.changes.snapshot_spool import SnapshotSpool
 from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.protocol.data_file import data_file
 from tests.tables.builder import TableBuilder
 
 Mapping = Literal["none", "name"]
@@ -60,7 +61,8 @@ async def test_only_instants_without_a_zone_get_one(
     table = events(tmp_path, NOON, ZULU, mapping=mapping)
     zone = PartitionZone(str(tmp_path), "Europe/Berlin")
     found = [
-        [text for _, text in task.partition_values] for task in await planned(table, zone, start)
+        [text for _, text in data_file(task).partition_values]
+        for task in await planned(table, zone, start)
     ]
     assert sorted(found) == [
         [f"{NOON}+02:00:00", NOON, "2024-07-01", NOON],
@@ -74,7 +76,7 @@ async def test_removed_files_get_it_as_added_ones_do(tmp_path: Path) -> None:
     table.commit(table.remove({"add": add}))
     inserted, deleted = await planned(table, PartitionZone(str(tmp_path), "Europe/Berlin"))
     assert deleted.change_type is ChangeType.DELETE
-    assert inserted.partition_values == deleted.partition_values
+    assert data_file(inserted).partition_values == data_file(deleted).partition_values
 
 
 async def test_a_guess_is_told_once_for_a_table_however_often_it_is_opened(tmp_path: Path) -> None:
@@ -82,7 +84,7 @@ async def test_a_guess_is_told_once_for_a_table_however_often_it_is_opened(tmp_p
     first, second = (events(tmp_path / name, NOON, ZULU, NOON) for name in ("a", "b"))
     for table in (first, first, second):
         zone = PartitionZone(str(table.folder), None, told.append)
-        assert (await planned(table, zone))[0].partition_values[0][1] == NOON
+        assert data_file((await planned(table, zone))[0]).partition_values[0][1] == NOON
     assert len(told) == 2
     assert (f"{first.folder} " in str(told[0]), f"{second.folder} " in str(told[1])) == (True, True)
     for named in ("partition_timezone", "--partition-timezone", "partitionTimezone"):
@@ -120,7 +122,9 @@ async def test_a_snapshot_that_was_begun_without_a_zone_goes_on_with_one(tmp_pat
         source = await DeltaChangeSource.open(folder, spool=spool, partition_zone=zone)
         at = Offset.from_json(at.to_json()) if at else await source.initial_offset("snapshot")
         end = await source.latest_offset(at, one)
-        texts += [t.partition_values[0][1] async for g in source.plan(at, end) for t in g.tasks]
+        texts += [
+            data_file(t).partition_values[0][1] async for g in source.plan(at, end) for t in g.tasks
+        ]
         at = end
     assert texts == [NOON, f"{NOON}+02:00:00"]
 

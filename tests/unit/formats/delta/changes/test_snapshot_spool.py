@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tailerd.changefeed.change_task import TableSchema
 from tailerd.errors import OffsetError, StorageError
 from tailerd.formats.delta.changes import snapshot_spool
 from tailerd.formats.delta.changes.snapshot_spool import BUCKET_FILES, SnapshotSpool
 from tailerd.formats.delta.protocol.actions import DeletionVectorDescriptor
+from tailerd.formats.delta.protocol.data_file import TableSchema
 from tailerd.formats.delta.protocol.file_index import Sizes
 from tailerd.formats.delta.protocol.file_key import KeyArray
 from tailerd.formats.delta.protocol.live_file import LiveFile

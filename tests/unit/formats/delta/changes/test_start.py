@@ -4,8 +4,8 @@ import datetime
 
 import pytest
 
+from tailerd.changefeed.points import StartWord, parse_point, parse_start, show_ms, to_ms
 from tailerd.errors import UsageError
-from tailerd.formats.delta.changes.start import StartWord, parse_point, parse_start, show_ms, to_ms
 
 UTC = datetime.UTC
 

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from tailerd.changefeed.change_task import ChangeMode, ChangeSourceKind, ChangeTask, RowFilter
+from tailerd.changefeed.change_task import ChangeMode, ChangeSourceKind, ChangeTask
 from tailerd.errors import ChangeFeedDisabledError, CorruptLogError, PathOutsideTableError
 from tailerd.formats.delta.protocol import change_plan
 from tailerd.formats.delta.protocol.actions import Metadata, Protocol
 from tailerd.formats.delta.protocol.change_plan import CommitPlan, TaskPlanner, plan_commit
 from tailerd.formats.delta.protocol.commit_file import decode_lines
+from tailerd.formats.delta.protocol.data_file import RowFilter, data_file
 from tailerd.formats.delta.protocol.data_path import DataPaths
 from tailerd.formats.delta.protocol.snapshot import TableState
 from tests.tables.naive_log import Action
@@ -54,8 +55,8 @@ def changes(*actions: Action, **options: Any) -> list[tuple[str, str, str]]:
     assert len(tasks) <= plan.max_tasks
     assert all(task.timestamp_us == 5000 for task in tasks)
     return [
-        (str(task.change_type), task.url.removeprefix(f"{ROOT}/"), rows_text(task.rows))
-        for task in tasks
+        (str(task.change_type), file.url.removeprefix(f"{ROOT}/"), rows_text(file.rows))
+        for task, file in ((task, data_file(task)) for task in tasks)
     ]
 
 
@@ -199,13 +200,13 @@ def test_removed_rows_have_the_schema_before_and_added_rows_the_one_after() -> N
     old, new = state(), state(schema=SCHEMA.replace("id", "key"))
     plan = plan_commit(commit_of(*actions), old, new, 5, ChangeMode.AUTO)
     removed, added = tasks_of(plan, *actions)
-    assert (removed.schema, added.schema) == (old.schema, new.schema)
+    assert (data_file(removed).schema, data_file(added).schema) == (old.schema, new.schema)
 
 
 def test_tasks_carry_what_reading_needs() -> None:
     action = add("a", partitionValues={"p": None, "q": ""}, stats='{"numRecords":7}', size=9)
     [task] = tasks_of(plan_of(action), action)
-    assert task.partition_values == (("p", None), ("q", ""))
+    assert data_file(task).partition_values == (("p", None), ("q", ""))
     assert (task.num_records, task.size_bytes, task.version) == (7, 9, 1)
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailerd.changefeed.change_task import DeletionVector
 from tailerd.errors import InvalidDeletionVectorError
+from tailerd.formats.delta.protocol.data_file import DeletionVector
 from tailerd.formats.delta.protocol.deletion_vector import (
     decode_framed,
     decode_inline,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import glob
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote
@@ -13,7 +14,7 @@ from tailerd.config import Config, DiscoverConfig, Discovery
 from tailerd.config.discovery import with_tables_found
 from tailerd.config.sections import is_remote
 from tailerd.errors import ConfigError, StorageError, TailerdError
-from tailerd.formats.delta.protocol.log_path import LOG_FOLDER
+from tailerd.formats.detect import commit_folders
 from tailerd.storage.base import ListsFolders
 from tailerd.storage.folder_pattern import FolderPattern
 from tailerd.storage.stores import Stores
@@ -168,7 +169,9 @@ class TableSearch:
     async def _folders(self, group: _Group, stores: Stores) -> list[str]:
         pattern = group.config.path
         if not is_remote(pattern):
-            return await asyncio.to_thread(_local_folders, pattern)
+            return await asyncio.to_thread(
+                _local_folders, pattern, commit_folders(group.config.template.format)
+            )
         store, path = stores.locate(pattern)
         if not isinstance(store, ListsFolders):
             raise ConfigError(f"{pattern} is in a store that lists no folders.")
@@ -176,8 +179,13 @@ class TableSearch:
         search = FolderPattern(store, path, self._count)
         try:
             async with asyncio.timeout(LONGEST_LOOK_SECONDS):
-                found = await search.holding(
-                    LOG_FOLDER, [stores.locate(folder)[1] for folder in known]
+                before = [stores.locate(folder)[1] for folder in known]
+                found = sorted(
+                    {
+                        folder
+                        for marker in commit_folders(group.config.template.format)
+                        for folder in await search.holding(marker, before)
+                    }
                 )
         except TimeoutError as error:
             raise StorageError(
@@ -191,9 +199,13 @@ class TableSearch:
         self._telemetry.emit(events.StorageRequested(operation="list"))
 
 
-def _local_folders(pattern: str) -> list[str]:
-    """Return folders that match and hold a log, sorted."""
+def _local_folders(pattern: str, markers: Sequence[str]) -> list[str]:
+    """Return folders that match and hold a folder of commits, sorted."""
     path = unquote(pattern.removeprefix("file://")) if pattern.startswith("file:") else pattern
     # `Path.glob` takes no absolute pattern.
     folders = sorted(glob.glob(path))  # noqa: PTH207
-    return [folder.rstrip("/") for folder in folders if (Path(folder) / LOG_FOLDER).is_dir()]
+    return [
+        folder.rstrip("/")
+        for folder in folders
+        if any((Path(folder) / marker).is_dir() for marker in markers)
+    ]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from tailerd.clock import Clock
 from tailerd.config import Config, TableConfig
 from tailerd.config.sections import is_remote
-from tailerd.formats.delta.protocol.log_path import LOG_FOLDER
+from tailerd.formats.detect import commit_folder
 from tailerd.storage.finished_files import FinishedFiles
 from tailerd.storage.s3.settings import S3Settings
-from tailerd.storage.stores import path_of
 from tailerd.telemetry import Telemetry
 from tailerd.watchers.base import Watcher
 from tailerd.watchers.opening import WatchedFolder, open_watchers
@@ -16,7 +15,7 @@ from tailerd.watchers.opening import WatchedFolder, open_watchers
 
 def log_folder(config: TableConfig) -> str:
     """Return the folder whose files are the table's commits."""
-    return f"{path_of(config.path)}/{LOG_FOLDER}"
+    return commit_folder(config.path, config.format)
 
 
 def relayed_folders(config: Config) -> dict[str, str]:

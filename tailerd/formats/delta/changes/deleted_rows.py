@@ -6,13 +6,10 @@ Protocol: PROTOCOL.md#deletion-vectors
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO
 
-import numpy as np
-import pyarrow as pa
 from pyroaring import BitMap64
 
-from tailerd.changefeed.change_task import DeletionVector, RowFilter
 from tailerd.changefeed.limits import DEFAULT_MEMORY_BYTES, largest_piece_bytes
 from tailerd.errors import (
     FileMissingError,
@@ -20,63 +17,30 @@ from tailerd.errors import (
     MissingDataFileError,
     TooLargeError,
 )
+from tailerd.formats.delta.protocol.data_file import DeletionVector, RowFilter
 from tailerd.formats.delta.protocol.deletion_vector import (
     FRAME_BYTES,
     check_place,
     decode_framed,
     decode_inline,
 )
-
-Rows = TypeVar("Rows", pa.RecordBatch, pa.Array)
-
+from tailerd.reading.row_selection import RowSelection
 
 OpenFile = Callable[[str], BinaryIO]
 """Opens a file by its URL."""
 
 
-class RowSelection:
-    """Tells of any stretch of a file's rows which count.
-
-    A bitmap of a few bytes may have billions of rows: it is asked for stretches, never for all.
-
-    Args:
-        positions: Row positions.
-        is_kept: Whether they are the rows that count, or those that do not.
-    """
-
-    def __init__(self, positions: BitMap64, *, is_kept: bool) -> None:
-        self._positions = positions
-        self._is_kept = is_kept
-
-    def is_empty(self, start: int, end: int) -> bool:
-        """Tell whether no row of [start, end) counts, so that it need not be read."""
-        found = self._positions.range_cardinality(start, end)
-        return bool(found == 0 if self._is_kept else found == end - start)
-
-    def apply(self, rows: Rows, start: int) -> Rows:
-        """Return those of `rows` that count; the first of them is row `start` of the file."""
-        if not self._is_kept and not self._positions.range_cardinality(start, start + len(rows)):
-            return rows
-        here = self._positions & BitMap64(range(start, start + len(rows)))
-        places = (np.asarray(here.to_array(), np.uint64) - np.uint64(start)).astype(np.int64)
-        if self._is_kept:
-            return rows.take(pa.array(places))
-        mask = np.ones(len(rows), np.bool_)
-        mask[places] = False
-        return rows.filter(pa.array(mask))
-
-
 def select_rows(
     rows: RowFilter,
-    num_rows: int,
     open_file: OpenFile,
+    num_rows: int,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
 ) -> RowSelection | None:
     """Load the deletion vectors of a filter; None when every row counts.
 
     Args:
-        num_rows: Rows of the file.
         open_file: Opens a file of vectors.
+        num_rows: Rows of the file.
         memory_bytes: What reading may take.
 
     Raises:

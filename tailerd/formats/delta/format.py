@@ -1,0 +1,71 @@
+"""Delta tables as a table format: the one object that the registry names."""
+
+from __future__ import annotations
+
+import re
+
+from tailerd.changefeed.offset import Version
+from tailerd.errors import FileMissingError
+from tailerd.formats.base import Capabilities, CommitNames, OpenRequest, known_options
+from tailerd.formats.delta.changes.bucket_spool import open_spool
+from tailerd.formats.delta.changes.partition_zone import PartitionZone
+from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.changes.task_reader import DeltaTaskReader
+from tailerd.formats.delta.protocol.data_file import FORMAT
+from tailerd.formats.delta.protocol.log_path import LOG_FOLDER
+from tailerd.storage.base import ObjectStore
+from tailerd.storage.stores import path_of
+
+_COMMIT = re.compile(r"(\d{20})\.json", re.ASCII)
+
+
+def commit_version(name: str) -> Version | None:
+    """Return the version that a commit file's name says; None for other files of the log."""
+    found = _COMMIT.fullmatch(name)
+    return None if found is None else Version(int(found[1]))
+
+
+class DeltaFormat:
+    """Delta tables; see `formats.base.TableFormat`."""
+
+    name = FORMAT
+    capabilities = Capabilities()
+    names = CommitNames(folder=LOG_FOLDER, suffix=".json", version_of=commit_version)
+    options = frozenset({"partition_timezone"})
+    reader = DeltaTaskReader()
+
+    async def detect(self, store: ObjectStore, root: str) -> bool:
+        """Tell whether there is a log with something in it."""
+        try:
+            async for _ in store.list_from(f"{root}/{LOG_FOLDER}", ""):
+                return True
+        except FileMissingError:
+            pass
+        return False
+
+    def folder(self, place: str) -> str:
+        """Return the folder of a table's log."""
+        return f"{path_of(place)}/{LOG_FOLDER}"
+
+    async def open(self, place: str, request: OpenRequest) -> DeltaChangeSource:
+        """Open a table at its newest version.
+
+        Raises:
+            NotATableError, TableError: The table cannot be served.
+            ConfigError: No store serves this place, or there is no zone of that name.
+        """
+        zone = known_options(request.options, self.options).get("partition_timezone")
+        warn = request.on_warning
+        return await DeltaChangeSource.open(
+            place,
+            stores=request.stores,
+            changes=request.changes,
+            allowed_paths=request.allowed_paths,
+            columns=request.columns,
+            wrap_store=request.wrap_store,
+            on_mismatch=warn,
+            clock=request.clock,
+            spool=None if request.scratch is None else open_spool(request.scratch),
+            partition_zone=PartitionZone(place, None if zone is None else str(zone), warn),
+            memory_bytes=request.memory_bytes,
+        )

@@ -1,0 +1,97 @@
+"""What a change task of a Delta table carries: a file, what its columns mean, which rows count."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tailerd.changefeed.change_task import ChangeTask
+from tailerd.changefeed.offset import ConsecutiveVersions
+from tailerd.errors import BugError
+
+FORMAT = "delta"
+"""Name of this table format."""
+
+VERSIONS = ConsecutiveVersions()
+"""Versions of a Delta table, counted from 0 without gaps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletionVector:
+    """A deletion vector as an action names it.
+
+    Attributes:
+        storage_type: `u` (relative to the table), `p` (absolute) or `i` (inline).
+        path_or_inline: As the log has it; identity is made of it.
+        offset: Start in the file; None is not 0 (it is part of the identity).
+        size_bytes: Length of the serialized bitmap.
+        cardinality: Number of rows it removes.
+        url: Resolved place of the file; empty when inline.
+
+    Protocol: PROTOCOL.md#deletion-vectors
+    """
+
+    storage_type: str
+    path_or_inline: str
+    offset: int | None
+    size_bytes: int
+    cardinality: int
+    url: str = ""
+
+    @property
+    def unique_id(self) -> str:
+        """Identity of the vector for one file."""
+        suffix = "" if self.offset is None else f"@{self.offset}"
+        return f"{self.storage_type}{self.path_or_inline}{suffix}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowFilter:
+    """The rows of a file that count: (all, or those in `include`) without those in `exclude`."""
+
+    include: DeletionVector | None = None
+    exclude: DeletionVector | None = None
+
+
+ALL_ROWS = RowFilter()
+
+
+@dataclass(frozen=True, slots=True)
+class TableSchema:
+    """The schema of one version, as the source's own text; shared by many tasks.
+
+    Attributes:
+        text: Delta's `schemaString`.
+        partition_columns: Logical names, in order.
+        column_mapping: `none`, `name` or `id`.
+    """
+
+    text: str
+    partition_columns: tuple[str, ...] = ()
+    column_mapping: str = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFile:
+    """A task's payload: one file's rows, or the share of its row groups `index` of `count`.
+
+    Attributes:
+        url: The file, absolute.
+        schema: Of the version whose rows they are.
+        partition_values: (physical name, serialized value or None) pairs, as the log has them.
+        rows: Which rows count.
+        share_index, share_count: Which row groups; see `reading.file_scan.FileShare`.
+    """
+
+    url: str
+    schema: TableSchema
+    partition_values: tuple[tuple[str, str | None], ...] = ()
+    rows: RowFilter = ALL_ROWS
+    share_index: int = 0
+    share_count: int = 1
+
+
+def data_file(task: ChangeTask) -> DataFile:
+    """Return the file of a task that was planned here."""
+    if not isinstance(task.payload, DataFile):
+        raise BugError(f"A task of the format {task.format} was given to Delta's reader.")
+    return task.payload

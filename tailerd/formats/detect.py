@@ -1,0 +1,123 @@
+"""Table formats by name, and which of them a table has."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from pathlib import Path
+from typing import cast
+
+from tailerd.changefeed.change_task import ChangeTask
+from tailerd.errors import NotATableError
+from tailerd.formats.allowed_places import allowed_places
+from tailerd.formats.base import ChangeSource, OpenRequest, TableFormat, TaskReader
+from tailerd.registry import format_class, format_names
+from tailerd.storage.stores import Stores
+
+AUTO = "auto"
+"""The format of a table that is recognised when it is opened."""
+
+
+@functools.cache
+def table_format(name: str) -> TableFormat:
+    """Return the format of a name.
+
+    Raises:
+        ConfigError: The format is unknown, or the distribution that brings it does not load.
+    """
+    return cast("TableFormat", format_class(name)())
+
+
+def table_formats() -> list[TableFormat]:
+    """Return every format, built-in ones first."""
+    return [table_format(name) for name in format_names()]
+
+
+def commit_folders(name: str = AUTO) -> list[str]:
+    """Return the names of the folders that show a table of a format; `auto` for any.
+
+    Formats that keep their commits in the table's own folder have none.
+    """
+    formats = table_formats() if name == AUTO else [table_format(name)]
+    return [each.names.folder for each in formats if each.names.folder]
+
+
+def reader_of(task: ChangeTask) -> TaskReader:
+    """Return what reads a task."""
+    return table_format(task.format).reader
+
+
+async def find_format(
+    place: str,
+    name: str = AUTO,
+    allowed: Iterable[str] = (),
+    stores: Stores | None = None,
+) -> TableFormat:
+    """Return the format of the table at a place.
+
+    Args:
+        name: What the user says it is; `auto` to look.
+        allowed: Places outside the table that links may lead to.
+        stores: By default as the environment says.
+
+    Raises:
+        ConfigError: The format is unknown, or no store serves this place.
+        NotATableError: No table that a format recognises lies there.
+        StorageError: The place cannot be read.
+    """
+    if name != AUTO:
+        return table_format(name)
+    formats = table_formats()
+    if len(formats) == 1:
+        # Opening says better what is wrong.
+        return formats[0]
+    store, root = (stores or Stores()).locate_table(place, allowed_places(allowed))
+    for each in formats:
+        if await each.detect(store, root):
+            return each
+    names = ", ".join(each.name for each in formats)
+    raise NotATableError(
+        f"{place} is not a table of a format known here ({names}).",
+        hint="Check the path; name the format if you know it.",
+    )
+
+
+def presumed_format(place: str, name: str = AUTO) -> TableFormat:
+    """Return the format a table most likely has, for watchers; blocking, asks no remote store.
+
+    Where the format is to be recognised and nothing can be seen yet, or the place is in a bucket,
+    it is the first: polling finds commits all the same.
+
+    Raises:
+        ConfigError: The format is unknown, or no store serves this place.
+    """
+    if name != AUTO:
+        return table_format(name)
+    formats = table_formats()
+    if len(formats) > 1 and Stores().locate(place)[0].is_local_folder:
+        return next((each for each in formats if Path(each.folder(place)).is_dir()), formats[0])
+    return formats[0]
+
+
+def commit_folder(place: str, name: str = AUTO) -> str:
+    """Return the folder whose files are a table's commits, as `presumed_format` has it.
+
+    Raises:
+        ConfigError: The format is unknown, or no store serves this place.
+    """
+    return presumed_format(place, name).folder(place)
+
+
+async def open_table(place: str, request: OpenRequest, name: str = AUTO) -> ChangeSource:
+    """Open a table for its changes.
+
+    Args:
+        name: Its format; `auto` to look.
+
+    Raises:
+        TableError: It is none, or asks for what its reader does not know.
+        ConfigError: The format or an option is unknown, or no store serves this place.
+        StorageError: The place cannot be read.
+    """
+    found = await find_format(place, name, request.allowed_paths, request.stores)
+    return await found.open(place, request)

@@ -1,0 +1,48 @@
+"""Which rows of a file count, by their positions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap64
+
+Rows = TypeVar("Rows", pa.RecordBatch, pa.Array)
+
+
+class RowSelection:
+    """Tells of any stretch of a file's rows which count.
+
+    A bitmap of a few bytes may have billions of rows: it is asked for stretches, never for all.
+
+    Args:
+        positions: Row positions.
+        is_kept: Whether they are the rows that count, or those that do not.
+    """
+
+    def __init__(self, positions: BitMap64, *, is_kept: bool) -> None:
+        self._positions = positions
+        self._is_kept = is_kept
+
+    def is_empty(self, start: int, end: int) -> bool:
+        """Tell whether no row of [start, end) counts, so that it need not be read."""
+        found = self._positions.range_cardinality(start, end)
+        return bool(found == 0 if self._is_kept else found == end - start)
+
+    def apply(self, rows: Rows, start: int) -> Rows:
+        """Return those of `rows` that count; the first of them is row `start` of the file."""
+        if not self._is_kept and not self._positions.range_cardinality(start, start + len(rows)):
+            return rows
+        here = self._positions & BitMap64(range(start, start + len(rows)))
+        places = (np.asarray(here.to_array(), np.uint64) - np.uint64(start)).astype(np.int64)
+        if self._is_kept:
+            return rows.take(pa.array(places))
+        mask = np.ones(len(rows), np.bool_)
+        mask[places] = False
+        return rows.filter(pa.array(mask))
+
+
+SelectRows = Callable[[int, int], RowSelection | None]
+"""Given a file's number of rows and the bytes reading may take: which of them; None for all."""
