@@ -8,6 +8,7 @@ these groups: `tailerd.sinks` (a kind, `module:ConfigClass`), `tailerd.formats` 
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from importlib.metadata import EntryPoints, entry_points
@@ -48,7 +49,7 @@ CHECKPOINT_PROGRAMS: dict[str, str] = {"spark": "tailerd.spark.checkpoint_progra
 
 def sink_kinds() -> tuple[str, ...]:
     """Return every kind of sink that can be configured, sorted."""
-    return tuple(sorted({*SINK_CONFIGS, *(point.name for point in _plugged_in(SINK_GROUP))}))
+    return tuple(sorted({*SINK_CONFIGS, *(point.name for point in plugged_in(SINK_GROUP))}))
 
 
 def sink_config_class(kind: str) -> type[object]:
@@ -59,7 +60,7 @@ def sink_config_class(kind: str) -> type[object]:
     """
     if kind in SINK_CONFIGS:
         return load_class(SINK_CONFIGS[kind])
-    for point in _plugged_in(SINK_GROUP):
+    for point in plugged_in(SINK_GROUP):
         if point.name == kind:
             return load_class(point.value)
     raise ConfigError(f"the sink kind {kind!r} is not known.", hint=known(kind, sink_kinds()))
@@ -67,7 +68,7 @@ def sink_config_class(kind: str) -> type[object]:
 
 def format_names() -> tuple[str, ...]:
     """Return every table format that can be read here: built-in ones in order, then others."""
-    others = {point.name for point in _plugged_in(FORMAT_GROUP)} - FORMATS.keys()
+    others = {point.name for point in plugged_in(FORMAT_GROUP)} - FORMATS.keys()
     return (*FORMATS, *sorted(others))
 
 
@@ -79,7 +80,7 @@ def format_class(name: str) -> type[object]:
     """
     if name in FORMATS:
         return load_class(FORMATS[name])
-    for point in _plugged_in(FORMAT_GROUP):
+    for point in plugged_in(FORMAT_GROUP):
         if point.name == name:
             return load_class(point.value)
     raise ConfigError(f"the table format {name!r} is not known.", hint=known(name, format_names()))
@@ -87,7 +88,7 @@ def format_class(name: str) -> type[object]:
 
 def store_schemes() -> tuple[str, ...]:
     """Return the scheme of every place that can be named, sorted."""
-    return tuple(sorted({*STORES, *(point.name for point in _plugged_in(STORE_GROUP))}))
+    return tuple(sorted({*STORES, *(point.name for point in plugged_in(STORE_GROUP))}))
 
 
 def store_provider(scheme: str, url: str = "") -> type[object]:
@@ -102,7 +103,7 @@ def store_provider(scheme: str, url: str = "") -> type[object]:
     """
     if scheme in STORES:
         return load_class(STORES[scheme])
-    for point in _plugged_in(STORE_GROUP):
+    for point in plugged_in(STORE_GROUP):
         if point.name == scheme:
             return load_class(point.value)
     served = ", ".join(f"{each}://" for each in store_schemes() if each not in ("s3a", "s3n"))
@@ -155,5 +156,7 @@ def known(word: str, words: Iterable[str]) -> str:
     return f"Known here: {', '.join(candidates)}." if candidates else ""
 
 
-def _plugged_in(group: str) -> EntryPoints:
+@functools.cache
+def plugged_in(group: str) -> EntryPoints:
+    """Return the entry points of a group; looked for once a process, which takes some time."""
     return entry_points(group=group)

@@ -185,7 +185,8 @@ class ChangeSource(Versions, Protocol):
         """Return the last version to read up to `end`: a version, or a timestamp (inclusive).
 
         Raises:
-            UsageError: The text is neither, or the timestamp is before the first commit.
+            UsageError: The text is neither.
+            MissingVersionError: The timestamp is before the first commit.
         """
         ...
 

@@ -88,8 +88,7 @@ def test_what_is_loaded_is_left_out_of_the_collection_after_each_task() -> None:
     program = """
         import gc
         import pyarrow as pa
-        from tailerd.formats.delta.protocol.data_file import DataFile, TableSchema, data_file
-from tailerd.spark.partitions import read_partition
+        from tailerd.spark.partitions import read_partition
         list(read_partition(None, pa.schema([]), may_drop=False))
         frozen = gc.get_freeze_count()
         list(read_partition(None, pa.schema([]), may_drop=False))

@@ -91,5 +91,7 @@ def test_a_batch_of_commits_is_not_repeated_with_other_changes() -> None:
     check_repeats(_at(5), _at(7), "auto", ChangeMode.AUTO)
     check_repeats(_at(7), _at(7), "files", ChangeMode.AUTO)
     for start in (_at(5), snapshot):
-        with pytest.raises(OffsetError, match=r"from version 5 to 6 is not done .* back to files"):
+        with pytest.raises(
+            OffsetError, match=r"from version 5 until version 7 is not done .* back to files"
+        ):
             check_repeats(start, _at(7), "files", ChangeMode.AUTO)

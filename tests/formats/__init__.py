@@ -1,0 +1,1 @@
+"""The contract of table formats: one suite, every format."""
