@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from pyspark.cloudpickle import dumps
+from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource
 
 from tailerd.spark.datasource import TailerdDataSource, configured
@@ -31,8 +31,9 @@ def test_settings_travel_with_a_source_to_a_process_that_has_none(
     given: type[DataSource] = configured(
         source, StoreSettings((("s3", S3Settings(default=account)),))
     )
+    pickled: bytes = cloudpickle.dumps(given)  # type: ignore[no-untyped-call]
     ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM], input=dumps(given), capture_output=True, check=True
+        [sys.executable, "-c", PROGRAM], input=pickled, capture_output=True, check=True
     )
     assert ran.stdout.decode().strip() == f"{source.name()} s3 hush StoreSettings()"
     assert source.storage == before
