@@ -19,7 +19,7 @@ from tailerd.cli.table_format import table_format_option
 from tailerd.clock import SystemClock, zone_named
 from tailerd.errors import UsageError
 from tailerd.formats.base import ChangeSource, OpenRequest
-from tailerd.formats.detect import commit_folder, open_table
+from tailerd.formats.detect import open_table, presumed_format
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.target import clipped
 from tailerd.storage.stores import Stores
@@ -171,11 +171,16 @@ async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
 async def _watched(table: str, table_format: str, stores: Stores) -> AsyncGenerator[Hint, None]:
     """Give a bell that rings when the table's log may have changed, and every so often anyway."""
     store, _ = stores.locate(table)
-    folder = commit_folder(table, table_format)
+    found = presumed_format(table, table_format)
+    folder, version_of = found.folder(table), found.names.version_of
     board = HintBoard()
     hint = board.subscribe(folder)
     watchers = (
-        watch_folders([folder] if store.is_local_folder else [], finished=stores.local.finished),
+        watch_folders(
+            [folder] if store.is_local_folder else [],
+            names={folder: version_of},
+            finished=stores.local.finished,
+        ),
         PollWatcher([folder], interval_seconds=_POLL_SECONDS, clock=SystemClock()),
     )
     async with asyncio.TaskGroup() as group:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tailerd.clock import Clock
 from tailerd.config import Config, TableConfig
 from tailerd.config.sections import is_remote
-from tailerd.formats.detect import commit_folder
+from tailerd.formats.detect import commit_folder, presumed_format
 from tailerd.storage.finished_files import FinishedFiles
 from tailerd.storage.s3.settings import S3Settings
 from tailerd.telemetry import Telemetry
@@ -64,6 +64,7 @@ def watchers_of(
 def _watched(table: TableConfig, *, is_polled: bool = True) -> WatchedFolder:
     return WatchedFolder(
         folder=log_folder(table),
+        version_of=presumed_format(table.path, table.format).names.version_of,
         is_remote=is_remote(table.path),
         poll_interval=table.poll_interval,
         is_polled=is_polled,

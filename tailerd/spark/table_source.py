@@ -12,7 +12,7 @@ from tailerd.changefeed.offset import Offset, Version
 from tailerd.clock import SystemClock
 from tailerd.errors import BugError, TailerdError
 from tailerd.formats.base import Backlog, ChangeSource, HearsEvents, OpenRequest
-from tailerd.formats.detect import commit_folder, open_table
+from tailerd.formats.detect import commit_folder, open_table, presumed_format
 from tailerd.spark.options import ReadOptions, naming
 from tailerd.storage.stores import Stores
 from tailerd.telemetry import Telemetry
@@ -164,9 +164,11 @@ def check_listening(listening: asyncio.Task[None]) -> None:
 
 def _watchers(folder: str, options: ReadOptions, stores: Stores) -> list[Watcher]:
     is_local = stores.locate(options.path)[0].is_local_folder
+    version_of = presumed_format(options.path, options.table_format).names.version_of
     if options.hints_folder and not is_local:
         watched = WatchedFolder(
             folder=folder,
+            version_of=version_of,
             is_remote=True,
             poll_interval=options.poll_seconds,
             hints=options.hints_folder,
@@ -176,4 +178,5 @@ def _watchers(folder: str, options: ReadOptions, stores: Stores) -> list[Watcher
     poller = PollWatcher([folder], interval_seconds=interval, clock=SystemClock())
     if not is_local:
         return [poller]
-    return [poller, watch_folders([folder], finished=stores.local.finished)]
+    finished = stores.local.finished
+    return [poller, watch_folders([folder], names={folder: version_of}, finished=finished)]

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+import re
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
+
+_NUMBERED = re.compile(r"(\d{20})\.json", re.ASCII)
+
+VersionOf = Callable[[str], int | None]
+"""Returns the version that a file's name says it is a commit of; None where it is no commit's."""
+
+Names = Mapping[str, VersionOf]
+"""How commits are named, by watched folder; `numbered_name` in folders that are not there."""
+
+
+def numbered_name(name: str) -> int | None:
+    """Return the number of a name of twenty digits and `.json`: commits and hints have such."""
+    found = _NUMBERED.fullmatch(name)
+    return None if found is None else int(found[1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ import ctypes
 import errno
 import itertools
 import os
-import re
 import struct
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -20,9 +19,7 @@ from functools import partial
 
 from tailerd.storage.finished_files import FinishedFiles
 from tailerd.storage.mounts import answers_at_once
-from tailerd.watchers.base import StorageEvent
-
-_COMMIT = re.compile(rb"\d{20}\.json")
+from tailerd.watchers.base import Names, StorageEvent, numbered_name
 
 _CLOSE_WRITE, _OPEN, _MOVED_TO, _CREATE = 0x8, 0x20, 0x80, 0x100
 _DELETE_SELF, _MOVE_SELF, _UNMOUNT = 0x400, 0x800, 0x2000
@@ -63,6 +60,7 @@ class InotifyWatcher:
         self,
         folders: Sequence[str],
         *,
+        names: Names | None = None,
         recheck_seconds: float = 1.0,
         finished: FinishedFiles | None = None,
         on_unavailable: Callable[[str, str], None] | None = None,
@@ -71,11 +69,13 @@ class InotifyWatcher:
 
         Args:
             folders: Absolute paths.
+            names: How commits are named there.
             recheck_seconds: Time between two looks for folders that are missing.
             finished: Where files are noted whose writers have closed them.
             on_unavailable: Told once (path, reason) when the kernel refuses to watch.
         """
         self._folders = tuple(dict.fromkeys(folders))
+        self._names = names or {}
         self._recheck_seconds = recheck_seconds
         self._finished = FinishedFiles() if finished is None else finished
         self._on_unavailable = on_unavailable
@@ -200,10 +200,11 @@ class InotifyWatcher:
         Case C: it was created, with content: by a link, unless it was opened too.
         Case D: it was renamed, or closed by a writer: it is whole.
         """
-        if _COMMIT.fullmatch(name) is None:
-            return
+        text = os.fsdecode(name)
         for folder in self._watched.get(watch, ()):
-            path = f"{folder}/{os.fsdecode(name)}"
+            if self._names.get(folder, numbered_name)(text) is None:
+                continue
+            path = f"{folder}/{text}"
             if mask & _OPEN:  # Case A
                 linked.pop(path, None)
                 continue

@@ -7,7 +7,6 @@ so one watcher serves many folders.
 from __future__ import annotations
 
 import asyncio
-import re
 import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -18,10 +17,9 @@ from typing import Protocol
 import watchfiles
 
 from tailerd.storage.finished_files import FinishedFiles
-from tailerd.watchers.base import StorageEvent, Watcher
+from tailerd.watchers.base import Names, StorageEvent, Watcher, numbered_name
 from tailerd.watchers.inotify import InotifyWatcher
 
-_COMMIT = re.compile(r"\d{20}\.json")
 _Identities = dict[str, tuple[int, int]]
 
 
@@ -36,6 +34,7 @@ class FileWatcher(Watcher, Protocol):
 def watch_folders(
     folders: Sequence[str],
     *,
+    names: Names | None = None,
     finished: FinishedFiles | None = None,
     on_unavailable: Callable[[str, str], None] | None = None,
 ) -> FileWatcher:
@@ -43,12 +42,15 @@ def watch_folders(
 
     Args:
         folders: Absolute paths.
+        names: How commits are named there.
         finished: Where files are noted whose writers have closed them, as far as that is known.
         on_unavailable: Told once (path, reason) when the system refuses to watch.
     """
     if sys.platform == "linux":
-        return InotifyWatcher(folders, finished=finished, on_unavailable=on_unavailable)
-    return LocalWatcher(folders, on_unavailable=on_unavailable)
+        return InotifyWatcher(
+            folders, names=names, finished=finished, on_unavailable=on_unavailable
+        )
+    return LocalWatcher(folders, names=names, on_unavailable=on_unavailable)
 
 
 class LocalWatcher:
@@ -63,6 +65,7 @@ class LocalWatcher:
         self,
         folders: Sequence[str],
         *,
+        names: Names | None = None,
         recheck_seconds: float = 1.0,
         on_unavailable: Callable[[str, str], None] | None = None,
     ) -> None:
@@ -70,10 +73,12 @@ class LocalWatcher:
 
         Args:
             folders: Absolute paths.
+            names: How commits are named there.
             recheck_seconds: Time between two looks for folders that came, went or were replaced.
             on_unavailable: Told once (path, reason) when the kernel refuses to watch.
         """
         self._by_real_path = {str(Path(folder).absolute()): folder for folder in folders}
+        self._names = names or {}
         self._recheck_seconds = recheck_seconds
         self._on_unavailable = on_unavailable
 
@@ -103,7 +108,7 @@ class LocalWatcher:
             return
         changes = watchfiles.awatch(
             *folders,
-            watch_filter=_is_commit,
+            watch_filter=self._is_commit,
             debounce=1,
             step=1,
             rust_timeout=int(self._recheck_seconds * 1000),
@@ -142,12 +147,13 @@ class LocalWatcher:
             found[path] = (stat.st_dev, stat.st_ino)
         return found
 
+    def _is_commit(self, change: watchfiles.Change, path: str) -> bool:
+        place = Path(path)
+        folder = self._by_real_path.get(str(place.parent), "")
+        version_of = self._names.get(folder, numbered_name)
+        return change is not watchfiles.Change.deleted and version_of(place.name) is not None
+
     def _report(self, error: Exception) -> None:
         if self._on_unavailable is not None:
             self._on_unavailable(", ".join(self._by_real_path)[:200], str(error))
             self._on_unavailable = None
-
-
-def _is_commit(change: watchfiles.Change, path: str) -> bool:
-    is_new = change is not watchfiles.Change.deleted
-    return is_new and _COMMIT.fullmatch(Path(path).name) is not None

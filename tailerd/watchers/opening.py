@@ -10,7 +10,7 @@ from tailerd.clock import Clock
 from tailerd.storage.finished_files import FinishedFiles
 from tailerd.storage.s3.settings import S3Account
 from tailerd.telemetry import Telemetry, events
-from tailerd.watchers.base import Watcher
+from tailerd.watchers.base import VersionOf, Watcher, numbered_name
 from tailerd.watchers.local import watch_folders
 from tailerd.watchers.poll import FloorWatcher, Pace, PollWatcher
 from tailerd.watchers.relayed import RelayedWatcher
@@ -28,7 +28,7 @@ RELAYED_PACE = Pace(wide_seconds=3600.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedFolder:
-    """A `_delta_log` folder to watch.
+    """A folder of commits to watch.
 
     Attributes:
         folder: As stores spell it.
@@ -36,6 +36,7 @@ class WatchedFolder:
         poll_interval: Longest time between two hints, where somebody chose it.
         is_polled: Whether there is a hint now and then in any case; else somebody else sees to it.
         hints: Where another process of this machine may leave hints of a folder in a bucket.
+        version_of: How commits are named there.
     """
 
     folder: str
@@ -43,6 +44,7 @@ class WatchedFolder:
     poll_interval: float | None = None
     is_polled: bool = True
     hints: str = ""
+    version_of: VersionOf = numbered_name
 
 
 def open_watchers(
@@ -71,8 +73,8 @@ def open_watchers(
     remote = [each for each in folders if each.is_remote and not each.hints]
     watchers: list[Watcher] = []
     if local:
-        places = [each.folder for each in local]
-        files = watch_folders(places, finished=finished, on_unavailable=report)
+        names = {each.folder: each.version_of for each in local}
+        files = watch_folders([*names], names=names, finished=finished, on_unavailable=report)
         watchers += [files, *_floor(local, files.covers, clock, Pace())]
     if relayed:
         told = RelayedWatcher({each.hints: each.folder for each in relayed}, on_unavailable=report)
@@ -84,7 +86,7 @@ def open_watchers(
         from tailerd.watchers.sqs import SqsWatcher
 
         queue = SqsWatcher(
-            [each.folder for each in remote],
+            {each.folder: each.version_of for each in remote},
             notifications,
             account or S3Account.of_environment(),
             reports=_Reports(telemetry, notifications.queue),

@@ -8,12 +8,12 @@ what EventBridge makes of it (`detail-type`).
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote_plus
 
-_COMMIT = re.compile(r"(\d{20})\.json")
+from tailerd.watchers.base import Names
+
 _DEEPEST = 3
 _CREATED = ("ObjectCreated:", "s3:ObjectCreated:")
 
@@ -53,13 +53,12 @@ def created_objects(body: str) -> tuple[ObjectCreated, ...] | None:
     return _of_text(body, _DEEPEST)
 
 
-def commit_hints(objects: Iterable[ObjectCreated], folders: frozenset[str]) -> Iterator[CommitHint]:
+def commit_hints(objects: Iterable[ObjectCreated], folders: Names) -> Iterator[CommitHint]:
     """Yield those of the objects that are commits in one of the folders (`bucket/...`)."""
     for each in objects:
         folder, _, name = f"{each.bucket}/{each.key}".rpartition("/")
-        match = _COMMIT.fullmatch(name)
-        if match is not None and name.isascii() and folder in folders:
-            yield CommitHint(folder, int(match[1]))
+        if folder in folders and (version := folders[folder](name)) is not None:
+            yield CommitHint(folder, version)
 
 
 def _of_text(text: str, depth: int) -> tuple[ObjectCreated, ...] | None:

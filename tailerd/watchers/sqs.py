@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +22,7 @@ from tailerd.backoff import Backoff
 from tailerd.clock import Clock
 from tailerd.config.notifications import NotificationsConfig
 from tailerd.storage.s3.settings import S3Account
-from tailerd.watchers.base import StorageEvent
+from tailerd.watchers.base import Names, StorageEvent
 from tailerd.watchers.s3_events import commit_hints, created_objects
 from tailerd.watchers.silence import Silence
 from tailerd.watchers.sqs_failures import VENDOR_ERRORS, failure_of
@@ -77,7 +77,7 @@ class SqsWatcher:
 
     def __init__(
         self,
-        folders: Sequence[str],
+        folders: Names,
         config: NotificationsConfig,
         account: S3Account,
         *,
@@ -87,11 +87,11 @@ class SqsWatcher:
         """Ask nothing before `events`.
 
         Args:
-            folders: As the store of buckets spells them.
+            folders: As the store of buckets spells them, and how commits are named there.
             config: Which queue.
             account: Whose credentials it is asked with.
         """
-        self._folders = frozenset(folders)
+        self._folders = dict(folders)
         self._config = config
         self._account = account
         self._reports = reports

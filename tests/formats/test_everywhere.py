@@ -120,6 +120,7 @@ SPARK = """
     reader = spark.read.format("tailerd")
     all = reader.option("startingVersion", 10).load(place)
     kept = all.filter("id = 7 and _commit_version < 25")
+    past = spark.read.format("tailerd").option("snapshot", "true").option("endingVersion", 20)
     query = (
         spark.readStream.format("tailerd").option("startingVersion", 10)
         .option("maxFilesPerTrigger", 2).load(place)
@@ -130,8 +131,7 @@ SPARK = """
     print(json.dumps({
         "batch": shown(all.collect()),
         "filtered": shown(kept.collect()),
-        "snapshot": shown(reader.option("snapshot", "true").option("endingVersion", 20)
-            .load(place).collect()),
+        "snapshot": shown(past.load(place).collect()),
         "stream": shown(spark.read.parquet(folder + "/streamed").collect()),
     }))
     spark.stop()

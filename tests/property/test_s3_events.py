@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailerd.watchers.base import numbered_name
 from tailerd.watchers.s3_events import (
     CommitHint,
     ObjectCreated,
@@ -92,8 +93,12 @@ def test_a_commit_is_a_hint_for_its_own_folder_only(each: ObjectCreated, version
     table = each.key.strip("/") or "t"
     commit = ObjectCreated(each.bucket, f"{table}/_delta_log/{version:020}.json")
     folder = f"{each.bucket}/{table}/_delta_log"
-    assert list(commit_hints([commit], frozenset({folder}))) == [CommitHint(folder, version)]
-    assert not list(commit_hints([commit], frozenset({f"{each.bucket}/{table}", "x/_delta_log"})))
+    assert list(commit_hints([commit], {folder: numbered_name})) == [CommitHint(folder, version)]
+    assert not list(
+        commit_hints(
+            [commit], dict.fromkeys((f"{each.bucket}/{table}", "x/_delta_log"), numbered_name)
+        )
+    )
 
 
 @pytest.mark.parametrize(
@@ -112,7 +117,7 @@ def test_a_commit_is_a_hint_for_its_own_folder_only(each: ObjectCreated, version
 def test_what_is_no_commit_is_no_hint(name: str) -> None:
     objects = created_objects(direct(ObjectCreated("lake", f"t/_delta_log/{name}")))
     assert objects is not None
-    assert not list(commit_hints(objects, frozenset({"lake/t/_delta_log"})))
+    assert not list(commit_hints(objects, {"lake/t/_delta_log": numbered_name}))
 
 
 def test_the_test_message_of_a_new_notification_tells_of_nothing() -> None:

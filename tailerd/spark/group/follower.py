@@ -20,7 +20,7 @@ from tailerd.changefeed.limits import ReadLimit
 from tailerd.clock import SystemClock
 from tailerd.config.sections import is_remote
 from tailerd.errors import BugError, TailerdError
-from tailerd.formats.detect import commit_folder
+from tailerd.formats.detect import commit_folder, presumed_format
 from tailerd.spark.change_range import tasks_between
 from tailerd.spark.group.assignments import Assignments
 from tailerd.spark.group.followed_member import FollowedMember, Step
@@ -259,6 +259,7 @@ class GroupFollower:
             watched.append(
                 WatchedFolder(
                     folder=folder,
+                    version_of=presumed_format(config.path, config.format).names.version_of,
                     is_remote=is_remote(config.path),
                     poll_interval=config.poll_interval,
                     hints="" if self._hints is None else str(self._hints / table.member.name),

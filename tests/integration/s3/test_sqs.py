@@ -14,7 +14,7 @@ import pytest
 
 from tailerd.clock import SystemClock
 from tailerd.config.notifications import NotificationsConfig
-from tailerd.watchers.base import StorageEvent
+from tailerd.watchers.base import StorageEvent, numbered_name
 from tailerd.watchers.hints import HintBoard
 from tailerd.watchers.sqs import SqsWatcher
 from tests.s3.notified import WAYS, NotifiedBucket, Way
@@ -80,7 +80,10 @@ def watcher_of(
 ) -> SqsWatcher:
     endpoint = endpoint or notified.server.endpoint
     return SqsWatcher(
-        [f"{notified.bucket}/{table}/_delta_log" for table in tables or ("lake/orders",)],
+        {
+            f"{notified.bucket}/{table}/_delta_log": numbered_name
+            for table in tables or ("lake/orders",)
+        },
         NotificationsConfig(queue=notified.queue, endpoint=endpoint, **{"wait": "1s", **config}),
         notified.server.account(endpoint),
         reports=reports or Reports(),
