@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 from tailerd.backoff import ATTEMPTS_ONCE
 from tailerd.changefeed.change_task import ChangeMode
@@ -16,7 +16,7 @@ from tailerd.changefeed.offset import Offset, Phase
 from tailerd.changefeed.pipeline_identity import PipelineIdentity
 from tailerd.changefeed.saved_offset import OffsetStore
 from tailerd.clock import Clock, SystemClock
-from tailerd.config import Config, SinkConfig, TableConfig
+from tailerd.config import Config, TableConfig
 from tailerd.config.sections import is_remote
 from tailerd.config.values import check_start
 from tailerd.errors import (
@@ -28,10 +28,10 @@ from tailerd.errors import (
     UsageError,
     ZoneAssumedError,
 )
-from tailerd.formats.allowed_places import allowed_places
 from tailerd.formats.base import ChangeSource, OpenRequest, ScratchPlace
-from tailerd.formats.delta.log.log_reader import LogReader
-from tailerd.formats.detect import open_table
+from tailerd.formats.detect import find_format, open_table
+from tailerd.formats.placement import place_at
+from tailerd.formats.statistics import TableStatistics
 from tailerd.maintenance.settings import policies_of
 from tailerd.maintenance.table_keeper import KeptTable
 from tailerd.pipeline.claim import HeldOffset, PipelineClaim
@@ -45,10 +45,9 @@ from tailerd.pipeline.pipeline_records import PipelineRecord
 from tailerd.pipeline.policies import OnGap, OnPoison
 from tailerd.pipeline.state_place import BucketState, FolderState, State
 from tailerd.pipeline.watched_folders import log_folder, relayed_folders
-from tailerd.records.json import JsonEncoder
-from tailerd.registry import load_class
 from tailerd.sinks.base import Sink
-from tailerd.sinks.resources import DAEMON_NAME, SinkResources
+from tailerd.sinks.opening import open_sink
+from tailerd.sinks.resources import pipeline_identity
 from tailerd.spark.kept_offsets import reset_shared, shares_query, spark_checkpoint, spark_offset
 from tailerd.storage.metered import MeteredStore, RequestKind
 from tailerd.storage.overheard import hearing, telling
@@ -60,47 +59,6 @@ from tailerd.watchers.relay import HintRelay
 if TYPE_CHECKING:
     from tailerd.spark.engine import SparkEngine
     from tailerd.spark.group.grouped_pipeline import Groups
-
-
-@runtime_checkable
-class _SinkClass(Protocol):
-    """What a sink's class offers beside `Sink`: it is built from its own section."""
-
-    def from_config(self, config: SinkConfig, resources: SinkResources) -> Sink:
-        """Build the sink of one table."""
-        ...
-
-
-def open_sink(
-    table: str,
-    config: SinkConfig,
-    telemetry: Telemetry | None = None,
-    *,
-    daemon: str = DAEMON_NAME,
-) -> Sink | None:
-    """Build a table's sink; None for a kind that only Spark can write to.
-
-    Args:
-        table: Configured name of the table.
-        config: The sink's section.
-        telemetry: Hears of what it does beside delivering.
-        daemon: `name` of the configuration.
-
-    Raises:
-        ConfigError: The distribution that brings it does not load.
-    """
-    if not config.implementation:
-        return None
-    sink_class = load_class(config.implementation)
-    if not isinstance(sink_class, _SinkClass):
-        raise BugError(f"The sink class {config.implementation} has no `from_config`.")
-    resources = SinkResources(
-        table=table,
-        encode=JsonEncoder().encode_lines,
-        daemon=daemon,
-        telemetry=telemetry or Telemetry(),
-    )
-    return sink_class.from_config(config, resources)
 
 
 async def open_source(
@@ -157,26 +115,40 @@ async def open_source(
     return await open_table(config.path, request, config.format)
 
 
-def open_log(
-    place: str, *, stores: Stores, telemetry: Telemetry, allowed: Iterable[str] = ()
-) -> LogReader:
-    """Return the reader of a table's log that its growth is followed with.
+async def open_statistics(
+    place: str, *, stores: Stores, telemetry: Telemetry, allowed: Sequence[str] = ()
+) -> TableStatistics | None:
+    """Return what measures the table at a place; None where its format has no statistics.
 
-    Checksums that differ are told by the pipeline's own reader.
+    Checksums that differ are reported by the pipeline's own reader.
 
     Args:
+        stores: How its files are reached.
         allowed: Places that symbolic links in the log may lead to.
 
     Raises:
+        NotATableError: There is no table.
         ConfigError: No store serves this place.
+        StorageError: It cannot be looked at.
     """
 
     def count(verb: RequestKind) -> None:
         telemetry.emit(events.StorageRequested(operation=verb))
 
-    store, root = stores.locate_table(place, allowed_places(allowed))
-    asked = hearing(MeteredStore(store, count), f"{root}/_delta_log", stores.shared_reads)
-    return LogReader(asked, root, on_mismatch=lambda _: None, with_rows=True)
+    found = await find_format(place, allowed=allowed, stores=stores)
+    if found.statistics is None:
+        return None
+    folder = found.folder(place)
+    return found.statistics.open(
+        place_at(
+            place,
+            stores=stores,
+            allowed=allowed,
+            wrap_store=lambda store: hearing(
+                MeteredStore(store, count), folder, stores.shared_reads
+            ),
+        )
+    )
 
 
 def open_state(
@@ -201,10 +173,7 @@ def open_state(
 
 def identity_of(config: Config, name: str) -> PipelineIdentity:
     """Return which pipeline delivers a table; without the cluster, which only brokers know."""
-    sink = config.tables[name].sink
-    return PipelineIdentity(
-        daemon=config.name, table=name, sink=sink.kind, place=sink.identity_place()
-    )
+    return pipeline_identity(config.tables[name].sink, name, daemon=config.name)
 
 
 @asynccontextmanager
@@ -299,7 +268,8 @@ def kept_tables(config: Config) -> dict[str, KeptTable]:
             place=table.path,
             folder=log_folder(table),
             policies=policies_of(table.maintenance, config.spark),
-            allowed=allowed_places(table.allowed_paths),
+            allowed=tuple(table.allowed_paths),
+            format=table.format,
             is_alone=not table.has_sink,
             # Those with a sink are measured beside their pipelines; Spark's are too large for one.
             is_measured=(

@@ -26,8 +26,8 @@ from tailerd.assembly import (
     Assembly,
     delivered_folders,
     kept_tables,
-    open_log,
     open_state,
+    open_statistics,
 )
 from tailerd.clock import SystemClock
 from tailerd.config import Config
@@ -129,10 +129,10 @@ class Daemon:
         templates = (group.template for group in config.discover.values())
         tables = [*config.tables.values(), *templates]
         allowed = [place for table in tables for place in table.allowed_paths]
-        open_table_log = partial(
-            open_log, stores=self._stores, telemetry=self._telemetry, allowed=allowed
+        open_table = partial(
+            open_statistics, stores=self._stores, telemetry=self._telemetry, allowed=allowed
         )
-        return GrowthKeeper(open_table_log, telemetry=self._telemetry, clock=self._clock)
+        return GrowthKeeper(open_table, telemetry=self._telemetry, clock=self._clock)
 
     def _make_fleet(self, config: Config) -> Fleet:
         return Fleet(

@@ -3,11 +3,15 @@
 A message says the problem, why it happened and how to mend it, in that order. Whose fault it is
 decides the branch: the configuration, the table, the storage, the sink, or ourselves. Vendor
 exceptions are mapped once, in the module that owns the vendor, with `raise ... from`.
+
+Messages are for people. What a program has to know of an error is its class and its fields; both
+travel between processes as data (`to_data`, `from_data`), and nothing reads a message.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, Self, TypeVar
 
 LEAVE_OUT = (
     "leave the column out (`tail --columns`, Spark's option `columns`; the daemon delivers all)"
@@ -20,24 +24,64 @@ KEEP_CHECKPOINT = (
 )
 """Hints that hold for a command, for Spark and for the daemon."""
 
+MOST_CHARACTERS = 4000
+"""Of a message or hint between processes: a longer one is cut, since nobody reads on."""
+MOST_FIELD_CHARACTERS = 1024
+"""Of a field between processes: as long as the names of files and objects may be."""
+MOST_LEFTOVERS = 10
+"""Of the files of an error between processes."""
+
 
 class TailerdError(Exception):
     """Base of all errors; `str(error)` is one paragraph without a traceback.
 
+    Every class can be made of a message and a hint alone: that is how one arrives from another
+    process. What a class has besides are fields, which `fields` lists, so that they travel.
+
     Attributes:
-        code: Snake case, bounded and stable: used as a metric label and by scripts.
+        code: Snake case, bounded and stable: used as a metric label, by scripts, and to find the
+            class in another process. No two classes have the same.
         retryable: Whether the same call may succeed later without anybody acting.
         exit_status: What a command that ends with this error returns to the shell.
+        fields: Names of the fields and their types: `str`, `int`, or `tuple` of `str`.
         hint: What to do about it; empty where the message already says so.
+        table: The configured name of the table that it is about alone: other tables of the same
+            batch need not wait for it. Empty where it is not one table's.
+        version: Of the table, where it is about one.
+        where: The configuration's field or the option that asks for what is impossible; empty
+            where it is about none.
+        path: The file or folder it is about, where the message names it; else empty.
+        leftovers: URLs of files that may have stayed and have to be deleted.
     """
 
     code: ClassVar[str] = "error"
     retryable: ClassVar[bool] = False
     exit_status: ClassVar[int] = 1
+    fields: ClassVar[Mapping[str, type]] = {
+        "table": str,
+        "version": int,
+        "where": str,
+        "path": str,
+        "leftovers": tuple,
+    }
 
-    def __init__(self, message: str, *, hint: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        table: str = "",
+        version: int | None = None,
+        where: str = "",
+        path: str = "",
+    ) -> None:
         self.message = _as_text(message)
         self.hint = _as_text(hint)
+        self.table = table
+        self.version = version
+        self.where = where
+        self.path = path
+        self.leftovers: tuple[str, ...] = ()
         super().__init__(self.message)
 
     def __str__(self) -> str:
@@ -45,7 +89,79 @@ class TailerdError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         # Errors cross process borders (Spark workers); keyword arguments need help to do so.
-        return (_rebuild, (type(self), self.message, self.hint))
+        return (_rebuild, (type(self), self.message, self.hint, self._fields_given()))
+
+    def restated(self, message: str, *, hint: str | None = None) -> Self:
+        """Return an error of the same class and fields with other words; no hint keeps its own."""
+        said = self.hint if hint is None else hint
+        return _rebuild(type(self), message, said, self._fields_given())
+
+    def to_data(self) -> dict[str, object]:
+        """Return the error as values that JSON has, bounded in size.
+
+        Returns:
+            `code`, `class`, `ancestors` (the codes of its base classes, the nearest first),
+            `message`, `remedy`, and each of `fields` that is given. Nothing else of the exception
+            goes along: neither its cause nor what a vendor's exception quotes.
+        """
+        bases = [kind for kind in type(self).__mro__[1:] if issubclass(kind, TailerdError)]
+        return {
+            "code": self.code,
+            "class": type(self).__name__,
+            "ancestors": [kind.code for kind in bases],
+            "message": _bounded(self.message, MOST_CHARACTERS),
+            "remedy": _bounded(self.hint, MOST_CHARACTERS),
+            **{name: _as_json(value) for name, value in self._fields_given().items()},
+        }
+
+    @staticmethod
+    def from_data(data: Mapping[str, object]) -> TailerdError:
+        """Return the error that `to_data` described, in this or in another process.
+
+        A class that is not known here, as of a newer release, becomes the nearest of its ancestors
+        that is. Fields that are not known, or not of their type, are left out.
+        """
+        ancestors = data.get("ancestors")
+        codes = [data.get("code"), *(ancestors if isinstance(ancestors, list) else ())]
+        kind = next((known for code in codes if (known := class_of(code)) is not None), BugError)
+        fields = {
+            name: value
+            for name, expected in kind.fields.items()
+            if (value := _of_json(data.get(name), expected)) is not None
+        }
+        message, hint = data.get("message"), data.get("remedy")
+        return _rebuild(
+            kind,
+            message if isinstance(message, str) else "An error arrived without a message.",
+            hint if isinstance(hint, str) else "",
+            fields,
+        )
+
+    def _fields_given(self) -> dict[str, object]:
+        given = {name: getattr(self, name) for name in self.fields}
+        return {name: value for name, value in given.items() if value not in (None, "", ())}
+
+
+_Error = TypeVar("_Error", bound=TailerdError)
+
+
+def class_of(code: object) -> type[TailerdError] | None:
+    """Return the class with a code, of those that are loaded; None where there is none."""
+    return next((kind for kind in _tree(TailerdError) if kind.code == code), None)
+
+
+def _tree(root: type[TailerdError]) -> Iterator[type[TailerdError]]:
+    """Yield a class before those that derive from it."""
+    yield root
+    for kind in root.__subclasses__():
+        yield from _tree(kind)
+
+
+def _rebuild(kind: type[_Error], message: str, hint: str, fields: Mapping[str, object]) -> _Error:
+    error = kind(message, hint=hint)
+    for name, value in fields.items():
+        setattr(error, name, value)
+    return error
 
 
 def _as_text(text: str) -> str:
@@ -59,8 +175,24 @@ def _as_text(text: str) -> str:
     return raw.decode("utf-8", "backslashreplace")
 
 
-def _rebuild(kind: type[TailerdError], message: str, hint: str) -> TailerdError:
-    return kind(message, hint=hint)
+def _bounded(text: str, most: int = MOST_FIELD_CHARACTERS) -> str:
+    text = _as_text(text)
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def _as_json(value: object) -> object:
+    if isinstance(value, tuple):
+        return [_bounded(each) for each in value[:MOST_LEFTOVERS]]
+    return _bounded(value) if isinstance(value, str) else value
+
+
+def _of_json(value: object, expected: type) -> object:
+    """Return a field's value; None where it is not of its type."""
+    if expected is tuple:
+        is_good = isinstance(value, list) and all(isinstance(each, str) for each in value)
+        return tuple(value) if is_good and isinstance(value, list) else None
+    # JSON's true is an int to Python.
+    return value if type(value) is expected else None
 
 
 class ConfigError(TailerdError):
@@ -198,9 +330,15 @@ class TooLargeError(TableError):
 
 
 class SchemaChangedError(TableError):
-    """Rows of this range do not fit the schema the reader was started with."""
+    """Rows of this range do not fit the schema the reader was started with.
+
+    Attributes:
+        schema_version: The version whose schema a query can go on with; None where none is known.
+    """
 
     code = "schema_changed"
+    fields: ClassVar[Mapping[str, type]] = {**TableError.fields, "schema_version": int}
+    schema_version: int | None = None
 
 
 class ChangeFeedDisabledError(TableError):
@@ -331,17 +469,9 @@ class TopicRecreatedError(SinkError):
 
 
 class CommitAheadError(SinkError):
-    """A commit is dated further ahead than the sink takes records; it passes when time has.
-
-    Attributes:
-        version: Of the commit; None across processes, which do not need it.
-    """
+    """A commit is dated further ahead than the sink takes records; it passes when time has."""
 
     code = "commit_ahead"
-
-    def __init__(self, message: str, *, hint: str = "", version: int | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.version = version
 
 
 class EngineError(TailerdError):
@@ -349,6 +479,12 @@ class EngineError(TailerdError):
 
     code = "engine"
     retryable = True
+
+
+class BatchRetryError(EngineError):
+    """A micro-batch has to be written again from its beginning; the engine does that at once."""
+
+    code = "batch_retry"
 
 
 class OffsetError(TailerdError):

@@ -1,8 +1,8 @@
 """Which parts exist, by kind: the one table of them, loaded only when asked for.
 
-A built-in part is one line here. Another distribution adds a part through an entry point of one of
-these groups: `tailerd.sinks` (a kind, `module:ConfigClass`), `tailerd.formats` (a format's name,
-`module:FormatClass`), `tailerd.stores` (a URL scheme, `module:Provider`).
+A built-in part is one line here. Another distribution adds a part through an entry point of the
+kind's group whose name is the part's (of a store: the URL scheme) and whose value is what stands in
+the table here.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from importlib.metadata import EntryPoints, entry_points
 
 from tailerd.errors import BugError, ConfigError
 
-SINK_GROUP = "tailerd.sinks"
-FORMAT_GROUP = "tailerd.formats"
+FORMATS_GROUP = "tailerd.formats"
+SINKS_GROUP = "tailerd.sinks"
+STORES_GROUP = "tailerd.stores"
+VALUE_FORMATS_GROUP = "tailerd.value_formats"
 
 FORMATS: dict[str, str] = {"delta": "tailerd.formats.delta.format:DeltaFormat"}
 """Name of a table format -> its class, a `tailerd.formats.base.TableFormat` made without arguments.
@@ -24,15 +26,13 @@ FORMATS: dict[str, str] = {"delta": "tailerd.formats.delta.format:DeltaFormat"}
 `tailerd.formats.detect.table_format` makes it.
 """
 
-SINK_CONFIGS: dict[str, str] = {
-    "console": "tailerd.sinks.console:ConsoleSinkConfig",
-    "file": "tailerd.sinks.file_config:FileSinkConfig",
+SINKS: dict[str, str] = {
+    "console": "tailerd.sinks.console.config:ConsoleSinkConfig",
+    "file": "tailerd.sinks.file.config:FileSinkConfig",
     "kafka": "tailerd.sinks.kafka.config:KafkaSinkConfig",
-    "stream": "tailerd.sinks.stream:StreamSinkConfig",
+    "stream": "tailerd.sinks.stream.config:StreamSinkConfig",
 }
 """Sink kind -> the class of its configuration section, a `tailerd.config.SinkConfig`."""
-
-STORE_GROUP = "tailerd.stores"
 
 STORES: Mapping[str, str] = {
     "file": "tailerd.storage.local:LocalPlaces",
@@ -43,13 +43,19 @@ STORES: Mapping[str, str] = {
 }
 """URL scheme -> the class that finds its stores, a `tailerd.storage.base.StoreProvider`."""
 
-CHECKPOINT_PROGRAMS: dict[str, str] = {"spark": "tailerd.spark.checkpoint_program"}
-"""Engine of maintenance -> the module that is run as a program to write one checkpoint."""
+VALUE_FORMATS: dict[str, str] = {
+    "debezium": "tailerd.records.formats.debezium:DebeziumRecords",
+    "json": "tailerd.records.formats.json:JsonRecords",
+}
+"""Name of a value format -> its class, a `tailerd.records.base.RecordFormat`."""
+
+MAINTENANCE_PROGRAMS: dict[str, str] = {"spark": "tailerd.spark.maintenance_program"}
+"""Engine of maintenance -> the module that is run as a program to do one large job."""
 
 
 def sink_kinds() -> tuple[str, ...]:
     """Return every kind of sink that can be configured, sorted."""
-    return tuple(sorted({*SINK_CONFIGS, *(point.name for point in plugged_in(SINK_GROUP))}))
+    return _names(SINKS, SINKS_GROUP)
 
 
 def sink_config_class(kind: str) -> type[object]:
@@ -58,17 +64,26 @@ def sink_config_class(kind: str) -> type[object]:
     Raises:
         ConfigError: The kind is unknown, or the distribution that brings it does not load.
     """
-    if kind in SINK_CONFIGS:
-        return load_class(SINK_CONFIGS[kind])
-    for point in plugged_in(SINK_GROUP):
-        if point.name == kind:
-            return load_class(point.value)
-    raise ConfigError(f"the sink kind {kind!r} is not known.", hint=known(kind, sink_kinds()))
+    return _part("sink kind", kind, SINKS, SINKS_GROUP)
+
+
+def value_format_names() -> tuple[str, ...]:
+    """Return the name of every value format, sorted."""
+    return _names(VALUE_FORMATS, VALUE_FORMATS_GROUP)
+
+
+def value_format(name: str) -> type[object]:
+    """Load the class of a value format.
+
+    Raises:
+        ConfigError: The name is unknown, or the distribution that brings it does not load.
+    """
+    return _part("value format", name, VALUE_FORMATS, VALUE_FORMATS_GROUP)
 
 
 def format_names() -> tuple[str, ...]:
     """Return every table format that can be read here: built-in ones in order, then others."""
-    others = {point.name for point in plugged_in(FORMAT_GROUP)} - FORMATS.keys()
+    others = {point.name for point in plugged_in(FORMATS_GROUP)} - FORMATS.keys()
     return (*FORMATS, *sorted(others))
 
 
@@ -78,17 +93,12 @@ def format_class(name: str) -> type[object]:
     Raises:
         ConfigError: The format is unknown, or the distribution that brings it does not load.
     """
-    if name in FORMATS:
-        return load_class(FORMATS[name])
-    for point in plugged_in(FORMAT_GROUP):
-        if point.name == name:
-            return load_class(point.value)
-    raise ConfigError(f"the table format {name!r} is not known.", hint=known(name, format_names()))
+    return _part("table format", name, FORMATS, FORMATS_GROUP)
 
 
 def store_schemes() -> tuple[str, ...]:
     """Return the scheme of every place that can be named, sorted."""
-    return tuple(sorted({*STORES, *(point.name for point in plugged_in(STORE_GROUP))}))
+    return _names(STORES, STORES_GROUP)
 
 
 def store_provider(scheme: str, url: str = "") -> type[object]:
@@ -103,7 +113,7 @@ def store_provider(scheme: str, url: str = "") -> type[object]:
     """
     if scheme in STORES:
         return load_class(STORES[scheme])
-    for point in plugged_in(STORE_GROUP):
+    for point in plugged_in(STORES_GROUP):
         if point.name == scheme:
             return load_class(point.value)
     served = ", ".join(f"{each}://" for each in store_schemes() if each not in ("s3a", "s3n"))
@@ -160,3 +170,16 @@ def known(word: str, words: Iterable[str]) -> str:
 def plugged_in(group: str) -> EntryPoints:
     """Return the entry points of a group; looked for once a process, which takes some time."""
     return entry_points(group=group)
+
+
+def _names(parts: Mapping[str, str], group: str) -> tuple[str, ...]:
+    return tuple(sorted({*parts, *(point.name for point in plugged_in(group))}))
+
+
+def _part(what: str, name: str, parts: Mapping[str, str], group: str) -> type[object]:
+    if name in parts:
+        return load_class(parts[name])
+    for point in plugged_in(group):
+        if point.name == name:
+            return load_class(point.value)
+    raise ConfigError(f"the {what} {name!r} is not known.", hint=known(name, _names(parts, group)))

@@ -27,6 +27,8 @@ if str(ROOT) not in sys.path:
     # `tests` is importable also where pytest is started by its own name.
     sys.path.insert(0, str(ROOT))
 
+from tests import tiers  # noqa: E402 - importable only now
+
 hypothesis.settings.register_profile("tailerd", deadline=None, print_blob=True, database=None)
 hypothesis.settings.load_profile("tailerd")
 
@@ -37,6 +39,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--full",
+        action="store_true",
+        help="every test, also those marked `full`",
+    )
     parser.addoption("--benchmark", action="store_true", help="run the benchmarks too")
     parser.addoption(
         "--seeds",
@@ -54,8 +61,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shots", default="", help="folder for the screenshots of tests/web")
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist makes of the number of processes what it needs.
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    tiers.choose(config)
+
+
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in its own.
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.option.full:
+        items[:], rest = tiers.left_out(items)
+        config.hook.pytest_deselected(items=rest)
     for item in items:
         if group := _group_of(item):
             item.add_marker(pytest.mark.xdist_group(group))
@@ -82,7 +97,10 @@ def _group_of(item: pytest.Item) -> str:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give tests that take `seed` each seed of `--seeds`; the id of a failure says which."""
     if "seed" in metafunc.fixturenames:
-        asked = metafunc.config.getoption("--seeds") or getattr(metafunc.module, "DEFAULT_SEEDS", 3)
+        default = getattr(metafunc.module, "DEFAULT_SEEDS", 3)
+        if not metafunc.config.option.full:
+            default = getattr(metafunc.module, "EVERYDAY_SEEDS", default)
+        asked = metafunc.config.getoption("--seeds") or default
         first, colon, until = str(asked).rpartition(":")
         seeds = range(int(first) if colon else 0, int(until))
         metafunc.parametrize("seed", seeds, ids=[f"seed={seed}" for seed in seeds])

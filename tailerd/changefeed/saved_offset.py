@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.offset import Offset
@@ -71,20 +71,9 @@ class SavedOffset:
         """
         try:
             fields = json.loads(text)
-            if fields["format"] != FORMAT:
-                raise OffsetError(
-                    f"{place} has format {fields['format']!r}, this release reads {FORMAT},"
-                    " because another tailerd wrote it.",
-                    hint=f"Run that release. {fix}",
-                )
-            return cls(
-                offset=Offset.from_json(json.dumps(fields["offset"])),
-                changes=ChangeMode(fields["changes"]),
-                schema_id=str(fields["schema_id"]),
-                identity=PipelineIdentity(**_texts(fields["pipeline"])),
-                epoch=int(fields["epoch"]),
-                topics=_texts(fields["topics"]),
-            )
+            found = fields["format"]
+            if found == FORMAT:
+                return cls._of(fields)
         except (
             *(ValueError, KeyError, TypeError, AttributeError),
             *(OverflowError, RecursionError),
@@ -93,9 +82,23 @@ class SavedOffset:
                 f"{place} is damaged: {error!r}. It may have been cut off or edited.", hint=fix
             ) from error
         except OffsetError as error:
-            if place in error.message:
-                raise
-            raise OffsetError(f"{place}: {error.message}", hint=fix) from error
+            raise error.restated(f"{place}: {error.message}", hint=fix) from error
+        raise OffsetError(
+            f"{place} has format {found!r}, this release reads {FORMAT}, because another tailerd"
+            " wrote it.",
+            hint=f"Run that release. {fix}",
+        )
+
+    @classmethod
+    def _of(cls, fields: Mapping[str, Any]) -> SavedOffset:
+        return cls(
+            offset=Offset.from_json(json.dumps(fields["offset"])),
+            changes=ChangeMode(fields["changes"]),
+            schema_id=str(fields["schema_id"]),
+            identity=PipelineIdentity(**texts_of(fields["pipeline"])),
+            epoch=int(fields["epoch"]),
+            topics=texts_of(fields["topics"]),
+        )
 
 
 class OffsetStore(Protocol):
@@ -123,5 +126,6 @@ class KeepsIdentities(Protocol):
         ...
 
 
-def _texts(fields: Mapping[str, object]) -> dict[str, str]:
+def texts_of(fields: Mapping[str, object]) -> dict[str, str]:
+    """Return the values of a JSON object as texts; `AttributeError` where it is none."""
     return {str(name): str(text) for name, text in fields.items()}

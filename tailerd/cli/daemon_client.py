@@ -19,6 +19,7 @@ from tailerd.errors import (
     DaemonUnreachableError,
     TailerdError,
     UsageError,
+    class_of,
 )
 
 if TYPE_CHECKING:
@@ -202,16 +203,5 @@ def _refused(url: str, status: int, body: bytes) -> TailerdError:
             hint="Is it a tailerd of this release?",
         )
     hint = f"Set {TOKEN_VARIABLE}, or give --token-file." if status == 401 else ""
-    kind = UsageError if status == 404 else _kinds().get(code, DaemonRefusedError)
+    kind = UsageError if status == 404 else class_of(code) or DaemonRefusedError
     return kind(message, hint=hint)
-
-
-def _kinds() -> dict[str, type[TailerdError]]:
-    """Return the errors by code: what the daemon met ends the command as if it was met here."""
-    found: dict[str, type[TailerdError]] = {}
-    ahead = [TailerdError]
-    while ahead:
-        kind = ahead.pop()
-        found.setdefault(kind.code, kind)
-        ahead += kind.__subclasses__()
-    return found

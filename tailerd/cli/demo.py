@@ -16,7 +16,7 @@ import click
 if TYPE_CHECKING:
     from tailerd.config import Config
     from tailerd.daemon import Daemon
-    from tailerd.formats.delta.demo import DemoTable
+    from tailerd.formats.parts import DemoTable
     from tailerd.telemetry.events import Event
 
 _EXAMPLES = """\b
@@ -50,7 +50,7 @@ _PAUSE_SECONDS = 1.0
     help="Show the page of the daemon in a browser, with two more tables on it.",
 )
 def command(seconds: float, engine: str | None, is_opening: bool) -> None:
-    """Make a small Delta table that keeps changing, and show its changes arriving.
+    """Make a small table that keeps changing, and show its changes arriving.
 
     Needs nothing. The table lives in a temporary folder that is removed at the end. Rows go to
     standard output as JSON lines; Ctrl-C ends the demo early.
@@ -124,9 +124,10 @@ class _Demo:
     async def run(self) -> None:
         """Run until the time is over or Ctrl-C."""
         from tailerd.daemon import Daemon
-        from tailerd.formats.delta.demo import DemoTable
+        from tailerd.formats.detect import find_demo
 
-        tables = [DemoTable(self._folder / name, seed) for seed, name in enumerate(self._names, 7)]
+        demo = find_demo()
+        tables = [demo.table(self._folder / name, seed) for seed, name in enumerate(self._names, 7)]
         for table in tables:
             await asyncio.to_thread(table.create)
             _say(f"Table:  {table.folder}, one commit a second.")

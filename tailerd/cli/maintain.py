@@ -22,13 +22,21 @@ from tailerd.cli.pinning import (
     pin_texts,
     shown_pins,
 )
+from tailerd.cli.table_format import table_format_option
 from tailerd.errors import UsageError
 
 if TYPE_CHECKING:
     from tailerd.config import Config
-    from tailerd.formats.delta.maintenance.jobs import JobResult, Survey, TableMaintenance
-    from tailerd.formats.delta.maintenance.policies.base import Decision
-    from tailerd.maintenance.needs import Needs
+    from tailerd.formats.maintenance import (
+        AskFloor,
+        Decision,
+        JobResult,
+        MaintenancePolicies,
+        RetentionFloor,
+        Survey,
+        TableMaintenance,
+    )
+    from tailerd.maintenance.opening import MaintainedTable
     from tailerd.maintenance.pins import Pin
     from tailerd.storage.stores import Stores
 
@@ -73,6 +81,7 @@ class _Line:
     type=click.Choice(["arrow", "spark"]),
     help="What writes a checkpoint: tailerd itself (the default), or Spark's tasks.",
 )
+@table_format_option
 @allow_path_option
 @pin_options
 @click.option("--json", "is_json", is_flag=True, help="One JSON object a job, or a pin.")
@@ -81,6 +90,7 @@ def command(
     is_applying: bool,
     config_path: Path | None,
     engine: str | None,
+    table_format: str,
     allowed_paths: tuple[str, ...],
     is_json: bool,
     pin: str | None,
@@ -100,36 +110,82 @@ def command(
         if is_applying:
             raise UsageError("--apply does jobs, which --pin and --unpin do not: ask for one.")
         change = PinChange(pin=pin, pin_for=pin_for, unpin=unpin)
-        pins = asyncio.run(_pin(_work_of(table, config_path, None, allowed_paths), change))
+        wanted = _wanted(table, config_path, None, table_format, allowed_paths)
+        pins = asyncio.run(_pin(wanted, change))
         told = [*pin_texts(pins)] or ["Nothing is pinned."]
         texts = map(pin_json, pins) if is_json else iter(told)
     else:
-        work = _work_of(table, config_path, engine, allowed_paths)
-        lines, pinned = asyncio.run(_maintain(table, work, is_applying=is_applying))
+        wanted = _wanted(table, config_path, engine, table_format, allowed_paths)
+        lines, pinned = asyncio.run(_maintain(table, wanted, is_applying=is_applying))
         plain = (*_texts(lines, is_applying=is_applying), *pinned)
         texts = (json.dumps(_as_json(line)) for line in lines) if is_json else iter(plain)
     for text in texts:
         click.echo(text)
 
 
-async def _pin(work: TableMaintenance, change: PinChange) -> list[Pin]:
-    return await change_pins(work.reader, change)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedMaintenance:
+    """A table to maintain, and how.
+
+    Attributes:
+        format: Name of its format; `auto` to look.
+        pipelines: Asked for what pipelines have yet to read.
+        stores: How its files are reached.
+    """
+
+    place: str
+    format: str
+    allowed_paths: Sequence[str]
+    policies: MaintenancePolicies
+    pipelines: AskFloor
+    stores: Stores
+
+    async def open(self) -> tuple[MaintainedTable, TableMaintenance]:
+        """Return the table, and what surveys it and does what is due.
+
+        Raises:
+            UnsupportedFeatureError: Its format has no maintenance.
+            NotATableError: There is no table.
+            ConfigError: No store serves this place, or the format is unknown.
+            StorageError: It cannot be looked at.
+        """
+        from tailerd.clock import SystemClock
+        from tailerd.maintenance.opening import open_maintained
+
+        table = await open_maintained(
+            self.place,
+            stores=self.stores,
+            table_format=self.format,
+            allowed=self.allowed_paths,
+        )
+        clock = SystemClock()
+        return table, table.maintenance(self.policies, clock=clock, pipelines=self.pipelines)
+
+
+async def _pin(wanted: WantedMaintenance, change: PinChange) -> list[Pin]:
+    from tailerd.clock import SystemClock
+
+    opened, work = await wanted.open()
+    return await change_pins(opened.pins(SystemClock()), work, change)
 
 
 async def _maintain(
-    table: str, work: TableMaintenance, *, is_applying: bool
+    table: str, wanted: WantedMaintenance, *, is_applying: bool
 ) -> tuple[list[_Line], list[str]]:
     """Return what became of every job, and what the pins say."""
     from tailerd.clock import SystemClock
     from tailerd.storage.lease import Lease
 
+    clock = SystemClock()
+    opened, work = await wanted.open()
+    board = opened.pins(clock)
     survey = await work.survey()
     if not is_applying or not any(decision.is_due for decision in survey.decisions):
-        return _lines(table, survey, {}), await shown_pins(work.reader)
-    lease = Lease(work.reader.store, work.reader.root, clock=SystemClock())
+        return _lines(table, survey, {}), await shown_pins(board)
+    lease = Lease(opened.place.store, opened.place.root, clock=clock)
     async with lease.held():
         lines = await _apply(table, work, survey)
-    return lines, await shown_pins(work.reader)
+    return lines, await shown_pins(board)
 
 
 async def _apply(table: str, work: TableMaintenance, survey: Survey) -> list[_Line]:
@@ -142,7 +198,7 @@ async def _apply(table: str, work: TableMaintenance, survey: Survey) -> list[_Li
             with _progress(f"{decision.job} of {table}"):
                 result = await work.apply(survey, decision)
             done[decision.job] = _Line(
-                table=table, version=survey.stats.version, decision=decision, result=result
+                table=table, version=survey.version, decision=decision, result=result
             )
         survey = await work.survey()
     return _lines(table, survey, done)
@@ -150,22 +206,23 @@ async def _apply(table: str, work: TableMaintenance, survey: Survey) -> list[_Li
 
 def _lines(table: str, survey: Survey, done: dict[str, _Line]) -> list[_Line]:
     return [
-        done.get(decision.job)
-        or _Line(table=table, version=survey.stats.version, decision=decision)
+        done.get(decision.job) or _Line(table=table, version=survey.version, decision=decision)
         for decision in survey.decisions
     ]
 
 
-def _work_of(
-    table: str, config_path: Path | None, engine: str | None, allowed_paths: Sequence[str]
-) -> TableMaintenance:
+def _wanted(
+    table: str,
+    config_path: Path | None,
+    engine: str | None,
+    table_format: str,
+    allowed_paths: Sequence[str],
+) -> WantedMaintenance:
     from tailerd.cli.configured import read_config
     from tailerd.cli.offsets import check_name
-    from tailerd.formats.allowed_places import allowed_places
-    from tailerd.formats.delta.log.log_reader import LogReader
-    from tailerd.formats.delta.maintenance.jobs import TableMaintenance
-    from tailerd.formats.delta.maintenance.plan import Policies
+    from tailerd.formats.maintenance import MaintenancePolicies, no_readers
     from tailerd.maintenance.settings import spark_engine
+    from tailerd.storage.stores import Stores
 
     if config_path is not None:
         configured = read_config(config_path)
@@ -174,10 +231,14 @@ def _work_of(
         if allowed_paths:
             raise UsageError("--allow-path is for a table without --config: set its allowed_paths.")
         return maintenance_of(_with_engine(config, table, engine), table, configured.stores)
-    policies = Policies(spark=spark_engine() if engine == "spark" else None)
-    allowed = allowed_places(allowed_paths)
-    reader = LogReader.at(table, on_mismatch=lambda _: None, allowed=allowed)
-    return TableMaintenance(reader, policies)
+    return WantedMaintenance(
+        place=table,
+        format=table_format,
+        allowed_paths=allowed_paths,
+        policies=MaintenancePolicies(engine=spark_engine() if engine == "spark" else None),
+        pipelines=no_readers,
+        stores=Stores(),
+    )
 
 
 def _with_engine(config: Config, table: str, engine: str | None) -> Config:
@@ -206,39 +267,33 @@ def _with_engine(config: Config, table: str, engine: str | None) -> Config:
     return config.model_copy(update={"tables": {**config.tables, table: altered}})
 
 
-def maintenance_of(config: Config, name: str, stores: Stores) -> TableMaintenance:
+def maintenance_of(config: Config, name: str, stores: Stores) -> WantedMaintenance:
     """Return the maintenance of a configured table; what is saved of pipelines bounds a cleanup.
 
     A saved offset that cannot be read is an `OffsetError` when it is asked for.
     """
-    from tailerd.formats.allowed_places import allowed_places
-    from tailerd.formats.delta.log.log_reader import LogReader
-    from tailerd.formats.delta.maintenance.jobs import TableMaintenance
-    from tailerd.formats.delta.maintenance.plan import Policies
+    from tailerd.formats.maintenance import MaintenancePolicies
     from tailerd.maintenance.settings import policies_of
 
     table = config.tables[name]
     section = table.maintenance
-    policies = Policies() if section is None else policies_of(section, config.spark)
-    return TableMaintenance(
-        LogReader.at(
-            table.path,
-            on_mismatch=lambda _: None,
-            allowed=allowed_places(table.allowed_paths),
-            stores=stores,
-        ),
-        policies,
-        needs=partial(needs_of_pipelines, config, name),
+    return WantedMaintenance(
+        place=table.path,
+        format=table.format,
+        allowed_paths=table.allowed_paths,
+        policies=MaintenancePolicies() if section is None else policies_of(section, config.spark),
+        pipelines=partial(needs_of_pipelines, config, name),
+        stores=stores,
     )
 
 
-async def needs_of_pipelines(config: Config, name: str, table_id: str) -> Needs:
+async def needs_of_pipelines(config: Config, name: str, table_id: str) -> RetentionFloor:
     """Return what pipelines of this log want of it, as far as they have saved where they stand.
 
     A log that another name of its folder leads to is this log.
     """
     from tailerd.assembly import delivered_folders, saved_offset
-    from tailerd.maintenance.needs import Reader, needs_of
+    from tailerd.maintenance.needs import Reader, floor_of
     from tailerd.pipeline.watched_folders import log_folder
     from tailerd.storage.folder_identity import FolderIdentity
 
@@ -256,7 +311,7 @@ async def needs_of_pipelines(config: Config, name: str, table_id: str) -> Needs:
             if offset is None
             else Reader(name=other, folder=place, version=offset.version, table_id=offset.table_id)
         )
-    return await asyncio.to_thread(needs_of, readers, folder, table_id)
+    return await asyncio.to_thread(floor_of, readers, folder, table_id)
 
 
 @contextmanager

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tailerd.changefeed.offset import Version
+
 if TYPE_CHECKING:
-    from tailerd.formats.delta.log.log_reader import LogReader
-    from tailerd.maintenance.pins import Pin
+    from tailerd.formats.maintenance import TableMaintenance
+    from tailerd.maintenance.pins import Pin, PinBoard
 
 
 def pin_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -44,7 +46,7 @@ class PinChange:
     unpin: str | None
 
 
-async def change_pins(reader: LogReader, change: PinChange) -> list[Pin]:
+async def change_pins(board: PinBoard, work: TableMaintenance, change: PinChange) -> list[Pin]:
     """Set or remove a pin; return those that there are then.
 
     Raises:
@@ -54,20 +56,17 @@ async def change_pins(reader: LogReader, change: PinChange) -> list[Pin]:
     """
     from tailerd.clock import SystemClock
     from tailerd.errors import UsageError
-    from tailerd.maintenance.pins import PinBoard
 
-    clock = SystemClock()
-    board = PinBoard(reader.store, reader.root, clock=clock)
     if change.pin_for is not None and change.pin is None:
         raise UsageError("--for says how long a pin lasts, so it needs --pin NAME=VERSION.")
     if change.unpin is not None and not await board.remove(change.unpin):
         raise UsageError(f"There is no pin {change.unpin}, so none was removed.")
     if change.pin is not None:
-        wanted = _parsed(change.pin, change.pin_for, clock.now_ms())
-        await _check_exists(reader, wanted)
+        wanted = _parsed(change.pin, change.pin_for, SystemClock().now_ms())
+        await work.check_readable_from(Version(wanted.version), wanted.name)
         await board.set(wanted)
         # A cleanup that did not know of it may have been at work.
-        await _check_exists(reader, wanted)
+        await work.check_readable_from(Version(wanted.version), wanted.name)
     return await board.read()
 
 
@@ -90,34 +89,12 @@ def _parsed(text: str, pin_for: str | None, now_ms: int) -> Pin:
     return Pin(name=name, version=int(version), expires_ms=expires_ms)
 
 
-async def _check_exists(reader: LogReader, pin: Pin) -> None:
-    from tailerd.errors import MissingVersionError, UsageError
-
-    listing = await reader.list_log(0)
-    head = listing.head_version
-    if head is None or pin.version > head + 1:
-        raise UsageError(
-            f"Version {pin.version} cannot be pinned: the table is at version {head}, so the next"
-            f" that {pin.name} can read is at most {-1 if head is None else head} + 1."
-        )
-    oldest = 0 if 0 in listing.commits else min(listing.checkpoints, default=head)
-    # A commit is read together with the version before it.
-    if max(0, pin.version - 1) < oldest:
-        raise MissingVersionError(
-            f"Version {pin.version} can no longer be read from where {pin.name} stands: the oldest"
-            f" version in the log is {oldest}.",
-            hint=f"Begin anew with a snapshot, and pin {oldest + 1} or later.",
-        )
-
-
-async def shown_pins(reader: LogReader) -> list[str]:
+async def shown_pins(board: PinBoard) -> list[str]:
     """Return a line for each pin, or one that says why they cannot be read."""
-    from tailerd.clock import SystemClock
     from tailerd.errors import PinUnreadableError
-    from tailerd.maintenance.pins import PinBoard
 
     try:
-        pins = await PinBoard(reader.store, reader.root, clock=SystemClock()).read()
+        pins = await board.read()
     except PinUnreadableError as error:
         return [f"pins: {error}"]
     return list(pin_texts(pins))

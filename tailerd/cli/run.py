@@ -143,12 +143,13 @@ class _Hangups:
 def make_demo_tables(config: Config) -> None:
     """Make the tables that say `create: demo` and are not there yet."""
     from tailerd.assembly import lacks_demo_table
-    from tailerd.formats.delta.demo import make_demo_table
-    from tailerd.pipeline.watched_folders import log_folder
+    from tailerd.formats.detect import find_demo
+    from tailerd.formats.parts import make_demo_table
+    from tailerd.storage.stores import path_of
 
     for table in config.tables.values():
         if lacks_demo_table(table):
-            make_demo_table(Path(log_folder(table)).parent)
+            make_demo_table(find_demo(table.format), Path(path_of(table.path)))
 
 
 def _leave() -> None:

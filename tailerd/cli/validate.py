@@ -156,8 +156,7 @@ async def _check_rights(
     missing = await missing_rights(store, root, f"{root}/{folder}", is_written=is_written)
     report["missing_rights"] = list(missing)
     for first in missing.values():
-        message = f"Missing for {place}: {', '.join(missing)}. {first.message}"
-        raise type(first)(message, hint=first.hint)
+        raise first.restated(f"Missing for {place}: {', '.join(missing)}. {first.message}")
 
 
 async def _check_sweep(stores: Stores, folder: str, place: str, report: dict[str, object]) -> None:
@@ -188,8 +187,9 @@ def _blank_report(config: Config, name: str) -> dict[str, object]:
 
 
 async def _examine_pipeline(config: Config, name: str, stores: Stores) -> dict[str, object]:
-    from tailerd.assembly import check_pipeline, open_sink, open_source, saved_offset
+    from tailerd.assembly import check_pipeline, open_source, saved_offset
     from tailerd.changefeed.limits import ReadLimit
+    from tailerd.sinks.opening import open_sink
     from tailerd.telemetry import Telemetry
 
     table = config.tables[name]
@@ -215,13 +215,14 @@ async def _examine_log(config: Config, name: str, stores: Stores) -> dict[str, o
     from tailerd.errors import TableError
 
     try:
-        survey = await maintenance_of(config, name, stores).survey()
+        _, work = await maintenance_of(config, name, stores).open()
+        survey = await work.survey()
     except TableError as error:
         if not config.tables[name].has_sink:
             raise
         return {"maintenance_refused": str(error)}
     due = [each.job for each in survey.decisions if each.is_due]
-    return {"maintenance_due": due, "head_version": survey.stats.version}
+    return {"maintenance_due": due, "head_version": survey.version}
 
 
 def _state_line(report: dict[str, object]) -> str:

@@ -59,10 +59,11 @@ def command(context: click.Context, name: str, config_path: Path, is_json: bool)
 
 
 async def _verify(config: Config, name: str, stores: Stores) -> Verdict:
-    from tailerd.assembly import held_offset, open_sink, open_source
+    from tailerd.assembly import held_offset, open_source
     from tailerd.errors import OffsetError, UsageError
     from tailerd.pipeline.verification import Verification
     from tailerd.sinks.base import Readable
+    from tailerd.sinks.opening import open_sink
     from tailerd.telemetry import Telemetry
 
     table = config.tables[name]

@@ -20,7 +20,7 @@ from tailerd.config.maintenance import (
 from tailerd.config.models import Config
 from tailerd.config.notifications import NotificationsConfig
 from tailerd.config.sections import DiscoverConfig, SinkConfig, TableConfig
-from tailerd.registry import SINK_CONFIGS, load_class
+from tailerd.registry import SINKS, load_class
 
 EXAMPLE_NAME = "tailerd.example.yaml"
 SCHEMA_NAME = "schema.json"
@@ -53,7 +53,7 @@ def schema() -> dict[str, Any]:
     definitions = whole["$defs"]
     definitions.pop("SinkConfig", None)
     kinds = []
-    for kind in SINK_CONFIGS:
+    for kind in SINKS:
         section = _sink_model(kind).model_json_schema()
         definitions.update(section.pop("$defs", {}))
         definitions[section["title"]] = section
@@ -158,6 +158,6 @@ def _comment(text: str, indent: int) -> list[str]:
 
 
 def _sink_model(kind: str) -> type[SinkConfig]:
-    model = load_class(SINK_CONFIGS[kind])
+    model = load_class(SINKS[kind])
     assert issubclass(model, SinkConfig)
     return model

@@ -83,7 +83,7 @@ def parse_config(
         # What pydantic says quotes values, also in the traceback of `--debug`.
         raise ConfigError(f"In {where}: {explain(error, Config)}") from None
     except ConfigError as error:
-        raise ConfigError(f"In {where}: {error.message}", hint=error.hint) from error
+        raise error.restated(f"In {where}: {error.message}") from error
 
 
 def _with_engine(content: dict[str, Any], engine: str) -> dict[str, Any]:

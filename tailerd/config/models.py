@@ -145,7 +145,7 @@ class Config(BaseSettings):
         seen: dict[str, str] = {}
         self._check_state()
         for name, table in self.tables.items():
-            _check_engine(name, table.engine or self.engine, table)
+            _check_engine(f"tables.{name}", table.engine or self.engine, table)
             check_apart(seen, name, table)
         self._check_sinks_together()
         for name, group in self.discover.items():
@@ -214,20 +214,16 @@ def _with_template(name: str, group: Any) -> object:
 
 def _check_template(name: str, group: DiscoverConfig, engine: str) -> None:
     where = f"discover.{name}.template"
-    try:
-        first, second = (group.template.table(table, f"/{table}") for table in ("first", "second"))
-        _check_engine("first", group.template.engine or engine, first)
-    except ConfigError as error:
-        message = error.message.replace("tables.first", where)
-        raise ConfigError(
-            message if where in message else f"{where}: {message}",
-            hint=error.hint.replace("tables.first", where),
-        ) from error
+    first, second = (
+        group.template.table(table, f"/{table}", where=where) for table in ("first", "second")
+    )
+    _check_engine(where, group.template.engine or engine, first)
     if first.sink.place() and first.sink.place() == second.sink.place():
         raise ConfigError(
             f"{where}.sink gives every table the place {first.sink.place()!r}, so their output"
             " would mix.",
             hint="Write {name} in it, which is the table's name.",
+            where=f"{where}.sink",
         )
 
 
@@ -236,6 +232,7 @@ def _with_sink(name: str, table: Any) -> object:
     if not is_table_name(name):
         raise ConfigError(
             f"{where}: {name!r} is no table name, because names become file names and labels.",
+            where=where,
             hint="Use up to 100 letters, digits, `.`, `_` and `-`, first a letter or digit.",
         )
     if not isinstance(table, dict):
@@ -244,27 +241,32 @@ def _with_sink(name: str, table: Any) -> object:
     if sink is None and "path" in table and table.get("maintenance") is None:
         raise ConfigError(
             f"{where}.sink is missing. It says where the changes go.",
+            where=f"{where}.sink",
             hint="A table without a sink needs `maintenance`: then its log is maintained only.",
         )
     return {**table, "sink": read_sink(f"{where}.sink", sink)} if isinstance(sink, dict) else table
 
 
-def _check_engine(name: str, engine: str, table: TableConfig) -> None:
+def _check_engine(where: str, engine: str, table: TableConfig) -> None:
+    """Make sure that an engine can do what the section at `where` asks for."""
     sink = table.sink
     for field in ("on_gap", "on_poison"):
         if engine == "spark" and getattr(table, field) != "stop":
             raise ConfigError(
-                f"tables.{name}.{field} is {getattr(table, field)!r}, but Spark keeps the offset in"
+                f"{where}.{field} is {getattr(table, field)!r}, but Spark keeps the offset in"
                 " its checkpoint and cannot leave anything out.",
-                hint=f"Set tables.{name}.engine to arrow, or {field} to stop.",
+                hint=f"Set {where}.engine to arrow, or {field} to stop.",
+                where=f"{where}.{field}",
             )
     if engine not in sink.engines:
         raise ConfigError(
-            f"tables.{name}.sink.kind is {sink.kind!r}, which the {engine} engine cannot write to.",
-            hint=f"Set tables.{name}.engine to {' or '.join(sorted(sink.engines))}.",
+            f"{where}.sink.kind is {sink.kind!r}, which the {engine} engine cannot write to.",
+            hint=f"Set {where}.engine to {' or '.join(sorted(sink.engines))}.",
+            where=f"{where}.sink.kind",
         )
     if option := sink.missing_on(engine):
         raise ConfigError(
-            f"tables.{name}.sink has {option}, which the {engine} engine does not have.",
-            hint=f"Leave it out, or set tables.{name}.engine to arrow.",
+            f"{where}.sink has {option}, which the {engine} engine does not have.",
+            hint=f"Leave it out, or set {where}.engine to arrow.",
+            where=f"{where}.sink",
         )

@@ -290,8 +290,12 @@ class TemplateConfig(TableConfig):
                 raise ValueError(f"`{name}` is not for a template: each table found has its own")
         return self
 
-    def table(self, name: str, path: str) -> TableConfig:
+    def table(self, name: str, path: str, *, where: str = "") -> TableConfig:
         """Return the section of one table that was found.
+
+        Args:
+            name, path: Of the table.
+            where: The template's own path in the configuration, where errors are to name it.
 
         Raises:
             ConfigError: With this name, a field does not fit.
@@ -300,11 +304,12 @@ class TemplateConfig(TableConfig):
         filled = {**section, "path": path}
         if self.has_sink:
             sink = _filled(self.sink.model_dump(by_alias=True, exclude_unset=True), name)
-            filled["sink"] = read_sink("sink", sink)
+            filled["sink"] = read_sink(f"{where}.sink".removeprefix("."), sink)
         try:
             return TableConfig.model_validate(filled)
         except ValidationError as error:
-            raise ConfigError(explain(error, TableConfig)) from None
+            place = prefixed(where) if where else str
+            raise ConfigError(explain(error, TableConfig, place), where=where) from None
 
 
 class DiscoverConfig(BaseModel):
@@ -369,18 +374,24 @@ def read_sink(where: str, section: dict[str, Any]) -> SinkConfig:
     kind = section.get("kind")
     if not isinstance(kind, str):
         raise ConfigError(
-            f"{where}.kind is missing or no text.", hint=f"Name one of {', '.join(sink_kinds())}."
+            f"{where}.kind is missing or no text.",
+            hint=f"Name one of {', '.join(sink_kinds())}.",
+            where=f"{where}.kind",
         )
     try:
         model = sink_config_class(kind)
     except ConfigError as error:
-        raise ConfigError(f"{where}.kind: {error.message}", hint=error.hint) from error
+        raise ConfigError(
+            f"{where}.kind: {error.message}", hint=error.hint, where=f"{where}.kind"
+        ) from error
     if not issubclass(model, SinkConfig):
-        raise ConfigError(f"{where}.kind: the part {kind!r} brings no sink configuration.")
+        raise ConfigError(
+            f"{where}.kind: the part {kind!r} brings no sink configuration.", where=f"{where}.kind"
+        )
     try:
         return model.model_validate(section)
     except ValidationError as error:
-        raise ConfigError(explain(error, model, prefixed(where))) from None
+        raise ConfigError(explain(error, model, prefixed(where)), where=where) from None
 
 
 def is_remote(path: str) -> bool:

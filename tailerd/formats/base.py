@@ -34,6 +34,7 @@ from tailerd.changefeed.limits import (
 from tailerd.changefeed.offset import Offset, Phase, Version, Versions
 from tailerd.clock import Clock
 from tailerd.errors import TailerdError
+from tailerd.formats.parts import OptionalParts
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.stores import Stores
 
@@ -368,7 +369,7 @@ class OpenRequest:
     clock: Clock | None = None
 
 
-class TableFormat(Protocol):
+class TableFormat(OptionalParts, Protocol):
     """A kind of table: how to recognise one, open it, and read what it plans.
 
     Attributes:

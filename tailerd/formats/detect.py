@@ -11,6 +11,7 @@ from tailerd.changefeed.change_task import ChangeTask
 from tailerd.errors import NotATableError
 from tailerd.formats.allowed_places import allowed_places
 from tailerd.formats.base import ChangeSource, OpenRequest, TableFormat, TaskReader
+from tailerd.formats.parts import Demo, required
 from tailerd.registry import format_class, format_names
 from tailerd.storage.stores import Stores
 
@@ -51,14 +52,15 @@ async def find_format(
     place: str,
     name: str = AUTO,
     allowed: Iterable[str] = (),
-    stores: Stores | None = None,
+    *,
+    stores: Stores,
 ) -> TableFormat:
     """Return the format of the table at a place.
 
     Args:
         name: What the user says it is; `auto` to look.
         allowed: Places outside the table that links may lead to.
-        stores: By default as the environment says.
+        stores: How its files are reached.
 
     Raises:
         ConfigError: The format is unknown, or no store serves this place.
@@ -71,7 +73,7 @@ async def find_format(
     if len(formats) == 1:
         # Opening says better what is wrong.
         return formats[0]
-    store, root = (stores or Stores()).locate_table(place, allowed_places(allowed))
+    store, root = stores.locate_table(place, allowed_places(allowed))
     for each in formats:
         if await each.detect(store, root):
             return each
@@ -119,5 +121,19 @@ async def open_table(place: str, request: OpenRequest, name: str = AUTO) -> Chan
         ConfigError: The format or an option is unknown, or no store serves this place.
         StorageError: The place cannot be read.
     """
-    found = await find_format(place, name, request.allowed_paths, request.stores)
+    found = await find_format(place, name, request.allowed_paths, stores=request.stores)
     return await found.open(place, request)
+
+
+def find_demo(name: str = AUTO) -> Demo:
+    """Return what makes a demo table.
+
+    Args:
+        name: Of a format; `auto` for the first one that makes any.
+
+    Raises:
+        UnsupportedFeatureError: The format makes none.
+    """
+    formats = table_formats() if name == AUTO else [table_format(name)]
+    demo = next((each.demo for each in formats if each.demo is not None), None)
+    return required(demo, ", ".join(each.name for each in formats), "demo")

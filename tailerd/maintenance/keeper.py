@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 from tailerd.clock import Clock
 from tailerd.errors import TailerdError
-from tailerd.formats.delta.log.log_reader import LogReader
-from tailerd.formats.delta.maintenance.table_size import MeasuredTable
-from tailerd.maintenance.needs import Needs
+from tailerd.formats.maintenance import RetentionFloor
+from tailerd.maintenance.opening import MaintainedTable
 from tailerd.maintenance.table_keeper import KeptTable, TableKeeper
+from tailerd.maintenance.table_size import MeasuredTable
 from tailerd.telemetry import Telemetry
 
 LOOK_SECONDS = 1.0
@@ -26,7 +27,7 @@ class MaintenanceKeeper:
     """Runs the maintenance of tables that come and go. `run` once; all of it in one event loop.
 
     Args:
-        open_reader: Makes the reader of a table's log.
+        open_table: Finds what a table's format has to maintain it.
         ask_needs: Asks what pipelines want of a log folder and its table's id, before each
             cleanup.
         on_turn: Hears of each table that was seen through.
@@ -38,16 +39,16 @@ class MaintenanceKeeper:
 
     def __init__(
         self,
-        open_reader: Callable[[KeptTable], LogReader],
+        open_table: Callable[[KeptTable], Awaitable[MaintainedTable]],
         *,
-        ask_needs: Callable[[str, str], Awaitable[Needs]],
+        ask_needs: Callable[[str, str], Awaitable[RetentionFloor]],
         telemetry: Telemetry,
         clock: Clock,
         on_turn: Callable[[str], None] = lambda _: None,
         is_once: bool = False,
     ) -> None:
         self.errors: list[TailerdError] = []
-        self._open_reader = open_reader
+        self._open_table = open_table
         self._ask_needs = ask_needs
         self._telemetry = telemetry
         self._clock = clock
@@ -144,7 +145,7 @@ class MaintenanceKeeper:
             keeper.ask()
         began = self._clock.monotonic()
         waits = [await keeper.turn()]
-        size = self._sizes.get(name)
+        size = self._size(name, keeper)
         if size is not None and keeper.found is not None and not self._halt.is_set():
             waits.append(await size.look(*keeper.found))
         self._on_turn(name)
@@ -161,6 +162,20 @@ class MaintenanceKeeper:
         # Half of the time belongs to others, however many tables there are.
         await self._first_of(self._halt, min(ended - began, LONGEST_REST_SECONDS))
 
+    def _size(self, name: str, keeper: TableKeeper) -> MeasuredTable | None:
+        """Return what measures a table; None where nobody asks, or its format cannot."""
+        table = keeper.table
+        if not keeper.kept.is_measured or self._is_once or table is None:
+            return None
+        if name not in self._sizes and table.statistics is not None:
+            self._sizes[name] = MeasuredTable(
+                name,
+                partial(table.statistics.open, table.place),
+                telemetry=self._telemetry,
+                clock=self._clock,
+            )
+        return self._sizes.get(name)
+
     def _keeper(self, name: str) -> TableKeeper | None:
         kept = self._wanted.get(name)
         if kept is None:
@@ -168,17 +183,10 @@ class MaintenanceKeeper:
         known = self._keepers.get(name)
         if known is None or known.kept != kept:
             self._sizes.pop(name, None)
-            if kept.is_measured and not self._is_once:
-                self._sizes[name] = MeasuredTable(
-                    name,
-                    self._open_reader(kept),
-                    telemetry=self._telemetry,
-                    clock=self._clock,
-                )
             known = self._keepers[name] = TableKeeper(
                 name,
                 kept,
-                self._open_reader(kept),
+                lambda: self._open_table(kept),
                 telemetry=self._telemetry,
                 clock=self._clock,
                 needs=lambda table_id: self._ask_needs(kept.folder, table_id),

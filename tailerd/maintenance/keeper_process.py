@@ -21,9 +21,10 @@ from tailerd.backoff import Backoff
 from tailerd.changefeed.offset import Offset
 from tailerd.clock import Clock
 from tailerd.errors import MaintenanceProcessError, OffsetError, TailerdError
+from tailerd.formats.maintenance import RetentionFloor
 from tailerd.maintenance import messages
 from tailerd.maintenance.messages import FromKeeper, ToKeeper, line_of
-from tailerd.maintenance.needs import Needs, Reader, needs_of
+from tailerd.maintenance.needs import Reader, floor_of
 from tailerd.maintenance.running_jobs import RunningJobs
 from tailerd.maintenance.table_keeper import KeptTable
 from tailerd.storage.stores import StoreSettings
@@ -202,7 +203,7 @@ class KeeperProcess:
         """Look at a table's log soon, do what is due, and write a checkpoint if that is of use."""
         self._say(messages.Maintain(table=name))
 
-    def _needs(self, folder: str, table_id: str) -> Needs:
+    def _needs(self, folder: str, table_id: str) -> RetentionFloor:
         """Return what pipelines want of a log; blocking."""
         with self._lock:
             offsets = dict(self._offsets)
@@ -217,12 +218,12 @@ class KeeperProcess:
             )
             for name, place in folders.items()
         )
-        return needs_of(readers, folder, table_id)
+        return floor_of(readers, folder, table_id)
 
     async def _answer(self, ask: messages.Ask) -> None:
         # Folders of a server that hangs are looked at as well.
-        needs = await asyncio.to_thread(self._needs, ask.folder, ask.table_id)
-        self._say(messages.Answer(number=ask.number, needs=needs))
+        floor = await asyncio.to_thread(self._needs, ask.folder, ask.table_id)
+        self._say(messages.Answer(number=ask.number, floor=floor))
 
     # ------------------------------------------------------------------ the process
 
@@ -320,8 +321,8 @@ class KeeperProcess:
                 task.add_done_callback(self._answering.discard)
             case messages.TurnEnded():
                 self._attempt = 0
-            case messages.Failed():
-                self.errors.append(messages.error_of(message))
+            case messages.Failed(error=data):
+                self.errors.append(TailerdError.from_data(data))
 
     async def _kill_late(self, process: Process) -> None:
         await self._is_cancelled.wait()

@@ -20,11 +20,11 @@ from typing import BinaryIO
 
 from tailerd.clock import SystemClock
 from tailerd.errors import BugError
-from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.maintenance import RetentionFloor
 from tailerd.maintenance import messages
 from tailerd.maintenance.keeper import MaintenanceKeeper
 from tailerd.maintenance.messages import FromKeeper, ToKeeper, line_of, to_keeper
-from tailerd.maintenance.needs import Needs
+from tailerd.maintenance.opening import MaintainedTable, open_maintained
 from tailerd.maintenance.table_keeper import KeptTable
 from tailerd.storage.metered import MeteredStore, RequestKind
 from tailerd.storage.stores import Stores, StoreSettings
@@ -70,9 +70,9 @@ class _Program:
         self._line = line
         self._stores = Stores()
         self._numbers = itertools.count()
-        self._asked: dict[int, asyncio.Future[Needs]] = {}
+        self._asked: dict[int, asyncio.Future[RetentionFloor]] = {}
         self._keeper = MaintenanceKeeper(
-            self._open_reader,
+            self._open_table,
             ask_needs=self._ask_needs,
             telemetry=Telemetry([line.hear]),
             clock=SystemClock(),
@@ -92,7 +92,7 @@ class _Program:
         if not self._task.cancelled():
             self._task.result()
         for error in self._keeper.errors:
-            self._line.say(messages.failure(error))
+            self._line.say(messages.Failed(error=error.to_data()))
 
     def _listen(self, source: BinaryIO, loop: asyncio.AbstractEventLoop) -> None:
         # A loop that is closed has nothing left to hear.
@@ -118,10 +118,10 @@ class _Program:
                 self._keeper.ring(table)
             case messages.Maintain(table=table):
                 self._keeper.ask(table)
-            case messages.Answer(number=number, needs=needs):
+            case messages.Answer(number=number, floor=floor):
                 future = self._asked.pop(number, None)
                 if future is not None and not future.done():
-                    future.set_result(needs)
+                    future.set_result(floor)
             case messages.Stop():
                 self._keeper.stop()
                 self._is_told.set()
@@ -134,9 +134,9 @@ class _Program:
         if self._task is not None:
             self._task.cancel()
 
-    async def _ask_needs(self, folder: str, table_id: str) -> Needs:
+    async def _ask_needs(self, folder: str, table_id: str) -> RetentionFloor:
         number = next(self._numbers)
-        future: asyncio.Future[Needs] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[RetentionFloor] = asyncio.get_running_loop().create_future()
         self._asked[number] = future
         try:
             self._line.say(messages.Ask(number=number, folder=folder, table_id=table_id))
@@ -144,12 +144,13 @@ class _Program:
         finally:
             self._asked.pop(number, None)
 
-    def _open_reader(self, kept: KeptTable) -> LogReader:
-        store, root = self._stores.locate_table(kept.place, kept.allowed)
-        metered = MeteredStore(store, self._line.count)
-        # Checksums that differ are told by the pipeline's own reader.
-        return LogReader(
-            metered, root, on_mismatch=lambda _: None, with_rows=True, storage=self._stores.settings
+    async def _open_table(self, kept: KeptTable) -> MaintainedTable:
+        return await open_maintained(
+            kept.place,
+            stores=self._stores,
+            table_format=kept.format,
+            allowed=kept.allowed,
+            wrap_store=lambda store: MeteredStore(store, self._line.count),
         )
 
 

@@ -7,9 +7,8 @@ from typing import get_args
 
 import msgspec
 
-from tailerd import errors
-from tailerd.errors import BugError, TailerdError
-from tailerd.maintenance.needs import Needs
+from tailerd.errors import BugError
+from tailerd.formats.maintenance import RetentionFloor
 from tailerd.maintenance.table_keeper import KeptTable
 from tailerd.telemetry import events
 
@@ -49,7 +48,7 @@ class Answer(_Message, frozen=True, kw_only=True):
     """To the question of that number."""
 
     number: int
-    needs: Needs
+    floor: RetentionFloor
 
 
 class Stop(_Message, frozen=True, kw_only=True):
@@ -88,11 +87,13 @@ class TurnEnded(_Message, frozen=True, kw_only=True):
 
 
 class Failed(_Message, frozen=True, kw_only=True):
-    """A table could not be maintained, while each is looked at once."""
+    """A table could not be maintained, while each is looked at once.
 
-    kind: str
-    message: str
-    hint: str
+    Attributes:
+        error: As `TailerdError.to_data`.
+    """
+
+    error: dict[str, object]
 
 
 ToKeeper = SetTables | Ring | Maintain | Answer | Stop | Cancel
@@ -156,16 +157,3 @@ def event_of(told: Told) -> events.Event:
     except msgspec.MsgspecError as error:
         raise BugError(f"The maintenance process told a wrong {told.kind}: {error}.") from error
     return event
-
-
-def failure(error: TailerdError) -> Failed:
-    """Return the message of an error."""
-    return Failed(kind=type(error).__name__, message=error.message, hint=error.hint)
-
-
-def error_of(failed: Failed) -> TailerdError:
-    """Return the error of a message."""
-    kind = getattr(errors, failed.kind, None)
-    if not (isinstance(kind, type) and issubclass(kind, TailerdError)):
-        kind = BugError
-    return kind(failed.message, hint=failed.hint)

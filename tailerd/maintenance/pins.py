@@ -1,8 +1,8 @@
 """Pins: what consumers that no pipeline of ours knows of still want of a log.
 
-A pin is a small file `_tailerd/pins/<name>.json` in the table's folder, which readers of Delta and
-its VACUUM pass over: `{"version": 12, "expires": "2026-12-01T00:00:00Z"}`. Whoever may write there
-may pin; every cleanup reads all pins first, and deletes nothing while one cannot be read.
+A pin is a small file `_tailerd/pins/<name>.json` in the table's folder, where readers of tables and
+Delta's VACUUM pass over it: `{"version": 12, "expires": "2026-12-01T00:00:00Z"}`. Whoever may write
+there may pin; every cleanup reads all pins first, and deletes nothing while one cannot be read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 
 from tailerd.clock import Clock
 from tailerd.errors import FileMissingError, PinUnreadableError, StorageError, UsageError
-from tailerd.maintenance.needs import Needs
+from tailerd.formats.maintenance import AskFloor, RetentionFloor
 from tailerd.storage.base import ObjectStore
 
 PIN_FOLDER = "_tailerd/pins"
@@ -122,7 +122,7 @@ class PinBoard:
         await self._store.delete(path)
         return True
 
-    async def needs(self, wait_for: Sequence[str] = ()) -> Needs:
+    async def floor(self, wait_for: Sequence[str] = ()) -> RetentionFloor:
         """Return what all pins together want; why that is not known is an obstacle.
 
         Args:
@@ -132,18 +132,17 @@ class PinBoard:
             pins = await self.read()
         except (PinUnreadableError, StorageError) as error:
             text = printable(f"Nothing is cleaned up: {error}")
-            return Needs(obstacle=text, error_code=error.code)
+            return RetentionFloor(obstacle=text, error_code=error.code)
         if absent := sorted(set(wait_for) - {pin.name for pin in pins}):
-            return Needs(
+            return RetentionFloor(
                 obstacle=f"Nothing is cleaned up before {absent[0]} has set its pin (`cleanup:"
                 " wait_for_pins`).",
                 error_code="pin_missing",
             )
         if not pins:
-            return Needs()
+            return RetentionFloor()
         first = min(pins, key=lambda pin: pin.version)
-        # A commit is read together with the version before it.
-        return Needs(from_version=max(0, first.version - 1), by=f"the pin {first.name}")
+        return RetentionFloor(from_version=first.version, by=f"the pin {first.name}")
 
     def _path(self, name: str) -> str:
         if not _NAME.fullmatch(name):
@@ -152,3 +151,17 @@ class PinBoard:
                 " underscores, the first of them a letter or digit."
             )
         return f"{self._folder}/{name}{_SUFFIX}"
+
+
+def with_pins(board: PinBoard, wait_for: Sequence[str], pipelines: AskFloor) -> AskFloor:
+    """Return what asks for the needs of pins and of pipelines together.
+
+    Args:
+        wait_for: Names without whose pins nothing is known.
+    """
+
+    async def ask(table_id: str) -> RetentionFloor:
+        pinned = await board.floor(wait_for)
+        return pinned.and_also(await pipelines(table_id))
+
+    return ask

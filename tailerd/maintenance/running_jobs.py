@@ -9,8 +9,8 @@ import random
 
 from tailerd.backoff import Backoff
 from tailerd.errors import MaintenanceProcessError
-from tailerd.formats.delta.maintenance.table_size import MEASURE
 from tailerd.maintenance.table_keeper import SURVEY
+from tailerd.maintenance.table_size import MEASURE
 from tailerd.telemetry import events
 
 _HOLD = Backoff(first_seconds=2.0, max_seconds=3600.0)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from tailerd.backoff import Backoff
 from tailerd.clock import Clock
@@ -17,11 +17,18 @@ from tailerd.errors import (
     TableError,
     TailerdError,
 )
-from tailerd.formats.delta.log.log_reader import LogReader
-from tailerd.formats.delta.maintenance.jobs import JobResult, Survey, TableMaintenance
-from tailerd.formats.delta.maintenance.plan import Policies
-from tailerd.formats.delta.maintenance.policies.base import Decision
-from tailerd.maintenance.needs import Needs
+from tailerd.formats.detect import AUTO
+from tailerd.formats.maintenance import (
+    CLEANUP,
+    AskFloor,
+    Decision,
+    JobResult,
+    MaintenancePolicies,
+    RetentionFloor,
+    Survey,
+    TableMaintenance,
+)
+from tailerd.maintenance.opening import MaintainedTable, OpenMaintained
 from tailerd.storage.lease import LEASE_SECONDS, Lease
 from tailerd.telemetry import Telemetry, events
 
@@ -50,14 +57,16 @@ class KeptTable:
         is_alone: Whether no pipeline delivers it.
         is_measured: Whether its size is to be told too.
         allowed: Places that symbolic links in its log may lead to, for reading.
+        format: Name of its format; `auto` to look.
     """
 
     place: str
     folder: str
-    policies: Policies
+    policies: MaintenancePolicies
     is_alone: bool
     is_measured: bool = False
     allowed: tuple[str, ...] = ()
+    format: str = AUTO
 
 
 class TableKeeper:
@@ -65,41 +74,38 @@ class TableKeeper:
 
     Args:
         name: For telemetry.
-        reader: The table's log.
-        needs: Asked before each cleanup, with the table's id: what pipelines want of the log.
+        open_table: Finds what the table's format has to maintain it.
+        needs: Asked before each cleanup, with the table's id: what pipelines have yet to read.
         is_wanted: Asked between two jobs: whether to go on.
 
     Attributes:
         error: Why the last turn failed; None where it did not.
         found: Id and newest version of the table, as of the last turn that saw it.
+        table: What its format has to maintain it; None until a turn found it.
     """
 
     def __init__(
         self,
         name: str,
         kept: KeptTable,
-        reader: LogReader,
+        open_table: OpenMaintained,
         *,
         telemetry: Telemetry,
         clock: Clock,
-        needs: Callable[[str], Awaitable[Needs]],
+        needs: AskFloor,
         is_wanted: Callable[[], bool],
     ) -> None:
         self.kept = kept
         self.error: TailerdError | None = None
         self.found: tuple[str, int] | None = None
+        self.table: MaintainedTable | None = None
         self._name = name
         self._telemetry = telemetry
         self._clock = clock
         self._needs = needs
         self._is_wanted = is_wanted
-        self._work = TableMaintenance(
-            reader,
-            kept.policies,
-            clock=clock,
-            needs=needs,
-        )
-        self._lease = Lease(reader.store, reader.root, clock=clock)
+        self._open_table = open_table
+        self._opened: tuple[TableMaintenance, Lease] | None = None
         self._attempt = 0
         self._not_before = float("-inf")
         # The last look for what has expired that left nothing undone.
@@ -108,7 +114,7 @@ class TableKeeper:
         self._cleanup_attempt = 0
         self._is_told_to_wait = False
         self._clocks: tuple[int, float] | None = None
-        self._refusal = ""
+        self._refusal: dict[str, object] | None = None
         self._random = random.Random()
         self._is_asked = False
 
@@ -131,12 +137,13 @@ class TableKeeper:
         job = SURVEY
         self._telemetry.emit(events.MaintenanceStarted(table=self._name, job=job))
         try:
-            survey = await self._survey(now)
+            work, lease = await self._work()
+            survey = await self._survey(work, now)
             for decision in [each for each in survey.decisions if each.is_due]:
                 job = decision.job
                 if not self._is_wanted():
                     break
-                await self._do(survey, decision)
+                await self._do(work, lease, survey, decision)
         except MaintenanceBusyError as error:
             self._hold_cleanup(LEASE_SECONDS)
             self._telemetry.emit(events.MaintenanceYielded(table=self._name, hint=str(error)))
@@ -146,7 +153,7 @@ class TableKeeper:
         except Exception as error:  # noqa: BLE001 - deliveries must not end with it
             bug = BugError(f"A maintenance job broke: {error!r}.", hint="Please report it.")
             return self._on_error(job, bug, now)
-        self._attempt, self._refusal = 0, ""
+        self._attempt, self._refusal = 0, None
         return self._rest(survey)
 
     def _compare_clocks(self, now: float) -> None:
@@ -162,34 +169,40 @@ class TableKeeper:
         self._telemetry.emit(
             events.MaintenanceFailed(
                 table=self._name,
-                job="cleanup",
+                job=CLEANUP,
                 error_code=CLOCK_JUMPED,
                 hint=f"The clock jumped by {jump:.0f} s, so nothing is cleaned up for a day: what"
                 " has expired is told by the clock.",
             )
         )
 
-    async def _survey(self, now: float) -> Survey:
+    async def _work(self) -> tuple[TableMaintenance, Lease]:
+        if self._opened is None:
+            table = self.table = await self._open_table()
+            work = table.maintenance(self.kept.policies, clock=self._clock, pipelines=self._needs)
+            lease = Lease(table.place.store, table.place.root, clock=self._clock)
+            self._opened = work, lease
+        return self._opened
+
+    async def _survey(self, work: TableMaintenance, now: float) -> Survey:
         is_time = self._cleanup_wait() == 0
         # It will ring when that has changed.
         table_id, _ = self.found or ("", 0)
         self._is_told_to_wait = is_time and bool((await self._needs(table_id)).obstacle)
         is_cleaning = is_time and not self._is_told_to_wait
-        survey = await self._work.survey(with_cleanup=is_cleaning)
-        self.found = (survey.state.metadata.id, survey.stats.version)
+        survey = await work.survey(with_cleanup=is_cleaning, is_asked=self._is_asked)
+        self._is_asked = False
+        self.found = (survey.table_id, survey.version)
         if is_cleaning:
-            self._tell_obstacle(survey.needs)
-            if not survey.cleanup.files and survey.cleanup_error is None:
+            self._tell_obstacle(survey.floor)
+            if not survey.has_expired and survey.cleanup_error is None:
                 self._cleaned_at, self._cleanup_attempt = now, 0
-        if self._is_asked:
-            self._is_asked = False
-            survey = _as_asked(survey)
         due = [each for each in survey.decisions if each.is_due]
         self._telemetry.emit(
             events.LogSurveyed(
                 table=self._name,
                 path=self.kept.place,
-                version=survey.stats.version,
+                version=survey.version,
                 is_alone=self.kept.is_alone,
                 due=tuple(each.job for each in due),
                 due_reasons=tuple(each.reason for each in due),
@@ -199,14 +212,14 @@ class TableKeeper:
             self._on_cleanup_error(survey.cleanup_error, now)
         return survey
 
-    def _tell_obstacle(self, needs: Needs) -> None:
-        if needs.error_code:
+    def _tell_obstacle(self, floor: RetentionFloor) -> None:
+        if floor.error_code:
             self._telemetry.emit(
                 events.MaintenanceFailed(
                     table=self._name,
-                    job="cleanup",
-                    error_code=needs.error_code,
-                    hint=needs.obstacle,
+                    job=CLEANUP,
+                    error_code=floor.error_code,
+                    hint=floor.obstacle,
                 )
             )
 
@@ -224,23 +237,25 @@ class TableKeeper:
         until = self._clock.monotonic() + seconds
         self._no_cleanup_before = max(self._no_cleanup_before, until)
 
-    async def _do(self, survey: Survey, decision: Decision) -> None:
-        match decision.job:
-            case "checksum":
-                # Cheaper than taking turns for it, and a second one does no harm.
-                await self._apply(survey, decision)
-            case "cleanup":
-                await self._clean_up(survey, decision)
-            case _:
-                async with self._lease.held():
-                    await self._apply(survey, decision)
+    async def _do(
+        self, work: TableMaintenance, lease: Lease, survey: Survey, decision: Decision
+    ) -> None:
+        if decision.job == CLEANUP:
+            await self._clean_up(work, lease, survey, decision)
+        elif decision.job in work.unleased_jobs:
+            await self._apply(work, survey, decision)
+        else:
+            async with lease.held():
+                await self._apply(work, survey, decision)
 
-    async def _clean_up(self, survey: Survey, decision: Decision) -> None:
+    async def _clean_up(
+        self, work: TableMaintenance, lease: Lease, survey: Survey, decision: Decision
+    ) -> None:
         """Clean up; what fails of that is tried again by itself and holds up no other job."""
         began = self._clock.monotonic()
         try:
-            async with self._lease.held():
-                result = await self._apply(survey, decision)
+            async with lease.held():
+                result = await self._apply(work, survey, decision)
         except ConditionalPutUnsupportedError:
             raise
         except (TableError, StorageError) as error:
@@ -260,12 +275,12 @@ class TableKeeper:
         else:
             self._hold_cleanup(_BACKOFF.wait_seconds(self._cleanup_attempt, self._random))
             self._cleanup_attempt += 1
-        self._tell_failure("cleanup", error, began)
+        self._tell_failure(CLEANUP, error, began)
 
-    async def _apply(self, survey: Survey, decision: Decision) -> JobResult:
+    async def _apply(self, work: TableMaintenance, survey: Survey, decision: Decision) -> JobResult:
         began = self._clock.monotonic()
         self._telemetry.emit(events.MaintenanceStarted(table=self._name, job=decision.job))
-        result = await self._work.apply(survey, decision)
+        result = await work.apply(survey, decision)
         self._telemetry.emit(
             events.LogMaintained(
                 table=self._name,
@@ -287,8 +302,8 @@ class TableKeeper:
         refusals = TableError | ConfigError | ConditionalPutUnsupportedError
         if isinstance(error, refusals) and not error.retryable:
             self._not_before = now + REFUSED_SECONDS
-            if self._refusal != str(error):
-                self._refusal = str(error)
+            if (data := error.to_data()) != self._refusal:
+                self._refusal = data
                 self._telemetry.emit(
                     events.MaintenanceRefused(
                         table=self._name, error_code=error.code, hint=str(error)
@@ -323,16 +338,3 @@ class TableKeeper:
         if cleanup is not None and not self._is_told_to_wait:
             waits.append(cleanup)
         return min([*waits, LONGEST_SLEEP_SECONDS]) if waits else None
-
-
-def _as_asked(survey: Survey) -> Survey:
-    """Make a checkpoint due that an operator asks for, unless nothing came since the last one."""
-    return replace(
-        survey,
-        decisions=tuple(
-            replace(each, is_due=True, reason="An operator asked for it.")
-            if each.job == "checkpoint" and not each.is_due and survey.stats.commits
-            else each
-            for each in survey.decisions
-        ),
-    )

@@ -8,33 +8,30 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, replace
 
-from tailerd.changefeed.offset import Offset, Phase
+from tailerd.changefeed.offset import Offset
 from tailerd.clock import Clock
 from tailerd.errors import TailerdError
-from tailerd.formats.delta.log.log_reader import LogReader
-from tailerd.formats.delta.protocol.actions import Metadata
-from tailerd.formats.delta.protocol.schema import parse_schema
-from tailerd.formats.delta.protocol.schema_text import column_texts
-from tailerd.formats.delta.stats.table_growth import COMMITS_AT_ONCE, PendingWork, TableGrowth
+from tailerd.formats.statistics import Columns, TableStatistics
 from tailerd.telemetry import Telemetry, events
 
 LOOK_SECONDS = 1.0
 RETRY_SECONDS = 60.0
-_KEYS = 1 << 64
+
+
+OpenStatistics = Callable[[str], Awaitable[TableStatistics | None]]
+"""Takes a table's place; returns None where its format has no statistics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Heard:
-    """What a pipeline told of its table: its place, and where delivery began and stands."""
+class _Reported:
+    """What a pipeline reported of its table: its place, and where delivery began and stands."""
 
     place: str
-    table_id: str = ""
-    first_version: int | None = None
-    next_version: int | None = None
-    snapshot_share: float = 0.0
+    first: Offset | None = None
+    next_up: Offset | None = None
     times_moved_back: int = 0
 
 
@@ -42,24 +39,26 @@ class GrowthKeeper:
     """Measures the tables of all pipelines that were started.
 
     Args:
-        open_reader: Makes the log's reader of a table's place, `with_rows`.
+        open_statistics: Makes the statistics of the table at a place.
         telemetry, clock: As everywhere.
     """
 
     def __init__(
-        self, open_reader: Callable[[str], LogReader], *, telemetry: Telemetry, clock: Clock
+        self, open_statistics: OpenStatistics, *, telemetry: Telemetry, clock: Clock
     ) -> None:
-        self._open_reader = open_reader
+        self._open_statistics = open_statistics
         self._telemetry = telemetry
         self._clock = clock
         self._lock = threading.Lock()
-        self._heard: dict[str, _Heard] = {}
+        self._reported: dict[str, _Reported] = {}
         self._dirty: dict[str, None] = {}
-        self._maintained: set[str] = set()
+        # Jobs of maintenance that were done since the table was looked at.
+        self._maintained: dict[str, set[str]] = {}
         # Names whose table is gone, or another: what `run` knows of them is to be dropped.
         self._gone: set[str] = set()
         # Below: of `run` alone.
-        self._tables: dict[str, tuple[TableGrowth, int]] = {}
+        # With how often its pipeline had moved back when it was opened.
+        self._tables: dict[str, tuple[TableStatistics, int]] = {}
         self._failed_at: dict[str, float] = {}
         self._bell = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -69,30 +68,30 @@ class GrowthKeeper:
         match event:
             case events.PipelineStarted():
                 with self._lock:
-                    known = self._heard.get(event.table)
+                    known = self._reported.get(event.table)
                     if known is not None and known.place != event.source:
                         self._gone.add(event.table)
-                    self._heard[event.table] = _Heard(place=event.source)
+                    self._reported[event.table] = _Reported(place=event.source)
             case events.TableRemoved():
                 self._forget(event.table)
             case events.OffsetSaved() | events.OffsetChosen() if event.offset:
                 self._learn(event.table, Offset.from_json(event.offset))
             case events.BacklogMeasured():
                 self._learn(event.table, None)
-            case events.LogMaintained(job="checkpoint" | "cleanup", table=table):
+            case events.LogMaintained(job=job, table=table):
                 with self._lock:
-                    if table in self._heard:
-                        self._maintained.add(table)
+                    if table in self._reported:
+                        self._maintained.setdefault(table, set()).add(job)
                 self._learn(table, None)
             case _:
                 return
 
     def _forget(self, table: str) -> None:
         with self._lock:
-            if self._heard.pop(table, None) is None:
+            if self._reported.pop(table, None) is None:
                 return
             self._dirty.pop(table, None)
-            self._maintained.discard(table)
+            self._maintained.pop(table, None)
             self._gone.add(table)
         self._ring()
 
@@ -104,11 +103,11 @@ class GrowthKeeper:
 
     def _learn(self, table: str, offset: Offset | None) -> None:
         with self._lock:
-            known = self._heard.get(table)
+            known = self._reported.get(table)
             if known is None:
                 return
             if offset is not None:
-                self._heard[table] = _after(known, offset)
+                self._reported[table] = _after(known, offset)
             self._dirty[table] = None
         self._ring()
 
@@ -120,9 +119,9 @@ class GrowthKeeper:
                 self._bell.set()
         while True:
             await self._wait()
-            for table, heard in self._take_dirty():
+            for table, reported in self._take_dirty():
                 began = self._clock.monotonic()
-                await self._look_at(table, heard)
+                await self._look_at(table, reported)
                 # Half of the time belongs to others, however many tables there are.
                 await self._clock.sleep(self._clock.monotonic() - began)
             await self._clock.sleep(LOOK_SECONDS)
@@ -143,7 +142,7 @@ class GrowthKeeper:
                 sleeping.cancel()
         self._bell.clear()
 
-    def _take_dirty(self) -> list[tuple[str, _Heard]]:
+    def _take_dirty(self) -> list[tuple[str, _Reported]]:
         now = self._clock.monotonic()
         with self._lock:
             for name in self._gone:
@@ -158,7 +157,7 @@ class GrowthKeeper:
             names.update(
                 {n: None for n, at in self._failed_at.items() if at + RETRY_SECONDS <= now}
             )
-            return [(name, self._heard[name]) for name in names if name in self._heard]
+            return [(name, self._reported[name]) for name in names if name in self._reported]
 
     def _emit(self, table: str, event: events.Event) -> None:
         """Tell something of a table, unless it went while it was looked at."""
@@ -167,17 +166,17 @@ class GrowthKeeper:
 
     def _is_there(self, table: str) -> bool:
         with self._lock:
-            return table in self._heard and table not in self._gone
+            return table in self._reported and table not in self._gone
 
-    async def _look_at(self, table: str, heard: _Heard) -> None:
+    async def _look_at(self, table: str, reported: _Reported) -> None:
         now = self._clock.monotonic()
         failed_at = self._failed_at.get(table)
-        if heard.next_version is None or not self._is_there(table):
+        if reported.next_up is None or not self._is_there(table):
             return
         if failed_at is not None and now < failed_at + RETRY_SECONDS:
             return
         try:
-            growth = await self._advanced(table, heard, heard.next_version)
+            statistics = await self._advanced(table, reported, reported.next_up)
         except TailerdError as error:
             self._tables.pop(table, None)
             self._failed_at[table] = now
@@ -187,48 +186,59 @@ class GrowthKeeper:
             )
             return
         self._failed_at.pop(table, None)
-        self._tell(table, growth, heard, heard.next_version)
+        if statistics is not None:
+            self._tell(table, statistics, reported.next_up)
 
-    async def _advanced(self, table: str, heard: _Heard, next_version: int) -> TableGrowth:
-        growth, times_moved_back = self._tables.get(table, (None, 0))
-        now = self._clock.monotonic()
-        if growth is not None and not (
-            growth.is_of(heard.table_id)
-            and heard.times_moved_back == times_moved_back
-            and next_version <= growth.version + 1 + COMMITS_AT_ONCE
-        ):
-            growth = None
-        if growth is None:
-            growth = TableGrowth(self._open_reader(heard.place))
-            # Where delivery began: an engine may have been faster than this, and what it delivered
-            # meanwhile is to be seen too.
-            first = next_version if heard.first_version is None else heard.first_version
-            is_near = next_version - first <= COMMITS_AT_ONCE
-            await growth.open(first if is_near else next_version, now)
-            self._tables[table] = growth, heard.times_moved_back
-            self._tell_schema(table, growth.version, self._clock.now_ms(), growth.metadata)
+    async def _advanced(
+        self, table: str, reported: _Reported, next_up: Offset
+    ) -> TableStatistics | None:
+        statistics = await self._opened(table, reported, next_up)
+        if statistics is None:
+            return None
         with self._lock:
-            if table in self._maintained:
-                self._maintained.discard(table)
-                growth.expire()
-        is_more = await growth.advance(now)
-        self._tell_commits(table, growth)
+            done = self._maintained.pop(table, set())
+        if done & statistics.measured_again_after:
+            statistics.expire()
+        is_more = await statistics.advance(self._clock.monotonic())
+        self._tell_commits(table, statistics)
         if is_more:
             with self._lock:
-                if table in self._heard:
+                if table in self._reported:
                     self._dirty[table] = None
             self._bell.set()
-        return growth
+        return statistics
 
-    def _tell_commits(self, table: str, growth: TableGrowth) -> None:
-        for commit in growth.take_news():
-            if commit.metadata is not None:
-                self._tell_schema(table, commit.version, commit.timestamp_ms, commit.metadata)
-            facts = {name: value for name, value in asdict(commit).items() if name != "metadata"}
+    async def _opened(
+        self, table: str, reported: _Reported, next_up: Offset
+    ) -> TableStatistics | None:
+        """Return what follows the table, opened again where that cannot go on.
+
+        None where the table's format has no statistics.
+        """
+        known, times_moved_back = self._tables.get(table, (None, 0))
+        if (
+            known is not None
+            and known.is_of(next_up.table_id)
+            and reported.times_moved_back == times_moved_back
+            and known.reaches(next_up)
+        ):
+            return known
+        statistics = await self._open_statistics(reported.place)
+        if statistics is None:
+            return None
+        await statistics.open(self._clock.monotonic(), first=reported.first, next_up=next_up)
+        self._tables[table] = statistics, reported.times_moved_back
+        self._tell_schema(table, statistics.version, self._clock.now_ms(), statistics.columns())
+        return statistics
+
+    def _tell_commits(self, table: str, statistics: TableStatistics) -> None:
+        for commit in statistics.take_commits():
+            if commit.columns is not None:
+                self._tell_schema(table, commit.version, commit.timestamp_ms, commit.columns)
+            facts = {name: value for name, value in asdict(commit).items() if name != "columns"}
             self._emit(table, events.CommitObserved(table=table, **facts))
 
-    def _tell_schema(self, table: str, version: int, at_ms: int, metadata: Metadata) -> None:
-        columns = column_texts(parse_schema(metadata.schema_text))
+    def _tell_schema(self, table: str, version: int, at_ms: int, columns: Columns) -> None:
         self._emit(
             table,
             events.SchemaObserved(
@@ -236,36 +246,26 @@ class GrowthKeeper:
             ),
         )
 
-    def _tell(self, table: str, growth: TableGrowth, heard: _Heard, next_version: int) -> None:
-        size = growth.size()
-        pending = growth.pending(next_version)
-        if pending is not None and heard.snapshot_share:
-            pending = PendingWork(
-                files=pending.files + round(size.files * heard.snapshot_share),
-                bytes=pending.bytes + round(size.bytes * heard.snapshot_share),
-            )
+    def _tell(self, table: str, statistics: TableStatistics, next_up: Offset) -> None:
+        pending = statistics.pending(next_up)
         self._emit(
             table,
             events.TableMeasured(
                 table=table,
-                **asdict(size),
+                **asdict(statistics.size()),
                 pending_files=None if pending is None else pending.files,
                 pending_bytes=None if pending is None else pending.bytes,
             ),
         )
 
 
-def _after(heard: _Heard, offset: Offset) -> _Heard:
-    is_snapshot = offset.phase is Phase.SNAPSHOT
-    # The commit after a snapshot is the first that is pending besides it.
-    next_version = offset.version + is_snapshot
-    is_back = heard.next_version is not None and next_version < heard.next_version
-    is_begin = heard.first_version is None or is_back or heard.table_id != offset.table_id
+def _after(reported: _Reported, offset: Offset) -> _Reported:
+    before = reported.next_up
+    is_other = before is None or before.table_id != offset.table_id
+    is_back = before is not None and offset.is_before(before)
     return replace(
-        heard,
-        table_id=offset.table_id,
-        first_version=next_version if is_begin else heard.first_version,
-        next_version=next_version,
-        snapshot_share=1 - offset.position / _KEYS if is_snapshot else 0.0,
-        times_moved_back=heard.times_moved_back + is_back,
+        reported,
+        first=offset if is_other or is_back else reported.first,
+        next_up=offset,
+        times_moved_back=reported.times_moved_back + is_back,
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tailerd.changefeed.pipeline_identity import PipelineIdentity
+from tailerd.changefeed.saved_offset import texts_of
 from tailerd.errors import AccessDeniedError, FileMissingError, OffsetError, StorageError
 from tailerd.private_files import make_private_folder
 from tailerd.sinks.threads import in_thread
@@ -55,9 +56,9 @@ class PipelineRecord:
             if fields["format"] != FORMAT:
                 raise ValueError(f"format {fields['format']!r} is of another release")
             return cls(
-                identity=PipelineIdentity(**_texts(fields["identity"])),
+                identity=PipelineIdentity(**texts_of(fields["identity"])),
                 engine=str(fields["engine"]),
-                topics=_texts(fields["topics"]),
+                topics=texts_of(fields["topics"]),
                 start=str(fields["start"]),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -155,7 +156,3 @@ def _refused(path: Path, verb: str, error: OSError) -> StorageError:
         f"The pipeline record {path} cannot be {verb}: {error.strerror}.",
         hint="Free space, or give this user the right to it.",
     )
-
-
-def _texts(fields: Mapping[str, object]) -> dict[str, str]:
-    return {str(name): str(text) for name, text in fields.items()}

@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
 from tailerd.changefeed.offset import BEFORE_ALL, Offset, Phase, Version
 from tailerd.changefeed.row_multiset import Buckets, RowCounts, RowMultiset
-from tailerd.errors import OffsetError
+from tailerd.errors import ConfigError, OffsetError
 from tailerd.formats.base import ChangeSource
 from tailerd.pipeline.change_stream import ChangeStream
+from tailerd.records.base import ReadsBack
 from tailerd.records.json import DecimalStyle, JsonEncoder
 from tailerd.records.read_back import RowReader
+from tailerd.registry import value_format as load_value_format
 from tailerd.sinks.base import Readable
 
 EXAMPLES = 3
@@ -177,7 +179,14 @@ class Verification:
         self._on_progress(self._seen)
 
     async def _reader(self, form: str) -> RowReader:
-        return RowReader(await self._source.arrow_schema(), form, self._widened)
+        value_format = load_value_format(form)
+        if not isinstance(value_format, ReadsBack):
+            raise ConfigError(
+                f"Values of the format {form} cannot be read back, so they cannot be compared.",
+                hint="Verify pipelines that write json or debezium.",
+            )
+        schema = await self._source.arrow_schema()
+        return RowReader(schema, form, value_format.changes_in, self._widened)
 
     async def _base(self, start: Version | None) -> AsyncIterator[Rows]:
         if start is not None:

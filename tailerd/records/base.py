@@ -1,36 +1,163 @@
-"""The contract of an encoder: change rows in, the bytes of records out. Pure and columnar."""
+"""The contract of a value format: change rows in, keys and values of records out, as columns."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, Self, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.records.json import DecimalStyle
+
+Rows = npt.NDArray[np.int64]
 
 
-class Encoder(Protocol):
-    """Turns the rows of a batch into records, each a finished byte string.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Records:
+    """Records in the order in which they must be read.
 
-    An encoder keeps no state between batches, does no IO and asks no clock: the same batch gives
-    the same bytes, in any process. A row does not depend on the batch it came in, except where a
-    format joins rows (an update's two images), which never reaches beyond one batch.
-
-    Errors: `TableError` for values that the format cannot carry or that are damaged. Nothing is
-    returned then; no row is left out silently.
+    Attributes:
+        keys: `binary` or `large_binary`, as long as `values`; a null is a record without a key.
+            None when no record has one.
+        values: `binary` or `large_binary`; a null is a tombstone.
+        rows: For each record the row of the batch it was made of (of an update the newer image);
+            None when record i is row i. Headers, topics and partitions that come from columns
+            are taken with it.
     """
 
-    def encode(self, batch: ChangeBatch) -> pa.Array:
-        """Return one `binary` or `large_binary` value per record, without nulls.
+    keys: pa.Array | None
+    values: pa.Array
+    rows: Rows | None = None
 
-        One record per row in the order of the rows, unless the format says how it joins and
-        orders rows. An empty batch gives an empty array.
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def of_rows(self, column: pa.Array) -> pa.Array:
+        """Return the value that each record's row has in a column of the batch."""
+        return column if self.rows is None else column.take(pa.array(self.rows))
+
+    def take(self, records: npt.NDArray[np.integer]) -> Records:
+        """Return the given records, by their numbers, in that order."""
+        wanted = pa.array(records)
+        return Records(
+            keys=None if self.keys is None else pc.take(self.keys, wanted),
+            values=pc.take(self.values, wanted),
+            rows=np.asarray(records, np.int64) if self.rows is None else self.rows[records],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormatOptions:
+    """What formats may be told; each takes what concerns it.
+
+    Attributes:
+        name: Logical name of the server (Debezium's `topic.prefix`).
+        table: The table's name.
+        db, schema: Names above the table; may be empty.
+        table_id: `metaData.id`; empty leaves it out.
+        key: Columns that identify a row, in the order in which they are written; empty gives
+            records without keys.
+        routed_by: Columns that choose where a record goes. An update that changes one is a removal
+            where the row was and a creation where it is, not one record; where the table has no
+            such column it says nothing.
+        decimals: `string` keeps every digit in any reader; `number` is the bare number.
+        tombstones: A record without value follows each delete, where there is a key.
+        schemas: Each key and value carries its Kafka Connect schema.
+    """
+
+    name: str
+    table: str
+    db: str = ""
+    schema: str = ""
+    table_id: str = ""
+    key: Sequence[str] = ()
+    routed_by: Sequence[str] = ()
+    decimals: DecimalStyle = "string"
+    tombstones: bool = True
+    schemas: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordSchema:
+    """A schema of keys or values as a schema registry takes it.
+
+    Attributes:
+        part: Which of the two it describes.
+        kind: Its language in the registry's word, such as `AVRO`.
+        name: Full name of the record it describes.
+        text: The schema.
+    """
+
+    part: Literal["key", "value"]
+    kind: str
+    name: str
+    text: str
+
+
+SchemaIds = Callable[[RecordSchema], int]
+"""Returns the id that a registry has for a schema; may ask it."""
+
+
+class RecordFormat(Protocol):
+    """Turns the rows of a batch into records. Its class is made of one `FormatOptions`.
+
+    It keeps no state between batches, does no IO and asks no clock: the same arguments give the
+    same bytes in any process.
+
+    Order: applying the records one after the other by key leaves the rows that the commit leaves.
+    With a key, records that only remove a row therefore come before those that write one, and an
+    update's old image stays directly before its new one, unless they go to different places.
+
+    Errors: `ConfigError` when a key column is not among the table's columns; `TableError` for
+    values that the format cannot carry. Nothing is returned then.
+    """
+
+    def prepare(self, rows: pa.Schema, ids: SchemaIds) -> Self:
+        """Return the format for rows with this schema: ids of its schemas are part of its values.
+
+        Called by whoever may do IO, once for each schema that comes, before its first rows. A
+        format without schemas in a registry returns itself and asks for no id.
+
+        Args:
+            rows: The table's columns, without change columns.
+            ids: Called for each schema that values or keys of such rows have.
+
+        Raises:
+            ConfigError: A key column is not among the columns.
+            TableError: A column has no type in this format.
+            TailerdError: What `ids` raises.
         """
         ...
 
-    def encode_lines(self, batch: ChangeBatch) -> bytes:
-        r"""Return the same records as text lines, each ended by `\n`; no record contains one.
+    def records(self, batch: ChangeBatch, *, now_us: int | None = None) -> Records:
+        """Return the records of all rows; none for an empty batch.
 
-        An empty batch gives no bytes.
+        Args:
+            batch: Rows of one commit.
+            now_us: When the change is processed, microseconds since the epoch, for formats that
+                say so; None takes the commit's timestamp.
+        """
+        ...
+
+
+Change = tuple[int, Any, int]
+"""+1 or -1, the row as it stands in the record, and the version of its commit."""
+
+
+@runtime_checkable
+class ReadsBack(Protocol):
+    """A value format whose values are JSON and can be read again, for `verify`. Optional."""
+
+    @staticmethod
+    def changes_in(value: Mapping[str, Any]) -> Iterator[Change]:
+        """Yield the changes that a decoded value tells.
+
+        Raises:
+            KeyError, TypeError: It is no value of this format.
         """
         ...

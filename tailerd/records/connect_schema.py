@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.errors import UnsupportedFeatureError
+from tailerd.records.base import FormatOptions
 from tailerd.records.json_columns import column_texts, is_any_list, is_variant
-from tailerd.records.records import FormatOptions
 
 Node: TypeAlias = dict[str, object]
 

@@ -1,9 +1,9 @@
 """Records as they were delivered, read back: which rows came and went, each in one spelling.
 
-The inverse of `json` and `debezium`, for comparing what was delivered with the table. Rows are
-compared by their current columns: a column that was dropped is left out; null, and not there yet,
-are the same. Values that a widened column spells differently are spelled alike. All this holds
-inside structs, lists and maps too; a null struct and one of nulls stay two things.
+The inverse of value formats whose values are JSON, for comparing what was delivered with the
+table. Rows are compared by their current columns: a column that was dropped is left out; null, and
+not there yet, are the same. Values that a widened column spells differently are spelled alike. All
+this holds inside structs, lists and maps too; a null struct and one of nulls stay two things.
 """
 
 from __future__ import annotations
@@ -19,23 +19,13 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tailerd.changefeed.change_batch import CHANGE_COLUMNS, CHANGE_TYPE, COMMIT_VERSION
-from tailerd.changefeed.change_task import ChangeType
 from tailerd.errors import SinkError
+from tailerd.records.base import Change
 from tailerd.records.json_columns import is_any_list, is_variant
 
-_SIGNS = {
-    ChangeType.INSERT.value: 1,
-    ChangeType.UPDATE_POSTIMAGE.value: 1,
-    ChangeType.DELETE.value: -1,
-    ChangeType.UPDATE_PREIMAGE.value: -1,
-}
 _MIDNIGHT = "T00:00:00.000000"
 _LENGTH_OF_DATE = 10
 _LARGEST_FLOAT = float(np.finfo(np.float32).max)
-
-Change = tuple[int, Any, int]
-"""+1 or -1, the row as it was read, and the version of its commit."""
 
 Spelling = Callable[[Any], Any]
 
@@ -64,7 +54,8 @@ class RowReader:
 
     Attributes:
         schema: The table's columns now, as Arrow.
-        format: `json` or `debezium`.
+        format: Name of the value format, for errors.
+        changes_in: What that format makes of a decoded value (`ReadsBack`).
         widened: Columns in which floats were widened to doubles: what was delivered before has
             fewer digits of the same number.
         foreign: Columns met that the table does not have now.
@@ -72,6 +63,7 @@ class RowReader:
 
     schema: pa.Schema
     format: str
+    changes_in: Callable[[Mapping[str, Any]], Iterator[Change]]
     widened: Set[str] = frozenset()
     foreign: set[str] = field(default_factory=set)
     _spell: Spelling = field(init=False)
@@ -117,27 +109,12 @@ class RowReader:
             return self._spelled(value)
 
     def _spelled(self, value: bytes) -> list[tuple[int, bytes, int]]:
-        changes_of = _debezium_changes if self.format == "debezium" else _json_changes
         changes: list[tuple[int, bytes, int]] = []
-        for sign, row, version in changes_of(self._decoder.decode(value)):
+        for sign, row, version in self.changes_in(self._decoder.decode(value)):
             if not isinstance(row, dict):
                 raise TypeError("a row is no object")
             changes.append((sign, _ENCODER.encode(self._spell(row)), version))
         return changes
-
-
-def _json_changes(record: dict[str, Any]) -> Iterator[Change]:
-    sign, version = _SIGNS[record[CHANGE_TYPE]], record[COMMIT_VERSION]
-    yield sign, {k: v for k, v in record.items() if k not in CHANGE_COLUMNS}, version
-
-
-def _debezium_changes(record: dict[str, Any]) -> Iterator[Change]:
-    envelope = record["payload"] if "payload" in record and "schema" in record else record
-    version = envelope["source"]["commit_version"]
-    if envelope["before"] is not None:
-        yield -1, envelope["before"], version
-    if envelope["after"] is not None:
-        yield 1, envelope["after"], version
 
 
 def _spelling(column: pa.Field, path: str, reader: RowReader, is_widened: bool) -> Spelling:

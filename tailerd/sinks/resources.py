@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.changefeed.pipeline_identity import PipelineIdentity
+from tailerd.config import SinkConfig
 from tailerd.telemetry import Telemetry
 
 DAEMON_NAME = "tailerd"
@@ -28,3 +30,23 @@ class SinkResources:
     encode: EncodeBatch
     daemon: str = DAEMON_NAME
     telemetry: Telemetry = field(default_factory=Telemetry)
+
+
+def pipeline_identity(
+    config: SinkConfig, table: str, *, daemon: str, cluster: str = ""
+) -> PipelineIdentity:
+    """Return which pipeline delivers a table into a sink.
+
+    Args:
+        config: The sink's section.
+        table: Configured name of the table.
+        daemon: `name` of the configuration.
+        cluster: Id of the Kafka cluster; empty where it is not known, and for other sinks.
+    """
+    return PipelineIdentity(
+        daemon=daemon,
+        table=table,
+        sink=config.kind,
+        cluster=cluster,
+        place=config.identity_place(),
+    )

@@ -14,6 +14,8 @@ from pyspark.sql.types import StructType
 from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
+from tailerd.spark.worker_edge import errors_travel
+
 BATCH_BYTES = 512 * 1024
 """About so much a function is given at once. Spark would gather all rows of a task, where they are
 few and large, before the function sees the first of them."""
@@ -36,7 +38,9 @@ def map_batches(
     # The session of a micro-batch is its query's own.
     frame.sparkSession.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(BATCH_BYTES))
     made = UserDefinedFunction(
-        function, returnType=schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF
+        errors_travel(function),
+        returnType=schema,
+        evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF,
     )
     column = made(*(frame[name] for name in frame.columns))
     return DataFrame(frame._jdf.mapInArrow(column._jc, False, None), frame.sparkSession)

@@ -19,9 +19,11 @@ from tailerd.spark.partitions import pack, read_partition
 from tailerd.spark.pruning import column_filters, first_version, last_version, may_match
 from tailerd.spark.source_loop import SourceLoop
 from tailerd.spark.table_source import open_source
+from tailerd.spark.worker_edge import all_errors_travel
 from tailerd.spark.worker_stores import worker_stores
 
 
+@all_errors_travel
 class TailerdBatchReader(DataSourceReader):
     """Plans on the driver, reads on executors. Picklable."""
 

@@ -10,6 +10,9 @@ from pathlib import Path
 from tailerd.errors import OffsetError, StorageError
 from tailerd.storage.posix_files import sync_file, sync_folder
 
+CHECKPOINT_FOLDER = "checkpoint"
+"""Of the query of a group, in the group's folder."""
+
 COMES_AGAIN = (
     "and empty the sinks of its tables; then they come again from where they began with this query,"
     " or from where their configuration says. Where more was in a sink, have the table begin anew"
@@ -69,10 +72,14 @@ def query_of(checkpoint: Path) -> str:
     except (FileNotFoundError, NotADirectoryError):
         return ""
     except OSError as error:
-        raise OffsetError(f"Spark's checkpoint {path} cannot be read: {error.strerror}.") from error
+        raise OffsetError(
+            f"Spark's checkpoint {path} cannot be read: {error.strerror}.", path=str(path)
+        ) from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise OffsetError(
-            f"Spark's checkpoint {path} is damaged: {error!r}.", hint=_anew(checkpoint)
+            f"Spark's checkpoint {path} is damaged: {error!r}.",
+            hint=_anew(checkpoint),
+            path=str(path),
         ) from error
 
 
@@ -87,7 +94,9 @@ def batch_end(checkpoint: Path, batch_id: int) -> dict[str, object]:
         # A version line, a line about the batch, then one line for each source.
         fields = json.loads(path.read_text(encoding="utf-8").splitlines()[2])
     except OSError as error:
-        raise OffsetError(f"Spark's checkpoint {path} cannot be read: {error.strerror}.") from error
+        raise OffsetError(
+            f"Spark's checkpoint {path} cannot be read: {error.strerror}.", path=str(path)
+        ) from error
     except (ValueError, IndexError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
@@ -95,6 +104,7 @@ def batch_end(checkpoint: Path, batch_id: int) -> dict[str, object]:
             f"Spark's checkpoint {path} is cut off, because it was copied in part or the disk"
             " failed.",
             hint=_anew(checkpoint),
+            path=str(path),
         )
     return fields
 
@@ -130,4 +140,6 @@ def _newest(folder: Path) -> int | None:
     try:
         return max(batch_numbers(folder), default=None)
     except OSError as error:
-        raise OffsetError(f"Spark's checkpoint {folder} cannot be read: {error}.") from error
+        raise OffsetError(
+            f"Spark's checkpoint {folder} cannot be read: {error}.", path=str(folder)
+        ) from error

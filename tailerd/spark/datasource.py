@@ -37,6 +37,7 @@ from pyspark.sql.types import StructType
 from tailerd.changefeed.offset import Version
 from tailerd.errors import UsageError
 from tailerd.spark.options import ReadOptions, WriteOptions
+from tailerd.spark.worker_edge import all_errors_travel
 from tailerd.storage.stores import StoreSettings
 
 _Source = TypeVar("_Source", bound=DataSource)
@@ -52,6 +53,7 @@ def configured(source: type[_Source], storage: StoreSettings) -> type[_Source]:
     return type(source.__name__, (source,), {"storage": storage})
 
 
+@all_errors_travel
 class TailerdDataSource(DataSource):
     """What Spark knows as format `tailerd`. Options are checked before anything is opened."""
 

@@ -19,12 +19,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tailerd.changefeed.change_batch import CHANGE_TYPE, ChangeBatch
-from tailerd.records.formats import record_format
+from tailerd.records.base import Records
 from tailerd.records.json import JsonEncoder
-from tailerd.records.records import FormatOptions, Records
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.record_batches.record_layout import Header
-from tailerd.sinks.kafka.routing import Router
+from tailerd.sinks.kafka.routing import Router, format_options
+from tailerd.sinks.record_formats import TableRecords
 
 PARTITION, KEY, VALUE = "partition", "key", "value"
 
@@ -81,19 +81,7 @@ class RecordEncoder:
         self._lines = JsonEncoder()
         if kafka is not None:
             self._router = Router(kafka, table)
-            self._format = record_format(
-                kafka.format,
-                FormatOptions(
-                    name=kafka.topic_prefix,
-                    table=table,
-                    table_id=table_id,
-                    key=kafka.key,
-                    routed_by=kafka.routing_columns,
-                    decimals=kafka.decimals,
-                    tombstones=kafka.tombstones,
-                    schemas=kafka.schemas,
-                ),
-            )
+            self._records = TableRecords(kafka.format, format_options(kafka, table, table_id))
 
     def encoded(self, batch: ChangeBatch, first_order: int = 0) -> Iterator[RecordPiece]:
         """Yield the records of a batch, those of one topic after those of another.
@@ -112,7 +100,7 @@ class RecordEncoder:
             if len(lines):
                 yield self._piece(batch, lines, "", None, headers=(), order=first_order)
             return
-        records = self._format.records(batch)
+        records = self._records.records(batch)
         headers = self._router.headers_of(batch)
         for topic, part in self._router.by_topic(batch, records):
             partition = self._router.named_partitions(batch, part)

@@ -7,7 +7,6 @@ what an unfinished commit left, so every row is in exactly one file.
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,9 +21,11 @@ from pyspark.sql.types import StructType
 
 from tailerd.errors import ConfigError, SinkError
 from tailerd.records.json import JsonEncoder
-from tailerd.sinks.file_owner import check_token
+from tailerd.sinks.file.owner import check_token
+from tailerd.sinks.file.parts import close_durably, open_temporary
 from tailerd.spark.change_rows import change_batches
 from tailerd.spark.options import OutputFormat, WriteOptions
+from tailerd.spark.worker_edge import all_errors_travel
 from tailerd.storage.posix_files import sync_folder
 from tailerd.storage.stores import Stores
 
@@ -39,6 +40,7 @@ class WrittenFiles(WriterCommitMessage):
     names: tuple[str, ...]
 
 
+@all_errors_travel
 class TailerdFileWriter(DataSourceStreamArrowWriter):
     """Writes change rows into a folder as JSON lines or Parquet. Picklable."""
 
@@ -105,9 +107,7 @@ class TailerdFileWriter(DataSourceStreamArrowWriter):
                 file.close()
 
     def _open_file(self, path: Path, schema: pa.Schema) -> _OpenFile:
-        file = path.open("wb")
-        if self._mode is not None:
-            os.fchmod(file.fileno(), self._mode)
+        file = open_temporary(path, self._mode)
         is_lines = self._output is OutputFormat.JSONL
         return _JsonLines(file) if is_lines else _Parquet(file, schema)
 
@@ -155,7 +155,8 @@ class _JsonLines:
             self.size_bytes += self._file.write(self._encoder.encode_lines(changes))
 
     def close(self) -> None:
-        _close_durably(self._file)
+        with self._file:
+            close_durably(self._file)
 
 
 class _Parquet:
@@ -172,15 +173,8 @@ class _Parquet:
 
     def close(self) -> None:
         self._writer.close()
-        _close_durably(self._file)
-
-
-def _close_durably(file: BinaryIO) -> None:
-    try:
-        file.flush()
-        os.fsync(file.fileno())
-    finally:
-        file.close()
+        with self._file:
+            close_durably(self._file)
 
 
 def _names(messages: Sequence[WriterCommitMessage | None]) -> list[str]:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from tailerd.changefeed.offset import Offset
 from tailerd.config import Config, TableConfig
-from tailerd.errors import ConfigError, OffsetError
-from tailerd.sinks.file_config import FileSinkConfig
+from tailerd.errors import ConfigError
+from tailerd.sinks.file.config import FileSinkConfig
 from tailerd.spark.checkpoints import batch_end, logged_batches
-from tailerd.spark.group.assignments import Assignments, former_kind, group_kind
-from tailerd.spark.progress import begins_at
-from tailerd.telemetry import Telemetry
+from tailerd.spark.group.assignments import Assignments, group_kind
 
 
 def shares_query(config: Config, table: TableConfig) -> bool:
@@ -63,18 +59,6 @@ def delivered_until(checkpoint: Path) -> Offset | None:
     return None if done is None else Offset.from_json(json.dumps(batch_end(checkpoint, done)))
 
 
-def tell_begin(telemetry: Telemetry, name: str, stands: Callable[[], Offset | None]) -> None:
-    """Emit where a table goes on, if that is known; blocking as `stands` is.
-
-    Args:
-        stands: Reads where it goes on. Its `OffsetError` is not for here: the query says it, if it
-            cannot go on from there either.
-    """
-    with suppress(OffsetError):
-        if (offset := stands()) is not None:
-            telemetry.emit(begins_at(name, offset))
-
-
 def reset_shared(config: Config, name: str, offset: Offset) -> None:
     """Let a table that shares a query, and does not run, begin elsewhere.
 
@@ -84,7 +68,7 @@ def reset_shared(config: Config, name: str, offset: Offset) -> None:
     table = config.tables[name]
     assignments = Assignments(spark_folder(config))
     kind, most = group_kind(table.sink) or "", config.spark.tables_per_query
-    assignments.assign(name, kind, {}, most, former=former_kind(table.sink))
+    assignments.assign(name, kind, {}, most)
     assignments.begin_at(name, offset)
 
 

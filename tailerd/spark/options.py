@@ -21,7 +21,7 @@ from tailerd.changefeed.limits import DEFAULT_READ_LIMIT, ReadLimit
 from tailerd.changefeed.offset import Version
 from tailerd.changefeed.points import parse_point
 from tailerd.clock import zone_named
-from tailerd.errors import MissingVersionError, TailerdError, UsageError
+from tailerd.errors import MissingVersionError, UsageError
 from tailerd.formats.detect import AUTO
 from tailerd.registry import format_names, known
 from tailerd.storage.stores import StoreSettings
@@ -75,7 +75,6 @@ _BYTE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _MOST_DIGITS = 18
 """Longer numbers do not fit the 63 bits that Delta and Spark have for versions and sizes."""
 _MOST_SHOWN = 60
-_OPTION = "The option "
 _FILE_MODE = re.compile("0?[67][0-7]{2}")
 _BYTES = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 
@@ -214,19 +213,16 @@ class WriteOptions:
 
 @contextmanager
 def naming(option: str, text: object) -> Iterator[None]:
-    """Let errors about what a table has say which option asks for it."""
+    """Let errors about what a table has say which option asks for it, in `where` too."""
     try:
         yield
     except (MissingVersionError, UsageError) as error:
-        raise type(error)(
-            f"{_OPTION}{option}={text} cannot be met. {error.message}",
+        named = error.restated(
+            f"The option {option}={text} cannot be met. {error.message}",
             hint="Give what the table's log still has, or leave the option out.",
-        ) from error
-
-
-def is_about_option(error: TailerdError) -> bool:
-    """Tell whether what a table has does not fit an option, as `naming` says it."""
-    return error.message.startswith(_OPTION)
+        )
+        named.where = option
+        raise named from error
 
 
 def _known(options: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:

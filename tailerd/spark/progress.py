@@ -1,13 +1,16 @@
-"""Spark's reports about a query, turned into the project's events. Pure."""
+"""Spark's reports about a query, turned into the project's events."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tailerd.changefeed.change_task import ChangeType
 from tailerd.changefeed.offset import Offset
+from tailerd.errors import OffsetError
+from tailerd.telemetry import Telemetry
 from tailerd.telemetry.events import (
     BacklogMeasured,
     DeliveryAcknowledged,
@@ -77,7 +80,19 @@ def events_of(report: BatchReport, table: str, sink: str) -> list[Event]:
     return events
 
 
-def begins_at(table: str, offset: Offset) -> OffsetChosen:
+def tell_begin(telemetry: Telemetry, name: str, stands: Callable[[], Offset | None]) -> None:
+    """Emit where a table goes on, if that is known; blocking as `stands` is.
+
+    Args:
+        stands: Reads where it goes on. Its `OffsetError` is not for here: the query says it, if it
+            cannot go on from there either.
+    """
+    with suppress(OffsetError):
+        if (offset := stands()) is not None:
+            telemetry.emit(_begins_at(name, offset))
+
+
+def _begins_at(table: str, offset: Offset) -> OffsetChosen:
     """Return what is told before a query goes on: one with nothing to do reports nothing."""
     return OffsetChosen(
         table=table,

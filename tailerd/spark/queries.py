@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 from pyspark.errors import PySparkException
@@ -18,12 +17,10 @@ from tailerd.config import SinkConfig, TableConfig
 from tailerd.config.sections import is_remote
 from tailerd.errors import ConfigError, SinkError
 from tailerd.formats.detect import AUTO
-from tailerd.records.json import JsonEncoder
-from tailerd.sinks.console import ConsoleSinkConfig
-from tailerd.sinks.file_config import FileSinkConfig
-from tailerd.sinks.file_owner import FolderOwner
-from tailerd.sinks.stream import StreamSinkConfig
-from tailerd.spark.change_rows import change_batches
+from tailerd.sinks.file.config import FileSinkConfig
+from tailerd.sinks.file.owner import FolderOwner
+from tailerd.sinks.stream.config import StreamSinkConfig
+from tailerd.spark.driver_sink import DriverSink
 from tailerd.spark.progress import FIRST_VERSION, LAST_VERSION, OBSERVED
 from tailerd.spark.query_checkpoint import check_checkpoint, private_checkpoint
 from tailerd.spark.query_errors import error_of
@@ -39,12 +36,15 @@ def start_query(
     schema_version: int | None = None,
     hints: Path | None = None,
     owner: FolderOwner | None = None,
+    driver: DriverSink | None = None,
 ) -> StreamingQuery:
     """Start the query of a table; blocking, seconds.
 
     Args:
         hints: Where hints of tables in buckets are left, in a folder for each table's name.
         schema_version: The version whose schema it has; None for the newest.
+        owner: Of a file sink's folder.
+        driver: Delivers for sinks that only the driver's process can write to.
 
     Raises:
         TailerdError: What was wrong, as the query's Python process raised it.
@@ -57,7 +57,7 @@ def start_query(
         if schema_version is not None:
             options["schemaVersion"] = str(schema_version)
         changes = spark.readStream.format("tailerd").options(**options).load()
-        writer = _to_sink(_counted(changes).writeStream, table.sink)
+        writer = _to_sink(_counted(changes).writeStream, table.sink, driver)
         if owner is not None:
             writer = writer.option("owner", _held(owner))
         writer = writer.queryName(name).option("checkpointLocation", str(checkpoint))
@@ -98,10 +98,10 @@ def _counted(changes: DataFrame) -> DataFrame:
     return changes.observe(OBSERVED, first, last, *counters)
 
 
-def _to_sink(writer: DataStreamWriter, sink: SinkConfig) -> DataStreamWriter:
+def _to_sink(
+    writer: DataStreamWriter, sink: SinkConfig, driver: DriverSink | None
+) -> DataStreamWriter:
     match sink:
-        case ConsoleSinkConfig():
-            return writer.foreachBatch(_print_batch)
         case FileSinkConfig(path=path, format=output, max_bytes_per_file=size, mode=mode):
             written = writer.format("tailerd").options(
                 path=path, output=output, maxBytesPerFile=str(size)
@@ -109,6 +109,8 @@ def _to_sink(writer: DataStreamWriter, sink: SinkConfig) -> DataStreamWriter:
             return written if mode is None else written.option("fileMode", mode)
         case StreamSinkConfig(format=kind, options=options):
             return writer.format(kind).outputMode("append").options(**options)
+        case _ if driver is not None and sink.implementation:
+            return writer.foreachBatch(driver.write)
         case _:
             raise ConfigError(
                 f"The Spark engine cannot write to a sink of kind {sink.kind!r}.",
@@ -132,22 +134,3 @@ def _held(owner: FolderOwner) -> str:
             hint="Free space, or give this user the right to write there.",
         ) from error
     return owner.token
-
-
-def _print_batch(changes: DataFrame, batch_id: int) -> None:
-    encoder = JsonEncoder()
-    # `toArrow` would do, but it cannot cast a variant that is null.
-    for batch in changes._collect_as_arrow():  # type: ignore[operator]
-        for rows in change_batches(batch):
-            _print(encoder.encode_lines(rows))
-
-
-def _print(lines: bytes) -> None:
-    try:
-        sys.stdout.buffer.write(lines)
-        sys.stdout.buffer.flush()
-    except OSError as error:
-        raise SinkError(
-            f"Standard output cannot be written: {error.strerror}.",
-            hint="Keep the reading end of the pipe open, or choose another sink.",
-        ) from error

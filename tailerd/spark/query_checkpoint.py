@@ -77,6 +77,7 @@ def check_checkpoint(
         raise OffsetError(
             f"Spark's checkpoint {folder} cannot be read: {error.strerror}.",
             hint="Give this user the right to read and write there.",
+            path=str(folder),
         ) from error
 
 
@@ -113,12 +114,13 @@ def private_checkpoint(
 
 def with_checkpoint(error: TailerdError, folder: Path) -> TailerdError:
     """Return an error about a saved offset with the place it is kept at and how to let it go."""
-    if not isinstance(error, _ABOUT_OFFSETS) or str(folder) in str(error):
+    is_named = bool(error.path) and Path(error.path).is_relative_to(folder)
+    if not isinstance(error, _ABOUT_OFFSETS) or is_named:
         return error
-    return type(error)(
-        error.message,
-        hint=f"{error.hint} Spark keeps the offset in {folder}: `rm -r {folder}` {_ANEW}".strip(),
-    )
+    kept = f"{error.hint} Spark keeps the offset in {folder}: `rm -r {folder}` {_ANEW}"
+    placed = error.restated(error.message, hint=kept.strip())
+    placed.path = str(folder)
+    return placed
 
 
 def _check_metadata(folder: Path, mend: str) -> None:
@@ -155,6 +157,7 @@ def _check_offset(
             raise OffsetError(
                 f"Spark's checkpoint {folder} cannot be gone on from: {name} says: {error.message}",
                 hint=f"{error.hint} For a query that means: {begin_anew}".strip(),
+                path=str(folder),
             ) from error
 
 
@@ -172,4 +175,5 @@ def _damaged(folder: Path, what: str, mend: str) -> OffsetError:
         f"Spark's checkpoint {folder} is damaged: {what}, because it was copied in part or the"
         " disk failed.",
         hint=mend,
+        path=str(folder),
     )

@@ -1,28 +1,68 @@
-"""What a failed query says, turned back into the error that was raised in its Python process."""
+"""Errors of Python processes that Spark runs, in the text that Spark makes of them, and out of it.
+
+Spark hands an error of a Python process on as text only: its traceback, in the messages of one or
+more Java exceptions. So at the worker's edge (`worker_edge`) each error gets a trailer, one line
+behind its message with the error as data, and this module reads it back on the driver. The trailer
+has no character that Spark, Java or a log escapes, substitutes or wraps, and a checksum: of one
+that is cut or mixed with something else nothing is believed.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import json
 import re
+import zlib
+from typing import cast
 
-from tailerd import errors
 from tailerd.errors import EngineError, TailerdError
 
+_MARKER = "tailerd-error:1:"
+_TRAILER = re.compile(rf"{_MARKER}([A-Za-z0-9_=-]*)(?::([0-9a-f]{{8}})\b)?")
 _ANY_RAISED = re.compile(r"^(?:[a-z_]+\.)*([A-Z]\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
-_RAISED = re.compile(r"^\s*(?:pyspark\.\S+:\s*)?tailerd\.errors\.(\w+): (.+)$", re.MULTILINE)
 _MAX_UNKNOWN = 600
 _LINES_THAT_TELL = re.compile(r"^(?!\s*(?:at |File |Traceback|\^|\.\.\. )).+$", re.MULTILINE)
 
 
-def error_of(text: str) -> TailerdError:
-    """Return the tailerd error whose traceback is in `text`, else an `EngineError` about it.
+def is_trailer(line: str) -> bool:
+    """Tell whether a note of an exception is a trailer."""
+    return line.startswith(_MARKER)
 
-    Spark hands errors of Python processes on as text only.
+
+def trailer_of(error: TailerdError) -> str:
+    """Return the error as one line without spaces, of at most 256 KiB."""
+    data = json.dumps(error.to_data(), separators=(",", ":"), ensure_ascii=False).encode()
+    packed = base64.urlsafe_b64encode(data).decode("ascii")
+    return f"{_MARKER}{packed}:{zlib.crc32(packed.encode('ascii')):08x}"
+
+
+def error_of(text: str) -> TailerdError:
+    """Return the error whose trailer is in what Spark says of a failure.
+
+    Java and Python both print causes before or below what they caused, and Spark repeats texts: the
+    last trailer is that of the error which ended the work.
+
+    Returns:
+        An `EngineError` with Spark's words where there is no trailer, or the last is damaged.
     """
-    raised = _RAISED.findall(text)
-    for name, message in reversed(raised):
-        kind = getattr(errors, name, None)
-        if isinstance(kind, type) and issubclass(kind, TailerdError):
-            return kind(message.strip())
+    trailers = _TRAILER.findall(text)
+    error = _unpacked(*trailers[-1]) if trailers else None
+    return _unknown(_TRAILER.sub("", text)) if error is None else error
+
+
+def _unpacked(packed: str, checksum: str) -> TailerdError | None:
+    if not checksum or zlib.crc32(packed.encode("ascii")) != int(checksum, 16):
+        return None
+    try:
+        data = json.loads(base64.urlsafe_b64decode(packed))
+    except (binascii.Error, ValueError, RecursionError):
+        return None
+    return TailerdError.from_data(cast("dict[str, object]", data)) if type(data) is dict else None
+
+
+def _unknown(text: str) -> EngineError:
+    """Return an error with the line of a failure that tells most; nothing is decided by it."""
     others = _ANY_RAISED.findall(text)
     if others:
         name, message = others[-1]

@@ -7,7 +7,6 @@ types, else the micro-batch ends before them, and the query goes on after a rest
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -22,8 +21,6 @@ from tailerd.spark.arrow_schema import conform, declared_schema, spark_schema
 
 LOOK_AHEAD_VERSIONS = 1000
 """How far behind a boundary is looked for the newest schema that the rows there fit."""
-
-_NAMED = re.compile(r'option\("schemaVersion", (\d+)\)')
 
 
 class SchemaBoundary:
@@ -94,6 +91,7 @@ class SchemaBoundary:
         if self._version is None:
             return SchemaChangedError(
                 problem,
+                version=step.offset.version,
                 hint=(
                     "Start the query again from its checkpoint to take the newest types, with"
                     " .schema(...) types that hold both, or leave the column out."
@@ -102,13 +100,16 @@ class SchemaBoundary:
         version = planned_with
         if version is None or version == self._version:
             version = await _newest_fitting(source, step)
-        return SchemaChangedError(
+        changed = SchemaChangedError(
             problem,
+            version=step.offset.version,
             hint=(
                 "All rows before it are delivered. Start the query again from its checkpoint with"
                 f' .option("schemaVersion", {version}): it goes on there with the new schema.'
             ),
         )
+        changed.schema_version = version
+        return changed
 
     def _difference(self, schema: pa.Schema) -> str:
         rows = {f.name: f.dataType for f in spark_schema(schema).fields}
@@ -136,12 +137,6 @@ def misfit(schema: pa.Schema, target: pa.Schema, *, may_drop: bool) -> str:
     except SchemaChangedError as error:
         return error.message
     return ""
-
-
-def named_version(error: SchemaChangedError) -> int | None:
-    """Return the version whose schema an error tells to go on with, if it does."""
-    named = _NAMED.search(str(error))
-    return int(named[1]) if named else None
 
 
 async def _newest_fitting(source: ChangeSource, first: SchemaStep) -> Version:

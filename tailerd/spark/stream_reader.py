@@ -51,6 +51,7 @@ from tailerd.spark.spark_offset import (
     planned_with,
 )
 from tailerd.spark.table_source import FollowedTable
+from tailerd.spark.worker_edge import all_errors_travel
 from tailerd.spark.worker_stores import worker_stores
 
 _T = TypeVar("_T")
@@ -72,6 +73,7 @@ HEAD_SECONDS = 2.0
 """How old a report of the head may be while the query is behind it anyway."""
 
 
+@all_errors_travel
 class TailerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One table followed by one query. Lives on the driver; executors get a pickled copy."""
 
@@ -267,7 +269,7 @@ class _Follower:
         except (MissingVersionError, TableRecreatedError) as error:
             if error.retryable:
                 raise
-            raise type(error)(error.message, hint=_HINTS[type(error)]) from error
+            raise error.restated(error.message, hint=_HINTS[type(error)]) from error
 
     def _is_finished(self, start: Offset) -> bool:
         return self._end is not None and not start.is_before(self._end)

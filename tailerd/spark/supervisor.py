@@ -21,14 +21,13 @@ from tailerd.backoff import ATTEMPTS_ONCE, Backoff
 from tailerd.config import TableConfig
 from tailerd.errors import MissingVersionError, SchemaChangedError, TailerdError
 from tailerd.spark.claim import SparkClaim, beginning
+from tailerd.spark.driver_sink import DriverSink
 from tailerd.spark.engine import SparkEngine
-from tailerd.spark.kept_offsets import check_not_shared, delivered_until, tell_begin
-from tailerd.spark.options import is_about_option
-from tailerd.spark.progress import ENGINE, BatchReport, events_of
+from tailerd.spark.kept_offsets import check_not_shared, delivered_until
+from tailerd.spark.progress import ENGINE, BatchReport, events_of, tell_begin
 from tailerd.spark.queries import folder_owner, start_query
 from tailerd.spark.query_checkpoint import with_checkpoint
 from tailerd.spark.query_run import QueryRun, first_of
-from tailerd.spark.schema_boundary import named_version
 from tailerd.telemetry import events
 
 
@@ -58,6 +57,9 @@ class SparkPipeline:
         self._last_end = ""
         self._checkpoint = Path(engine.config.state).absolute() / "spark" / name
         self._owner = folder_owner(name, table.sink)
+        self._driver = DriverSink(
+            name, table, self._checkpoint, engine.telemetry, engine.config.name
+        )
 
     def stop(self) -> None:
         """Ask `run` to let the running micro-batch finish and return."""
@@ -65,6 +67,12 @@ class SparkPipeline:
 
     async def run(self) -> None:
         """Keep the query alive; what ended it for good is in `error`."""
+        try:
+            await self._run()
+        finally:
+            await asyncio.to_thread(self._driver.close)
+
+    async def _run(self) -> None:
         self._engine.telemetry.emit(
             events.PipelineStarted(
                 table=self._name,
@@ -83,7 +91,8 @@ class SparkPipeline:
                 continue
             if isinstance(failure, MissingVersionError) and self._lets_go_of_schema(failure):
                 continue
-            if not is_about_option(failure):
+            # What an option asks for is no matter of the saved offset.
+            if not failure.where:
                 failure = with_checkpoint(failure, self._checkpoint)
             if not self._may_retry(failure):
                 self._engine.telemetry.emit(
@@ -140,6 +149,7 @@ class SparkPipeline:
             schema_version=self._schema_version,
             hints=self._engine.hints,
             owner=self._owner,
+            driver=self._driver,
         )
 
     def _may_retry(self, failure: TailerdError) -> bool:
@@ -148,7 +158,7 @@ class SparkPipeline:
 
     def _takes_schema_of(self, failure: SchemaChangedError) -> bool:
         """Let the next query have the schema the failed one asks for, unless it was tried here."""
-        version = named_version(failure)
+        version = failure.schema_version
         if version is None or version in self._schemas_tried:
             return False
         self._schema_version = version

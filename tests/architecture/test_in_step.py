@@ -30,7 +30,7 @@ def commands() -> set[str]:
     return set(re.findall(r"^  ([a-z]+)\b", listing, re.MULTILINE))
 
 
-@pytest.mark.parametrize("kind", sorted(registry.SINK_CONFIGS))
+@pytest.mark.parametrize("kind", sorted(registry.SINKS))
 def test_every_registered_sink_loads(kind: str) -> None:
     assert isinstance(registry.sink_config_class(kind), type)
 

@@ -20,13 +20,18 @@ from tailerd.errors import UnsupportedFeatureError
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.log.log_writer import LogWriter
 from tailerd.formats.delta.maintenance import log_cleanup
-from tailerd.formats.delta.maintenance.jobs import Survey, TableMaintenance
-from tailerd.formats.delta.maintenance.plan import CleanupPolicy, Policies
-from tailerd.formats.delta.maintenance.policies.base import Decision
+from tailerd.formats.delta.maintenance.jobs import DeltaMaintenance
+from tailerd.formats.delta.maintenance.plan import Policies
 from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
 from tailerd.formats.delta.protocol.table_properties import parse_interval
+from tailerd.formats.maintenance import (
+    CleanupPolicy,
+    Decision,
+    RetentionFloor,
+    Survey,
+    TableMaintenance,
+)
 from tailerd.maintenance.keeper_process import KeeperProcess
-from tailerd.maintenance.needs import Needs
 from tailerd.storage.folder_identity import FolderIdentity
 from tailerd.storage.local import LocalStore
 from tailerd.storage.stores import Stores
@@ -47,8 +52,8 @@ CLEANING = Policies(
 TODAY = FIRST + 40 * DAY
 
 
-def maintenance(folder: Path, policies: Policies = CLEANING) -> TableMaintenance:
-    return TableMaintenance(
+def maintenance(folder: Path, policies: Policies = CLEANING) -> DeltaMaintenance:
+    return DeltaMaintenance(
         LogReader(LocalStore(), str(folder)), policies, clock=SimClock(TODAY, is_automatic=True)
     )
 
@@ -138,7 +143,7 @@ async def test_a_commit_in_the_middle_of_a_cleanup_ends_it(
             await super().delete(path)
 
     store = Store()
-    work = TableMaintenance(
+    work = DeltaMaintenance(
         LogReader(store, str(tmp_path)), CLEANING, clock=SimClock(TODAY, is_automatic=True)
     )
     survey, cleanup = await planned(work)
@@ -178,7 +183,7 @@ def test_a_pipeline_that_reads_through_a_link_keeps_what_it_needs(tmp_path: Path
     tell(keeper, "shop", 12, table.table_id)
     assert "view" in keeper._needs(log, table.table_id).obstacle
     tell(keeper, "view", 5, table.table_id)
-    assert keeper._needs(log, table.table_id) == Needs(from_version=4)
+    assert keeper._needs(log, table.table_id) == RetentionFloor(from_version=5)
 
 
 def test_a_bind_mount_is_the_folder_that_it_shows() -> None:
@@ -200,15 +205,15 @@ def test_folders_that_cannot_be_compared_are_told_apart_by_the_tables_id(tmp_pat
     assert "shop" in found.obstacle
     assert str(away) in found.obstacle
     tell(keeper, "shop", 5, table.table_id)
-    assert keeper._needs(log, table.table_id) == Needs(from_version=4)
+    assert keeper._needs(log, table.table_id) == RetentionFloor(from_version=5)
     tell(keeper, "shop", 5, "another")
-    assert keeper._needs(log, table.table_id) == Needs(from_version=29)
+    assert keeper._needs(log, table.table_id) == RetentionFloor(from_version=30)
 
 
 def test_a_pipeline_of_another_folder_hinders_nothing(tmp_path: Path) -> None:
     table, other = daily(tmp_path / "orders", days=3), daily(tmp_path / "copy", days=3)
     keeper = pipelines(copy=other.folder)
-    assert keeper._needs(str(table.log), table.table_id) == Needs()
+    assert keeper._needs(str(table.log), table.table_id) == RetentionFloor()
 
 
 async def test_the_command_cleans_up_nothing_that_a_linked_pipeline_wants(tmp_path: Path) -> None:
@@ -234,11 +239,12 @@ async def test_the_command_cleans_up_nothing_that_a_linked_pipeline_wants(tmp_pa
     state = open_state(config, clock=SystemClock())
     async with state.held():
         await reset_offset(config, "shop", "3", state=state)
-    assert (await needs_of_pipelines(config, "orders", table.table_id)).from_version == 2
-    survey, cleanup = await planned(maintenance_of(config, "orders", Stores()))
+    assert (await needs_of_pipelines(config, "orders", table.table_id)).from_version == 3
+    _, work = await maintenance_of(config, "orders", Stores()).open()
+    survey, cleanup = await planned(work)
     assert not cleanup.is_due
     assert commits_of(table)[0] == 0
-    assert survey.needs.from_version == 2
+    assert survey.floor.from_version == 2
 
 
 # ---------------------------------------------------------------- retentions that cannot be read

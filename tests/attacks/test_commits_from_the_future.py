@@ -18,9 +18,8 @@ from tailerd.sinks.kafka import topics as topics_module
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.routing import TopicShape
 from tailerd.sinks.kafka.topics import TopicFacts, _with_settings
+from tailerd.spark.attribution import attributed_to
 from tailerd.spark.encoded_records import ENCODED_ARROW, RecordPiece
-from tailerd.spark.group.holds import unmarked
-from tailerd.spark.kafka.blame import blaming
 from tailerd.spark.kafka.record_pieces import Partitioner, outgoing_piece
 from tests.integration.daemon.running import daemon, eventually, log_of, write_config
 from tests.kafka.broker import Broker
@@ -71,6 +70,7 @@ def is_prefix_delivered(broker: Broker, topic: str, guarantee: str) -> bool:
     return (found if guarantee == "exactly-once" else sorted(set(found))) == [1, 2, 3]
 
 
+@pytest.mark.full
 @pytest.mark.kafka
 @pytest.mark.parametrize("knows", [True, False], ids=["settings-known", "settings-hidden"])
 @pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
@@ -168,7 +168,7 @@ def test_on_spark_it_is_the_tables_own_error_which_may_pass(
     shape = TopicShape(partitions=1, max_bytes=1000, ahead_ms=limit_ms)
 
     def take() -> None:
-        with blaming("orders"):
+        with attributed_to("orders"):
             outgoing_piece(
                 piece(ahead_ms),
                 config=config,
@@ -184,9 +184,8 @@ def test_on_spark_it_is_the_tables_own_error_which_may_pass(
     with pytest.raises(CommitAheadError) as caught:
         take()
     assert caught.value.retryable
-    found = unmarked(caught.value)
-    assert found is not None
-    assert found[0] == "orders"
+    assert caught.value.table == "orders"
+    assert caught.value.version == 7
 
 
 @pytest.mark.parametrize(

@@ -20,15 +20,16 @@ from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.saved_offset import SavedOffset
 from tailerd.errors import UsageError
 from tailerd.formats.delta.changes.snapshot_spool import SnapshotSpool
-from tailerd.formats.delta.demo import make_demo_table
+from tailerd.formats.delta.demo import DeltaDemo
+from tailerd.formats.parts import make_demo_table
 from tailerd.pipeline.offset_store import FileOffsetStore
 from tailerd.pipeline.pause_store import PauseStore
 from tailerd.pipeline.poison_log import FilePoisonLog, PoisonRecord
 from tailerd.pipeline.state_lock import state_lock
-from tailerd.sinks.file_config import FileSinkConfig
-from tailerd.spark.group.durable import write_durably
+from tailerd.sinks.file.config import FileSinkConfig
+from tailerd.spark.durable import write_durably
 from tailerd.spark.group.report import SourceReport
-from tailerd.spark.kafka.checkpoint_identity import checkpoint_identity
+from tailerd.spark.kafka.group_identity import checkpoint_identity
 from tailerd.spark.options import WriteOptions
 from tailerd.telemetry.history_store import HistoryStore
 from tests.contracts.test_sink import batch, delivery, offset
@@ -112,7 +113,7 @@ async def test_what_was_open_to_others_is_closed_once_it_is_written_again(tmp_pa
 
 
 def test_the_state_of_a_daemon_is_for_its_user_alone(umask: int, tmp_path: Path) -> None:
-    make_demo_table(tmp_path / "orders")
+    make_demo_table(DeltaDemo(), tmp_path / "orders")
     config = write_config(tmp_path, orders=file_table(tmp_path / "orders", tmp_path / "out"))
     with daemon(config) as process:
         eventually(lambda: any((tmp_path / "out").glob("*.jsonl")))
@@ -176,13 +177,14 @@ def test_rights_that_nobody_can_mean_are_refused(wrong: object) -> None:
 # Spark
 
 
+@pytest.mark.full
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize("tables_per_query", [1, 100], ids=["alone", "shared"])
 def test_on_spark_state_and_files_have_the_same_rights(
     tables_per_query: int, tmp_path: Path
 ) -> None:
-    make_demo_table(tmp_path / "orders")
+    make_demo_table(DeltaDemo(), tmp_path / "orders")
     places = {"default": tmp_path / "out/default", "closed": tmp_path / "out/closed"}
     tables: dict[str, Any] = {
         name: file_table(tmp_path / "orders", place) for name, place in places.items()

@@ -151,6 +151,7 @@ async def test_a_pipe_for_the_next_commit_is_an_error_and_not_a_commit_to_come(
                 await source.latest_offset(start, DEFAULT_READ_LIMIT)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("plant", [commit_pipe, hint_pipe, data_pipes])
 def test_a_table_with_pipes_stops_alone(
     tmp_path: Path, plant: Callable[[TableBuilder], list[Path]]

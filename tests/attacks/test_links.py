@@ -10,11 +10,12 @@ import pytest
 
 from tailerd.errors import LinkInPathError, PathOutsideTableError
 from tailerd.formats.delta.log.log_reader import LogReader
-from tailerd.formats.delta.maintenance.jobs import TableMaintenance
+from tailerd.formats.delta.maintenance.jobs import DeltaMaintenance
 from tailerd.formats.delta.maintenance.log_cleanup import LogCleanup
-from tailerd.formats.delta.maintenance.plan import CleanupPolicy, Policies
+from tailerd.formats.delta.maintenance.plan import Policies
 from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
 from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
+from tailerd.formats.maintenance import CleanupPolicy
 from tailerd.storage.lease import Lease
 from tailerd.storage.local import LocalStore
 from tailerd.storage.stores import Stores
@@ -36,8 +37,8 @@ def clock() -> SimClock:
     return SimClock(TODAY, is_automatic=True)
 
 
-def maintenance(folder: Path) -> TableMaintenance:
-    return TableMaintenance(LogReader.at(str(folder)), POLICIES, clock=clock())
+def maintenance(folder: Path) -> DeltaMaintenance:
+    return DeltaMaintenance(LogReader.at(str(folder)), POLICIES, clock=clock())
 
 
 async def maintain(folder: Path) -> list[str]:

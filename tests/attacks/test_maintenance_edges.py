@@ -20,14 +20,15 @@ from tailerd.errors import LogChangedError, StateInUseError, StorageError
 from tailerd.formats.delta.changes.bucket_spool import open_spool
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.log.log_writer import LogWriter
-from tailerd.formats.delta.maintenance.jobs import TableMaintenance
+from tailerd.formats.delta.maintenance.jobs import DeltaMaintenance
 from tailerd.formats.delta.maintenance.log_cleanup import LogCleanup
-from tailerd.formats.delta.maintenance.plan import CleanupPolicy, Policies
+from tailerd.formats.delta.maintenance.plan import Policies
 from tailerd.formats.delta.maintenance.policies import log_compaction
 from tailerd.formats.delta.maintenance.policies.base import CommitFigures, LogStats
 from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
 from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
 from tailerd.formats.delta.maintenance.policies.log_compaction import MAX_BYTES, LogCompactionPolicy
+from tailerd.formats.maintenance import CleanupPolicy
 from tailerd.maintenance import messages
 from tailerd.maintenance.pins import Pin, PinBoard
 from tailerd.pipeline.bucket_offset_store import BucketOffsetStore
@@ -139,8 +140,8 @@ async def test_a_pin_whose_name_is_no_text_counts_and_blocks_no_other_job(
     failures = turns.of(events.MaintenanceFailed)
     assert [failed.error_code for failed in failures] == ([] if oldest else ["pin_unreadable"])
     assert oldest or any(rb"export-\\xff" in line or rb"export-\\udcff" in line for line in told)
-    needs = await PinBoard(LocalStore(), str(tmp_path), clock=turns.clock).needs()
-    assert b"export-" in messages.line_of(messages.Answer(number=1, needs=needs))
+    needs = await PinBoard(LocalStore(), str(tmp_path), clock=turns.clock).floor()
+    assert b"export-" in messages.line_of(messages.Answer(number=1, floor=needs))
 
 
 # ---------------------------------------------------------------- clocks that run on meanwhile
@@ -200,8 +201,8 @@ async def test_a_pin_that_holds_when_pins_are_looked_at_holds(tmp_path: Path) ->
     clock = SimClock(TODAY)
     board = PinBoard(SleepyStore(clock, "export.json"), str(tmp_path), clock=clock)
     await board.set(Pin(name="export", version=5, expires_ms=TODAY + HOUR))
-    assert (await board.needs()).from_version == 4
-    assert (await board.needs()).from_version is None
+    assert (await board.floor()).from_version == 4
+    assert (await board.floor()).from_version is None
 
 
 # ---------------------------------------------------------------- a checkpoint and nothing more
@@ -276,7 +277,7 @@ async def test_a_huge_commit_is_compacted_around(
         checkpoint=CheckpointPolicy(every_commits=1000),
         log_compaction=LogCompactionPolicy(every_commits=3),
     )
-    work = TableMaintenance(LogReader.at(str(tmp_path)), policies, clock=SimClock(TODAY))
+    work = DeltaMaintenance(LogReader.at(str(tmp_path)), policies, clock=SimClock(TODAY))
     for _ in range(2):
         survey = await work.survey()
         for decision in survey.decisions:

@@ -254,6 +254,7 @@ VALUES = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.spark
 def test_variants_that_spark_shredded_are_those_it_was_given(
     tmp_path: Path, spark: SparkSession, capfd: pytest.CaptureFixture[str]

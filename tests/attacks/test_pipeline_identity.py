@@ -217,6 +217,7 @@ def with_engine(engine: str, sink: str, folder: Path) -> tuple[dict[str, Any], d
     return section, {"spark": {"master": "local[1]"}, "engine": engine}
 
 
+@pytest.mark.full
 @pytest.mark.spark
 @pytest.mark.parametrize("sink", ["shared query", "own query"])
 def test_the_other_engine_is_refused_until_a_reset_lets_it_begin(

@@ -109,6 +109,7 @@ DELIVERIES = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.full
 @pytest.mark.kafka
 @DELIVERIES
 def test_a_topic_deleted_while_a_pipeline_lives_stops_it_and_a_reset_delivers_all_again(

@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 from tailerd.formats.delta.log.log_reader import LogReader
-from tailerd.formats.delta.maintenance.jobs import TableMaintenance
-from tailerd.formats.delta.maintenance.plan import CleanupPolicy, Policies
+from tailerd.formats.delta.maintenance.jobs import DeltaMaintenance
+from tailerd.formats.delta.maintenance.plan import Policies
 from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
+from tailerd.formats.maintenance import CleanupPolicy
 from tests.benchmarks.big_tables import big_checkpoint, clone, many_commits, wide_table
 from tests.benchmarks.conftest import Report
 from tests.benchmarks.measuring import (
@@ -146,7 +147,7 @@ def test_a_cold_open_of_ten_thousand_commits_before_and_after(
 
 
 async def maintain(table: Path) -> None:
-    work = TableMaintenance(
+    work = DeltaMaintenance(
         LogReader.at(str(table)),
         Policies(checksum=ChecksumPolicy(is_enabled=True), cleanup=CleanupPolicy(is_enabled=True)),
     )

@@ -19,11 +19,11 @@ from tailerd import __version__
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeSourceKind
 from tailerd.changefeed.offset import Version
-from tailerd.records.formats import record_format
-from tailerd.records.records import FormatOptions, Records
+from tailerd.records.base import FormatOptions, Records
 from tailerd.sinks.kafka.record_batches.compression import Compression
 from tailerd.sinks.kafka.record_batches.partitioning import assign_partitions
 from tailerd.sinks.kafka.record_batches.record_batch import record_batches
+from tailerd.sinks.record_formats import record_format
 from tests.benchmarks.conftest import Report
 from tests.benchmarks.measuring import Row, milliseconds
 

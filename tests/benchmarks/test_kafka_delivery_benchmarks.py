@@ -272,7 +272,7 @@ READY = """
     def batches():
         from tailerd.sinks.kafka.record_batches.compression import Compression
         from tailerd.sinks.kafka.record_batches.partitioning import assign_partitions
-        from tailerd.records.records import Records
+        from tailerd.records.base import Records
         from tailerd.sinks.kafka.acknowledgements import Acknowledgements
         from tailerd.sinks.kafka.batch_producer import BatchProducer
         from tailerd.sinks.kafka.outgoing import Outgoing

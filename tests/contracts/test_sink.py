@@ -24,9 +24,9 @@ from tailerd.changefeed.saved_offset import SavedOffset
 from tailerd.errors import OffsetError, SinkFencedError
 from tailerd.records.json import JsonEncoder
 from tailerd.sinks.base import Delivery, Fencer, RecordsDeliveries, Sink
-from tailerd.sinks.console import ConsoleSink
-from tailerd.sinks.file import FileSink
-from tailerd.sinks.file_config import FileSinkConfig
+from tailerd.sinks.console.sink import ConsoleSink
+from tailerd.sinks.file.config import FileSinkConfig
+from tailerd.sinks.file.sink import FileSink
 
 if TYPE_CHECKING:
     from tests.kafka.broker import Broker

@@ -34,6 +34,8 @@ from tailerd.formats.base import (
     SchemaStep,
     TableIdentity,
 )
+from tailerd.formats.inspection import Inspector
+from tailerd.formats.parts import OptionalParts
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.stores import Stores, path_of
 
@@ -314,7 +316,7 @@ def _version_of(name: str) -> Version | None:
     return Version(0) if name == FILE else None
 
 
-class MemoryFormat:
+class MemoryFormat(OptionalParts):
     """What the registry names."""
 
     name = NAME
@@ -322,6 +324,12 @@ class MemoryFormat:
     names = CommitNames(folder=FOLDER, suffix=FILE, version_of=_version_of)
     options = frozenset({"task_rows"})
     reader = MemoryReader()
+
+    @property
+    def inspector(self) -> Inspector:
+        from tests.doubles.memory_inspector import MemoryInspector
+
+        return MemoryInspector()
 
     async def detect(self, store: ObjectStore, root: str) -> bool:
         return [each async for each in store.list_from(f"{root}/{FOLDER}")] != []

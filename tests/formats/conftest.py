@@ -10,7 +10,7 @@ import pytest
 
 from tailerd.changefeed.change_task import ChangeType
 from tailerd.changefeed.offset import Version
-from tailerd.registry import FORMAT_GROUP
+from tailerd.registry import FORMATS_GROUP
 from tests.doubles.installed import installed
 from tests.doubles.memory_format import MemoryTable
 from tests.tables.builder import TableBuilder
@@ -109,7 +109,7 @@ class WrittenDelta:
 @pytest.fixture(scope="session", autouse=True)
 def memory_is_installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Register the in-memory format as another distribution does."""
-    with installed(tmp_path_factory.mktemp("installed"), FORMAT_GROUP, {"memory": MEMORY}):
+    with installed(tmp_path_factory.mktemp("installed"), FORMATS_GROUP, {"memory": MEMORY}):
         yield
 
 

@@ -70,7 +70,7 @@ async def test_a_table_is_recognised_and_a_folder_without_one_is_not(table: Tabl
         await open_table(str(table.place), OpenRequest())
     table.append([1])
     assert await table_format(table.format).detect(store, root)
-    assert (await find_format(str(table.place))).name == table.format
+    assert (await find_format(str(table.place), stores=Stores())).name == table.format
     assert presumed_format(str(table.place)).name == table.format
 
 

@@ -27,12 +27,12 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, ReadLimit
 from tailerd.errors import TailerdError
 from tailerd.formats.delta.changes.source import DeltaChangeSource
-from tailerd.records.formats import record_format
+from tailerd.records.base import FormatOptions
 from tailerd.records.json import JsonEncoder
-from tailerd.records.records import FormatOptions
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.record_batches.record_batch import record_batches
 from tailerd.sinks.kafka.routing import Router, TopicShape
+from tailerd.sinks.record_formats import record_format
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACE = Path(__file__).with_name("digests.json")

@@ -74,6 +74,7 @@ def test_a_topic_that_does_not_exist_is_an_error(kafka_broker: Broker) -> None:
         read_topic(kafka_broker.plain, "there-is-none")
 
 
+@pytest.mark.full
 def test_a_broker_keeps_its_records_and_its_address_when_stopped_and_when_killed(
     own_broker: Broker,
 ) -> None:

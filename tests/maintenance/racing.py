@@ -14,12 +14,12 @@ from typing import Protocol
 from tailerd.clock import Clock
 from tailerd.errors import TailerdError
 from tailerd.formats.delta.log.log_reader import LogReader
-from tailerd.formats.delta.maintenance.jobs import TableMaintenance
-from tailerd.formats.delta.maintenance.plan import CleanupPolicy, Policies
+from tailerd.formats.delta.maintenance.jobs import DeltaMaintenance
+from tailerd.formats.delta.maintenance.plan import Policies
 from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
 from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
 from tailerd.formats.delta.maintenance.policies.log_compaction import LogCompactionPolicy
-from tailerd.maintenance.needs import Needs
+from tailerd.formats.maintenance import CleanupPolicy, RetentionFloor
 from tests.tables import naive_log
 from tests.unit.formats.delta.histories import assert_described, assert_is, live_files
 
@@ -102,11 +102,11 @@ class Maintenance:
         """Do what is due now that nobody else is there."""
         await self._turn(self._work())
 
-    def _work(self) -> TableMaintenance:
+    def _work(self) -> DeltaMaintenance:
         log = self._log
-        return TableMaintenance(log.reader(), ALL_JOBS, clock=log.clock, needs=self._needs)
+        return DeltaMaintenance(log.reader(), ALL_JOBS, clock=log.clock, floor=self._needs)
 
-    async def _turn(self, work: TableMaintenance) -> None:
+    async def _turn(self, work: DeltaMaintenance) -> None:
         await asyncio.to_thread(self._log.keep_commits, self.aside)
         await asyncio.to_thread(self._log.date_back, self.head - KEPT_VERSIONS)
         survey = await work.survey()
@@ -116,8 +116,8 @@ class Maintenance:
                 if result.outcome in ("written", "deleted"):
                     self.done[result.job] += 1
 
-    async def _needs(self, _: str) -> Needs:
-        return Needs(from_version=max(0, self.head - KEPT_VERSIONS))
+    async def _needs(self, _: str) -> RetentionFloor:
+        return RetentionFloor(from_version=max(0, self.head - KEPT_VERSIONS) + 1)
 
     async def assert_whole(self) -> None:
         """Every version that must be readable is what its commits say, by ours."""

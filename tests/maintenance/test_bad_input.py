@@ -13,9 +13,10 @@ import pytest
 
 from tailerd.errors import TailerdError
 from tailerd.formats.delta.log.log_reader import LogReader
-from tailerd.formats.delta.maintenance.jobs import TableMaintenance
-from tailerd.formats.delta.maintenance.plan import CleanupPolicy, Policies
+from tailerd.formats.delta.maintenance.jobs import DeltaMaintenance
+from tailerd.formats.delta.maintenance.plan import Policies
 from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
+from tailerd.formats.maintenance import CleanupPolicy
 from tailerd.storage.local import LocalStore
 from tests.doubles.sim_clock import SimClock
 from tests.integration.daemon.running import (
@@ -125,7 +126,7 @@ def test_a_log_that_may_not_be_written_is_told_and_nothing_is_left(tmp_path: Pat
     assert set(table.log.iterdir()) == before
 
 
-async def checkpoint_at_last(work: TableMaintenance, tries: int = 3) -> int:
+async def checkpoint_at_last(work: DeltaMaintenance, tries: int = 3) -> int:
     """Do what is due as the daemon does: a job that fails is done by a later try."""
     for _ in range(tries):
         try:
@@ -138,8 +139,8 @@ async def checkpoint_at_last(work: TableMaintenance, tries: int = 3) -> int:
     raise AssertionError("it was never done")
 
 
-def open_work(table: TableBuilder) -> TableMaintenance:
-    return TableMaintenance(LogReader(LocalStore(), str(table.folder)), OFTEN)
+def open_work(table: TableBuilder) -> DeltaMaintenance:
+    return DeltaMaintenance(LogReader(LocalStore(), str(table.folder)), OFTEN)
 
 
 def assert_whole(table: TableBuilder) -> None:
@@ -228,7 +229,7 @@ async def test_a_log_retention_that_is_none_or_out_of_range_deletes_nothing(
     table = daily(tmp_path, properties={"delta.logRetentionDuration": retention})
     table.checkpoint(3)
     table.checkpoint(7)
-    work = TableMaintenance(
+    work = DeltaMaintenance(
         LogReader(LocalStore(), str(tmp_path)),
         Policies(
             checkpoint=CheckpointPolicy(is_enabled=False), cleanup=CleanupPolicy(is_enabled=True)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tailerd.errors import StorageError
-from tailerd.formats.delta.maintenance.plan import CleanupPolicy, DailyPause, Policies
+from tailerd.formats.delta.maintenance.plan import Policies
 from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
-from tailerd.maintenance.needs import Needs
+from tailerd.formats.maintenance import CleanupPolicy, DailyPause, RetentionFloor
 from tailerd.storage.lease import LEASE_SECONDS, Holder, Lease
 from tailerd.storage.local import LocalStore
 from tailerd.telemetry import events
@@ -28,7 +28,7 @@ def turns_of(
     *pauses: DailyPause,
     at_ms: int = FIRST + 40 * DAY,
     every_commits: int = 1000,
-    needs: Callable[[], Needs] = Needs,
+    needs: Callable[[], RetentionFloor] = RetentionFloor,
 ) -> Turns:
     cleaning = Policies(
         checkpoint=CheckpointPolicy(every_commits=every_commits, min_interval_seconds=0),
@@ -143,11 +143,11 @@ async def test_another_job_that_fails_before_it_costs_no_day(tmp_path: Path) -> 
 async def test_a_pipeline_that_does_not_tell_any_more_is_not_asked_every_second(
     tmp_path: Path,
 ) -> None:
-    needs = [Needs()]
+    needs = [RetentionFloor()]
     turns = turns_of(expired(tmp_path), needs=lambda: needs[-1])
     await turns.turn()
     assert turns.jobs() == ["cleanup"]
-    needs.append(Needs(obstacle="orders has not told yet what it has delivered."))
+    needs.append(RetentionFloor(obstacle="orders has not told yet what it has delivered."))
     await turns.clock.sleep(EVERY)
     assert await turns.turn() is None
 

@@ -32,6 +32,7 @@ def plain(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return sorted((row["id"], row["name"], str(row["day"])) for row in rows)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("layout", ["v1", "v2-json", "v2-parquet"])
 def test_delta_spark_reads_the_table_from_our_checkpoint_and_checksum(
@@ -102,6 +103,7 @@ def test_delta_spark_reads_through_our_compaction(
     assert seen["is_valid"] is True
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("first", ["ours", "theirs"])
 def test_delta_spark_reads_row_groups_that_were_copied(
@@ -184,6 +186,7 @@ def test_delta_spark_takes_our_checkpoint_of_a_table_with_mapped_columns(
     assert [(row["id"], row["title"]) for row in rows] == [(2, "b")]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("is_v2", [False, True], ids=["v1", "v2"])
 def test_delta_spark_reads_every_version_that_a_cleanup_keeps(
     delta_spark: DeltaSpark, tmp_path: Path, is_v2: bool

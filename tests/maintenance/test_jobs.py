@@ -11,12 +11,13 @@ import pytest
 
 from tailerd.errors import ConfigError, UnsupportedFeatureError
 from tailerd.formats.delta.log.log_reader import LogReader
-from tailerd.formats.delta.maintenance.jobs import JobResult, TableMaintenance
-from tailerd.formats.delta.maintenance.plan import CleanupPolicy, Policies
+from tailerd.formats.delta.maintenance.jobs import DeltaMaintenance, LogState
+from tailerd.formats.delta.maintenance.plan import Policies
+from tailerd.formats.delta.maintenance.policies.base import LogStats
 from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
 from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
 from tailerd.formats.delta.maintenance.policies.log_compaction import LogCompactionPolicy
-from tailerd.maintenance.needs import Needs
+from tailerd.formats.maintenance import CleanupPolicy, JobResult, RetentionFloor
 from tailerd.storage.local import LocalStore
 from tests.doubles.sim_clock import SimClock
 from tests.maintenance.test_cleanup import DAY, FIRST, assert_readable, commits_of, daily
@@ -25,20 +26,26 @@ from tests.unit.formats.delta.histories import write_history
 from tests.unit.formats.delta.log_bodies import add
 
 
-def maintenance(table: TableBuilder, policies: Policies, **more: object) -> TableMaintenance:
+def maintenance(table: TableBuilder, policies: Policies, **more: object) -> DeltaMaintenance:
     reader = LogReader(LocalStore(), str(table.folder))
     clock = SimClock(FIRST + 40 * DAY)
-    return TableMaintenance(reader, policies, clock=clock, **more)  # type: ignore[arg-type]
+    return DeltaMaintenance(reader, policies, clock=clock, **more)  # type: ignore[arg-type]
 
 
-def wanting(version: int) -> Callable[[str], Awaitable[Needs]]:
-    async def needs(_: str) -> Needs:
-        return Needs(from_version=version)
+def wanting(version: int) -> Callable[[str], Awaitable[RetentionFloor]]:
+    async def needs(_: str) -> RetentionFloor:
+        return RetentionFloor(from_version=version + 1)
 
     return needs
 
 
-async def do_all(work: TableMaintenance) -> dict[str, JobResult]:
+async def stats_found(table: TableBuilder) -> LogStats:
+    found = (await maintenance(table, Policies()).survey()).payload
+    assert isinstance(found, LogState)
+    return found.stats
+
+
+async def do_all(work: DeltaMaintenance) -> dict[str, JobResult]:
     """Survey again and again until nothing is due."""
     done: dict[str, JobResult] = {}
     for _ in range(9):
@@ -57,7 +64,7 @@ async def test_a_survey_counts_what_readers_replay(tmp_path: Path) -> None:
     table.compact(4, 6)
     table.checksum()
     table.change_metadata(properties={"delta.checkpointInterval": "7"})
-    stats = (await maintenance(table, Policies()).survey()).stats
+    stats = await stats_found(table)
     assert [commit.version for commit in stats.commits] == list(range(4, table.version + 1))
     assert stats.commit_bytes == sum(
         table.commit_path(version).stat().st_size for version in range(4, table.version + 1)
@@ -70,7 +77,7 @@ async def test_a_survey_counts_what_readers_replay(tmp_path: Path) -> None:
 async def test_an_interval_out_of_range_is_as_good_as_none(tmp_path: Path, interval: str) -> None:
     table = TableBuilder(tmp_path, properties={"delta.checkpointInterval": interval})
     table.create(add("a"))
-    assert (await maintenance(table, Policies()).survey()).stats.table_interval is None
+    assert (await stats_found(table)).table_interval is None
 
 
 async def test_what_is_due_is_done_once(tmp_path: Path) -> None:
@@ -106,7 +113,7 @@ async def test_cleanup_is_off_unless_it_is_switched_on(tmp_path: Path) -> None:
     none = Policies(checkpoint=CheckpointPolicy(every_commits=1000))
     assert await do_all(maintenance(table, none)) == {}
     cleaning = Policies(checkpoint=none.checkpoint, cleanup=CleanupPolicy(is_enabled=True))
-    assert await do_all(maintenance(table, cleaning, needs=wanting(4))) == {}
+    assert await do_all(maintenance(table, cleaning, floor=wanting(4))) == {}
     done = await do_all(maintenance(table, cleaning))
     assert done["cleanup"].files == 7
     assert commits_of(table)[0] == 7

@@ -17,10 +17,11 @@ import deltalake
 import pytest
 
 from tailerd.clock import SystemClock
-from tailerd.formats.delta.maintenance.plan import CleanupPolicy, DailyPause, Policies
+from tailerd.formats.delta.maintenance.plan import Policies
 from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
 from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
 from tailerd.formats.delta.maintenance.policies.log_compaction import LogCompactionPolicy
+from tailerd.formats.maintenance import CleanupPolicy, DailyPause
 from tailerd.maintenance.keeper_process import KeeperProcess
 from tailerd.maintenance.table_keeper import KeptTable
 from tailerd.telemetry import Telemetry, events
@@ -36,6 +37,7 @@ from tests.maintenance.test_daemon_keeps_logs import (
     status_of,
     table_of,
 )
+from tests.maintenance.wanted import wanted
 from tests.tables.builder import TableBuilder
 
 OFTEN = Policies(
@@ -66,7 +68,10 @@ class Kept:
         self.process.set_tables(
             {
                 name: KeptTable(
-                    place=str(table.folder), folder=str(table.log), policies=policies, is_alone=True
+                    place=str(table.folder),
+                    folder=str(table.log),
+                    policies=wanted(policies),
+                    is_alone=True,
                 )
                 for name, table in tables.items()
             },
@@ -235,7 +240,7 @@ async def test_killed_while_a_table_is_measured_that_table_is_held(tmp_path: Pat
     big = KeptTable(
         place=str(table.folder),
         folder=str(table.log),
-        policies=Policies(checkpoint=CheckpointPolicy(every_commits=1000)),
+        policies=wanted(Policies(checkpoint=CheckpointPolicy(every_commits=1000))),
         is_alone=True,
         is_measured=True,
     )
@@ -344,7 +349,7 @@ async def test_a_table_that_nobody_delivers_is_measured_as_it_grows(tmp_path: Pa
     place = KeptTable(
         place=str(tmp_path),
         folder=str(table.log),
-        policies=OFTEN,
+        policies=wanted(OFTEN),
         is_alone=True,
         is_measured=True,
     )

@@ -10,8 +10,8 @@ import pytest
 from tailerd.assembly import open_state, reset_offset
 from tailerd.clock import SystemClock
 from tailerd.config import Config
+from tailerd.formats.maintenance import RetentionFloor
 from tailerd.maintenance.keeper_process import KeeperProcess
-from tailerd.maintenance.needs import Needs
 from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.hints import HintBoard
 from tests.tables.builder import TableBuilder
@@ -45,7 +45,7 @@ class Keeper:
     def alter(self, name: str = "orders") -> None:
         self.telemetry.emit(events.TableAltered(table=name, engine="arrow", path="/b"))
 
-    def needs(self, folder: str = A) -> Needs:
+    def needs(self, folder: str = A) -> RetentionFloor:
         return self.process._needs(folder, "")
 
 
@@ -54,7 +54,7 @@ def keeper() -> Keeper:
     keeper = Keeper()
     keeper.deliver(orders=A)
     keeper.tell(40)
-    assert keeper.needs().from_version == 39
+    assert keeper.needs().from_version == 40
     return keeper
 
 
@@ -62,7 +62,7 @@ def test_a_pipeline_that_starts_again_is_unknown_until_it_tells(keeper: Keeper) 
     keeper.start()
     assert keeper.needs().obstacle
     keeper.tell(3)
-    assert keeper.needs() == Needs(from_version=2)
+    assert keeper.needs() == RetentionFloor(from_version=3)
 
 
 def test_a_table_that_is_altered_is_unknown_until_it_tells(keeper: Keeper) -> None:
@@ -73,7 +73,7 @@ def test_a_table_that_is_altered_is_unknown_until_it_tells(keeper: Keeper) -> No
 def test_a_name_that_means_another_folder_takes_nothing_over(keeper: Keeper) -> None:
     keeper.deliver(orders=B)
     assert keeper.needs(B).obstacle
-    assert keeper.needs(A) == Needs()
+    assert keeper.needs(A) == RetentionFloor()
 
 
 def test_a_name_that_means_another_folder_may_tell_before_the_keeper_is_told(
@@ -84,12 +84,12 @@ def test_a_name_that_means_another_folder_may_tell_before_the_keeper_is_told(
     keeper.start()
     keeper.tell(7)
     keeper.deliver(orders=B)
-    assert keeper.needs(B) == Needs(from_version=6)
+    assert keeper.needs(B) == RetentionFloor(from_version=7)
 
 
 def test_a_configuration_that_changes_something_else_forgets_nothing(keeper: Keeper) -> None:
     keeper.deliver(orders=A, others=B)
-    assert keeper.needs() == Needs(from_version=39)
+    assert keeper.needs() == RetentionFloor(from_version=40)
     assert keeper.needs(B).obstacle
 
 
@@ -104,7 +104,7 @@ def test_a_gap_moves_what_is_needed_before_the_pipeline_goes_on(keeper: Keeper) 
             hint="",
         )
     )
-    assert keeper.needs() == Needs(from_version=1)
+    assert keeper.needs() == RetentionFloor(from_version=2)
 
 
 @pytest.mark.parametrize("engine", ["arrow", "spark"])
@@ -126,7 +126,7 @@ async def test_a_reset_of_a_paused_pipeline_is_known_at_once(
     telemetry = Telemetry([keeper.process.handle, told.append])
     async with state.held():
         offset = await reset_offset(config, "orders", "3", state=state, telemetry=telemetry)
-    assert keeper.needs() == Needs(from_version=2)
+    assert keeper.needs() == RetentionFloor(from_version=3)
     [chosen] = [event for event in told if isinstance(event, events.OffsetChosen)]
     assert (chosen.version, chosen.engine, chosen.is_resumed) == (3, engine, False)
     assert chosen.offset == offset.to_json()

@@ -9,11 +9,11 @@ import pytest
 
 from tailerd.errors import AccessDeniedError, PinUnreadableError, UsageError
 from tailerd.formats.delta.log.log_reader import LogReader
-from tailerd.formats.delta.maintenance.jobs import TableMaintenance
-from tailerd.formats.delta.maintenance.plan import CleanupPolicy, Policies
+from tailerd.formats.delta.maintenance.jobs import DeltaMaintenance
+from tailerd.formats.delta.maintenance.plan import Policies
 from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
-from tailerd.maintenance.needs import Needs
-from tailerd.maintenance.pins import Pin, PinBoard
+from tailerd.formats.maintenance import CleanupPolicy, RetentionFloor, no_readers
+from tailerd.maintenance.pins import Pin, PinBoard, with_pins
 from tailerd.storage.local import LocalStore
 from tailerd.telemetry import events
 from tests.doubles.faulty_store import FaultyStore
@@ -46,9 +46,11 @@ def board(table: TableBuilder) -> PinBoard:
     return PinBoard(LocalStore(), str(table.folder), clock=clock())
 
 
-def work(table: TableBuilder, policies: Policies) -> TableMaintenance:
+def work(table: TableBuilder, policies: Policies) -> DeltaMaintenance:
     reader = LogReader(LocalStore(), str(table.folder))
-    return TableMaintenance(reader, policies, clock=clock())
+    wait_for = policies.cleanup.wait_for_pins
+    floor = with_pins(board(table), wait_for, no_readers)
+    return DeltaMaintenance(reader, policies, clock=clock(), floor=floor)
 
 
 async def clean(table: TableBuilder, policies: Policies) -> str:
@@ -58,7 +60,8 @@ async def clean(table: TableBuilder, policies: Policies) -> str:
     for decision in survey.decisions:
         if decision.is_due:
             await job.apply(survey, decision)
-    return survey.cleanup.reason
+    [cleanup] = [each for each in survey.decisions if each.job == "cleanup"]
+    return cleanup.reason
 
 
 async def test_a_pinned_version_and_the_one_before_it_are_kept(tmp_path: Path) -> None:
@@ -66,7 +69,7 @@ async def test_a_pinned_version_and_the_one_before_it_are_kept(tmp_path: Path) -
     await board(table).set(Pin(name="export", version=5))
     reason = await clean(table, cleaning())
     assert commits_of(table)[0] == 3
-    assert reason == "Version 4 is still wanted by the pin export."
+    assert reason.endswith("Version 4 is still wanted by the pin export.")
     await board(table).set(Pin(name="export", version=9))
     await clean(table, cleaning())
     assert commits_of(table)[0] == 7
@@ -160,7 +163,7 @@ async def test_storage_that_does_not_give_the_pins_keeps_everything(tmp_path: Pa
     pins = PinBoard(store, str(tmp_path), clock=clock())
     await pins.set(Pin(name="export", version=12))
     store.fail_nth(1, AccessDeniedError("It may not be read."), kind="get")
-    needs = await pins.needs()
+    needs = await pins.floor()
     assert (needs.from_version, needs.error_code) == (None, "access_denied")
     assert "may not be read" in needs.obstacle
 
@@ -214,14 +217,24 @@ async def test_a_keeper_tells_of_a_pin_it_cannot_read_and_does_everything_else(
 @pytest.mark.parametrize(
     ("one", "other", "both"),
     [
-        (Needs(), Needs(), Needs()),
-        (Needs(from_version=3), Needs(), Needs(from_version=3)),
-        (Needs(), Needs(from_version=3), Needs(from_version=3)),
-        (Needs(from_version=3), Needs(from_version=2), Needs(from_version=2)),
-        (Needs(from_version=3), Needs(obstacle="?"), Needs(obstacle="?")),
+        (RetentionFloor(), RetentionFloor(), RetentionFloor()),
+        (RetentionFloor(from_version=3), RetentionFloor(), RetentionFloor(from_version=3)),
+        (RetentionFloor(), RetentionFloor(from_version=3), RetentionFloor(from_version=3)),
+        (
+            RetentionFloor(from_version=3),
+            RetentionFloor(from_version=2),
+            RetentionFloor(from_version=2),
+        ),
+        (
+            RetentionFloor(from_version=3),
+            RetentionFloor(obstacle="?"),
+            RetentionFloor(obstacle="?"),
+        ),
     ],
 )
-def test_needs_add_up_to_what_satisfies_both(one: Needs, other: Needs, both: Needs) -> None:
+def test_needs_add_up_to_what_satisfies_both(
+    one: RetentionFloor, other: RetentionFloor, both: RetentionFloor
+) -> None:
     assert one.and_also(other) == both
 
 

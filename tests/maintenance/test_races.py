@@ -100,6 +100,7 @@ def test_deltalake_writes_deletes_and_checkpoints_beside_all_jobs(
     asyncio.run(maintenance.assert_whole())
 
 
+@pytest.mark.full
 @pytest.mark.spark
 def test_delta_spark_writes_deletes_and_checkpoints_beside_all_jobs(
     delta_spark: DeltaSpark, tmp_path: Path, seconds: float

@@ -11,11 +11,12 @@ import pytest
 from tailerd.errors import LogChangedError
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.log.log_writer import LogWriter
-from tailerd.formats.delta.maintenance.jobs import TableMaintenance
+from tailerd.formats.delta.maintenance.jobs import DeltaMaintenance
 from tailerd.formats.delta.maintenance.log_cleanup import LogCleanup
-from tailerd.formats.delta.maintenance.plan import CleanupPolicy, Policies
+from tailerd.formats.delta.maintenance.plan import Policies
 from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
 from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
+from tailerd.formats.maintenance import CleanupPolicy
 from tailerd.storage.base import FileMeta
 from tailerd.storage.local import LocalStore
 from tailerd.telemetry import events
@@ -123,7 +124,7 @@ async def test_a_cleanup_deletes_nothing_of_the_new_table(
     table.checkpoint()
     reader = LogReader(LocalStore(), str(table.folder))
     clock = SimClock(START_MS + 90 * DAY)
-    work = TableMaintenance(reader, Policies(cleanup=CleanupPolicy(is_enabled=True)), clock=clock)
+    work = DeltaMaintenance(reader, Policies(cleanup=CleanupPolicy(is_enabled=True)), clock=clock)
     survey = await work.survey()
     [due] = [each for each in survey.decisions if each.job == "cleanup"]
     assert due.is_due
@@ -233,7 +234,7 @@ async def test_a_checksum_by_policy_knows_the_commit_it_is_made_from(tmp_path: P
     table = old_table(tmp_path, "classic")
     store = FaultyStore(LocalStore())
     policies = Policies(checksum=ChecksumPolicy(is_enabled=True))
-    work = TableMaintenance(LogReader(store, str(tmp_path)), policies)
+    work = DeltaMaintenance(LogReader(store, str(tmp_path)), policies)
     survey = await work.survey()
     [due] = [each for each in survey.decisions if each.job == "checksum"]
     assert due.is_due
@@ -251,7 +252,7 @@ async def test_a_cleanup_stops_where_a_new_table_appears_while_it_deletes(
     table = old_table(tmp_path / "t", "classic")
     kept = table.checkpoint()[0].name
     store = Replacing(table.folder, kept, look=batch, versions=OLD_VERSIONS + 2)
-    work = TableMaintenance(
+    work = DeltaMaintenance(
         LogReader(store, str(table.folder)),
         Policies(cleanup=CleanupPolicy(is_enabled=True)),
         clock=SimClock(START_MS + 90 * DAY),

@@ -25,13 +25,15 @@ from tailerd.formats.delta.log.log_folder import LogFolder
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.log.log_writer import CheckpointResult, LogWriter
 from tailerd.formats.delta.log.v2_manifest import ManifestKind
-from tailerd.formats.delta.maintenance.checkpoint_request import CheckpointRequest
+from tailerd.formats.delta.maintenance.distributed.checkpoint import DistributedCheckpoints
+from tailerd.formats.delta.maintenance.distributed.ranges import pieces_of, write_range
+from tailerd.formats.delta.maintenance.distributed.request import CheckpointRequest
+from tailerd.formats.delta.maintenance.distributed.splits import commit_splits
 from tailerd.formats.delta.maintenance.log_cleanup import LogCleanup
 from tailerd.formats.delta.protocol.checkpoint_form import CheckpointForm
-from tailerd.registry import CHECKPOINT_PROGRAMS
-from tailerd.spark.checkpoint_job import DistributedCheckpoints
-from tailerd.spark.checkpoint_shuffle import pieces_of, write_range
-from tailerd.spark.checkpoint_splits import commit_splits
+from tailerd.maintenance.engine_messages import EngineRequest
+from tailerd.registry import MAINTENANCE_PROGRAMS
+from tailerd.spark.task_executor import SparkTaskExecutor
 from tests.doubles.sim_clock import SimClock
 from tests.integration.daemon.running import run_to_end, write_config
 from tests.maintenance.delta_spark import ROOT, DeltaSpark
@@ -67,7 +69,7 @@ def checkpoint(
     async def job() -> CheckpointResult:
         reader = LogReader.at(str(folder))
         snapshot, _ = await reader.open_listed(version, with_files=False)
-        work = DistributedCheckpoints(spark, reader, clock=SimClock(now_ms))
+        work = DistributedCheckpoints(SparkTaskExecutor(spark), reader, clock=SimClock(now_ms))
         return await work.write(snapshot, manifest)
 
     return asyncio.run(job())
@@ -103,7 +105,7 @@ def test_sparks_checkpoint_is_ours_action_by_action(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: CheckpointKind
 ) -> None:
     # Three files a sidecar, so that there are several ranges of keys.
-    monkeypatch.setattr("tailerd.spark.checkpoint_job.SIDECAR_FILES", 3)
+    monkeypatch.setattr("tailerd.formats.delta.maintenance.distributed.checkpoint.SIDECAR_FILES", 3)
     table = write_history(tmp_path / "spark")
     write_checkpoint(table, below, 2)
     table.commit(
@@ -142,6 +144,7 @@ def ids(table: TableBuilder) -> list[int]:
     return sorted(row["id"] for row in table.rows())
 
 
+@pytest.mark.full
 def test_delta_spark_reads_it_alone(
     spark: SparkSession, delta_spark: DeltaSpark, tmp_path: Path
 ) -> None:
@@ -162,7 +165,7 @@ def test_checkpoints_of_random_histories_are_the_naive_state(
     spark: SparkSession, history: list[Any]
 ) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tailerd.spark.checkpoint_job.SIDECAR_FILES", 4)
+        patch.setattr("tailerd.formats.delta.maintenance.distributed.checkpoint.SIDECAR_FILES", 4)
         features = ["deletionVectors", "v2Checkpoint"]
         table = TableBuilder(Path(folder), reader_features=features, properties=V2)
         for version, (found, changed, protocol) in enumerate(history):
@@ -224,7 +227,9 @@ def test_a_damaged_log_leaves_no_checkpoint(
             path.unlink()
         else:
             path.write_text('{"add":{"path":')
-        await DistributedCheckpoints(spark, reader, clock=SimClock(NOW)).write(snapshot)
+        await DistributedCheckpoints(SparkTaskExecutor(spark), reader, clock=SimClock(NOW)).write(
+            snapshot
+        )
 
     with pytest.raises(TailerdError) as caught:
         asyncio.run(job())
@@ -279,6 +284,7 @@ def write_as_a_task(folder: Path) -> list[str]:
     return [each.file.name for each in write_range(log, pieces, form, version, 0)]
 
 
+@pytest.mark.full
 def test_the_daemon_has_spark_write_it(spark: SparkSession, tmp_path: Path) -> None:
     table = living_table(tmp_path / "table", is_v2=True)
     maintenance = {"engine": "spark", "checkpoint": {"every_commits": 1, "manifest": "parquet"}}
@@ -293,7 +299,7 @@ def test_the_daemon_has_spark_write_it(spark: SparkSession, tmp_path: Path) -> N
 def test_the_program_ends_with_its_parent(spark: SparkSession, tmp_path: Path) -> None:
     living_table(tmp_path, is_v2=True)
     program = subprocess.Popen(
-        [sys.executable, "-m", CHECKPOINT_PROGRAMS["spark"]],
+        [sys.executable, "-m", MAINTENANCE_PROGRAMS["spark"]],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -301,7 +307,9 @@ def test_the_program_ends_with_its_parent(spark: SparkSession, tmp_path: Path) -
     )
     try:
         assert program.stdin is not None
-        program.stdin.write(msgspec.json.encode(CheckpointRequest(place=str(tmp_path))) + b"\n")
+        job = CheckpointRequest().to_json()
+        request = EngineRequest(place=str(tmp_path), format="delta", job=job)
+        program.stdin.write(msgspec.json.encode(request) + b"\n")
         program.stdin.close()
         assert program.wait(30) == 1
     finally:

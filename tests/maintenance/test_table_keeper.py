@@ -10,11 +10,12 @@ import pytest
 
 from tailerd.errors import AccessDeniedError, StorageError
 from tailerd.formats.delta.log.log_reader import LogReader
-from tailerd.formats.delta.maintenance.jobs import TableMaintenance
-from tailerd.formats.delta.maintenance.plan import CleanupPolicy, DailyPause, Policies
+from tailerd.formats.delta.maintenance.jobs import DeltaMaintenance
+from tailerd.formats.delta.maintenance.plan import Policies
 from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
 from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
-from tailerd.maintenance.needs import Needs
+from tailerd.formats.maintenance import CleanupPolicy, DailyPause, RetentionFloor
+from tailerd.maintenance.opening import MaintainedTable
 from tailerd.maintenance.table_keeper import REFUSED_SECONDS, KeptTable, TableKeeper
 from tailerd.storage.lease import Holder, Lease
 from tailerd.storage.local import LocalStore
@@ -23,6 +24,7 @@ from tests.doubles.faulty_store import FaultyStore
 from tests.doubles.sim_clock import SimClock
 from tests.maintenance.tables import grow, living_table
 from tests.maintenance.test_cleanup import DAY, FIRST, commits_of, daily
+from tests.maintenance.wanted import maintained, wanted
 from tests.tables.builder import TableBuilder
 from tests.unit.formats.delta.log_bodies import add
 
@@ -41,23 +43,26 @@ class Turns:
         policies: Policies = OFTEN,
         *,
         clock: SimClock | None = None,
-        needs: Callable[[], Needs] = Needs,
+        needs: Callable[[], RetentionFloor] = RetentionFloor,
     ) -> None:
         self.told: list[Any] = []
         self.clock = clock or SimClock(is_automatic=True)
         self.store = FaultyStore(LocalStore())
         self.is_wanted = True
         kept = KeptTable(
-            place=str(table.folder), folder=str(table.log), policies=policies, is_alone=True
+            place=str(table.folder), folder=str(table.log), policies=wanted(policies), is_alone=True
         )
 
-        async def asked(_: str) -> Needs:
+        async def opened() -> MaintainedTable:
+            return maintained(self.store, str(table.folder))
+
+        async def asked(_: str) -> RetentionFloor:
             return needs()
 
         self.keeper = TableKeeper(
             "orders",
             kept,
-            LogReader(self.store, str(table.folder)),
+            opened,
             telemetry=Telemetry([self.told.append]),
             clock=self.clock,
             needs=asked,
@@ -160,7 +165,7 @@ async def test_a_job_that_breaks_is_told_as_a_bug_and_is_no_end(
         raise ZeroDivisionError
 
     with monkeypatch.context() as patch:
-        patch.setattr(TableMaintenance, "survey", survey)
+        patch.setattr(DeltaMaintenance, "survey", survey)
         wait = await turns.turn()
     assert wait is not None
     assert turns.of(events.MaintenanceFailed)[0].error_code == "bug"
@@ -262,7 +267,7 @@ async def test_a_cleanup_waits_for_pipelines_and_then_keeps_what_they_need(tmp_p
     table = daily(tmp_path)
     table.checkpoint(3)
     table.checkpoint(7)
-    needs = [Needs(obstacle="orders has not told yet what it has delivered.")]
+    needs = [RetentionFloor(obstacle="orders has not told yet what it has delivered.")]
     cleaning = Policies(
         checkpoint=CheckpointPolicy(every_commits=1000), cleanup=CleanupPolicy(is_enabled=True)
     )
@@ -270,13 +275,13 @@ async def test_a_cleanup_waits_for_pipelines_and_then_keeps_what_they_need(tmp_p
     turns = Turns(table, cleaning, clock=clock, needs=lambda: needs[-1])
     assert await turns.turn() is None
     assert commits_of(table)[0] == 0
-    needs.append(Needs(from_version=4))
+    needs.append(RetentionFloor(from_version=5))
     wait = await turns.turn()
     assert commits_of(table)[0] == 3
     assert wait is not None
     # The lease was kept meanwhile, for which this clock moves on.
     assert 3500 < wait <= 3600
-    needs.append(Needs(from_version=30))
+    needs.append(RetentionFloor(from_version=31))
     await turns.turn()
     assert commits_of(table)[0] == 3, "it looks once an hour"
     await clock.sleep(3600)

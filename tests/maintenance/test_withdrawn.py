@@ -15,7 +15,7 @@ import pytest
 from tailerd.errors import AccessDeniedError, LogChangedError, StorageError
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.log.log_writer import LogWriter
-from tailerd.formats.delta.maintenance.jobs import TableMaintenance
+from tailerd.formats.delta.maintenance.jobs import DeltaMaintenance
 from tailerd.formats.delta.maintenance.plan import Policies
 from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
 from tailerd.storage.local import LocalOutput, LocalStore
@@ -230,7 +230,7 @@ OFTEN = Policies(checkpoint=CheckpointPolicy(every_commits=1, min_interval_secon
 
 
 async def checkpoint_by_policy(store: FaultyStore | MemoryStore, root: str) -> None:
-    work = TableMaintenance(LogReader(store, root), OFTEN)
+    work = DeltaMaintenance(LogReader(store, root), OFTEN)
     survey = await work.survey()
     [due] = [each for each in survey.decisions if each.is_due]
     assert (await work.apply(survey, due)).outcome == "written"

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tailerd.records.records import Records
+from tailerd.records.base import Records
 from tests.tables.builder import CDF, TableBuilder
 from tests.tables.naive_log import Action
 

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailerd.changefeed.change_batch import ChangeBatch
-from tailerd.records.formats import record_format
+from tailerd.records.base import FormatOptions
 from tailerd.records.json import JsonEncoder
-from tailerd.records.records import FormatOptions
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.routing import Router, TopicShape
+from tailerd.sinks.record_formats import record_format
 from tailerd.spark.encoded_records import ENCODED_ARROW, RecordEncoder
 from tests.property.test_records import Made, batches
 from tests.unit.records.batches import change_batch

@@ -26,11 +26,11 @@ from tailerd.pipeline.journey import JourneyPlan
 from tailerd.pipeline.memory_budget import MemoryBudget
 from tailerd.pipeline.offset_store import MemoryOffsetStore
 from tailerd.pipeline.pipeline import Pipeline
-from tailerd.records.formats import record_format
-from tailerd.records.records import FormatOptions
+from tailerd.records.base import FormatOptions
 from tailerd.sinks.base import Keyed
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.sink import KafkaSink
+from tailerd.sinks.record_formats import record_format
 from tailerd.telemetry import Telemetry
 from tailerd.watchers.hints import Hint
 from tests.doubles.sim_clock import SimClock

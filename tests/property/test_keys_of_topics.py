@@ -16,11 +16,11 @@ from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
 from tailerd.errors import ConfigError
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.pipeline.change_stream import ChangeStream
-from tailerd.records.formats import record_format
-from tailerd.records.records import FormatOptions
+from tailerd.records.base import FormatOptions
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.routing import Router
 from tailerd.sinks.kafka.sink import KafkaSink
+from tailerd.sinks.record_formats import record_format
 from tailerd.spark.change_range import tasks_between
 from tailerd.spark.group.record_partitions import TableRows, pack_tables, read_records
 from tailerd.storage.stores import Stores

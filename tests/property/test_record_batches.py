@@ -15,7 +15,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record.memory_records import MemoryRecords
 from kafka.record.util import encode_varint
 
-from tailerd.records.records import Records
+from tailerd.records.base import Records
 from tailerd.records.short_bytes import constant, varint, varints
 from tailerd.sinks.kafka.record_batches.compression import Compression
 from tailerd.sinks.kafka.record_batches.murmur2 import murmur2

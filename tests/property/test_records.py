@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from tailerd import __version__
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeSourceKind, ChangeType
-from tailerd.records.formats import FORMATS, record_format
-from tailerd.records.records import FormatOptions, Records
+from tailerd.records.base import FormatOptions, Records
+from tailerd.registry import VALUE_FORMATS
+from tailerd.sinks.record_formats import record_format
 from tests.property.test_encoding import KINDS, TEXT, agree, expected, types, values
 from tests.unit.records.batches import TIMESTAMP, TIMESTAMP_US, change_batch
 
@@ -389,7 +390,7 @@ def test_replaying_json_records_by_key_gives_the_table_after_the_commit(
         assert kinds.index((key, POST)) == kinds.index((key, PRE)) + 1
 
 
-@pytest.mark.parametrize("name", list(FORMATS))
+@pytest.mark.parametrize("name", list(VALUE_FORMATS))
 @pytest.mark.parametrize("change", [ChangeType.INSERT, ChangeType.DELETE, []])
 @pytest.mark.parametrize("key", [(), ("id",)])
 def test_an_empty_batch_gives_no_records(

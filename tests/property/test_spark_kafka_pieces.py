@@ -18,8 +18,8 @@ from tailerd.errors import ConfigError, SinkRefusedError
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.record_batches.partitioning import assign_partitions
 from tailerd.sinks.kafka.routing import TopicShape
+from tailerd.spark.deliveries import Tally, summed
 from tailerd.spark.encoded_records import RecordPiece
-from tailerd.spark.group.tally import Tally, summed
 from tailerd.spark.kafka.record_pieces import Partitioner, outgoing_piece
 from tailerd.spark.packed_records import packed, unpacked
 from tests.unit.spark.record_rows import piece_of

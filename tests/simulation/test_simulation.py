@@ -1,6 +1,7 @@
-"""The real pipeline in a world that fails it: 500 seeds in every run, `--seeds 10000` on demand.
+"""The real pipeline in a world that fails it: 60 seeds every day, 500 with `--full`.
 
-What a seed draws is in `simulation.py` and `chaos.py`, what must hold in `laws.py`.
+`--seeds 10000` takes more. What a seed draws is in `simulation.py` and `chaos.py`, what must hold
+in `laws.py`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from tests.simulation.planted import (
 from tests.simulation.simulation import Settings, Simulation, ViolationError
 
 DEFAULT_SEEDS = 500
+EVERYDAY_SEEDS = 60
 
 
 def simulated(seed: int, settings: Settings | None = None) -> Simulation:

@@ -24,6 +24,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.full
 def test_a_thousand_tables_are_there_within_a_second_and_updates_are_cheap(
     site: Site, open_page: OpenPage
 ) -> None:

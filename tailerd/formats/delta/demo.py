@@ -55,7 +55,7 @@ class DemoTable:
     """
 
     def __init__(self, folder: Path, seed: int = 7) -> None:
-        self.folder = folder
+        self._folder = folder
         self.version = -1
         self._random = random.Random(seed)
         self._rows: dict[int, Row] = {}
@@ -63,9 +63,14 @@ class DemoTable:
         self._file: _LiveFile | None = None
         self._file_rows = 0
 
+    @property
+    def folder(self) -> Path:
+        """Where it is."""
+        return self._folder
+
     def create(self) -> None:
         """Commit version 0: the metadata and the first orders."""
-        (self.folder / LOG_FOLDER).mkdir(parents=True, exist_ok=True)
+        (self._folder / LOG_FOLDER).mkdir(parents=True, exist_ok=True)
         for _ in range(_FIRST_ROWS):
             self._insert()
         self._commit("CREATE TABLE AS SELECT", [_protocol(), _metadata()], changes=[])
@@ -131,7 +136,7 @@ class DemoTable:
         if change_types is not None:
             table = table.append_column(CHANGE_TYPE, pa.array(change_types))
             name = f"_change_data/cdc-{uuid.uuid4()}.snappy.parquet"
-        path = self.folder / name
+        path = self._folder / name
         path.parent.mkdir(exist_ok=True)
         pq.write_table(table, path)
         return _LiveFile(name, path.stat().st_size)
@@ -148,23 +153,18 @@ class DemoTable:
 
     def _put(self, name: str, actions: list[dict[str, object]]) -> None:
         """Write the log entry aside and move it in place: readers see all of it or nothing."""
-        entry = self.folder / LOG_FOLDER / name
+        entry = self._folder / LOG_FOLDER / name
         aside = entry.with_name(f".{name}.tmp")
         aside.write_text("".join(json.dumps(action) + "\n" for action in actions))
         aside.rename(entry)
 
 
-def make_demo_table(path: Path, changes: int = 5) -> None:
-    """Make a demo table with a few changes.
+class DeltaDemo:
+    """What Delta offers to show how tailerd works; `formats.parts.Demo`."""
 
-    Args:
-        path: Its folder, which is made.
-        changes: Commits after the first.
-    """
-    table = DemoTable(path)
-    table.create()
-    for _ in range(changes):
-        table.change()
+    def table(self, folder: Path, seed: int = 7) -> DemoTable:
+        """Return a table that is still to be made."""
+        return DemoTable(folder, seed)
 
 
 def _table(rows: list[Row]) -> pa.Table:

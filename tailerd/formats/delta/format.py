@@ -11,6 +11,7 @@ from tailerd.formats.delta.changes.bucket_spool import open_spool
 from tailerd.formats.delta.changes.partition_zone import PartitionZone
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.formats.delta.changes.task_reader import DeltaTaskReader
+from tailerd.formats.delta.parts import DeltaParts
 from tailerd.formats.delta.protocol.data_file import FORMAT
 from tailerd.formats.delta.protocol.log_path import LOG_FOLDER
 from tailerd.storage.base import ObjectStore
@@ -25,7 +26,7 @@ def commit_version(name: str) -> Version | None:
     return None if found is None else Version(int(found[1]))
 
 
-class DeltaFormat:
+class DeltaFormat(DeltaParts):
     """Delta tables; see `formats.base.TableFormat`."""
 
     name = FORMAT

@@ -16,7 +16,7 @@ from kafka.producer.future import FutureProduceResult
 from kafka.producer.producer_batch import ProducerBatch
 
 from tailerd.errors import BugError
-from tailerd.records.records import Records
+from tailerd.records.base import Records
 from tailerd.sinks.kafka.acknowledgements import Acknowledgements
 from tailerd.sinks.kafka.outgoing import Outgoing
 from tailerd.sinks.kafka.record_batches.compression import Compression

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
@@ -16,8 +18,11 @@ from pydantic import (
 
 from tailerd.config import SinkConfig, SizeBytes
 from tailerd.config.values import Seconds, parse_address
-from tailerd.sinks.kafka.producer_options import OptionValue, checked_options
-from tailerd.sinks.kafka.templates import (
+from tailerd.errors import ConfigError
+from tailerd.registry import value_format_names
+from tailerd.sinks.kafka.producer_options import SECRETS, OptionValue, checked_options, revealed
+from tailerd.sinks.topics.templates import (
+    HEADER_PLACEHOLDERS,
     TABLE_NAMES,
     TopicTemplate,
     check_placeholders,
@@ -26,7 +31,6 @@ from tailerd.sinks.kafka.templates import (
 )
 
 Delivery = Literal["at-least-once", "exactly-once"]
-HEADER_PLACEHOLDERS = (*TABLE_NAMES, "commit_version", "commit_timestamp", "change_source")
 OFFSETS_TOPIC = "__tailerd_offsets"
 
 _SECTION = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
@@ -93,10 +97,11 @@ class KafkaSinkConfig(SinkConfig):
         " partition, in the order of the commits. Without it records have no keys.",
         examples=[["order_id"]],
     )
-    format: Literal["json", "debezium"] = Field(
+    format: str = Field(
         default="json",
         description="`json`: the row with the change columns; `debezium`: its envelope, in which"
-        " the two images of an update are one record.",
+        " the two images of an update are one record; or the name of another value format that is"
+        " installed.",
         examples=["debezium"],
     )
     decimals: Literal["string", "number"] = Field(
@@ -240,6 +245,13 @@ class KafkaSinkConfig(SinkConfig):
         TopicTemplate.parse(value)
         return value
 
+    @field_validator("format")
+    @classmethod
+    def _is_a_value_format(cls, value: str) -> str:
+        if value not in (names := value_format_names()):
+            raise ValueError(f"write one of {', '.join(names)}")
+        return value
+
     @field_validator("dead_letter_topic", "transaction_topic", "heartbeat_topic", "offsets_topic")
     @classmethod
     def _is_a_topic(cls, value: str | None) -> str | None:
@@ -308,9 +320,6 @@ class KafkaSinkConfig(SinkConfig):
     @classmethod
     def check_together(cls, sinks: Mapping[str, SinkConfig]) -> None:
         """Refuse rows that go to the offsets or dead letters of tables in one transaction."""
-        # It builds on this module.
-        from tailerd.sinks.kafka.sharing import mixed_error, mixed_topics
-
         kafka = {name: each for name, each in sinks.items() if isinstance(each, cls)}
         for table, topic in mixed_topics(kafka).items():
             raise mixed_error(table, topic)
@@ -323,6 +332,26 @@ class KafkaSinkConfig(SinkConfig):
             "offsets: kafka": self.offsets == "kafka" and not self.is_exactly_once,
         }
         return next((name for name, is_set in unable.items() if is_set and engine == "spark"), "")
+
+    @property
+    def sharing_key(self) -> str:
+        """Return what is equal for tables that may share a query: brokers, delivery, producer.
+
+        Passwords are not: who changes one stays who he is. All other options of the producer are,
+        as there is one for all, and no table's may be left out.
+        """
+        options = revealed(self.producer)
+        return json.dumps(
+            [
+                self.bootstrap_servers,
+                self.delivery,
+                self.transactional_id,
+                self.offsets_topic,
+                self.batching,
+                self.max_in_flight_bytes,
+                sorted((name, options[name]) for name in options if name not in SECRETS),
+            ]
+        )
 
     @property
     def is_exactly_once(self) -> bool:
@@ -359,3 +388,49 @@ class KafkaSinkConfig(SinkConfig):
     def guarantee(self) -> str:
         """Return what `delivery` says."""
         return self.delivery
+
+
+def mixed_topics(sinks: Mapping[str, KafkaSinkConfig]) -> dict[str, str]:
+    """Return the tables whose rows go where the producer they share writes itself, with the topic.
+
+    Exactly once, that are the topics of offsets and of dead letters: in a transaction each
+    partition has one writer.
+    """
+    together: defaultdict[str, dict[str, KafkaSinkConfig]] = defaultdict(dict)
+    for table, config in sinks.items():
+        if config.is_exactly_once:
+            together[config.sharing_key][table] = config
+    return {
+        table: topic
+        for some in together.values()
+        for reserved in (_reserved(some),)
+        for table, config in some.items()
+        if (topic := _mixed(config, table, reserved))
+    }
+
+
+def mixed_error(table: str, topic: str) -> ConfigError:
+    """Return what to say of one of those tables."""
+    return ConfigError(
+        f"Rows of {table} go to the topic {topic}, which is the topic of offsets or of dead"
+        " letters.",
+        hint="Name another topic for one of them.",
+    )
+
+
+def _reserved(sinks: Mapping[str, KafkaSinkConfig]) -> set[str]:
+    letters = {
+        config.topic_of(config.dead_letter_topic, table)
+        for table, config in sinks.items()
+        if config.dead_letter_topic is not None
+    }
+    return letters | {config.offsets_topic for config in sinks.values()}
+
+
+def _mixed(config: KafkaSinkConfig, table: str, reserved: set[str]) -> str:
+    template = TopicTemplate.parse(config.topic)
+    if template.column is None:
+        # Most are like this, and thousands of tables may have as many topics.
+        topic = filled_text(config.topic, dict.fromkeys(TABLE_NAMES, table))
+        return topic if topic in reserved else ""
+    return next((topic for topic in sorted(reserved) if template.gives(table, topic)), "")

@@ -7,11 +7,13 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from tailerd.records.records import Records
+from tailerd.records.base import Records
 from tailerd.sinks.kafka.acknowledgements import Acknowledgements
 from tailerd.sinks.kafka.record_batches.record_batch import OversizeRecord
 from tailerd.sinks.kafka.record_batches.record_layout import Header
+from tailerd.sinks.topics.control_records import ControlRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +35,18 @@ class Outgoing:
     timestamps_ms: int | npt.NDArray[np.int64]
     headers: tuple[Header, ...] = ()
     max_bytes: int
+
+
+def control_record(record: ControlRecord, *, max_bytes: int) -> Outgoing:
+    """Return a control record as what producers send; `max_bytes` as of `Outgoing`."""
+    key, value = ([None if t is None else t.encode()] for t in (record.key, record.value))
+    return Outgoing(
+        topic=record.topic,
+        records=Records(keys=pa.array(key, pa.binary()), values=pa.array(value, pa.binary())),
+        partitions=record.partition,
+        timestamps_ms=record.timestamp_ms,
+        max_bytes=max_bytes,
+    )
 
 
 class Producer(Protocol):

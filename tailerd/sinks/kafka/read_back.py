@@ -11,7 +11,7 @@ from kafka import KafkaConsumer, TopicPartition
 
 from tailerd.errors import SinkError, SinkRefusedError
 from tailerd.sinks.kafka.connection import Connection
-from tailerd.sinks.kafka.templates import TopicTemplate
+from tailerd.sinks.topics.templates import TopicTemplate
 
 _POLL_MS = 500
 _MOST_RECORDS = 5000

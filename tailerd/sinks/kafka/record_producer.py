@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from kafka import KafkaProducer
 from kafka.producer.future import RecordMetadata
 
-from tailerd.records.records import Records
+from tailerd.records.base import Records
 from tailerd.sinks.kafka.acknowledgements import Acknowledgements
 from tailerd.sinks.kafka.outgoing import Outgoing
 from tailerd.sinks.kafka.record_batches.record_batch import HEADER_BYTES, OversizeRecord

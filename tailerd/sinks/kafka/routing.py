@@ -7,21 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.errors import CommitAheadError, ConfigError, SinkRefusedError
+from tailerd.records.base import FormatOptions, Records
 from tailerd.records.json_text import timestamp_text
-from tailerd.records.records import Records
 from tailerd.sinks.kafka.config import ColumnPartition, KafkaSinkConfig
 from tailerd.sinks.kafka.outgoing import Outgoing
 from tailerd.sinks.kafka.record_batches.partitioning import assign_partitions, explicit_partitions
 from tailerd.sinks.kafka.record_batches.record_layout import Header
-from tailerd.sinks.kafka.templates import TABLE_NAMES, TopicTemplate, filled_text
-
-_MOST_TOPICS = 1000
-"""Of one batch: a column with more values is no choice of topics."""
+from tailerd.sinks.topics.routing import TopicRouter, column_of
+from tailerd.sinks.topics.templates import TopicTemplate
 
 _MOST_PARTITIONS = 2**31 - 1
 
@@ -65,16 +61,18 @@ class Router:
     """Chooses topic, partition and headers of the records of one table."""
 
     def __init__(self, config: KafkaSinkConfig, table: str) -> None:
-        self._table = table
-        self._template = TopicTemplate.parse(config.topic)
+        self._topics = TopicRouter(TopicTemplate.parse(config.topic), table, config.headers)
         self._partition = config.partition
-        self._headers = dict(config.headers)
         self._is_commit_time = config.timestamp == "commit"
         self._keyless = 0
 
     def fixed_topic(self) -> str | None:
         """Return the one topic of the table; None where a column chooses."""
-        return None if self._template.column else self._template.topic(self._table)
+        return self._topics.fixed_topic()
+
+    def by_topic(self, batch: ChangeBatch, records: Records) -> Iterator[tuple[str, Records]]:
+        """Yield each topic with its records, in their order; errors as of `route`."""
+        return self._topics.by_topic(batch, records)
 
     def route(
         self,
@@ -112,43 +110,6 @@ class Router:
                 max_bytes=shape.max_bytes,
             )
 
-    def by_topic(self, batch: ChangeBatch, records: Records) -> Iterator[tuple[str, Records]]:
-        """Yield each topic with its records, in their order.
-
-        Raises:
-            ConfigError, SinkRefusedError: As `route`.
-        """
-        if self._template.column is None:
-            yield self._template.topic(self._table), records
-            return
-        column = records.of_rows(_column(batch, self._template.column, "topic"))
-        values = _texts(column, self._template.column)
-        coded = pc.dictionary_encode(values, null_encoding="encode")
-        if len(coded.dictionary) > _MOST_TOPICS:
-            raise ConfigError(
-                f"The column {self._template.column!r} chooses among more than {_MOST_TOPICS}"
-                " topics in one batch.",
-                hint="Choose the topic by a column with few values.",
-            )
-        codes = coded.indices.to_numpy(zero_copy_only=False)
-        for code, value in enumerate(coded.dictionary.to_pylist()):
-            yield self._topic_of(value), records.take(np.flatnonzero(codes == code))
-
-    def _topic_of(self, value: str | None) -> str:
-        if value is None:
-            raise SinkRefusedError(
-                f"A row has no value in the column {self._template.column!r}, which chooses its"
-                " topic.",
-                hint="Fill the column, or name one topic.",
-            )
-        try:
-            return self._template.topic(self._table, value)
-        except ValueError as error:
-            raise SinkRefusedError(
-                f"A value of the column {self._template.column!r} chooses no topic: {error}.",
-                hint="Choose the topic by another column, or name one topic.",
-            ) from error
-
     def named_partitions(
         self, batch: ChangeBatch, records: Records, count: int = _MOST_PARTITIONS
     ) -> int | npt.NDArray[np.integer] | None:
@@ -164,7 +125,7 @@ class Router:
         """
         if isinstance(self._partition, ColumnPartition):
             name = self._partition.column
-            numbers = records.of_rows(_column(batch, name, "partition"))
+            numbers = records.of_rows(column_of(batch, name, "partition"))
             return explicit_partitions(numbers, count, column=name)
         return self._partition if isinstance(self._partition, int) else None
 
@@ -186,41 +147,22 @@ class Router:
 
     def headers_of(self, batch: ChangeBatch) -> tuple[Header, ...]:
         """Return the headers of the records of a batch."""
-        if not self._headers:
-            return ()
-        values = {
-            **dict.fromkeys(TABLE_NAMES, self._table),
-            "commit_version": str(batch.version),
-            "commit_timestamp": timestamp_text(batch.timestamp_us),
-            "change_source": batch.change_source.value,
-        }
-        return tuple(
-            Header(name=name, value=filled_text(text, values).encode())
-            for name, text in self._headers.items()
-        )
+        headers = self._topics.headers_of(batch)
+        return tuple(Header(name=name, value=text.encode()) for name, text in headers.items())
 
 
-def _column(batch: ChangeBatch, name: str, chooses: str) -> pa.Array:
-    index = batch.rows.schema.get_field_index(name)
-    if index < 0:
-        raise ConfigError(
-            f"The column {name!r}, which chooses the {chooses}, is not in the table.",
-            hint=f"Its columns are: {', '.join(batch.rows.schema.names)}.",
-        )
-    return batch.rows.column(index)
-
-
-def _texts(values: pa.Array, name: str) -> pa.Array:
-    try:
-        return values.cast(pa.string())
-    except pa.ArrowException:
-        # What Arrow says may hold values.
-        is_bytes = pa.types.is_binary(values.type)
-        why = "it has bytes that are no text" if is_bytes else f"its type is {values.type}"
-        raise ConfigError(
-            f"The column {name!r} cannot choose the topic, because {why}.",
-            hint="Choose the topic by a column of texts or numbers, or name one topic.",
-        ) from None
+def format_options(config: KafkaSinkConfig, table: str, table_id: str) -> FormatOptions:
+    """Return what the value format of a sink is told of a table."""
+    return FormatOptions(
+        name=config.topic_prefix,
+        table=table,
+        table_id=table_id,
+        key=config.key,
+        routed_by=config.routing_columns,
+        decimals=config.decimals,
+        tombstones=config.tombstones,
+        schemas=config.schemas,
+    )
 
 
 def no_partition(partition: int, topic: str, count: int) -> ConfigError:

@@ -23,8 +23,7 @@ from tailerd.errors import (
     TailerdError,
     TopicRecreatedError,
 )
-from tailerd.records.formats import record_format
-from tailerd.records.records import FormatOptions, RecordFormat, Records
+from tailerd.records.base import Records
 from tailerd.sinks.kafka.acknowledgements import Acknowledgements
 from tailerd.sinks.kafka.batch_producer import BatchProducer
 from tailerd.sinks.kafka.config import KafkaSinkConfig
@@ -35,23 +34,20 @@ from tailerd.sinks.kafka.connection import (
     has_metadata_of,
     metadata_now,
 )
+from tailerd.sinks.kafka.dead_letters import dead_letters_of, takes_more_now
 from tailerd.sinks.kafka.errors import mapped
 from tailerd.sinks.kafka.merging import Merger, Versioned
 from tailerd.sinks.kafka.offset_topic import PARTITION, check_offset_topic, new_offset_topic
-from tailerd.sinks.kafka.outgoing import Outgoing, Producer
-from tailerd.sinks.kafka.oversize import dead_letters_of, takes_more_now
+from tailerd.sinks.kafka.outgoing import Outgoing, Producer, control_record
 from tailerd.sinks.kafka.record_batches.compression import Compression
 from tailerd.sinks.kafka.record_batches.record_batch import OversizeRecord
 from tailerd.sinks.kafka.record_producer import RecordProducer
-from tailerd.sinks.kafka.routing import Router, TopicShape, too_far_ahead
-from tailerd.sinks.kafka.side_records import (
-    CommitMarkers,
-    SideRecord,
-    outgoing,
-)
-from tailerd.sinks.kafka.templates import TopicTemplate
+from tailerd.sinks.kafka.routing import Router, TopicShape, format_options, too_far_ahead
 from tailerd.sinks.kafka.topics import MAX_AGE_SECONDS, NewTopic, Topics
 from tailerd.sinks.kafka.transactions import Claim, Transactions
+from tailerd.sinks.record_formats import TableRecords
+from tailerd.sinks.topics.control_records import CommitMarkers, ControlRecord
+from tailerd.sinks.topics.templates import TopicTemplate
 
 _CLOSE_SECONDS = 5.0
 _LOOK_SECONDS = 1.0
@@ -85,7 +81,7 @@ class Session:
         self._table = table = pipeline.table
         self._connection, self._topics = connection, topics
         self._router = Router(config, table)
-        self._format: RecordFormat | None = None
+        self._records: TableRecords | None = None
         self._table_id = ""
         self._markers: CommitMarkers | None = None
         self._delivery: Acknowledgements | None = None
@@ -142,19 +138,7 @@ class Session:
         """Make records that say which table they are of."""
         config = self._config
         self._table_id = table_id
-        self._format = record_format(
-            config.format,
-            FormatOptions(
-                name=config.topic_prefix,
-                table=self._table,
-                table_id=table_id,
-                key=config.key,
-                routed_by=config.routing_columns,
-                decimals=config.decimals,
-                tombstones=config.tombstones,
-                schemas=config.schemas,
-            ),
-        )
+        self._records = TableRecords(config.format, format_options(config, self._table, table_id))
 
     def begin(self) -> Acknowledgements:
         """Begin a delivery; return what another thread may abandon it with."""
@@ -204,13 +188,13 @@ class Session:
         Raises:
             TailerdError: A row cannot be delivered, or an earlier one failed.
         """
-        if self._format is None:
+        if self._records is None:
             raise BugError("The Kafka sink was written to before it was resumed.")
         if start.table_id != self._table_id:
             # REPLACE gave the table another one. The same as after a start anew at this offset.
             self._describe(start.table_id)
         now_us = time.time_ns() // 1000
-        records = self._format.records(batch, now_us=now_us)
+        records = self._records.records(batch, now_us=now_us)
         self._latest = max(self._latest, (batch.timestamp_us // 1000, batch.version))
         self._topics.renew(MAX_AGE_SECONDS)
         # Before a marker goes out: a commit that has to wait does not begin.
@@ -256,7 +240,7 @@ class Session:
         found = self._topics.ensure({topic: wanted_topics(self._config, self._table)[topic]})
         check_offset_topic(found[topic])
         self._send_side(
-            SideRecord(
+            ControlRecord(
                 topic=topic,
                 partition=PARTITION,
                 key=pipeline.key,
@@ -265,7 +249,7 @@ class Session:
             )
         )
 
-    def tell(self, record: SideRecord) -> None:
+    def tell(self, record: ControlRecord) -> None:
         """Hand over a record of its own; `flush` waits for it."""
         self._send_side(record)
 
@@ -320,14 +304,14 @@ class Session:
             raise BugError(f"A dead letter of {left[0].size_bytes} bytes fits no topic.")
         self._set_aside[letters.topic] += len(oversize)
 
-    def _send_marker(self, marker: SideRecord) -> None:
+    def _send_marker(self, marker: ControlRecord) -> None:
         if self._config.timestamp == "delivery":
             marker = replace(marker, timestamp_ms=time.time_ns() // 1_000_000)
         self._send_side(marker)
 
-    def _send_side(self, record: SideRecord) -> None:
+    def _send_side(self, record: ControlRecord) -> None:
         limit = self._shape_of(record.topic).max_bytes
-        if self._hand_over(outgoing(record, max_bytes=limit)):
+        if self._hand_over(control_record(record, max_bytes=limit)):
             raise SinkRefusedError(
                 f"A record of tailerd's own does not fit into the topic {record.topic}.",
                 hint="Raise max.message.bytes of the topic.",

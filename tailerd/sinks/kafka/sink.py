@@ -28,12 +28,13 @@ from tailerd.sinks.kafka.connection import Connection
 from tailerd.sinks.kafka.offset_topic import OffsetTopic, check_offset_topic
 from tailerd.sinks.kafka.read_back import read_values
 from tailerd.sinks.kafka.session import Session, wanted_topics
-from tailerd.sinks.kafka.side_records import TOO_LARGE, SideRecord, gap_record, heartbeat
-from tailerd.sinks.kafka.templates import TopicTemplate
 from tailerd.sinks.kafka.topics import TROUBLE_HINT, Topics, check_writable, topic_missing
 from tailerd.sinks.kafka.transactions import Claim
 from tailerd.sinks.kafka.worker import Worker
-from tailerd.sinks.resources import DAEMON_NAME, SinkResources
+from tailerd.sinks.resources import DAEMON_NAME, SinkResources, pipeline_identity
+from tailerd.sinks.topics.control_records import ControlRecord, gap_record, heartbeat
+from tailerd.sinks.topics.dead_letters import TOO_LARGE
+from tailerd.sinks.topics.templates import TopicTemplate
 from tailerd.telemetry import Telemetry, events
 
 _WATCH_SECONDS = 5.0
@@ -299,7 +300,7 @@ class KafkaSink:
         if trouble := await self._worker.run(self._topics.trouble):
             raise SinkError(f"{error.message} {trouble}", hint=TROUBLE_HINT) from error
 
-    async def _tell(self, session: Session, record: SideRecord) -> None:
+    async def _tell(self, session: Session, record: ControlRecord) -> None:
         await self._in_delivery(session, lambda: session.tell(record))
 
     async def _in_delivery(self, session: Session, hand_over: Callable[[], None]) -> None:
@@ -329,13 +330,8 @@ class KafkaSink:
 
     def _identity(self, pipeline: str) -> PipelineIdentity:
         """Return who a pipeline is that writes here; blocking, as the cluster may be asked."""
-        return PipelineIdentity(
-            daemon=self._daemon,
-            table=pipeline,
-            sink=self._config.kind,
-            cluster=self._topics.cluster_id(),
-            place=self._config.identity_place(),
-        )
+        cluster = self._topics.cluster_id()
+        return pipeline_identity(self._config, pipeline, daemon=self._daemon, cluster=cluster)
 
     async def _drop(self, *, is_clean: bool = False) -> None:
         session, self._session = self._session, None

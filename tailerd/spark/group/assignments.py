@@ -4,6 +4,9 @@ A table stays where it is once it has been assigned. It is moved only when its s
 be written together with the group's others; then, and when a query of its own becomes part of a
 group, it begins its life in the new group where the old one has delivered it up to. Each life has a
 number, so that what an old one left in a checkpoint is never taken for the new one's.
+
+Groups keep their files in a folder that no table's own checkpoint can be in: those are
+`<state>/spark/<table>`, and names of tables begin with a letter or a digit.
 """
 
 from __future__ import annotations
@@ -16,21 +19,18 @@ from typing import cast
 
 from tailerd.changefeed.offset import Offset
 from tailerd.config import SinkConfig
-from tailerd.sinks.file_config import FileSinkConfig
+from tailerd.errors import StorageError
+from tailerd.sinks.file.config import FileSinkConfig
 from tailerd.sinks.kafka.config import KafkaSinkConfig
-from tailerd.sinks.kafka.sharing import former_sharing_key, sharing_key
-from tailerd.spark.checkpoints import batch_end, logged_batches
-from tailerd.spark.group.durable import read_document, write_durably
+from tailerd.spark.checkpoints import CHECKPOINT_FOLDER, batch_end, logged_batches
+from tailerd.spark.durable import read_document, write_durably
 from tailerd.spark.group.group_offset import GroupOffset
-from tailerd.spark.group.groups_folder import (
-    CHECKPOINT_FOLDER,
-    assignments_file,
-    group_folder,
-    move_old_groups,
-    set_aside,
-)
 from tailerd.spark.group.holds import read_holds, stands_at
 from tailerd.spark.spark_offset import OffsetFields, batch_start, offset_of
+from tailerd.storage.posix_files import sync_folder
+
+_FOLDER = "_groups"
+_ASIDE = "_{}.before-its-group"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,25 +41,22 @@ class Assignment:
         group: Name of the group, and of its folder.
         generation: Number of the life.
         begin: Where it begins; None where the configuration says it.
-        kind: What `group_kind` said of its sink last; empty where an older release wrote it.
+        kind: What `group_kind` said of its sink.
     """
 
     group: str
     generation: int
     begin: Offset | None
-    kind: str = ""
+    kind: str
 
 
 def group_kind(sink: SinkConfig) -> str | None:
     """Return what sinks have in common that can share a query; None: it needs one of its own."""
     if isinstance(sink, FileSinkConfig):
         return "lines" if sink.format == "jsonl" else None
-    return _kafka_kind(sharing_key(sink)) if isinstance(sink, KafkaSinkConfig) else None
-
-
-def former_kind(sink: SinkConfig) -> str:
-    """Return what older releases took for the kind, which names of their groups begin with."""
-    return _kafka_kind(former_sharing_key(sink)) if isinstance(sink, KafkaSinkConfig) else ""
+    if not isinstance(sink, KafkaSinkConfig):
+        return None
+    return f"kafka-{hashlib.sha256(sink.sharing_key.encode()).hexdigest()[:8]}"
 
 
 class Assignments:
@@ -68,6 +65,7 @@ class Assignments:
     def __init__(self, state: Path) -> None:
         """Take the folder of Spark's state, `<state>/spark`."""
         self._state = state
+        self._file = state / _FOLDER / "assignments.json"
 
     @classmethod
     def around(cls, folder: Path) -> Assignments:
@@ -76,7 +74,7 @@ class Assignments:
 
     def folder(self, group: str) -> Path:
         """Return the folder of a group."""
-        return group_folder(self._state, group)
+        return self._state / _FOLDER / group
 
     def find(self, name: str) -> Assignment | None:
         """Return where a table is; None where it never was in a group.
@@ -95,7 +93,7 @@ class Assignments:
         found = self.find(name)
         return None if found is None else self._stand(name, found)
 
-    def unfinished(self, name: str, kind: str, former: str = "") -> int | None:
+    def unfinished(self, name: str, kind: str) -> int | None:
         """Return the batch with rows of a table that its group has not finished, if it must move.
 
         While there is one, only the sink can tell from where the table goes on: it may have the
@@ -104,9 +102,8 @@ class Assignments:
         Raises:
             OffsetError, StorageError: A file of the group cannot be read.
         """
-        every = self._all()
-        found = every.get(name)
-        if found is None or _kind_of(found.group, every) in (kind, former):
+        found = self.find(name)
+        if found is None or found.kind == kind:
             return None
         folder = self.folder(found.group)
         batch_id = logged_batches(folder / CHECKPOINT_FOLDER).unfinished
@@ -124,7 +121,6 @@ class Assignments:
         running: Mapping[str, int],
         most: int,
         *,
-        former: str = "",
         delivered: int | None = None,
     ) -> Assignment:
         """Return the group of a table, which it is put into if it is in none of this kind.
@@ -134,24 +130,18 @@ class Assignments:
             kind: What `group_kind` says of its sink.
             running: How many tables run in each group now.
             most: How many may.
-            former: What `former_kind` says of it.
             delivered: The newest batch that the sink of its present group has for certain; None
                 where only Spark's own word counts.
 
         Raises:
             OffsetError, StorageError: A file cannot be read or written.
         """
-        move_old_groups(self._state)
         every = self._all()
         found = every.get(name)
-        if found is not None and _kind_of(found.group, every) in (kind, former):
-            if found.kind != kind:
-                # From here on the group is known as of this kind, whatever its name says.
-                found = replace(found, kind=kind)
-                self._write({**every, name: found})
+        if found is not None and found.kind == kind:
             return found
         begin = self._carried(name) if found is None else self._stand(name, found, delivered)
-        of_kind = {group for group, its in _kinds(every).items() if its == kind}
+        of_kind = {each.group for each in every.values() if each.kind == kind}
         new = Assignment(
             group=_with_room(kind, of_kind, running, most),
             generation=1 if found is None else found.generation + 1,
@@ -161,7 +151,7 @@ class Assignments:
         self._write({**every, name: new})
         if found is None:
             # It no longer says where the table is.
-            set_aside(self._state, name)
+            _set_aside(self._state, name)
         return new
 
     def begin_at(self, name: str, offset: Offset) -> None:
@@ -200,7 +190,7 @@ class Assignments:
         return None
 
     def _all(self) -> dict[str, Assignment]:
-        document = read_document(assignments_file(self._state))
+        document = read_document(self._file)
         return {
             name: _assignment(cast("Mapping[str, object]", each)) for name, each in document.items()
         }
@@ -215,7 +205,7 @@ class Assignments:
             }
             for name, each in assignments.items()
         }
-        write_durably(assignments_file(self._state), document)
+        write_durably(self._file, document)
 
 
 def unfinished_batch(state: Path, name: str) -> int | None:
@@ -223,26 +213,26 @@ def unfinished_batch(state: Path, name: str) -> int | None:
     return logged_batches(state / name).unfinished
 
 
-def _kafka_kind(key: str) -> str:
-    return f"kafka-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
+def _set_aside(state: Path, name: str) -> None:
+    """Keep a table's own checkpoint under a name that no table has; blocking.
 
-
-def _kind_of(group: str, every: Mapping[str, Assignment]) -> str:
-    """Return the kind of a group: what its tables say, else its name, which may be a former one."""
-    kinds = (each.kind for each in every.values() if each.group == group and each.kind)
-    return next(kinds, _named_kind(group))
-
-
-def _kinds(every: Mapping[str, Assignment]) -> dict[str, str]:
-    """Return `_kind_of` each group, in one pass: thousands of tables are a few groups."""
-    said: dict[str, str] = {}
-    for each in every.values():
-        said[each.group] = said.get(each.group) or each.kind
-    return {group: kind or _named_kind(group) for group, kind in said.items()}
-
-
-def _named_kind(group: str) -> str:
-    return group.rpartition("-")[0]
+    Raises:
+        StorageError: The state folder cannot be written.
+    """
+    checkpoint = state / name
+    if not checkpoint.is_dir():
+        return
+    aside, number = state / _ASIDE.format(name), 2
+    while aside.exists():
+        aside, number = state / f"{_ASIDE.format(name)}-{number}", number + 1
+    try:
+        checkpoint.replace(aside)
+        sync_folder(state)
+    except OSError as error:
+        raise StorageError(
+            f"{checkpoint} cannot be renamed: {error.strerror or error}.",
+            hint="Look at the permissions of the state folder.",
+        ) from error
 
 
 def _with_room(kind: str, known: Iterable[str], running: Mapping[str, int], most: int) -> str:
@@ -269,5 +259,5 @@ def _assignment(fields: Mapping[str, object]) -> Assignment:
         group=str(fields["group"]),
         generation=cast(int, fields["generation"]),
         begin=Offset.from_json(begin) if isinstance(begin, str) else None,
-        kind=str(fields.get("kind", "")),
+        kind=str(fields["kind"]),
     )

@@ -30,13 +30,13 @@ class Entry:
         offset: The first thing not in any batch yet.
         generation: Which life of the table in this group it belongs to; another one begins anew.
         moved: Number of the batch that moved it last.
-        changes: The change mode it was planned with; None where an older release planned it.
+        changes: The change mode it was planned with.
     """
 
     offset: Offset
     generation: int
     moved: int
-    changes: str | None = None
+    changes: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,14 +67,17 @@ class GroupOffset:
             "format": _FORMAT,
             "number": self.number,
             "tables": {
-                name: [entry.offset.table_id, *_place(entry.offset), entry.generation, entry.moved]
+                name: [
+                    entry.offset.table_id,
+                    *_place(entry.offset),
+                    entry.generation,
+                    entry.moved,
+                    entry.changes,
+                ]
                 for name, entry in self.tables.items()
             },
             "begins": {
                 name: [begin.table_id, *_place(begin)] for name, begin in self.begins.items()
-            },
-            "changes": {
-                name: entry.changes for name, entry in self.tables.items() if entry.changes
             },
         }
 
@@ -108,14 +111,9 @@ class GroupOffset:
                 hint="A newer tailerd may have written it: run that one.",
             )
         try:
-            told = fields.get("changes")
-            changes = told if isinstance(told, dict) else {}
             return cls(
                 number=_whole(fields["number"]),
-                tables={
-                    name: _entry(items, changes.get(name))
-                    for name, items in _items(fields["tables"])
-                },
+                tables={name: _entry(items) for name, items in _items(fields["tables"])},
                 begins={name: _offset(items) for name, items in _items(fields["begins"])},
             )
         except (KeyError, TypeError, ValueError) as error:
@@ -145,13 +143,13 @@ def _offset(items: list[object]) -> Offset:
     )
 
 
-def _entry(items: list[object], changes: object) -> Entry:
-    *place, generation, moved = items
+def _entry(items: list[object]) -> Entry:
+    *place, generation, moved, changes = items
     return Entry(
         offset=_offset(place),
         generation=_whole(generation),
         moved=_whole(moved),
-        changes=None if changes is None else str(changes),
+        changes=str(changes),
     )
 
 

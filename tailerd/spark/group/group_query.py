@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from time import monotonic
 
@@ -11,22 +12,23 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tailerd.pipeline.pipeline_records import PipelineRecords
-from tailerd.sinks.file_config import FileSinkConfig
+from tailerd.sinks.file.config import FileSinkConfig
 from tailerd.sinks.kafka.config import KafkaSinkConfig
-from tailerd.spark.checkpoints import COMES_AGAIN
-from tailerd.spark.group.deliveries import RecordSink
+from tailerd.spark.checkpoints import CHECKPOINT_FOLDER, COMES_AGAIN
+from tailerd.spark.deliveries import RecordSink
 from tailerd.spark.group.group_offset import GroupOffset
-from tailerd.spark.group.groups_folder import CHECKPOINT_FOLDER
 from tailerd.spark.group.lines_sink import LinesFolder, LinesSink
 from tailerd.spark.group.members import GroupTable
+from tailerd.spark.group.published import end_digest
 from tailerd.spark.group.records_source import (
     FOLDER_OPTION,
     HINTS_OPTION,
     RECORDS_FORMAT,
 )
-from tailerd.spark.kafka.writer_name import writer_name
+from tailerd.spark.kafka.group_identity import writer_name
 from tailerd.spark.query_checkpoint import check_checkpoint, private_checkpoint
 from tailerd.spark.query_errors import error_of
+from tailerd.spark.worker_edge import errors_travel
 from tailerd.telemetry import Telemetry
 
 Tables = Callable[[], Mapping[str, GroupTable]]
@@ -55,6 +57,7 @@ def start_group_query(
         TailerdError: What was wrong.
     """
 
+    @errors_travel
     def write(records: DataFrame, batch_id: int) -> None:
         sink.write(records, batch_id)
 
@@ -89,8 +92,15 @@ def group_sink(
     from tailerd.spark.kafka.group_sink import KafkaGroupSink
 
     checkpoint = folder / CHECKPOINT_FOLDER
-    writer = writer_name(folder, name, checkpoint)
-    kafka = KafkaGroupSink(lambda: kafka_sections(tables()), checkpoint, writer, telemetry, records)
+    writer = writer_name(folder, name)
+    kafka = KafkaGroupSink(
+        lambda: kafka_sections(tables()),
+        checkpoint,
+        writer,
+        partial(end_digest, folder),
+        telemetry,
+        records,
+    )
     return _Told(kafka, "kafka", telemetry)
 
 

@@ -13,27 +13,23 @@ from tailerd.backoff import ATTEMPTS_ONCE, Backoff
 from tailerd.changefeed.offset import Offset
 from tailerd.config import SinkConfig, TableConfig
 from tailerd.errors import TailerdError
-from tailerd.sinks.file_config import FileSinkConfig
+from tailerd.sinks.file.config import FileSinkConfig
 from tailerd.sinks.kafka.config import KafkaSinkConfig
-from tailerd.sinks.kafka.sharing import sharing_key
 from tailerd.spark.claim import Brokers, SparkClaim
 from tailerd.spark.engine import SparkEngine
 from tailerd.spark.file_writer import batch_prefix
 from tailerd.spark.group.assignments import (
     Assignment,
     Assignments,
-    former_kind,
     group_kind,
     unfinished_batch,
 )
 from tailerd.spark.group.group_offset import GroupOffset
-from tailerd.spark.group.left_groups import Awaited, Delivered, LeftGroups, waits_for
+from tailerd.spark.group.left_groups import Awaited, Delivered, LeftGroups, delivered_by, waits_for
 from tailerd.spark.group.members import GroupTable
-from tailerd.spark.group.old_group import delivered_by
 from tailerd.spark.group.report import SourceReport, Standing, Trouble
 from tailerd.spark.group.table_group import TableGroup
-from tailerd.spark.kept_offsets import tell_begin
-from tailerd.spark.progress import ENGINE
+from tailerd.spark.progress import ENGINE, tell_begin
 from tailerd.spark.query_run import first_of
 from tailerd.telemetry import events
 
@@ -69,7 +65,7 @@ class Groups:
         # Loads the client, which files do without.
         from tailerd.spark.kafka.brokers import SharedBrokers
 
-        return self._brokers.setdefault(sharing_key(sink), SharedBrokers(sink))
+        return self._brokers.setdefault(sink.sharing_key, SharedBrokers(sink))
 
     async def place(self, name: str, table: TableConfig) -> tuple[TableGroup, GroupTable] | Awaited:
         """Return the group of a table, and the table as its group knows it.
@@ -82,13 +78,13 @@ class Groups:
         Raises:
             OffsetError, StorageError: The state folder cannot be read or written.
         """
-        kind, former = group_kind(table.sink) or "", former_kind(table.sink)
+        kind = group_kind(table.sink) or ""
         while True:
             before = self._assignments.find(name)
             delivered: int | None = None
             if before is None:
                 _remove_unfinished(self._state, name, table)
-            elif self._assignments.unfinished(name, kind, former) is not None:
+            elif self._assignments.unfinished(name, kind) is not None:
                 answer = await self._answer(name, table, before.group, kind)
                 if isinstance(answer, Awaited):
                     return answer
@@ -98,9 +94,7 @@ class Groups:
                 delivered = answer.batch_id
             running = Counter({group: len(found) for group, found in self._groups.items()})
             running += self._coming
-            found = self._assignments.assign(
-                name, kind, running, self._most, former=former, delivered=delivered
-            )
+            found = self._assignments.assign(name, kind, running, self._most, delivered=delivered)
             asking = self._left.asking(found.group)
             if asking is None:
                 return self._in_group(name, table, found)

@@ -21,22 +21,17 @@ lost or doubled:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 from tailerd.changefeed.offset import Offset
-from tailerd.errors import BugError, TailerdError
-from tailerd.spark.checkpoints import batch_end, logged_batches, query_of
-from tailerd.spark.group.durable import read_document, write_durably
+from tailerd.spark.checkpoints import CHECKPOINT_FOLDER, batch_end, logged_batches, query_of
+from tailerd.spark.durable import read_document, write_durably
 from tailerd.spark.group.group_offset import Entry, GroupOffset
-from tailerd.spark.group.groups_folder import CHECKPOINT_FOLDER
 
 HOLDS_FILE = "held.json"
-
-_MARK = re.compile(r"\[table ([A-Za-z0-9._-]+)\] (.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,22 +63,22 @@ Holds = Mapping[str, Hold]
 def read_holds(folder: Path) -> dict[str, Hold]:
     """Read the notes of a group that are of its present checkpoint; blocking.
 
-    Those of older releases, which do not say of which one they are, are among them.
-
     Raises:
         OffsetError: They are damaged.
         StorageError: They cannot be read.
     """
     document = cast("dict[str, dict[str, object]]", read_document(folder / HOLDS_FILE))
-    of = ("", query_of(folder / CHECKPOINT_FOLDER)) if document else ()
-    return {n: _hold(each) for n, each in document.items() if each.get("checkpoint", "") in of}
+    if not document:
+        return {}
+    query = query_of(folder / CHECKPOINT_FOLDER)
+    return {name: _hold(each) for name, each in document.items() if each["checkpoint"] == query}
 
 
 def settle_holds(folder: Path) -> dict[str, Hold]:
     """Drop the notes of batches that the checkpoint does not have, before its query starts.
 
     Returns:
-        Those that stay. They say of which checkpoint they are from here on.
+        Those that stay.
 
     Raises:
         OffsetError: They are damaged, or the checkpoint is.
@@ -146,21 +141,6 @@ def held_back(
 def stands_at(entry: Entry, hold: Hold | None) -> Offset:
     """Return the first thing of a table that is not delivered, when all batches are committed."""
     return hold.begin if hold is not None and hold.counts(entry) else entry.offset
-
-
-def marked(error: Exception, table: str) -> TailerdError:
-    """Return an error that says whose rows could not be read or written."""
-    if isinstance(error, TailerdError):
-        return type(error)(f"[table {table}] {error.message}", hint=error.hint)
-    return BugError(
-        f"[table {table}] A row could not be made a record: {error!r}.", hint="Please report it."
-    )
-
-
-def unmarked(error: TailerdError) -> tuple[str, TailerdError] | None:
-    """Return the table and the error as it was; None without a mark."""
-    found = _MARK.search(error.message)
-    return None if found is None else (found[1], type(error)(found[2], hint=error.hint))
 
 
 def _hold(fields: dict[str, object]) -> Hold:

@@ -12,9 +12,16 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 from tailerd.backoff import Backoff
+from tailerd.config import SinkConfig
 from tailerd.errors import EngineError, SinkError, TailerdError
+from tailerd.sinks.kafka.config import KafkaSinkConfig
+from tailerd.spark.checkpoints import CHECKPOINT_FOLDER
+from tailerd.spark.group.members import Members
+from tailerd.spark.group.published import end_digest, published_batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,3 +128,55 @@ def waits_for(name: str, group: str, seconds: float) -> Awaited:
         f" brokers), or give the wait up: tailerd offsets reset {name} --to ...",
     )
     return Awaited(error=error, seconds=seconds, is_failure=False)
+
+
+def delivered_by(folder: Path, group: str, name: str, sink: SinkConfig) -> int | None:
+    """Return the last batch that counts of a group that does not run and whose sink knows it.
+
+    Files of lines say it beside the group's checkpoint. Of Kafka, exactly once, whatever the group
+    had not committed when its process ended is undone, so it never will; it is asked for where the
+    table writes now: other brokers have other rows. Blocking, seconds.
+
+    Args:
+        folder: Of the group.
+        group: Its name.
+        name: The table that leaves it.
+        sink: What the table has now.
+
+    Returns:
+        None where nothing is known of one, or a row may come twice anyway.
+
+    Raises:
+        TailerdError: The brokers do not answer, or the group's files cannot be read.
+    """
+    published = published_batch(folder)
+    if published is not None:
+        return published.batch_id
+    checkpoint = folder / CHECKPOINT_FOLDER
+    if not isinstance(sink, KafkaSinkConfig) or not sink.is_exactly_once:
+        return None
+    # These load the client, which files do without.
+    from tailerd.spark.kafka.group_identity import has_identity, writer_name
+    from tailerd.spark.kafka.group_sink import KafkaGroupSink
+
+    if not has_identity(checkpoint):
+        return None
+    before = _before(folder, name, sink)
+    writer = writer_name(folder, group)
+    kafka = KafkaGroupSink(lambda: {name: before}, checkpoint, writer, partial(end_digest, folder))
+    try:
+        return kafka.recover()
+    finally:
+        kafka.close()
+
+
+def _before(folder: Path, name: str, sink: KafkaSinkConfig) -> KafkaSinkConfig:
+    """Return the section that the group knew, with the way to brokers that is configured now."""
+    try:
+        found = {each.name: each.kafka for each in Members.read(folder).tables}.get(name)
+    except TailerdError:
+        found = None
+    if found is None or not found.is_exactly_once:
+        return sink
+    now = {"bootstrap_servers": sink.bootstrap_servers, "producer": sink.producer}
+    return found.model_copy(update=now)

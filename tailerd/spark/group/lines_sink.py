@@ -29,14 +29,14 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from tailerd.errors import SinkError, SinkFencedError
-from tailerd.sinks.file_owner import FolderOwner
+from tailerd.sinks.file.owner import FolderOwner
+from tailerd.sinks.file.parts import close_durably, open_temporary
 from tailerd.spark.arrow_functions import map_batches
+from tailerd.spark.attribution import attribute_to_table
+from tailerd.spark.checkpoints import CHECKPOINT_FOLDER
+from tailerd.spark.deliveries import TableDelivery, Tally, summed
 from tailerd.spark.encoded_records import VALUE, RecordPiece
-from tailerd.spark.group.delivered_batch import end_digest, published_batch, write_published
-from tailerd.spark.group.deliveries import TableDelivery
-from tailerd.spark.group.groups_folder import CHECKPOINT_FOLDER
-from tailerd.spark.group.holds import marked
-from tailerd.spark.group.tally import Tally, summed
+from tailerd.spark.group.published import end_digest, published_batch, write_published
 from tailerd.spark.packed_records import unpacked
 from tailerd.storage.posix_files import sync_folder
 
@@ -131,7 +131,7 @@ class LinesSink:
         for tables in self._by_place(folders):
             if self._may_repeat or not names.keys().isdisjoint(tables):
                 for name in tables.keys() & names.keys():
-                    with _blaming(name, tables[name]):
+                    with _attributed(name, tables[name]):
                         self._owner(tables).hold()
                 _publish(tables, names, batch_id)
         write_published(self._group, batch_id, end)
@@ -163,14 +163,14 @@ def _publish(tables: Folders, files: Mapping[str, list[str]], batch_id: int) -> 
     numbers: defaultdict[str, Iterator[int]] = defaultdict(count)
     for table, folder in tables.items():
         path, prefix = Path(folder.path), folder.prefix(batch_id)
-        with _blaming(table, folder):
+        with _attributed(table, folder):
             for name in files.get(table, ()):
                 final = f"{prefix}{next(numbers[prefix]):05}.jsonl"
                 (path / name).replace(path / final)
                 published.add(final)
     for table, folder in tables.items():
         path, is_changed = Path(folder.path), table in files
-        with _blaming(table, folder):
+        with _attributed(table, folder):
             # An earlier try of this batch may have had more files.
             for left in path.glob(f"{folder.prefix(batch_id)}*"):
                 if left.name not in published:
@@ -183,12 +183,12 @@ def _publish(tables: Folders, files: Mapping[str, list[str]], batch_id: int) -> 
     place = Path(next(iter(tables.values())).path)
     with suppress(OSError):
         for left in place.glob(_TEMPORARY.format("*")):
-            if _owner(left.name) in ("", *tables):
+            if _owner(left.name) in tables:
                 left.unlink(missing_ok=True)
 
 
 def _owner(temporary: str) -> str:
-    """Return whose file it is; older releases named nobody."""
+    """Return which table's file it is."""
     before, after = _TEMPORARY.split("{}")
     return temporary.removeprefix(before).removesuffix(after).rpartition("-")[0]
 
@@ -205,10 +205,10 @@ def _task(folders: Folders) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.
                 name = piece.table
                 if name not in written:
                     written[name] = _TableFiles(name, folders[name])
-                with _blaming(name, folders[name]):
+                with _attributed(name, folders[name]):
                     written[name].write(piece)
             for name, files in written.items():
-                with _blaming(name, folders[name]):
+                with _attributed(name, folders[name]):
                     files.close()
         except BaseException:
             for files in written.values():
@@ -225,14 +225,14 @@ def _task(folders: Folders) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.
 
 
 @contextmanager
-def _blaming(table: str, folder: LinesFolder) -> Iterator[None]:
-    """Mark what is wrong with a table's folder as its."""
+def _attributed(table: str, folder: LinesFolder) -> Iterator[None]:
+    """Attribute what is wrong with a table's folder to it."""
     try:
         yield
     except OSError as error:
-        raise marked(_unwritable(Path(folder.path), error), table) from error
+        raise attribute_to_table(_unwritable(Path(folder.path), error), table) from error
     except SinkFencedError as error:
-        raise marked(error, table) from error
+        raise attribute_to_table(error, table) from error
 
 
 class _TableFiles:
@@ -257,9 +257,7 @@ class _TableFiles:
         if self._file is None:
             self._folder.mkdir(parents=True, exist_ok=True)
             self.names.append(_TEMPORARY.format(f"{self._table}-{uuid.uuid4().hex}"))
-            self._file = (self._folder / self.names[-1]).open("wb")
-            if self._mode is not None:
-                os.fchmod(self._file.fileno(), self._mode)
+            self._file = open_temporary(self._folder / self.names[-1], self._mode)
             self._written = 0
         lines = pc.binary_join_element_wise(piece.records[VALUE], b"", b"\n")
         self._written += self._file.write(_joined(lines))
@@ -274,8 +272,7 @@ class _TableFiles:
         file, self._file = self._file, None
         if file is not None:
             with file:
-                file.flush()
-                os.fsync(file.fileno())
+                close_durably(file)
 
     def remove(self) -> None:
         """Take back what can be; why the task failed is told already."""

@@ -20,7 +20,7 @@ from tailerd.config.explain import explain
 from tailerd.config.sections import read_sink
 from tailerd.errors import ConfigError, OffsetError
 from tailerd.sinks.kafka.config import KafkaSinkConfig
-from tailerd.spark.group.durable import read_document, write_durably
+from tailerd.spark.durable import read_document, write_durably
 
 MEMBERS_FILE = "members.json"
 

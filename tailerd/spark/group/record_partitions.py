@@ -20,8 +20,8 @@ from tailerd.changefeed.offset import Version
 from tailerd.errors import TailerdError
 from tailerd.records.key_order import Part, commits_in_key_order, part_of
 from tailerd.sinks.kafka.config import KafkaSinkConfig
+from tailerd.spark.attribution import attribute_to_table
 from tailerd.spark.encoded_records import RecordEncoder, RecordPiece
-from tailerd.spark.group.holds import marked
 from tailerd.spark.partitions import (
     OPEN_COST_BYTES,
     TARGET_BYTES,
@@ -124,7 +124,7 @@ def read_records(partition: InputPartition, stores: Stores) -> Iterator[RecordPi
     """Yield the partition's records; runs on an executor.
 
     Raises:
-        TailerdError: Rows of a table cannot be read; the error is marked with the table.
+        TailerdError: Rows of a table cannot be read; the error says of which.
     """
     # Spark asks to read one empty partition where planning gave none.
     if not isinstance(partition, RecordPartition):
@@ -134,7 +134,7 @@ def read_records(partition: InputPartition, stores: Stores) -> Iterator[RecordPi
         try:
             yield from _part(part, stores)
         except Exception as error:
-            raise marked(error, part.rows.name) from error
+            raise attribute_to_table(error, part.rows.name) from error
 
 
 def _part(part: TablePart, stores: Stores) -> Iterator[RecordPiece]:

@@ -24,6 +24,7 @@ from tailerd.spark.group.group_offset import GroupFields, GroupOffset
 from tailerd.spark.group.record_partitions import pack_tables, read_records
 from tailerd.spark.packed_records import PACKED_SCHEMA, packed
 from tailerd.spark.source_loop import SourceLoop, end_quietly
+from tailerd.spark.worker_edge import all_errors_travel
 from tailerd.spark.worker_stores import worker_stores
 from tailerd.storage.stores import Stores, StoreSettings
 
@@ -32,6 +33,7 @@ FOLDER_OPTION = "folder"
 HINTS_OPTION = "hints"
 
 
+@all_errors_travel
 class RecordsDataSource(DataSource):
     """What Spark knows as format `tailerd_records`."""
 
@@ -54,6 +56,7 @@ class RecordsDataSource(DataSource):
         return RecordsReader(folder, None if hints is None else Path(hints), self.storage)
 
 
+@all_errors_travel
 class RecordsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Lives on the driver; executors get a pickled copy."""
 

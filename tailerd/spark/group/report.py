@@ -11,8 +11,7 @@ import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from tailerd import errors
-from tailerd.errors import EngineError, TailerdError
+from tailerd.errors import TailerdError
 from tailerd.private_files import write_private
 
 REPORT_FILE = "report.json"
@@ -23,33 +22,23 @@ class Trouble:
     """Why a table is not planned at present.
 
     Attributes:
-        kind: Name of the error's class.
+        data: The error, as `TailerdError.to_data`.
         attempt: How often it failed in a row.
         wait_seconds: Until the next try; None: there is none.
     """
 
-    kind: str
-    message: str
-    hint: str
+    data: dict[str, object]
     attempt: int
     wait_seconds: float | None
 
     @classmethod
     def of(cls, error: TailerdError, attempt: int, wait_seconds: float | None) -> Trouble:
         """Describe an error."""
-        return cls(
-            kind=type(error).__name__,
-            message=error.message,
-            hint=error.hint,
-            attempt=attempt,
-            wait_seconds=wait_seconds,
-        )
+        return cls(data=error.to_data(), attempt=attempt, wait_seconds=wait_seconds)
 
     def error(self) -> TailerdError:
         """Return the error that was described."""
-        kind = getattr(errors, self.kind, EngineError)
-        found: TailerdError = kind(self.message, hint=self.hint)
-        return found
+        return TailerdError.from_data(self.data)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,14 +21,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tailerd.backoff import Backoff
 from tailerd.errors import BugError, TailerdError
 from tailerd.pipeline.pipeline_records import PIPELINES_FOLDER, FilePipelineRecords
-from tailerd.spark.checkpoints import batch_end, logged_batches
+from tailerd.spark.checkpoints import CHECKPOINT_FOLDER, batch_end, logged_batches
+from tailerd.spark.deliveries import RecordSink
 from tailerd.spark.engine import SparkEngine
 from tailerd.spark.group.assignments import Assignments
-from tailerd.spark.group.deliveries import RecordSink
 from tailerd.spark.group.group_offset import GroupOffset
 from tailerd.spark.group.group_query import group_sink, start_group_query
-from tailerd.spark.group.groups_folder import CHECKPOINT_FOLDER
-from tailerd.spark.group.holds import Hold, held_back, settle_holds, unmarked, write_holds
+from tailerd.spark.group.holds import Hold, held_back, settle_holds, write_holds
 from tailerd.spark.group.members import GroupTable, Members
 from tailerd.spark.group.report import REPORT_FILE, SourceReport
 from tailerd.spark.progress import BatchReport
@@ -324,11 +323,10 @@ class TableGroup:
 
     async def _hold_back(self, failure: TailerdError) -> bool:
         """Hold a table back from the batch that it made fail; False if it is nobody's fault."""
-        found = unmarked(failure)
+        name, error = failure.table, failure
         batch = await asyncio.to_thread(self._unfinished)
-        if found is None:
+        if not name:
             return False
-        name, error = found
         runner, before = self._runners.get(name), self._holds.get(name)
         is_in = batch is not None and name in batch.begins
         if batch is None or not is_in or (before and before.counts(batch.tables[name])):
@@ -367,6 +365,9 @@ class TableGroup:
         runners: Iterable[GroupedRunner] = list(self._runners.values())
         wait = Backoff().wait_seconds(self._attempt, random.Random())
         self._attempt += 1
+        if failure.table:
+            # It keeps the others waiting, who are told whose it is.
+            failure = failure.restated(f"Table {failure.table}: {failure.message}")
         for runner in runners:
             most = runner.max_attempts
             if failure.retryable and (most is None or self._attempt <= most):

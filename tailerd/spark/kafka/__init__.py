@@ -21,9 +21,9 @@ An attempt that Spark gives up without ending it, as on an executor that is cut 
 what it has: an older record of a key then comes behind a newer one, which exactly once it cannot.
 
 Names. Each group of tables is a writer of its own: `kafka-<what they have in common>-<number>-`,
-then a random end, made once and kept in `writer.json` beside its checkpoint; one that an older
-release began has no random end. So give the rights to transactional ids by the prefix
-`tailerd-spark-` (`kafka-acls --resource-pattern-type prefixed`), or name a `transactional_id`.
+then a random end, made once and kept in `writer.json` beside its checkpoint. So give the rights to
+transactional ids by the prefix `tailerd-spark-` (`kafka-acls --resource-pattern-type prefixed`), or
+name a `transactional_id`.
 
 Ids of topics are kept in `<state>/pipelines`. They are compared when a table starts, and before
 micro-batches: a table with a topic that was deleted stops with `topic_recreated`, the others go on.

@@ -33,12 +33,12 @@ from tailerd.sinks.kafka.connection import (
     close_producer,
 )
 from tailerd.sinks.kafka.offset_topic import PARTITION, OffsetTopic
-from tailerd.sinks.kafka.outgoing import Outgoing
+from tailerd.sinks.kafka.outgoing import Outgoing, control_record
 from tailerd.sinks.kafka.record_batches.compression import Compression
 from tailerd.sinks.kafka.shared_transaction import SharedTransaction, lead
-from tailerd.sinks.kafka.side_records import SideRecord, outgoing
 from tailerd.sinks.kafka.transactions import Claim, Transactions
-from tailerd.spark.group.delivered_batch import DeliveredBatch
+from tailerd.sinks.topics.control_records import ControlRecord
+from tailerd.spark.delivered_batch import DeliveredBatch
 
 _CLOSE_SECONDS = 5.0
 _SLOW_HINT = (
@@ -147,7 +147,7 @@ class BatchTransaction:
             SinkTooSlowError: The time of the transaction is over.
             SinkError: Whether it is committed may be unknown; the record tells the next `claim`.
         """
-        record = SideRecord(
+        record = ControlRecord(
             topic=self._topic,
             partition=PARTITION,
             key=self._key,
@@ -159,7 +159,7 @@ class BatchTransaction:
             max_bytes=2**30, timeout_seconds=timeout_ms / 1000, explain=self._explained
         )
         with _both_causes():
-            for piece in (*letters, outgoing(record, max_bytes=self._max_bytes)):
+            for piece in (*letters, control_record(record, max_bytes=self._max_bytes)):
                 self._send(piece, acknowledgements)
             acknowledgements.wait()
             self._transactions.commit()

@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from tailerd.errors import (
+    BatchRetryError,
     BugError,
     ConfigError,
     SinkRefusedError,
@@ -28,22 +29,20 @@ from tailerd.sinks.kafka.connection import Connection
 from tailerd.sinks.kafka.offset_topic import check_offset_topic
 from tailerd.sinks.kafka.session import wanted_topics, writes_into
 from tailerd.sinks.kafka.shared_transaction import SharedTransaction
-from tailerd.sinks.kafka.side_records import TOO_LARGE
 from tailerd.sinks.kafka.topics import MAX_AGE_SECONDS, NewTopic, Topics
 from tailerd.sinks.kafka.transactions import Claim
+from tailerd.sinks.topics.dead_letters import TOO_LARGE
 from tailerd.spark.arrow_functions import map_batches
-from tailerd.spark.group.delivered_batch import DeliveredBatch, end_digest
-from tailerd.spark.group.deliveries import TableDelivery
-from tailerd.spark.group.tally import Tally, summed
+from tailerd.spark.delivered_batch import DeliveredBatch
+from tailerd.spark.deliveries import TableDelivery, Tally, summed
 from tailerd.spark.kafka.batch_transaction import BatchTransaction
-from tailerd.spark.kafka.checkpoint_identity import checkpoint_identity
+from tailerd.spark.kafka.group_identity import checkpoint_identity
 from tailerd.spark.kafka.grouping import check_group, check_speculation
 from tailerd.spark.kafka.placement import Placement, placed
 from tailerd.spark.kafka.write_task import (
     REPORT_SCHEMA,
     TaskReport,
     WriteTask,
-    is_task_retry,
 )
 from tailerd.spark.query_errors import error_of
 from tailerd.telemetry import Telemetry, events
@@ -66,7 +65,7 @@ class KafkaGroupSink:
     refused: the checkpoint was put back from a copy.
 
     Either way the records of each Kafka partition are written by one task, in order of version and
-    `_order` within each table. Errors that are one table's alone are marked as its (`group/holds`).
+    `_order` within each table. Errors that are one table's alone say so (`group/attribution`).
 
     One process uses a group at a time; calls come one after the other, from any thread. For each
     start of a query: `recover`, then `write` by `foreachBatch`, at last `close`.
@@ -77,6 +76,7 @@ class KafkaGroupSink:
         sinks: Callable[[], Sinks],
         checkpoint: Path,
         group: str,
+        end_of: Callable[[int], str],
         telemetry: Telemetry | None = None,
         records: PipelineRecords | None = None,
     ) -> None:
@@ -87,6 +87,8 @@ class KafkaGroupSink:
                 by the configured name; all, and always, with one `sharing_key`.
             checkpoint: Folder of the query's checkpoint, of this machine, in the group's folder.
             group: What brokers know the query as, the same in every run (`writer_name`).
+            end_of: Returns, for a micro-batch's number, what tells it from another one of that
+                number; blocking.
             telemetry: Hears of dead letters.
             records: What the state remembers of the tables' pipelines, their topics among it.
         """
@@ -95,6 +97,7 @@ class KafkaGroupSink:
         self._faults: Mapping[str, TailerdError] = {}
         self._checkpoint = checkpoint
         self._group = group
+        self._end_of = end_of
         self._telemetry = telemetry or Telemetry()
         self._records = records
         self._looked = 0.0
@@ -144,7 +147,7 @@ class KafkaGroupSink:
                 tallies = self._delivered(records, batch_id)
             except TailerdError as error:
                 self._drop()
-                if is_task_retry(error) and attempt + 1 < _ATTEMPTS:
+                if isinstance(error, BatchRetryError) and attempt + 1 < _ATTEMPTS:
                     continue
                 raise
             except BaseException:
@@ -169,7 +172,7 @@ class KafkaGroupSink:
         if not config.is_exactly_once:
             return summed(each.tables for each in self._run(records, batch_id, None))
         session = self._session or self._open(config)
-        end = end_digest(self._checkpoint.parent, batch_id)
+        end = self._end_of(batch_id)
         if self._last is not None and self._last.covers(batch_id, end, self._checkpoint):
             return {}
         reports = self._run(records, batch_id, session)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tailerd.errors import ConfigError
-from tailerd.sinks.kafka.config import KafkaSinkConfig
-from tailerd.sinks.kafka.sharing import mixed_error, mixed_topics, sharing_key
+from tailerd.sinks.kafka.config import KafkaSinkConfig, mixed_error, mixed_topics
 
 
 def check_for_spark(config: KafkaSinkConfig, table: str) -> None:
@@ -31,7 +30,7 @@ def check_group(sinks: Mapping[str, KafkaSinkConfig]) -> dict[str, ConfigError]:
     Raises:
         ConfigError: They have different brokers or producers, so none can be written.
     """
-    if len({sharing_key(config) for config in sinks.values()}) > 1:
+    if len({config.sharing_key for config in sinks.values()}) > 1:
         raise ConfigError("Tables with different brokers or producers cannot share a query.")
     faults = {table: mixed_error(table, topic) for table, topic in mixed_topics(sinks).items()}
     for table, config in sinks.items():

@@ -19,8 +19,8 @@ from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import Connection
 from tailerd.sinks.kafka.topics import TopicFacts, Topics
 from tailerd.spark.arrow_functions import map_batches
+from tailerd.spark.attribution import attributed_to
 from tailerd.spark.encoded_records import PARTITION, RecordPiece
-from tailerd.spark.kafka.blame import blaming
 from tailerd.spark.kafka.record_pieces import Integers, Partitioner
 from tailerd.spark.kafka.topic_shapes import TopicShapes
 from tailerd.spark.packed_records import ORDER, PACKED_SCHEMA, TABLE, TOPIC, packed, unpacked
@@ -60,7 +60,7 @@ class Placement:
 
     def _parts(self, piece: RecordPiece, partitioner: Partitioner) -> Iterator[RecordPiece]:
         records = piece.records
-        with blaming(piece.table):
+        with attributed_to(piece.table):
             try:
                 chosen = self._chosen(piece, partitioner)
             except ConfigError:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailerd.records.records import Records
+from tailerd.records.base import Records
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.merging import Versioned
 from tailerd.sinks.kafka.outgoing import Outgoing

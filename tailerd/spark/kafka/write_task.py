@@ -12,9 +12,9 @@ from kafka.errors import InvalidTimestampError, KafkaError
 from pyspark import TaskContext
 
 from tailerd.errors import (
+    BatchRetryError,
     BugError,
     ConfigError,
-    EngineError,
     SinkRefusedError,
     TailerdError,
     TopicRecreatedError,
@@ -22,18 +22,17 @@ from tailerd.errors import (
 from tailerd.sinks.kafka.acknowledgements import Acknowledgements
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import DEFAULT_DELIVERY_TIMEOUT_MS
+from tailerd.sinks.kafka.dead_letters import dead_letters_of, takes_more_now
 from tailerd.sinks.kafka.errors import mapped
 from tailerd.sinks.kafka.merging import Merger, Versioned
 from tailerd.sinks.kafka.outgoing import Outgoing
-from tailerd.sinks.kafka.oversize import dead_letters_of, takes_more_now
 from tailerd.sinks.kafka.record_batches.record_batch import OversizeRecord
 from tailerd.sinks.kafka.routing import too_far_ahead
 from tailerd.sinks.kafka.shared_transaction import SharedTransaction, join, written
 from tailerd.sinks.kafka.topics import TopicFacts
+from tailerd.spark.attribution import attribute_to_table, attributed_to
+from tailerd.spark.deliveries import Tally
 from tailerd.spark.encoded_records import RecordPiece
-from tailerd.spark.group.holds import marked
-from tailerd.spark.group.tally import Tally
-from tailerd.spark.kafka.blame import blaming
 from tailerd.spark.kafka.record_pieces import (
     BATCH_HEADER,
     Partitioner,
@@ -46,7 +45,6 @@ from tailerd.spark.partitions import spare_collections
 
 REPORT_SCHEMA = "report binary"
 _MAX_LETTER_BYTES = 32 * 1024**2
-_REPEATED = "is tried again, so the micro-batch is"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,14 +88,15 @@ class WriteTask:
         """Write a task's packed records; yield its `TaskReport`, pickled, in one row.
 
         Raises:
+            BatchRetryError: The micro-batch has to be written again; nothing of it counts.
             TailerdError: Nothing of a transaction counts; else the task's records may be there.
         """
         spare_collections()
         context = TaskContext.get()
         if self.transaction is not None and context is not None and context.attemptNumber():
-            raise EngineError(
-                f"A task of micro-batch {self.batch_id} {_REPEATED} too: what the task wrote"
-                " before is in the same transaction."
+            raise BatchRetryError(
+                f"A task of micro-batch {self.batch_id} is tried again, so the micro-batch is too:"
+                " what the task wrote before is in the same transaction."
             )
         config = next(iter(self.sinks.values()))
         identity = None if self.transaction is None else self.transaction.transactional_id
@@ -109,11 +108,6 @@ class WriteTask:
             raise
         give_back(config, identity, opened)
         yield pa.record_batch({"report": pa.array([pickle.dumps(report)], pa.binary())})
-
-
-def is_task_retry(error: TailerdError) -> bool:
-    """Tell whether a job failed because Spark tried a task of a shared transaction again."""
-    return isinstance(error, EngineError) and _REPEATED in error.message
 
 
 class _Writing:
@@ -152,7 +146,7 @@ class _Writing:
             headers[BATCH_HEADER] = f"{task.group}/{task.batch_id}".encode()
         for piece in unpacked(batches):
             self._change_to(piece.table)
-            with blaming(piece.table):
+            with attributed_to(piece.table):
                 self._take(piece, partitioner, headers)
         self._change_to("")
         self._acknowledgements.wait()
@@ -193,7 +187,7 @@ class _Writing:
     def _change_to(self, table: str) -> None:
         """Send what is held back of the table before: pieces of two tables are not joined."""
         if table != self._table:
-            with blaming(self._table):
+            with attributed_to(self._table):
                 for ready in self._merger.rest():
                     self._send(ready)
             self._table = table
@@ -243,7 +237,9 @@ class _Writing:
         try:
             self._opened.topics.check_ids()
         except TopicRecreatedError as error:
-            return EngineError(f"{error.message} {_REPEATED} without that table.")
+            return BatchRetryError(
+                f"{error.message} The micro-batch is tried again without that table."
+            )
         except TailerdError:
             return None
         return None
@@ -252,7 +248,8 @@ class _Writing:
         connection = self._opened.connection
         time_ms, version, table = self._latest
         if isinstance(error, InvalidTimestampError) and time_ms > time.time_ns() // 1_000_000:
-            return marked(too_far_ahead(version, time_ms, f"Kafka at {connection.address}"), table)
+            ahead = too_far_ahead(version, time_ms, f"Kafka at {connection.address}")
+            return attribute_to_table(ahead, table)
         whose = f" of {self._table}" if self._table else ""
         doing = f"Rows{whose} were not delivered to Kafka at {connection.address}"
         return mapped(error, doing, secrets=connection.secrets)

@@ -25,6 +25,7 @@ def cluster_topics(kafka_cluster: Cluster) -> Iterator[Topics]:
         kafka_cluster.start()
 
 
+@pytest.mark.full
 @BOTH
 def test_leaders_that_are_killed_one_after_the_other(
     kafka_cluster: Cluster, cluster_topics: Topics, tmp_path: Path, guarantee: Guarantee
@@ -50,6 +51,7 @@ def test_leaders_that_are_killed_one_after_the_other(
     follower.obeys_the_law()
 
 
+@pytest.mark.full
 @BOTH
 def test_too_few_replicas_until_a_broker_is_back(
     kafka_cluster: Cluster, cluster_topics: Topics, tmp_path: Path, guarantee: Guarantee

@@ -32,6 +32,7 @@ def follower_of(
     )
 
 
+@pytest.mark.full
 @BOTH
 def test_connections_cut_in_the_middle_of_a_produce(
     kafka_broker: Broker, topics: Topics, tmp_path: Path, guarantee: Guarantee
@@ -52,6 +53,7 @@ def test_connections_cut_in_the_middle_of_a_produce(
     follower.obeys_the_law()
 
 
+@pytest.mark.full
 @BOTH
 def test_answers_lost_after_the_broker_has_done_what_was_asked(
     kafka_broker: Broker, topics: Topics, tmp_path: Path, guarantee: Guarantee
@@ -75,6 +77,7 @@ def test_answers_lost_after_the_broker_has_done_what_was_asked(
     follower.obeys_the_law()
 
 
+@pytest.mark.full
 @BOTH
 def test_a_network_that_is_gone_for_a_while(
     kafka_broker: Broker, topics: Topics, tmp_path: Path, guarantee: Guarantee

@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 DEFAULT_KILLS = 10
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
 def test_kill_9_under_load_loses_nothing_and_doubles_nothing_where_that_is_promised(
     kafka_broker: Broker,

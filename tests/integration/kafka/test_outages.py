@@ -38,6 +38,7 @@ def own_topics(broker: Broker) -> Iterator[Topics]:
         broker.start()
 
 
+@pytest.mark.full
 @BOTH
 @pytest.mark.parametrize("way", ["stop", "kill"])
 def test_a_broker_that_ends_in_the_middle_and_comes_back(
@@ -57,6 +58,7 @@ def test_a_broker_that_ends_in_the_middle_and_comes_back(
     follower.obeys_the_law()
 
 
+@pytest.mark.full
 @BOTH
 def test_a_broker_that_hangs_for_a_while(
     broker: Broker, own_topics: Topics, tmp_path: Path, guarantee: Guarantee
@@ -99,6 +101,7 @@ def test_a_broker_that_is_not_there_at_the_start(
     follower.obeys_the_law()
 
 
+@pytest.mark.full
 @BOTH
 def test_a_broker_whose_disk_is_full_until_somebody_makes_room(
     broker: Broker, own_topics: Topics, tmp_path: Path, guarantee: Guarantee

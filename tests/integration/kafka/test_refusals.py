@@ -41,6 +41,7 @@ def refused(follower: Follower, text: str) -> str:
     return done.stderr
 
 
+@pytest.mark.full
 @BOTH
 def test_a_wrong_password_is_refused_and_not_shown(
     kafka_broker: Broker, topics: Topics, tmp_path: Path, guarantee: Guarantee
@@ -65,6 +66,7 @@ def test_a_wrong_password_is_refused_and_not_shown(
     follower.obeys_the_law()
 
 
+@pytest.mark.full
 @BOTH
 def test_a_broker_with_a_certificate_of_somebody_else_is_refused(
     kafka_broker: Broker, topics: Topics, tmp_path: Path, guarantee: Guarantee
@@ -109,6 +111,7 @@ def test_a_port_without_tls_is_told_and_tried_again_because_a_stopping_broker_lo
     assert follower.records() == []
 
 
+@pytest.mark.full
 @BOTH
 def test_a_user_without_rights_is_refused_and_nothing_is_saved(
     kafka_broker: Broker, topics: Topics, tmp_path: Path, guarantee: Guarantee
@@ -132,6 +135,7 @@ def test_a_user_without_rights_is_refused_and_nothing_is_saved(
     follower.obeys_the_law()
 
 
+@pytest.mark.full
 @BOTH
 def test_a_row_too_large_for_the_topic_stops_with_an_error_until_the_topic_takes_it(
     kafka_broker: Broker, topics: Topics, tmp_path: Path, guarantee: Guarantee
@@ -151,6 +155,7 @@ def test_a_row_too_large_for_the_topic_stops_with_an_error_until_the_topic_takes
     follower.obeys_the_law()
 
 
+@pytest.mark.full
 @BOTH
 def test_batches_larger_than_the_topic_takes_are_sent_in_smaller_ones(
     kafka_broker: Broker, topics: Topics, tmp_path: Path, guarantee: Guarantee
@@ -166,6 +171,7 @@ def test_batches_larger_than_the_topic_takes_are_sent_in_smaller_ones(
     follower.obeys_the_law()
 
 
+@pytest.mark.full
 @BOTH
 def test_a_limit_that_is_lowered_while_the_daemon_runs_is_met_and_kept(
     kafka_broker: Broker, topics: Topics, tmp_path: Path, guarantee: Guarantee

@@ -14,7 +14,7 @@ from kafka.errors import KafkaError
 from tailerd.errors import SinkFencedError
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import Connection
-from tailerd.spark.group.delivered_batch import DeliveredBatch
+from tailerd.spark.delivered_batch import DeliveredBatch
 from tailerd.spark.kafka.batch_transaction import BatchTransaction
 from tests.integration.kafka import transaction_program
 from tests.kafka.broker import Broker
@@ -50,6 +50,7 @@ def keys_of(batch: int) -> Counter[bytes | None]:
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("die_at", "then"),
     [("produced", "written"), ("recorded", "written"), ("committed", "repeated")],
@@ -66,6 +67,7 @@ def test_a_micro_batch_counts_once_wherever_its_driver_dies(
     assert found == keys_of(0) + keys_of(1)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("die_after", [0.0, 0.003, 0.02])
 def test_a_commit_that_nobody_heard_the_answer_of_is_found_out_by_the_next_driver(
     kafka_broker: Broker, topics: Topics, die_after: float
@@ -134,7 +136,7 @@ def test_a_task_that_outlives_its_batch_is_shut_out_and_nobody_waits_for_it(
         transaction_program.report(driver.config, again.begin(), 0, writer)
         for writer in range(transaction_program.WRITERS)
     ]
-    again.commit(DeliveredBatch(checkpoint="one", batch_id=0), reports, [])
+    again.commit(DeliveredBatch(checkpoint="one", batch_id=0, end=""), reports, [])
     again.close(is_clean=True)
     assert driver.found() == keys_of(7) + keys_of(0)
     for each in (in_time, late, other):
@@ -153,7 +155,7 @@ def test_a_failed_batch_does_not_shut_out_whoever_took_over(
     held = older.close(is_clean=False)
 
     reports = [transaction_program.report(driver.config, shared, 0, 0)]
-    newer.commit(DeliveredBatch(checkpoint="one", batch_id=0), reports, [])
+    newer.commit(DeliveredBatch(checkpoint="one", batch_id=0, end=""), reports, [])
     newer.close(is_clean=True)
     with pytest.raises(SinkFencedError, match="Spark gave up"):
         driver.session().claim(held)

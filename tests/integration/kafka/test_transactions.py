@@ -25,6 +25,7 @@ def stall(process: subprocess.Popen[str], seconds: float) -> None:
     os.kill(process.pid, signal.SIGCONT)
 
 
+@pytest.mark.full
 def test_transactions_that_expire_while_the_daemon_is_stalled(
     kafka_broker: Broker, topics: Topics, tmp_path: Path
 ) -> None:
@@ -49,6 +50,7 @@ def test_transactions_that_expire_while_the_daemon_is_stalled(
     follower.obeys_the_law()
 
 
+@pytest.mark.full
 def test_a_second_daemon_fences_the_first_which_says_so(
     kafka_broker: Broker, topics: Topics, tmp_path: Path
 ) -> None:

@@ -13,14 +13,14 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
-from tailerd.records.records import Records
+from tailerd.records.base import Records
 from tailerd.sinks.kafka.acknowledgements import Acknowledgements
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import Connection
 from tailerd.sinks.kafka.outgoing import Outgoing
 from tailerd.sinks.kafka.shared_transaction import SharedTransaction, join, written
 from tailerd.sinks.kafka.transactions import Transactions
-from tailerd.spark.group.delivered_batch import DeliveredBatch
+from tailerd.spark.delivered_batch import DeliveredBatch
 from tailerd.spark.kafka.batch_transaction import BatchTransaction
 from tailerd.spark.kafka.task_producer import TaskProducer, take_producer
 
@@ -100,7 +100,7 @@ def main(bootstrap: str, topic: str, offsets: str, batch: int, die_at: str) -> N
         patch.object(Transactions, "commit", lambda _: os._exit(9)).start()
     if die_at == "committing":
         patch.object(Transactions, "commit", _die_in_commit).start()
-    session.commit(DeliveredBatch(checkpoint="one", batch_id=batch), reports, [])
+    session.commit(DeliveredBatch(checkpoint="one", batch_id=batch, end=""), reports, [])
     if die_at == "committed":
         os._exit(9)
     session.close(is_clean=True)

@@ -12,11 +12,12 @@ from tailerd.clock import SystemClock
 from tailerd.errors import LogCleanedUpError, TailerdError
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.log.log_writer import LogWriter
-from tailerd.formats.delta.maintenance.jobs import TableMaintenance
-from tailerd.formats.delta.maintenance.plan import CleanupPolicy, Policies
+from tailerd.formats.delta.maintenance.jobs import DeltaMaintenance
+from tailerd.formats.delta.maintenance.plan import Policies
 from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
 from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
 from tailerd.formats.delta.maintenance.policies.log_compaction import LogCompactionPolicy
+from tailerd.formats.maintenance import CleanupPolicy
 from tailerd.storage.lease import Lease
 from tailerd.storage.s3.store import S3Store
 from tests.integration.s3.test_table_faults import changes
@@ -59,7 +60,7 @@ def long_table(tmp_path: Path) -> TableBuilder:
 
 async def do_all_jobs(place: str, done: set[str]) -> None:
     """Do what is due under a lease, as the keeper does; add the jobs that did something."""
-    work = TableMaintenance(LogReader.at(place), ALL_JOBS, clock=Later())
+    work = DeltaMaintenance(LogReader.at(place), ALL_JOBS, clock=Later())
     lease = Lease(work.reader.store, work.reader.root, clock=SystemClock(), seconds=3)
     # One that could not be given back is waited for.
     async with lease.held(is_patient=True):

@@ -48,6 +48,7 @@ def parquet_ids(out: Path) -> list[int]:
     return [row for file in files for row in pq.read_table(file)["id"].to_pylist()]
 
 
+@pytest.mark.full
 @pytest.mark.spark
 @pytest.mark.slow
 def test_tables_on_spark_are_woken_by_the_queue_whether_they_share_a_query_or_not(

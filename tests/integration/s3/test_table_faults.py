@@ -16,7 +16,7 @@ from tailerd.clock import SystemClock
 from tailerd.errors import AccessDeniedError, MaintenanceBusyError
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.formats.delta.log.log_reader import LogReader
-from tailerd.formats.delta.maintenance.jobs import TableMaintenance
+from tailerd.formats.delta.maintenance.jobs import DeltaMaintenance
 from tailerd.formats.delta.maintenance.plan import Policies
 from tailerd.storage.lease import Lease
 from tailerd.storage.s3.store import S3Store
@@ -118,8 +118,8 @@ async def test_a_listing_that_is_behind_loses_nothing(
     assert end.version == offset.version + 1
 
 
-def maintenance(place: str) -> TableMaintenance:
-    return TableMaintenance(LogReader.at(place), Policies())
+def maintenance(place: str) -> DeltaMaintenance:
+    return DeltaMaintenance(LogReader.at(place), Policies())
 
 
 async def maintain(place: str) -> list[str]:

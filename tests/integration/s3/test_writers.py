@@ -135,6 +135,7 @@ def failing(s3_versitygw: S3Server) -> Iterator[FaultProxy]:
         yield proxy
 
 
+@pytest.mark.full
 @pytest.mark.spark
 @pytest.mark.slow
 def test_spark_delivers_what_is_written_meanwhile_as_the_configuration_says(
@@ -189,6 +190,7 @@ DELTA_SPARK = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.spark
 @pytest.mark.slow
 def test_what_delta_spark_writes_is_delivered_while_it_writes_and_so_is_a_clone_elsewhere(

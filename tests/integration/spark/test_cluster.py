@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[3]
 SUBMIT_SECONDS = 400.0
 
 
+@pytest.mark.full
 def test_a_program_submitted_with_the_package_runs_on_every_worker(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -55,6 +56,7 @@ def test_a_program_submitted_with_the_package_runs_on_every_worker(
     assert sorted(row["id"] for row in rows) == sorted(row["id"] for row in table.rows())
 
 
+@pytest.mark.full
 def test_the_daemon_runs_on_a_cluster_and_brings_the_package_itself(
     cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -97,6 +97,7 @@ async def _agree(config: Config, folder: Path, names: list[str]) -> None:
         assert versions(given) == sorted(versions(given)), name
 
 
+@pytest.mark.full
 def test_tables_join_leave_and_pause_while_the_others_go_on(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -132,6 +133,7 @@ def test_tables_join_leave_and_pause_while_the_others_go_on(
     asyncio.run(scenario())
 
 
+@pytest.mark.full
 def test_a_repeated_batch_replaces_its_own_files_whoever_is_still_there(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -172,6 +174,7 @@ def test_a_repeated_batch_replaces_its_own_files_whoever_is_still_there(
     asyncio.run(scenario())
 
 
+@pytest.mark.full
 def test_a_table_of_a_group_is_reset_and_the_others_stay(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -195,6 +198,7 @@ def test_a_table_of_a_group_is_reset_and_the_others_stay(
     asyncio.run(scenario())
 
 
+@pytest.mark.full
 def test_a_query_of_the_tables_own_becomes_part_of_a_group(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -227,6 +231,7 @@ def test_a_query_of_the_tables_own_becomes_part_of_a_group(
     shutil.rmtree(tmp_path / "state")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
 def test_tables_into_kafka_share_a_query_and_a_broken_one_is_held_back(
     spark: SparkSession, kafka_broker: Broker, topics: Topics, tmp_path: Path, delivery: str

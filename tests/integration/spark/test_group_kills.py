@@ -89,6 +89,7 @@ def _below(pid: int, what: str) -> int | None:
     return found[0].pid if found else None
 
 
+@pytest.mark.full
 def test_whatever_is_killed_each_row_is_in_one_file(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

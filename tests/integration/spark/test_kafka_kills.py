@@ -48,6 +48,7 @@ def delivers_more_than(follower: Follower, version: int) -> None:
     eventually(lambda: follower.last_delivered() > version, _SECONDS)
 
 
+@pytest.mark.full
 def test_kill_9_under_load_loses_nothing_and_doubles_nothing(
     kafka_broker: Broker, topics: Topics, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:

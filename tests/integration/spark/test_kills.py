@@ -130,6 +130,7 @@ def written_to(table: BusyTable, source: random.Random, killed: Killed) -> Itera
         writer.join()
 
 
+@pytest.mark.full
 def test_whatever_is_killed_under_load_every_change_is_there_once(
     cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -67,6 +67,7 @@ class Run:
     is_replaced: bool = False
 
 
+@pytest.mark.full
 def test_the_reference_gives_the_same_rows(
     delta_spark: DeltaSpark, tmp_path: Path, seed: int
 ) -> None:

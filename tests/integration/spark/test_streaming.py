@@ -20,7 +20,6 @@ from tailerd.errors import (
     UsageError,
 )
 from tailerd.spark.query_errors import error_of
-from tailerd.spark.schema_boundary import named_version
 from tests.integration.spark.conftest import Stream
 from tests.tables.builder import CDF, TableBuilder
 
@@ -63,6 +62,7 @@ def _failure(stream: Stream) -> TailerdError:
     return error_of(str(raised.value))
 
 
+@pytest.mark.full
 def test_catching_up_keeps_to_the_limit_of_files(spark: SparkSession, tmp_path: Path) -> None:
     table = _table(tmp_path, 7)
     stream = Stream(spark, table.folder, tmp_path, startingVersion="0", maxFilesPerTrigger="3")
@@ -116,6 +116,7 @@ def test_a_snapshot_is_followed_without_hole_or_overlap_across_restarts(
     assert later == {version: version * 100 for version in range(5, 11)}
 
 
+@pytest.mark.full
 def test_a_query_stopped_at_any_moment_goes_on_where_it_was(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -130,6 +131,7 @@ def test_a_query_stopped_at_any_moment_goes_on_where_it_was(
     assert sorted(_ids(stream)) == [version * 100 for version in range(10)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("options", [{}, {"startingVersion": "latest"}], ids=str)
 def test_the_first_batch_is_repeated_as_it_was_although_the_table_has_moved_on(
     spark: SparkSession, tmp_path: Path, options: dict[str, str]
@@ -202,6 +204,7 @@ def test_without_a_snapshot_and_a_start_a_stream_begins_with_the_log(
     assert [row["_commit_version"] for row in stream.rows()] == [0, 1, 2]
 
 
+@pytest.mark.full
 def test_an_added_column_stops_the_query_and_the_next_start_goes_on(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -221,7 +224,7 @@ def test_an_added_column_stops_the_query_and_the_next_start_goes_on(
     assert "Version 3" in str(error)
     assert "column note" in str(error)
     assert "again from its checkpoint" in str(error)
-    assert named_version(error) == 3
+    assert (error.schema_version, error.version) == (3, 3)
     stream.run_to_head()
     assert [(row["id"], row.get("note")) for row in stream.rows()] == [
         (0, None),
@@ -230,6 +233,7 @@ def test_an_added_column_stops_the_query_and_the_next_start_goes_on(
     ]
 
 
+@pytest.mark.full
 def test_a_checkpoint_of_another_table_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     table = _table(tmp_path, 2)
     Stream(spark, table.folder, tmp_path).run_to_head()

@@ -150,6 +150,7 @@ def test_once_delivers_every_table_to_its_sink_and_a_bad_one_stops_alone(tmp_pat
     assert not run.noise
 
 
+@pytest.mark.full
 def test_a_stopped_daemon_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     table = _table(tmp_path / "orders")
     sink = {"kind": "file", "path": str(tmp_path / "out")}
@@ -178,6 +179,7 @@ def test_a_stopped_daemon_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     assert (sorted(ids[:6]), ids[6:]) == ([0, 1, 10, 11, 20, 21], [30, 40])
 
 
+@pytest.mark.full
 def test_a_new_column_restarts_the_query_with_the_new_schema(tmp_path: Path) -> None:
     table = _table(tmp_path / "orders", commits=1)
     sink = {"kind": "file", "path": str(tmp_path / "out")}
@@ -198,6 +200,7 @@ def test_a_new_column_restarts_the_query_with_the_new_schema(tmp_path: Path) -> 
     assert [(row["id"], row.get("note")) for row in rows] == [(0, None), (1, None), (20, "new")]
 
 
+@pytest.mark.full
 def test_every_change_of_the_schema_in_flight_gives_every_row_once(tmp_path: Path) -> None:
     table = TableBuilder(
         tmp_path / "orders",

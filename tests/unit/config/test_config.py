@@ -13,7 +13,7 @@ import yaml
 from tailerd.config import Config, load_config
 from tailerd.config.documents import documents, schema
 from tailerd.errors import ConfigError
-from tailerd.sinks.file_config import FileSinkConfig
+from tailerd.sinks.file.config import FileSinkConfig
 from tests.conftest import ROOT
 
 MINIMAL = """

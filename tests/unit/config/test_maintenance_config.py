@@ -10,10 +10,11 @@ from tailerd.config import Config, load_config
 from tailerd.config.documents import schema
 from tailerd.config.sections import SparkConfig
 from tailerd.errors import ConfigError
-from tailerd.formats.delta.maintenance.plan import DailyPause, Policies, SparkEngine
+from tailerd.formats.delta.maintenance.plan import Policies
 from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
 from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
 from tailerd.formats.delta.maintenance.policies.log_compaction import LogCompactionPolicy
+from tailerd.formats.maintenance import DailyPause, EngineSettings
 from tailerd.maintenance.settings import policies_of
 
 
@@ -26,7 +27,7 @@ def load(folder: Path, section: str) -> Config:
 def policies(folder: Path, section: str) -> Policies:
     maintenance = load(folder, section).tables["orders"].maintenance
     assert maintenance is not None
-    return policies_of(maintenance)
+    return Policies.of(policies_of(maintenance))
 
 
 def test_the_section_of_the_contract_is_read(tmp_path: Path) -> None:
@@ -62,8 +63,8 @@ def test_spark_runs_where_its_section_says(tmp_path: Path) -> None:
     section = config.tables["orders"].maintenance
     assert section is not None
     spark = SparkConfig(master="local[3]", conf={"a": "b"})
-    found = policies_of(section, spark)
-    assert found.spark == SparkEngine(master="local[3]", conf={"a": "b"})
+    found = Policies.of(policies_of(section, spark))
+    assert found.engine == EngineSettings(master="local[3]", conf={"a": "b"})
     assert found.checkpoint.manifest == "parquet"
 
 

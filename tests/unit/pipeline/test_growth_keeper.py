@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.stats.table_growth import TableGrowth
 from tailerd.pipeline.growth_keeper import RETRY_SECONDS, GrowthKeeper
 from tailerd.storage.stores import Stores
 from tailerd.telemetry import Telemetry, events
@@ -33,10 +34,10 @@ class Kept:
             clock=self.clock,
         )
 
-    def open(self, place: str) -> LogReader:
+    async def open(self, place: str) -> TableGrowth:
         self.opened += 1
         self.while_opening()
-        return LogReader(*Stores().locate(place), with_rows=True)
+        return TableGrowth(LogReader(*Stores().locate(place), with_rows=True))
 
     def hear(self, event: events.Event) -> None:
         is_past = isinstance(event, events.CommitObserved | events.SchemaObserved)
@@ -64,7 +65,7 @@ class Kept:
     def holds(self) -> bool:
         """Tell whether anything is kept of the table."""
         keeper = self.keeper
-        kept = (keeper._heard, keeper._dirty, keeper._maintained, keeper._tables)
+        kept = (keeper._reported, keeper._dirty, keeper._maintained, keeper._tables)
         return any("orders" in each for each in (*kept, keeper._failed_at))
 
     async def pass_time(self, seconds: float) -> None:

@@ -11,7 +11,6 @@ import pytest
 import tailerd.records.record_parts as record_parts
 from tailerd.changefeed.change_task import ChangeType
 from tailerd.errors import TableError, UnsupportedFeatureError
-from tailerd.records.base import Encoder
 from tailerd.records.json import MAX_ROWS_OF_ROW_PATH, JsonEncoder
 from tailerd.records.json_columns import column_texts
 from tailerd.records.json_rows import row_texts
@@ -302,7 +301,7 @@ SIZES = [1, MAX_ROWS_OF_ROW_PATH + 1]
 
 @pytest.mark.parametrize("count", SIZES)
 def test_a_record_is_the_columns_then_the_change_columns(count: int) -> None:
-    encoder: Encoder = JsonEncoder()
+    encoder = JsonEncoder()
     batch = change_batch({"id": pa.array([5] * count), "na\nme": pa.array(["x"] * count)})
 
     records = encoder.encode(batch)

@@ -15,7 +15,7 @@ from tailerd.changefeed.change_batch import VARIANT_FIELD
 from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.errors import ConfigError, SinkError
-from tailerd.sinks import file_cut
+from tailerd.sinks.file import cut as file_cut
 from tests.contracts.test_sink import batch, delivery, file_rows, inserts, offset
 from tests.unit.sinks.test_file_sink import everything, names, sink
 

@@ -19,8 +19,8 @@ from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.errors import ConfigError, SinkError
 from tailerd.records.json import JsonEncoder
-from tailerd.sinks.file import FileSink
-from tailerd.sinks.file_config import FileSinkConfig
+from tailerd.sinks.file.config import FileSinkConfig
+from tailerd.sinks.file.sink import FileSink
 from tests.contracts.test_sink import batch, delivery, file_rows, inserts, offset
 
 

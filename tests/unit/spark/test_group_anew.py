@@ -15,7 +15,7 @@ from tailerd.config.sections import read_sink
 from tailerd.spark.encoded_records import VALUE
 from tailerd.spark.group.follower import GroupFollower
 from tailerd.spark.group.group_offset import GroupOffset
-from tailerd.spark.group.holds import HOLDS_FILE, held_back, read_holds, settle_holds, write_holds
+from tailerd.spark.group.holds import held_back, read_holds, settle_holds, write_holds
 from tailerd.spark.group.members import GroupTable, Members
 from tailerd.spark.group.record_partitions import pack_tables, read_records
 from tailerd.storage.stores import Stores
@@ -77,20 +77,7 @@ def group(tmp_path: Path) -> Path:
     return folder
 
 
-def unstamp(folder: Path) -> None:
-    """Leave the note as an older release wrote it."""
-    document = json.loads((folder / HOLDS_FILE).read_text())
-    for each in document.values():
-        del each["checkpoint"]
-    (folder / HOLDS_FILE).write_text(json.dumps(document))
-
-
-@pytest.mark.parametrize("is_old", [False, True])
-def test_a_note_of_the_checkpoint_before_holds_nothing_back_from_the_new_one(
-    group: Path, is_old: bool
-) -> None:
-    if is_old:
-        unstamp(group)
+def test_a_note_of_the_checkpoint_before_holds_nothing_back_from_the_new_one(group: Path) -> None:
     shutil.rmtree(group / "checkpoint")
     assert settle_holds(group) == {}
     begin_checkpoint(group, "second")
@@ -111,16 +98,5 @@ def test_a_note_of_a_batch_behind_the_end_of_a_checkpoint_put_back_holds_nothing
 
 
 def test_another_checkpoints_note_is_not_read_however_far_that_one_is(group: Path) -> None:
-    (group / "checkpoint/metadata").write_text('{"id": "second"}')
-    assert read_holds(group) == {}
-
-
-def test_a_note_of_an_older_release_is_the_present_checkpoints_from_the_first_start_on(
-    group: Path,
-) -> None:
-    found = read_holds(group)
-    unstamp(group)
-    assert read_holds(group) == found
-    assert settle_holds(group) == found
     (group / "checkpoint/metadata").write_text('{"id": "second"}')
     assert read_holds(group) == {}

@@ -38,10 +38,10 @@ def offset(table: TableBuilder, version: int, position: int = 0) -> Offset:
 
 @pytest.mark.parametrize(
     ("position", "planned", "is_refused"),
-    [(1, "files", True), (1, "auto", False), (1, None, False), (0, "files", False)],
+    [(1, "files", True), (1, "auto", False), (0, "files", False)],
 )
 async def test_within_a_commit_a_table_goes_on_with_the_changes_it_was_planned_with(
-    orders: TableBuilder, tmp_path: Path, position: int, planned: str | None, is_refused: bool
+    orders: TableBuilder, tmp_path: Path, position: int, planned: str, is_refused: bool
 ) -> None:
     followed = FollowedMember(member(orders, tmp_path, "auto"), None, asyncio.Event())
     entry = Entry(offset=offset(orders, 1, position), generation=0, moved=1, changes=planned)

@@ -19,7 +19,7 @@ from tailerd.errors import MissingDataFileError, TailerdError
 from tailerd.spark.encoded_records import VALUE
 from tailerd.spark.group.follower import GroupFollower
 from tailerd.spark.group.group_offset import GroupOffset
-from tailerd.spark.group.holds import held_back, marked, read_holds, unmarked, write_holds
+from tailerd.spark.group.holds import held_back, read_holds, write_holds
 from tailerd.spark.group.members import GroupTable, Members
 from tailerd.spark.group.record_partitions import pack_tables, read_records
 from tailerd.storage.stores import Stores
@@ -114,7 +114,7 @@ class Model:
             for part in partition.parts:
                 name = part.rows.name
                 if name in self.broken:
-                    raise marked(MissingDataFileError("It is gone."), name)
+                    raise MissingDataFileError("It is gone.", table=name)
             for piece in read_records(partition, Stores()):
                 values = piece.records[VALUE].to_pylist()
                 given.setdefault(piece.table, []).extend(value.decode() for value in values)
@@ -123,9 +123,10 @@ class Model:
             assert pack_tables(await follower.rows(start, end)) is not None
 
     def _hold(self, error: TailerdError) -> None:
-        found = unmarked(error)
-        assert found is not None
-        held = held_back(read_holds(self.folder), self.log[-1], found[0], attempt=1, retry_at=0.0)
+        assert error.table
+        held = held_back(
+            read_holds(self.folder), self.log[-1], error.table, attempt=1, retry_at=0.0
+        )
         write_holds(self.folder, held)
 
     def ids(self, name: str) -> list[int]:

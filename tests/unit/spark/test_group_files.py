@@ -15,23 +15,26 @@ from tailerd.config import Config, TableConfig
 from tailerd.config.sections import read_sink
 from tailerd.errors import (
     BugError,
+    ConfigError,
     MissingDataFileError,
     OffsetError,
+    SinkError,
     StorageError,
     TailerdError,
     UnreadableDataFileError,
 )
 from tailerd.sinks.kafka.config import KafkaSinkConfig
+from tailerd.spark.attribution import attribute_to_table, attributed_to
 from tailerd.spark.engine import SparkEngine
 from tailerd.spark.group.assignments import Assignments, group_kind
 from tailerd.spark.group.group_offset import Entry, GroupOffset
 from tailerd.spark.group.grouped_pipeline import GroupedPipeline, Groups
-from tailerd.spark.group.holds import Hold, marked, read_holds, stands_at, unmarked, write_holds
+from tailerd.spark.group.holds import Hold, read_holds, stands_at, write_holds
 from tailerd.spark.group.members import GroupTable, Members
 from tailerd.spark.group.report import SourceReport, Standing, Trouble
 from tailerd.spark.group.table_group import TableGroup
 from tailerd.spark.progress import BatchReport
-from tailerd.spark.query_errors import error_of
+from tailerd.spark.query_errors import error_of, trailer_of
 from tailerd.telemetry import Telemetry
 
 NAMES = st.text("abcXYZ09._-", min_size=1, max_size=8)
@@ -47,7 +50,7 @@ ENTRIES = st.builds(
     offset=OFFSETS,
     generation=st.integers(1, 9),
     moved=st.integers(0, 10**9),
-    changes=st.sampled_from([None, "auto", "files"]),
+    changes=st.sampled_from(["auto", "files"]),
 )
 
 
@@ -79,8 +82,13 @@ def test_the_offset_of_a_group_survives_as_the_same_text(
         {"format": 2, "number": 0, "tables": {}, "begins": {}},
         {"format": 1, "table_id": "x", "version": 3, "phase": "follow", "position": 0},
         {"format": 1, "number": -1, "tables": {}, "begins": {}},
-        {"format": 1, "number": 1, "tables": {"a": ["id", 1, "follow", 0, 1]}, "begins": {}},
-        {"format": 1, "number": 1, "tables": {"a": ["id", 1, "gone", 0, 1, 1]}, "begins": {}},
+        {"format": 1, "number": 1, "tables": {"a": ["id", 1, "follow", 0, 1, 1]}, "begins": {}},
+        {
+            "format": 1,
+            "number": 1,
+            "tables": {"a": ["id", 1, "gone", 0, 1, 1, "auto"]},
+            "begins": {},
+        },
         {"format": 1, "number": 1, "tables": [], "begins": {}},
     ],
 )
@@ -110,7 +118,7 @@ async def test_a_batch_of_a_life_before_a_reset_moves_nothing(tmp_path: Path) ->
     runner.table = GroupTable(name="t", config=config.tables["t"], generation=2)
     group._runners["t"] = runner
     for number, generation in ((1, 1), (2, 2)):
-        entry = Entry(offset=at(9), generation=generation, moved=number)
+        entry = Entry(offset=at(9), generation=generation, moved=number, changes="auto")
         end = GroupOffset(number=number, tables={"t": entry}, begins={"t": at(9)})
         text = json.dumps(end.fields())
         group._progressed(
@@ -121,10 +129,10 @@ async def test_a_batch_of_a_life_before_a_reset_moves_nothing(tmp_path: Path) ->
 
 def test_a_hold_counts_until_a_later_batch_moves_the_table() -> None:
     hold = Hold(number=7, generation=1, begin=at(3))
-    assert stands_at(Entry(offset=at(5), generation=1, moved=7), hold) == at(3)
-    assert stands_at(Entry(offset=at(6), generation=1, moved=8), hold) == at(6)
-    assert stands_at(Entry(offset=at(0), generation=2, moved=7), hold) == at(0)
-    assert stands_at(Entry(offset=at(5), generation=1, moved=7), None) == at(5)
+    assert stands_at(Entry(offset=at(5), generation=1, moved=7, changes="auto"), hold) == at(3)
+    assert stands_at(Entry(offset=at(6), generation=1, moved=8, changes="auto"), hold) == at(6)
+    assert stands_at(Entry(offset=at(0), generation=2, moved=7, changes="auto"), hold) == at(0)
+    assert stands_at(Entry(offset=at(5), generation=1, moved=7, changes="auto"), None) == at(5)
 
 
 def test_holds_are_read_as_they_were_written(tmp_path: Path) -> None:
@@ -148,20 +156,28 @@ def test_a_state_folder_that_cannot_be_written_is_one_clear_error(tmp_path: Path
     [MissingDataFileError("It is gone.", hint="Look."), UnreadableDataFileError("No Parquet.")],
 )
 def test_an_error_of_one_tables_rows_comes_back_from_sparks_text(error: TailerdError) -> None:
-    told = marked(error, "orders.eu-1")
-    text = f"Traceback:\n  File x\ntailerd.errors.{type(told).__name__}: {told}\n\tat java"
-    found = unmarked(error_of(text))
-    assert found is not None
-    assert found[0] == "orders.eu-1"
-    assert type(found[1]) is type(error)
-    assert str(found[1]) == str(error)
+    told = attribute_to_table(error, "orders.eu-1")
+    found = error_of(f"Traceback:\n  File x\n{trailer_of(told)}\n\tat java")
+    assert (found.table, type(found), str(found)) == ("orders.eu-1", type(error), str(error))
+    # The same error may stand for several tables.
+    assert attribute_to_table(error, "other").table == "other"
 
 
 def test_any_other_exception_is_told_with_its_table_too() -> None:
-    found = unmarked(marked(ValueError("odd"), "orders"))
-    assert found is not None
-    assert (found[0], type(found[1])) == ("orders", BugError)
-    assert unmarked(BugError("nothing of a table")) is None
+    found = attribute_to_table(ValueError("odd"), "orders")
+    assert (found.table, type(found)) == ("orders", BugError)
+
+
+def test_the_table_that_was_found_nearest_to_the_fault_stays() -> None:
+    with pytest.raises(ConfigError) as raised, attributed_to("outer"):
+        raise attribute_to_table(ConfigError("No topic."), "inner")
+    assert raised.value.table == "inner"
+
+
+def test_an_error_about_the_brokers_is_nobodys() -> None:
+    with pytest.raises(SinkError) as raised, attributed_to("orders"):
+        raise SinkError("They are gone.")
+    assert raised.value.table == ""
 
 
 KAFKA = {
@@ -249,9 +265,11 @@ def test_a_table_that_moves_to_another_group_goes_on_where_the_old_one_stopped(
     assignments = Assignments(tmp_path)
     assignments.assign("a", "lines", {}, 9)
     assignments.assign("b", "lines", {}, 9)
-    steps = {name: (at(0), Entry(offset=at(5), generation=1, moved=1)) for name in "ab"}
+    steps = {
+        name: (at(0), Entry(offset=at(5), generation=1, moved=1, changes="auto")) for name in "ab"
+    }
     one = GroupOffset().next(steps)
-    two = one.next({"a": (at(5), Entry(offset=at(8), generation=1, moved=2))})
+    two = one.next({"a": (at(5), Entry(offset=at(8), generation=1, moved=2, changes="auto"))})
     folder = assignments.folder("lines-001")
     # The second batch is not done, and of the first one `b` was held back.
     checkpoint(folder / "checkpoint", [one.fields(), two.fields()], committed=1)

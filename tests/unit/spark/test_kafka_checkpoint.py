@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from tailerd.errors import OffsetError, StorageError
-from tailerd.spark.group.delivered_batch import DeliveredBatch
-from tailerd.spark.kafka.checkpoint_identity import checkpoint_identity
-from tailerd.spark.kafka.writer_name import writer_name
+from tailerd.spark.delivered_batch import DeliveredBatch
+from tailerd.spark.kafka.group_identity import checkpoint_identity, writer_name
 
 
 def test_a_checkpoint_keeps_its_identity_until_it_is_removed(tmp_path: Path) -> None:
@@ -35,34 +34,23 @@ def test_a_damaged_or_unwritable_checkpoint_is_an_error(tmp_path: Path) -> None:
 def test_the_record_of_a_batch_is_read_back_and_a_strange_one_is_refused(tmp_path: Path) -> None:
     record = DeliveredBatch(checkpoint="c", batch_id=7, end="e")
     assert DeliveredBatch.from_json(record.to_json().encode(), "The record") == record
-    older = DeliveredBatch.from_json(b'{"format": 1, "checkpoint": "c", "batch_id": 7}', "It")
-    assert older == DeliveredBatch(checkpoint="c", batch_id=7)
-    assert older.covers(7, "e", tmp_path)
     with pytest.raises(OffsetError, match="The record has format 2, because a newer tailerd"):
         DeliveredBatch.from_json(b'{"format": 2}', "The record")
-    for damaged in (b"", b"[]", b'{"format": 1, "checkpoint": "c"}'):
+    for damaged in (b"", b"[]", b'{"format": 1, "checkpoint": "c", "batch_id": 7}'):
         with pytest.raises(OffsetError, match="The record is damaged"):
             DeliveredBatch.from_json(damaged, "The record")
 
 
 def test_groups_of_two_state_folders_have_names_of_their_own_to_brokers(tmp_path: Path) -> None:
     sales, logistics = (
-        writer_name(tmp_path / each, "kafka-1-001", tmp_path / each / "checkpoint")
-        for each in ("sales", "logistics")
+        writer_name(tmp_path / each, "kafka-1-001") for each in ("sales", "logistics")
     )
     assert sales != logistics
     assert sales.startswith("kafka-1-001-")
-    # Also when it has a checkpoint by now.
-    checkpoint_identity(tmp_path / "sales/checkpoint")
-    assert writer_name(tmp_path / "sales", "kafka-1-001", tmp_path / "sales/checkpoint") == sales
+    assert writer_name(tmp_path / "sales", "kafka-1-001") == sales
 
 
-def test_a_group_from_before_goes_on_with_the_name_it_has_used(tmp_path: Path) -> None:
-    checkpoint = tmp_path / "checkpoint"
-    checkpoint_identity(checkpoint)
-    assert writer_name(tmp_path, "kafka-1-001", checkpoint) == "kafka-1-001"
-    shutil.rmtree(checkpoint)
-    assert writer_name(tmp_path, "kafka-1-001", checkpoint) == "kafka-1-001"
+def test_a_damaged_name_of_a_group_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "writer.json").write_text('{"name": 3}')
     with pytest.raises(OffsetError, match="has no name"):
-        writer_name(tmp_path, "kafka-1-001", checkpoint)
+        writer_name(tmp_path, "kafka-1-001")

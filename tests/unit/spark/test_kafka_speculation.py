@@ -32,7 +32,7 @@ def micro_batch(speculation: str) -> DataFrame:
 def test_however_it_is_written_speculation_is_refused_in_a_transaction(
     tmp_path: Path, setting: str
 ) -> None:
-    sink = KafkaGroupSink(lambda: {"a": section(delivery="exactly-once")}, tmp_path, "g")
+    sink = KafkaGroupSink(lambda: {"a": section(delivery="exactly-once")}, tmp_path, "g", str)
     with pytest.raises(ConfigError, match=r"spark\.speculation") as caught:
         sink.write(micro_batch(setting), 0)
     # At least once is no way out for tables whose records have a key.

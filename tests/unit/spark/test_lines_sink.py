@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.errors import OffsetError, SinkError
 from tailerd.spark.group import lines_sink
-from tailerd.spark.group.delivered_batch import PUBLISHED_FILE, write_published
 from tailerd.spark.group.group_offset import Entry, GroupOffset
-from tailerd.spark.group.holds import Hold, unmarked, write_holds
+from tailerd.spark.group.holds import Hold, write_holds
 from tailerd.spark.group.lines_sink import LinesFolder, LinesSink
+from tailerd.spark.group.published import PUBLISHED_FILE
 from tailerd.spark.packed_records import packed
 from tests.unit.spark.record_rows import piece_of
 
@@ -88,10 +88,10 @@ def test_what_a_killed_task_left_and_nobody_can_remove_keeps_no_other_table_wait
     sink: Sink,
 ) -> None:
     # A folder stands for what cannot be unlinked: who runs tests may be root.
-    (sink.folder / "b/.tailerd-group-0.tmp").mkdir(parents=True)
+    (sink.folder / "b/.tailerd-group-b-0.tmp").mkdir(parents=True)
     sink.write("a")
     assert sink.files("a") == [FILE]
-    (sink.folder / "a/.tailerd-group-0.tmp").write_text("left")
+    (sink.folder / "a/.tailerd-group-a-0.tmp").write_text("left")
     sink.forget()
     sink.write("a")
     assert sink.files("a") == [FILE]
@@ -115,7 +115,9 @@ def test_a_batch_whose_lines_all_have_their_places_is_neither_read_nor_taken_bac
 
 def end_of_batch(version: int) -> GroupOffset:
     begin, end = (Offset(table_id="id", version=Version(each)) for each in (0, version))
-    return GroupOffset().next({"a": (begin, Entry(offset=end, generation=1, moved=1))})
+    return GroupOffset().next(
+        {"a": (begin, Entry(offset=end, generation=1, moved=1, changes="auto"))}
+    )
 
 
 def test_another_batch_of_a_number_that_is_delivered_is_refused_instead_of_skipped(
@@ -138,13 +140,6 @@ def test_another_batch_of_a_number_that_is_delivered_is_refused_instead_of_skipp
     with pytest.raises(OffsetError, match="another batch 5"):
         sink.write("a", 5)
     assert sink.reads == 1
-
-
-def test_a_batch_that_an_older_release_delivered_is_known_by_its_number(sink: Sink) -> None:
-    sink.log(5, end_of_batch(3))
-    write_published(sink.group, 5)
-    sink.write("a", 5)
-    assert sink.reads == 0
 
 
 def test_one_that_was_about_to_get_its_places_is_written_again(sink: Sink) -> None:
@@ -186,7 +181,7 @@ def test_a_table_that_is_renamed_while_its_batch_is_unfinished_keeps_its_lines(
 
 def test_what_tasks_of_others_write_into_a_folder_is_left_to_them(sink: Sink) -> None:
     (sink.folder / "a").mkdir()
-    for name in ("a-0", "a-b-0", "0"):
+    for name in ("a-0", "a-b-0"):
         (sink.folder / f"a/.tailerd-group-{name}.tmp").write_text("")
     sink.write("a")
     assert sink.files("a") == [".tailerd-group-a-b-0.tmp", FILE]
@@ -201,9 +196,7 @@ def test_lines_of_the_batch_that_cannot_be_taken_back_are_an_error_of_their_tabl
     sink.forget()
     with pytest.raises(SinkError) as raised:
         sink.write("a")
-    found = unmarked(raised.value)
-    assert found is not None
-    assert found[0] == "b"
+    assert raised.value.table == "b"
 
 
 def test_the_end_of_a_batch_outlives_a_power_cut_as_its_lines_do(
@@ -237,9 +230,7 @@ def test_a_disk_that_is_full_when_a_file_is_closed_is_told_with_its_table(
     monkeypatch.setattr(os, "fsync", full_for_b)
     with pytest.raises(SinkError, match="No space left on device") as raised:
         sink.write(names)
-    found = unmarked(raised.value)
-    assert found is not None
-    assert found[0] == "b"
+    assert raised.value.table == "b"
     assert sink.files("a") == sink.files("b") == []
 
 

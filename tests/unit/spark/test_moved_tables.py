@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import threading
 import time
@@ -19,17 +18,15 @@ from tailerd.changefeed.offset import Offset, Version
 from tailerd.config import Config, SinkConfig, TableConfig
 from tailerd.config.sections import read_sink
 from tailerd.errors import ConfigError, SinkError
-from tailerd.sinks.kafka.config import KafkaSinkConfig
-from tailerd.sinks.kafka.sharing import former_sharing_key
 from tailerd.spark.engine import SparkEngine
-from tailerd.spark.group.assignments import Assignments, former_kind, group_kind
-from tailerd.spark.group.delivered_batch import write_published
+from tailerd.spark.group.assignments import Assignments, group_kind
 from tailerd.spark.group.follower import GroupFollower
 from tailerd.spark.group.group_offset import Entry, GroupOffset
 from tailerd.spark.group.grouped_pipeline import GroupedPipeline, Groups
 from tailerd.spark.group.holds import Hold, write_holds
 from tailerd.spark.group.left_groups import Awaited, Delivered, LeftGroups
 from tailerd.spark.group.members import GroupTable, Members
+from tailerd.spark.group.published import write_published
 from tailerd.spark.group.table_group import TableGroup
 from tailerd.telemetry import Telemetry, events
 from tests.tables.builder import TableBuilder
@@ -63,7 +60,7 @@ def log(folder: Path, batch_id: int, end: GroupOffset, *, is_done: bool) -> None
 def place(assignments: Assignments, name: str, sink: SinkConfig, most: int = 9) -> str:
     kind = group_kind(sink)
     assert kind is not None
-    return assignments.assign(name, kind, {}, most, former=former_kind(sink)).group
+    return assignments.assign(name, kind, {}, most).group
 
 
 def test_a_new_password_moves_nobody_and_another_user_does(tmp_path: Path) -> None:
@@ -73,28 +70,6 @@ def test_a_new_password_moves_nobody_and_another_user_does(tmp_path: Path) -> No
     assert place(assignments, "b", kafka(**{**PASSWORD, "sasl_plain_password": "new"})) == group
     assert place(assignments, "a", kafka(**{**PASSWORD, "sasl_plain_username": "v"})) != group
     assert place(assignments, "b", kafka(**PASSWORD, max_request_size=2000000)) != group
-
-
-def test_groups_of_an_older_release_stay_whose_they_are(tmp_path: Path) -> None:
-    sink = kafka(**PASSWORD)
-    assert isinstance(sink, KafkaSinkConfig)
-    # As its name was made then.
-    digest = hashlib.sha256(former_sharing_key(sink).encode()).hexdigest()[:8]
-    old = f"kafka-{digest}-001"
-    (tmp_path / "groups").mkdir()
-    fields = {"group": old, "generation": 3, "begin": at(4).to_json()}
-    (tmp_path / "groups/assignments.json").write_text(json.dumps({"a": fields, "b": fields}))
-    assignments = Assignments(tmp_path)
-    assert place(assignments, "a", sink) == old
-    found = assignments.find("a")
-    assert found is not None
-    assert (found.generation, found.begin) == (3, at(4))
-    # The other one comes later, when the password is another one already.
-    rotated = kafka(**{**PASSWORD, "sasl_plain_password": "new"})
-    assert place(assignments, "b", rotated) == old
-    assert place(assignments, "c", rotated) == old
-    # Without passwords names of groups are as they were.
-    assert group_kind(kafka()) == former_kind(kafka())
 
 
 def test_a_new_table_beside_thousands_is_placed_in_the_time_of_reading_and_writing(
@@ -134,9 +109,14 @@ def test_a_table_begins_behind_what_the_sink_has_for_certain(
         place(assignments, name, old)
     folder = assignments.folder(f"{group_kind(old)}-001")
     one = GroupOffset().next(
-        {name: (at(0), Entry(offset=at(5), generation=1, moved=1)) for name in "abc"}
+        {
+            name: (at(0), Entry(offset=at(5), generation=1, moved=1, changes="auto"))
+            for name in "abc"
+        }
     )
-    two = one.next({name: (at(5), Entry(offset=at(8), generation=1, moved=2)) for name in "ab"})
+    two = one.next(
+        {name: (at(5), Entry(offset=at(8), generation=1, moved=2, changes="auto")) for name in "ab"}
+    )
     log(folder, 0, one, is_done=True)
     log(folder, 1, two, is_done=False)
     if is_held:
@@ -162,12 +142,14 @@ def test_a_table_that_leaves_files_of_lines_begins_behind_the_batch_whose_lines_
         state = tmp_path / "spark"
         assert place(Assignments(state), "a", lines) == "lines-001"
         folder = Assignments(state).folder("lines-001")
-        one = GroupOffset().next({"a": (at(0), Entry(offset=at(5), generation=1, moved=1))})
+        one = GroupOffset().next(
+            {"a": (at(0), Entry(offset=at(5), generation=1, moved=1, changes="auto"))}
+        )
         log(folder, 0, one, is_done=True)
-        two = one.next({"a": (at(5), Entry(offset=at(8), generation=1, moved=2))})
+        two = one.next({"a": (at(5), Entry(offset=at(8), generation=1, moved=2, changes="auto"))})
         log(folder, 1, two, is_done=False)
         if is_published:
-            write_published(folder, 1)
+            write_published(folder, 1, "")
         section = {"path": "/lake/a", "sink": kafka()}
         config = Config(state=str(tmp_path), tables={"a": TableConfig.model_validate(section)})
         groups = Groups(SparkEngine(config, Telemetry(), once=False), 9)
@@ -223,7 +205,10 @@ def left_behind(tmp_path: Path, names: str) -> Config:
         place(assignments, name, old)
     folder = assignments.folder(f"{group_kind(old)}-001")
     one = GroupOffset().next(
-        {name: (at(2), Entry(offset=at(5), generation=1, moved=1)) for name in names}
+        {
+            name: (at(2), Entry(offset=at(5), generation=1, moved=1, changes="auto"))
+            for name in names
+        }
     )
     log(folder, 0, one, is_done=False)
     return Config(**fields)

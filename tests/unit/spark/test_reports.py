@@ -1,4 +1,4 @@
-"""What Spark says about a query, as events and errors; and what Java there is."""
+"""What Spark says about a query, as events; and what Java there is."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from tailerd.changefeed.offset import Offset, Version
-from tailerd.errors import EngineError, NotATableError, SchemaChangedError
 from tailerd.spark.progress import OLDEST_MS, BatchReport, events_of
-from tailerd.spark.query_errors import error_of
 from tailerd.spark.session import java_home_or_version
 from tailerd.telemetry.events import BacklogMeasured, DeliveryAcknowledged, OffsetSaved
 
@@ -85,44 +83,6 @@ def test_a_batch_repeated_after_a_restart_has_no_head_to_report() -> None:
     (saved,) = events_of(report, "orders", "file")
     assert isinstance(saved, OffsetSaved)
     assert saved.version == 5
-
-
-def test_an_error_of_ours_comes_back_out_of_a_traceback() -> None:
-    text = """[PYTHON_DATA_SOURCE_ERROR] Failed: Traceback (most recent call last):
-  File "partitions.py", line 68, in read_partition
-tailerd.errors.SchemaChangedError: The column x is string.
-
-The above exception was the direct cause of the following exception:
-
-Traceback (most recent call last):
-  File "partitions.py", line 70, in read_partition
-tailerd.errors.SchemaChangedError: Version 7 has another schema than this query. Start again.
- SQLSTATE: 38000
-=== Streaming Query ==="""
-    error = error_of(text)
-    assert type(error) is SchemaChangedError
-    assert str(error) == "Version 7 has another schema than this query. Start again."
-
-
-def test_the_code_of_an_error_survives() -> None:
-    assert type(error_of("x\ntailerd.errors.NotATableError: none here\n")) is NotATableError
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("java.net.SocketTimeoutException: Timed out while waiting", "Timed out while waiting"),
-        ("Traceback:\n  File x\nbuiltins.ValueError: bad thing\n SQLSTATE: 1", "bad thing"),
-        ("tailerd.errors.NoSuchError: odd", "odd"),
-        ("something else broke", "something else broke"),
-        ("", "did not say why"),
-    ],
-)
-def test_any_other_failure_is_the_engines_and_worth_another_try(text: str, said: str) -> None:
-    error = error_of(text)
-    assert type(error) is EngineError
-    assert error.retryable
-    assert said in str(error)
 
 
 def _java(folder: Path, says: str) -> dict[str, str]:

@@ -16,7 +16,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from tailerd.errors import SchemaChangedError, UsageError
 from tailerd.spark.datasource import TailerdDataSource
-from tailerd.spark.schema_boundary import named_version
 from tailerd.spark.stream_reader import TailerdStreamReader
 from tests.corners.feed import changes
 from tests.tables.builder import CDF, TableBuilder
@@ -56,7 +55,7 @@ class Query:
                 reader.stop()
 
     def _next(self, error: SchemaChangedError, version: int | None) -> int:
-        named = named_version(error)
+        named = error.schema_version
         assert named is not None
         assert named != version
         return named
@@ -187,7 +186,7 @@ async def test_a_running_query_ends_before_the_change_and_says_how_to_go_on(
             reader.latestOffset(end, ReadAllAvailable())
     finally:
         reader.stop()
-    assert named_version(raised.value) == 3
+    assert raised.value.schema_version == 3
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -20,13 +20,14 @@ from tailerd.config.sections import read_sink
 from tailerd.errors import ConfigError, OffsetError, TailerdError
 from tailerd.formats.delta.protocol.data_file import data_file
 from tailerd.sinks.kafka.producer_options import revealed
+from tailerd.spark.attribution import attribute_to_table
 from tailerd.spark.engine import SparkEngine
 from tailerd.spark.group.assignments import Assignments
 from tailerd.spark.group.followed_member import FollowedMember
 from tailerd.spark.group.follower import GroupFollower
 from tailerd.spark.group.group_offset import Entry, GroupOffset
 from tailerd.spark.group.group_query import kafka_sections
-from tailerd.spark.group.holds import Hold, held_back, marked, read_holds, write_holds
+from tailerd.spark.group.holds import Hold, held_back, read_holds, write_holds
 from tailerd.spark.group.members import GroupTable, Members
 from tailerd.spark.group.report import SourceReport
 from tailerd.spark.group.table_group import TableGroup
@@ -96,7 +97,9 @@ def at(version: int) -> Offset:
 
 def log_batch(folder: Path, names: str) -> GroupOffset:
     """Log the end of a first batch of some tables, as Spark does before it asks for rows."""
-    steps = {name: (at(0), Entry(offset=at(1), generation=1, moved=1)) for name in names}
+    steps = {
+        name: (at(0), Entry(offset=at(1), generation=1, moved=1, changes="auto")) for name in names
+    }
     end = GroupOffset().next(steps)
     for name in ("offsets", "commits"):
         (folder / "checkpoint" / name).mkdir(parents=True)
@@ -288,7 +291,7 @@ def test_what_is_wrong_with_one_table_stops_that_one_whether_the_batch_has_its_r
     async def scenario() -> None:
         group = Group(tmp_path, *(table(name) for name in "abc"))
         log_batch(tmp_path, names)
-        assert await group._hold_back(marked(WRONG, "c"))
+        assert await group._hold_back(attribute_to_table(WRONG, "c"))
         assert set(read_holds(tmp_path)) == set(names) & {"c"}
         assert [str(error) for error in group.runners["c"].errors] == [str(WRONG)]
         assert group.runners["a"].errors == group.runners["b"].errors == []

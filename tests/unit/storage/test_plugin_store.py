@@ -13,7 +13,7 @@ import pytest
 from tailerd.config import Config
 from tailerd.errors import ConfigError
 from tailerd.formats.delta.log.log_reader import LogReader
-from tailerd.registry import STORE_GROUP, store_schemes
+from tailerd.registry import STORES_GROUP, store_schemes
 from tailerd.storage.stores import Stores, StoreSettings
 from tests.doubles.installed import installed
 from tests.integration.daemon.running import TAILERD
@@ -70,7 +70,7 @@ class LakePlaces:
 def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An installed distribution with the scheme `lake`."""
     site = tmp_path / "site"
-    with installed(site, STORE_GROUP, {"lake": "lake_store:LakePlaces"}):
+    with installed(site, STORES_GROUP, {"lake": "lake_store:LakePlaces"}):
         (site / "lake_store.py").write_text(PLUGIN)
         monkeypatch.delitem(sys.modules, "lake_store", raising=False)
         yield

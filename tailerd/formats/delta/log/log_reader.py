@@ -41,7 +41,7 @@ from tailerd.formats.delta.protocol.version_checksum import (
     validate_checksum,
 )
 from tailerd.storage.base import FileMeta, ObjectStore, ShowsUnfinished
-from tailerd.storage.stores import Stores, StoreSettings
+from tailerd.storage.stores import Stores
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ def _all_that_is_left(damage: TableError | None) -> TableError | None:
     if damage is None or isinstance(damage, TooLargeError):
         return damage
     lost = "No older checkpoint and no complete run of commits gives this version."
-    return type(damage)(f"{damage.message} {lost}", hint=damage.hint)
+    return damage.restated(f"{damage.message} {lost}")
 
 
 class LogReader(LogFolder):
@@ -92,11 +92,8 @@ class LogReader(LogFolder):
             too.
         with_rows: Whether commits that are read tell how many rows their files have.
         memory_bytes: The configured `memory`, which reading a file keeps within.
-        storage: How the store is reached, for other processes that open it; by default as the
-            environment says.
 
     Attributes:
-        storage: The same.
         finished: The newest commit that was found whole, where a store shows others too.
     """
 
@@ -109,13 +106,11 @@ class LogReader(LogFolder):
         on_mismatch: Callable[[CorruptLogError], None] | None = None,
         with_rows: bool = False,
         memory_bytes: int = DEFAULT_MEMORY_BYTES,
-        storage: StoreSettings | None = None,
     ) -> None:
         super().__init__(store, root, memory_bytes=memory_bytes)
         self._torn_wait_seconds = torn_wait_seconds
         self._on_mismatch = on_mismatch
         self._with_rows = with_rows
-        self.storage = storage or StoreSettings()
         self._skipped: set[int | None] = set()
         self._unfinished = self.store if isinstance(self.store, ShowsUnfinished) else None
         self.finished: LogFile | None = None
@@ -138,9 +133,8 @@ class LogReader(LogFolder):
         Raises:
             ConfigError: No store serves this place.
         """
-        stores = stores or Stores()
-        store, root = stores.locate_table(table, allowed)
-        return cls(store, root, on_mismatch=on_mismatch, storage=stores.settings)
+        store, root = (stores or Stores()).locate_table(table, allowed)
+        return cls(store, root, on_mismatch=on_mismatch)
 
     async def open(self, version: int | None = None, *, with_files: bool = True) -> Snapshot:
         """Rebuild a version (None: the newest) from as little of the log as possible.

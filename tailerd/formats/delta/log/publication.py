@@ -87,9 +87,11 @@ async def withdraw(log: LogFolder, *paths: str, reason: BaseException) -> bool:
 
 def _add(reason: BaseException, log: LogFolder, paths: Sequence[str], why: str) -> None:
     more = f" and {len(paths) - 1} more" * (len(paths) > 1)
-    text = f"Besides, {log.store.url_of(paths[0])}{more} may have stayed and could not be deleted:"
+    urls = tuple(map(log.store.url_of, paths))
+    text = f"Besides, {urls[0]}{more} may have stayed and could not be deleted:"
     if not isinstance(reason, TailerdError):
         reason.add_note(f"{text} {why}")
-    elif text not in reason.message:
+    elif not set(urls).issubset(reason.leftovers):
+        reason.leftovers = (*reason.leftovers, *urls)
         reason.message += f" {text} {why}"
         reason.hint = f"{reason.hint} Delete what stayed there.".strip()

@@ -1,26 +1,26 @@
-"""Surveys one log, decides by the policies, and does what is due."""
+"""Delta's maintainer: surveys one log, decides by the policies, and does what is due."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
+from tailerd.changefeed.offset import Version
 from tailerd.clock import Clock, SystemClock
-from tailerd.errors import BugError, StorageError, TableError, TailerdError
+from tailerd.errors import BugError, MissingVersionError, StorageError, TableError, UsageError
 from tailerd.formats.delta.log.checkpoint_basis import check_has_sidecars
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.log.log_writer import CheckpointResult, LogWriter
-from tailerd.formats.delta.maintenance.checkpoint_process import checkpoint_by
-from tailerd.formats.delta.maintenance.checkpoint_request import CheckpointRequest
+from tailerd.formats.delta.maintenance.distributed.request import (
+    CheckpointAnswer,
+    CheckpointRequest,
+)
 from tailerd.formats.delta.maintenance.held_snapshot import HeldSnapshot
 from tailerd.formats.delta.maintenance.log_cleanup import LogCleanup
 from tailerd.formats.delta.maintenance.plan import Policies
 from tailerd.formats.delta.maintenance.policies.base import (
     CommitFigures,
-    Decision,
-    JobKind,
     LogStats,
     spell_bytes,
 )
@@ -30,63 +30,44 @@ from tailerd.formats.delta.protocol.log_segment import LogListing
 from tailerd.formats.delta.protocol.metadata_cleanup import CleanupPlan, cleanup_terms
 from tailerd.formats.delta.protocol.snapshot import Snapshot, TableState
 from tailerd.formats.delta.protocol.writer_features import check_maintainable
-from tailerd.maintenance.needs import Needs
-from tailerd.maintenance.pins import PinBoard
+from tailerd.formats.maintenance import (
+    AskFloor,
+    Decision,
+    JobResult,
+    RetentionFloor,
+    RunOnEngine,
+    Survey,
+    no_readers,
+)
 
 DELETE_SECONDS = 0.0001
 """About what deleting one file of a local disk takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobResult:
-    """What became of one job.
-
-    Attributes:
-        outcome: `written`, `deleted`, `already_there` or `nothing_to_say`.
-        version: The newest it is about; of a cleanup the oldest that is left.
-        files: How many files were written or deleted.
-        summary: One sentence.
-    """
-
-    job: JobKind
-    outcome: str
-    version: int
-    files: int
-    size_bytes: int
-    summary: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Survey:
-    """A log as it was found, and what its policies say of it.
-
-    Attributes:
-        needs: What others want of it, as its cleanup was planned.
-        cleanup_error: Why none could be planned, which concerns no other job; None where it could.
-    """
+class LogState:
+    """What a survey found of a log; the `payload` of a `Survey`."""
 
     stats: LogStats
     state: TableState
-    decisions: tuple[Decision, ...]
     cleanup: CleanupPlan
-    needs: Needs = field(default_factory=Needs)
-    cleanup_error: TailerdError | None = None
 
 
-async def nobody(_: str) -> Needs:
-    """Say that no pipeline wants anything."""
-    return Needs()
-
-
-class TableMaintenance:
+class DeltaMaintenance:
     """Maintains one table's log.
 
     Args:
         reader: The table's log.
         policies: What is wanted.
         clock: Tells ages.
-        needs: Asked before each cleanup, with the table's id: what pipelines want of the log.
+        floor: Asked before and during each cleanup, with the table's id.
+        run_on_engine: Runs a checkpoint's request on the engine that the policies name.
+
+    Attributes:
+        unleased_jobs: Jobs that are cheaper than taking turns for them, and do no harm done twice.
     """
+
+    unleased_jobs = frozenset({"checksum"})
 
     def __init__(
         self,
@@ -94,23 +75,25 @@ class TableMaintenance:
         policies: Policies,
         *,
         clock: Clock | None = None,
-        needs: Callable[[str], Awaitable[Needs]] = nobody,
+        floor: AskFloor = no_readers,
+        run_on_engine: RunOnEngine | None = None,
     ) -> None:
         self.reader = reader
         self.policies = policies
         self._clock: Clock = clock or SystemClock()
-        self._needs = needs
+        self._floor = floor
+        self._run_on_engine = run_on_engine
         self._held = HeldSnapshot(reader)
         self._writer = LogWriter(reader, clock=self._clock)
         self._cleanup = LogCleanup(reader, clock=self._clock)
         self._silent: tuple[str, int] | None = None
-        self._pins = PinBoard(reader.store, reader.root, clock=self._clock)
 
-    async def survey(self, *, with_cleanup: bool = True) -> Survey:
+    async def survey(self, *, with_cleanup: bool = True, is_asked: bool = False) -> Survey:
         """Look at the log and decide what is due.
 
         Args:
             with_cleanup: Whether to look for what has expired, which lists and checks all of it.
+            is_asked: An operator asked: a checkpoint is due unless nothing came since the last.
 
         Raises:
             UnsupportedFeatureError: The table asks of its writers what this release cannot do.
@@ -122,52 +105,78 @@ class TableMaintenance:
         snapshot = await self._held.at(listing, with_files=False)
         check_maintainable(snapshot.state)
         await self.reader.check_not_linked()
-        if self.policies.spark is not None:
+        if self.policies.engine is not None:
             check_has_sidecars(snapshot.state)
         if snapshot.version not in listing.commits:
             # It was opened anew, from more or from newer files.
             listing = await self.reader.list_log(self._held.base_version)
         stats = self._without_silent(stats_of(listing, snapshot), snapshot.state)
         decisions = self.policies.decide(stats, self._clock.now_ms())
+        if is_asked:
+            decisions = [_as_asked(each, stats) for each in decisions]
         plan = CleanupPlan(reason="It was not looked for what has expired.")
-        needs, cleanup_error = Needs(), None
+        floor, cleanup_error = RetentionFloor(), None
         if with_cleanup:
             try:
-                needs, plan = await self._plan_cleanup(snapshot.state)
+                floor, plan = await self._plan_cleanup(snapshot.state)
             except (TableError, StorageError) as error:
                 cleanup_error, plan = error, CleanupPlan(reason=str(error))
             decisions.append(_cleanup_decision(plan, self.policies.cleanup.is_enabled))
         return Survey(
-            stats=stats,
-            state=snapshot.state,
+            table_id=snapshot.state.metadata.id,
+            version=stats.version,
             decisions=tuple(decisions),
-            cleanup=plan,
-            needs=needs,
+            floor=floor,
+            has_expired=bool(plan.files),
             cleanup_error=cleanup_error,
+            payload=LogState(stats=stats, state=snapshot.state, cleanup=plan),
         )
 
-    async def _all_needs(self, table_id: str) -> Needs:
-        """Return what pipelines, pins and the configuration want of the log, all together."""
-        policy = self.policies.cleanup
-        kept = Needs(from_version=policy.keep_from, by="cleanup.keep_from")
-        pinned = await self._pins.needs(policy.wait_for_pins)
-        return kept.and_also(pinned).and_also(await self._needs(table_id))
+    async def check_readable_from(self, version: Version, reader: str) -> None:
+        """Make sure that a reader which has yet to read `version` can go on from there.
+
+        Raises:
+            UsageError: The version is beyond the next one.
+            MissingVersionError: It can no longer be read.
+        """
+        listing = await self.reader.list_log(0)
+        head = listing.head_version
+        if head is None or version > head + 1:
+            raise UsageError(
+                f"Version {version} cannot be pinned: the table is at version {head}, so the next"
+                f" that {reader} can read is at most {-1 if head is None else head} + 1."
+            )
+        oldest = 0 if 0 in listing.commits else min(listing.checkpoints, default=head)
+        if _base_of(version) < oldest:
+            raise MissingVersionError(
+                f"Version {version} can no longer be read from where {reader} stands: the oldest"
+                f" version in the log is {oldest}.",
+                hint=f"Begin anew with a snapshot, and pin {oldest + 1} or later.",
+            )
+
+    async def _rebuilt_from(self, table_id: str) -> RetentionFloor:
+        """Return which version must stay one that can be rebuilt, in place of what is read next."""
+        floor = await self._floor(table_id)
+        if floor.from_version is not None:
+            floor = replace(floor, from_version=_base_of(floor.from_version))
+        kept = RetentionFloor(from_version=self.policies.cleanup.keep_from, by="cleanup.keep_from")
+        return kept.and_also(floor)
 
     async def _plan_cleanup(
         self, state: TableState, checked: CleanupPlan | None = None
-    ) -> tuple[Needs, CleanupPlan]:
+    ) -> tuple[RetentionFloor, CleanupPlan]:
         policy = self.policies.cleanup
         if not policy.is_enabled:
-            return Needs(), CleanupPlan(reason="Cleanup is not switched on.")
-        needs = await self._all_needs(state.metadata.id)
-        if needs.obstacle:
-            return needs, CleanupPlan(reason=needs.obstacle)
+            return RetentionFloor(), CleanupPlan(reason="Cleanup is not switched on.")
+        floor = await self._rebuilt_from(state.metadata.id)
+        if floor.obstacle:
+            return floor, CleanupPlan(reason=floor.obstacle)
         if self.policies.paused_until_ms(self._clock.now_ms()) is not None:
-            return needs, CleanupPlan(reason="The policy pauses at this time of the day.")
-        return needs, await self._cleanup.plan(
+            return floor, CleanupPlan(reason="The policy pauses at this time of the day.")
+        return floor, await self._cleanup.plan(
             state,
-            needs.from_version,
-            wanted_by=needs.by,
+            floor.from_version,
+            wanted_by=floor.by,
             older_than_seconds=policy.older_than_seconds,
             checked=checked,
         )
@@ -186,6 +195,9 @@ class TableMaintenance:
             raise
 
     async def _apply(self, survey: Survey, decision: Decision) -> JobResult:
+        found = survey.payload
+        if not isinstance(found, LogState):
+            raise BugError("A job is done by a survey of the same table.")
         match decision.job:
             case "checkpoint":
                 return await self._checkpoint()
@@ -194,15 +206,20 @@ class TableMaintenance:
                 written = await self._writer.write_checksum(newest, published=self._held.published)
                 return _of_file("checksum", written.name, written.outcome, written.size_bytes)
             case "log_compaction":
-                start, end = decision.start_version, decision.end_version
-                if start is None or end is None:
-                    raise BugError("A compaction has a range of versions.")
-                written = await self._writer.write_compaction(survey.state, start, end)
-                if written.outcome == "nothing_to_say":
-                    self._silent = survey.state.metadata.id, end
-                return _of_file("log_compaction", written.name, written.outcome, written.size_bytes)
+                return await self._compact(found.state, decision)
             case "cleanup":
-                return await self._clean_up(survey.cleanup)
+                return await self._clean_up(found.cleanup)
+            case other:
+                raise BugError(f"There is no maintenance job {other!r} of a Delta log.")
+
+    async def _compact(self, state: TableState, decision: Decision) -> JobResult:
+        start, end = decision.start_version, decision.end_version
+        if start is None or end is None:
+            raise BugError("A compaction has a range of versions.")
+        written = await self._writer.write_compaction(state, start, end)
+        if written.outcome == "nothing_to_say":
+            self._silent = state.metadata.id, end
+        return _of_file("log_compaction", written.name, written.outcome, written.size_bytes)
 
     def _without_silent(self, stats: LogStats, state: TableState) -> LogStats:
         """Let commits that were found to change nothing of the state make no compaction due."""
@@ -218,11 +235,11 @@ class TableMaintenance:
 
     async def _objection(self, planned: TableState, oldest: int) -> str:
         """Say why a cleanup that was planned must not go on; empty where nothing forbids it."""
-        needs = await self._all_needs(planned.metadata.id)
-        if needs.obstacle:
-            return needs.obstacle
-        if needs.from_version is not None and needs.from_version < oldest:
-            return f"Version {needs.from_version} is wanted by {needs.by} meanwhile."
+        floor = await self._rebuilt_from(planned.metadata.id)
+        if floor.obstacle:
+            return floor.obstacle
+        if floor.from_version is not None and floor.from_version < oldest:
+            return f"Version {floor.from_version} is wanted by {floor.by} meanwhile."
         version = self._held.version
         if version is not None and await self.reader.commit_file(version + 1) is None:
             return ""
@@ -235,18 +252,14 @@ class TableMaintenance:
         return await self._held.at(listing, with_files=True)
 
     async def _write_checkpoint(self) -> CheckpointResult:
-        manifest, spark = self.policies.checkpoint.manifest, self.policies.spark
-        if spark is None:
+        manifest, engine = self.policies.checkpoint.manifest, self.policies.engine
+        if engine is None:
             return await self._writer.write_checkpoint(await self._newest(), manifest=manifest)
-        place, master, conf = self.reader.url, spark.master, spark.conf
-        request = CheckpointRequest(
-            place=place,
-            manifest=manifest,
-            master=master,
-            conf=conf,
-            storage=self.reader.storage.to_json(),
-        )
-        return await checkpoint_by("spark", request)
+        if self._run_on_engine is None:
+            raise BugError("A checkpoint is for an engine, and there is nothing that runs it.")
+        request = CheckpointRequest(manifest=manifest)
+        answer = await self._run_on_engine(engine, request.to_json())
+        return CheckpointAnswer.from_json(answer).result()
 
     async def _sweep(self) -> None:
         """Remove what writers that died left in a folder; in a bucket that takes requests."""
@@ -300,6 +313,17 @@ class TableMaintenance:
         )
 
 
+def _base_of(version: int) -> Version:
+    """Return the version that must be rebuilt to read a commit: that before it."""
+    return Version(max(0, version - 1))
+
+
+def _as_asked(decision: Decision, stats: LogStats) -> Decision:
+    if decision.job != "checkpoint" or decision.is_due or not stats.commits:
+        return decision
+    return replace(decision, is_due=True, reason="An operator asked for it.")
+
+
 def _nothing_deleted(oldest: int, why: str) -> JobResult:
     return JobResult(
         job="cleanup",
@@ -311,7 +335,7 @@ def _nothing_deleted(oldest: int, why: str) -> JobResult:
     )
 
 
-def _of_file(job: JobKind, name: str, outcome: str, size_bytes: int) -> JobResult:
+def _of_file(job: str, name: str, outcome: str, size_bytes: int) -> JobResult:
     texts = {
         "written": f"Wrote {name}, {spell_bytes(size_bytes)}.",
         "already_there": f"{name} is there already.",

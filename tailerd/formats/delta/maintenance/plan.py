@@ -1,62 +1,47 @@
-"""All policies of one table, and what they say together."""
+"""All policies of one Delta table, and what they say together."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
-from tailerd.formats.delta.maintenance.policies.base import Decision, LogStats
+import msgspec
+
+from tailerd.errors import BugError
+from tailerd.formats.delta.maintenance.policies.base import LogStats
 from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
 from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
 from tailerd.formats.delta.maintenance.policies.log_compaction import LogCompactionPolicy
-
-DAY_MINUTES = 24 * 60
-MINUTE_MS = 60_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleanupPolicy:
-    """Whether what has expired is deleted.
-
-    Attributes:
-        is_enabled: Off by default: what is deleted cannot be read again.
-        older_than_seconds: Keep longer than the table says; never less.
-        every_seconds: How often to look for what has expired.
-        keep_from: A version that is kept, with all that follow; None for no such wish.
-        wait_for_pins: Consumers that must have pinned what they need before anything is deleted.
-    """
-
-    is_enabled: bool = False
-    older_than_seconds: float | None = None
-    every_seconds: float = 3600.0
-    keep_from: int | None = None
-    wait_for_pins: tuple[str, ...] = ()
+from tailerd.formats.maintenance import (
+    CleanupPolicy,
+    DailyPause,
+    Decision,
+    EngineSettings,
+    MaintenancePolicies,
+    paused_until_ms,
+)
 
 
-@dataclass(frozen=True, slots=True)
-class DailyPause:
-    """A part of every day in which nothing is done but checksums.
-
-    Attributes:
-        start_minute, end_minute: Minutes after midnight UTC; an end before the start is on the
-            next day.
-    """
-
-    start_minute: int
-    end_minute: int
-
-    def end_ms(self, now_ms: int) -> int:
-        """Return when the pause is over, or `now_ms` outside of it."""
-        length_ms = (self.end_minute - self.start_minute) % DAY_MINUTES * MINUTE_MS
-        began_ms = (now_ms - self.start_minute * MINUTE_MS) % (DAY_MINUTES * MINUTE_MS)
-        return now_ms - began_ms + length_ms if began_ms < length_ms else now_ms
+class _Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    every_commits: int | None = None
+    every_bytes: int | None = 64 * 1024**2
+    every_age: float | None = None
+    max_replay: float | None = None
+    min_interval: float = 10.0
+    quiet: float = 0.0
+    manifest: Literal["json", "parquet"] = "json"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SparkEngine:
-    """Where checkpoints of a table too large for one process are written."""
+class _LogCompaction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    every_commits: int
 
-    master: str = "local[*]"
-    conf: dict[str, str] = field(default_factory=dict)
+
+class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The fields of the section `maintenance` that are Delta's own, in seconds and bytes."""
+
+    checkpoint: _Checkpoint | None = _Checkpoint()
+    log_compaction: _LogCompaction | None = None
+    checksum: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +49,7 @@ class Policies:
     """What is wanted for one table.
 
     Attributes:
-        spark: Writes the checkpoints; None for this process.
+        engine: Writes the checkpoints; None for this process.
     """
 
     checkpoint: CheckpointPolicy = field(default_factory=CheckpointPolicy)
@@ -72,7 +57,27 @@ class Policies:
     checksum: ChecksumPolicy = field(default_factory=ChecksumPolicy)
     cleanup: CleanupPolicy = field(default_factory=CleanupPolicy)
     pauses: tuple[DailyPause, ...] = ()
-    spark: SparkEngine | None = None
+    engine: EngineSettings | None = None
+
+    @classmethod
+    def of(cls, wanted: MaintenancePolicies) -> Policies:
+        """Return what a section `maintenance` asks for.
+
+        Raises:
+            BugError: Its own fields are not those of `config.maintenance.MaintenanceConfig`.
+        """
+        section = _section_of(wanted.jobs)
+        compaction = section.log_compaction
+        return cls(
+            checkpoint=_checkpoint_policy(section.checkpoint),
+            log_compaction=LogCompactionPolicy(
+                every_commits=None if compaction is None else compaction.every_commits
+            ),
+            checksum=ChecksumPolicy(is_enabled=section.checksum),
+            cleanup=wanted.cleanup,
+            pauses=wanted.pauses,
+            engine=wanted.engine,
+        )
 
     def decide(self, stats: LogStats, now_ms: int) -> list[Decision]:
         """Say of every job but cleanup whether it is due, in the order they are done."""
@@ -84,11 +89,7 @@ class Policies:
 
     def paused_until_ms(self, now_ms: int) -> int | None:
         """Return when the pauses that this time falls into are over; None outside of them."""
-        until_ms = now_ms
-        for _ in self.pauses:
-            # One pause may end where another begins.
-            until_ms = max([until_ms, *(pause.end_ms(until_ms) for pause in self.pauses)])
-        return until_ms if until_ms > now_ms else None
+        return paused_until_ms(self.pauses, now_ms)
 
     def _decide(self, stats: LogStats, now_ms: int) -> list[Decision]:
         checkpoint = self.checkpoint.decide(stats, now_ms)
@@ -107,3 +108,24 @@ def _paused(decision: Decision, until_ms: int) -> Decision:
         return decision
     text = f"{decision.reason[:-1]}, but the policy pauses at this time of the day."
     return replace(decision, is_due=False, reason=text, due_ms=until_ms)
+
+
+def _section_of(jobs: str) -> _Section:
+    try:
+        return msgspec.json.decode(jobs, type=_Section) if jobs else _Section()
+    except msgspec.MsgspecError as error:
+        raise BugError(f"The maintenance section {jobs!r} cannot be read: {error}.") from error
+
+
+def _checkpoint_policy(checkpoint: _Checkpoint | None) -> CheckpointPolicy:
+    if checkpoint is None:
+        return CheckpointPolicy(is_enabled=False)
+    return CheckpointPolicy(
+        every_commits=checkpoint.every_commits,
+        every_bytes=checkpoint.every_bytes,
+        every_seconds=checkpoint.every_age,
+        max_replay_seconds=checkpoint.max_replay,
+        min_interval_seconds=checkpoint.min_interval,
+        quiet_seconds=checkpoint.quiet,
+        manifest=checkpoint.manifest,
+    )

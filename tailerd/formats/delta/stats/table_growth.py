@@ -7,76 +7,34 @@ follow statistics: one file without them, or a commit that does not add up, and 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 
+from tailerd.changefeed.offset import Offset, Phase
 from tailerd.errors import MissingVersionError
 from tailerd.formats.delta.log.live_files import count_rows
 from tailerd.formats.delta.log.log_reader import CommitBody, LogReader
 from tailerd.formats.delta.log.snapshot_cache import SnapshotCache
-from tailerd.formats.delta.protocol.actions import Metadata
 from tailerd.formats.delta.protocol.commit_file import Commit
+from tailerd.formats.delta.protocol.schema import parse_schema
+from tailerd.formats.delta.protocol.schema_text import column_texts
+from tailerd.formats.delta.protocol.snapshot import Snapshot
 from tailerd.formats.delta.protocol.table_properties import retention_seconds
 from tailerd.formats.delta.stats.log_tally import LogTally
+from tailerd.formats.placement import TablePlace
+from tailerd.formats.statistics import Columns, CommitFacts, PendingWork, TableSize
 
 COMMITS_AT_ONCE = 256
+_FILE_KEYS = 1 << 64
+"""File keys, in whose order a snapshot is delivered, are unsigned and have 64 bits."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableSize:
-    """A table at one version.
+class DeltaStatistics:
+    """The `Statistics` of Delta tables."""
 
-    Attributes:
-        version: The version all else is of.
-        rows: Live rows without deleted ones; None where statistics do not tell.
-        size_counts: Files by the bins of `SizeHistogram`.
-        commits_since_checkpoint, bytes_since_checkpoint: What a reader replays on top of the
-            newest checkpoint, or from the beginning.
-        log_files: Files of the log.
-        retention_seconds: How long after its time a commit and its files are kept at least.
-    """
-
-    version: int
-    files: int
-    bytes: int
-    rows: int | None
-    deletion_vectors: int
-    deleted_rows: int
-    size_counts: tuple[int, ...]
-    checkpoint_version: int | None
-    commits_since_checkpoint: int
-    bytes_since_checkpoint: int
-    log_files: int
-    retention_seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingWork:
-    """Files that commits not yet delivered have changed, and their bytes."""
-
-    files: int
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitFacts:
-    """What one commit did.
-
-    Attributes:
-        timestamp_ms: Its in-commit timestamp where it has one, else its file's time.
-        rows_added, rows_removed: Physical rows of these files; None where statistics do not tell.
-        metadata: The table's metadata, where the commit changes it.
-    """
-
-    version: int
-    timestamp_ms: int
-    operation: str
-    files_added: int
-    bytes_added: int
-    files_removed: int
-    bytes_removed: int
-    rows_added: int | None
-    rows_removed: int | None
-    metadata: Metadata | None
+    def open(self, place: TablePlace) -> TableGrowth:
+        """Return the statistics of one table; nothing is asked of it yet."""
+        return TableGrowth(
+            LogReader(place.store, place.root, on_mismatch=place.warn, with_rows=True)
+        )
 
 
 class TableGrowth:
@@ -84,7 +42,12 @@ class TableGrowth:
 
     Args:
         reader: The table's log, made `with_rows`.
+
+    Attributes:
+        measured_again_after: Maintenance jobs that change figures without a commit.
     """
+
+    measured_again_after = frozenset({"checkpoint", "cleanup"})
 
     def __init__(self, reader: LogReader) -> None:
         self._reader = reader
@@ -105,13 +68,17 @@ class TableGrowth:
         """Tell whether the table has this identity, or had it when it was opened or since."""
         return table_id == self.table_id or table_id in self._table_ids
 
-    @property
-    def metadata(self) -> Metadata:
-        """The table's metadata at that version."""
-        return self._cache.snapshot.state.metadata
+    def columns(self) -> Columns:
+        """Return name and type of each column at that version, for people.
 
-    def take_news(self) -> list[CommitFacts]:
-        """Return the commits that came since this was asked last."""
+        Raises:
+            CorruptLogError: The schema is none.
+            UnsupportedFeatureError: It is nested too deep.
+        """
+        return _columns_of(self._cache.snapshot.state.metadata.schema_text)
+
+    def take_commits(self) -> list[CommitFacts]:
+        """Return the commits that were applied since this was asked last."""
         news, self._news = self._news, []
         return news
 
@@ -120,26 +87,42 @@ class TableGrowth:
         """The version it has come to."""
         return self._cache.snapshot.version
 
-    async def open(self, next_version: int, now: float) -> None:
-        """Load the table right before `next_version`, or at its head if that is no longer there.
+    async def open(self, now: float, *, first: Offset | None, next_up: Offset | None) -> None:
+        """Load the table right before what is to be delivered, or at its head.
+
+        An engine may have been faster than this, and what it delivered meanwhile is to be seen
+        too: so it begins where delivery began, if that is near.
 
         Args:
-            next_version: The next version to be delivered; commits from there on are pending.
             now: Monotonic seconds.
+            first: Where delivery began; None where nothing is delivered.
+            next_up: The first thing not yet delivered; commits from there on are pending.
 
         Raises:
             TableError: The table cannot be read.
             StorageError: The log cannot be.
         """
-        try:
-            snapshot = await self._cache.open(max(0, next_version - 1))
-        except MissingVersionError:
-            snapshot = await self._cache.open()
+        snapshot = await self._snapshot_before(_commit_of(first), _commit_of(next_up))
         self._table_ids = {snapshot.state.metadata.id}
         self._first_version = snapshot.version + 1
         rows = await count_rows(self._reader, snapshot)
         self._stored_rows = None if rows is None else rows + snapshot.files.vectors.deleted_rows
         await self._log.look(now)
+
+    async def _snapshot_before(self, first: int | None, next_version: int | None) -> Snapshot:
+        if next_version is None:
+            return await self._cache.open()
+        is_near = first is not None and next_version - first <= COMMITS_AT_ONCE
+        begin = first if is_near and first is not None else next_version
+        try:
+            return await self._cache.open(max(0, begin - 1))
+        except MissingVersionError:
+            return await self._cache.open()
+
+    def reaches(self, next_up: Offset) -> bool:
+        """Tell whether advancing to an offset is cheaper than to open the table again there."""
+        next_version = _commit_of(next_up)
+        return next_version is None or next_version <= self.version + 1 + COMMITS_AT_ONCE
 
     async def advance(self, now: float) -> bool:
         """Apply commits that have come, a bounded number; tell whether more may be there.
@@ -164,18 +147,23 @@ class TableGrowth:
         """Return the seconds until `advance` should be called although no commit came."""
         return self._log.due_in(now)
 
-    def pending(self, next_version: int) -> PendingWork | None:
-        """Return what is to deliver from `next_version` on; None where it was not followed.
+    def pending(self, next_up: Offset | None) -> PendingWork | None:
+        """Return what is to deliver from an offset on; None where it was not followed.
 
-        What lies before is forgotten.
+        What lies before is forgotten; without an offset everything is.
         """
+        next_version = _commit_of(next_up)
+        if next_version is None:
+            next_version = self.version + 1
         while self._commits and self._commits[0][0] < next_version:
             self._first_version = self._commits.popleft()[0] + 1
         if next_version < self._first_version:
             return None
+        share = _snapshot_share(next_up)
+        whole = self._cache.snapshot.files
         return PendingWork(
-            files=sum(files for _, files, _ in self._commits),
-            bytes=sum(size for _, _, size in self._commits),
+            files=sum(files for _, files, _ in self._commits) + round(whole.num_files * share),
+            bytes=sum(size for _, _, size in self._commits) + round(whole.size_bytes * share),
         )
 
     def size(self) -> TableSize:
@@ -237,5 +225,23 @@ def _facts_of(found: CommitBody) -> CommitFacts:
         bytes_removed=commit.removed.size_bytes,
         rows_added=commit.rows_added,
         rows_removed=commit.rows_removed,
-        metadata=commit.metadata,
+        columns=None if commit.metadata is None else _columns_of(commit.metadata.schema_text),
     )
+
+
+def _columns_of(schema_text: str) -> Columns:
+    return column_texts(parse_schema(schema_text))
+
+
+def _commit_of(offset: Offset | None) -> int | None:
+    """Return the first commit at or after an offset: that after a snapshot is the next version."""
+    if offset is None:
+        return None
+    return offset.version + (offset.phase is Phase.SNAPSHOT)
+
+
+def _snapshot_share(offset: Offset | None) -> float:
+    """Return how much of a snapshot is still to be delivered, from 0 to 1."""
+    if offset is None or offset.phase is not Phase.SNAPSHOT:
+        return 0.0
+    return 1 - offset.position / _FILE_KEYS

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from crc32c import crc32c
 
-from tailerd.records.records import Records
+from tailerd.records.base import Records
 from tailerd.sinks.kafka.record_batches import few_records
 from tailerd.sinks.kafka.record_batches.compression import Compression, compressed
 from tailerd.sinks.kafka.record_batches.record_layout import Header, RecordLayout, record_layout

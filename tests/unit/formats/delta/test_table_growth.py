@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tailerd.changefeed.offset import Offset, Version
 from tailerd.errors import CorruptLogError
 from tailerd.formats.delta.log.live_files import count_rows
 from tailerd.formats.delta.log.log_reader import LogReader
@@ -26,9 +27,13 @@ def reader_of(table: TableBuilder) -> LogReader:
     return LogReader(LocalStore(), str(table.folder), with_rows=True)
 
 
+def follow_from(version: int) -> Offset:
+    return Offset(table_id="t", version=Version(version))
+
+
 async def opened(table: TableBuilder, next_version: int = 10**6) -> TableGrowth:
     growth = TableGrowth(reader_of(table))
-    await growth.open(next_version, 0.0)
+    await growth.open(0.0, first=None, next_up=follow_from(next_version))
     return growth
 
 
@@ -111,14 +116,14 @@ async def test_pending_work_counts_commits_not_yet_delivered(tmp_path: Path) -> 
     growth = await opened(table, next_version=2)
     await follow(growth)
     first = add["add"]["size"]
-    pending = growth.pending(2)
+    pending = growth.pending(follow_from(2))
     assert pending is not None
     # Of version 3 the change file counts, not the file that is removed; version 4 changes no row.
     assert (pending.files, pending.bytes) == (2, first + change["cdc"]["size"])
-    delivered = growth.pending(5)
+    delivered = growth.pending(follow_from(5))
     assert delivered is not None
     assert (delivered.files, delivered.bytes) == (0, 0)
-    assert growth.pending(2) is None
+    assert growth.pending(follow_from(2)) is None
 
 
 async def test_a_table_whose_old_versions_are_gone_is_opened_at_its_head(tmp_path: Path) -> None:
@@ -130,7 +135,7 @@ async def test_a_table_whose_old_versions_are_gone_is_opened_at_its_head(tmp_pat
         table.commit_path(version).unlink()
     growth = await opened(table, next_version=2)
     assert growth.version == 4
-    assert growth.pending(2) is None
+    assert growth.pending(follow_from(2)) is None
     await check(growth, table)
 
 
@@ -152,7 +157,7 @@ async def test_an_idle_table_costs_one_request_and_a_commit_one_more(tmp_path: P
     table.append(rows(1))
     store = MeteredStore(LocalStore())
     growth = TableGrowth(LogReader(store, str(table.folder), with_rows=True))
-    await growth.open(1, 0.0)
+    await growth.open(0.0, first=None, next_up=follow_from(1))
     await growth.advance(0.0)
     store.reset()
     await growth.advance(0.0)

@@ -33,7 +33,7 @@ from kafka.producer.transaction_manager import (
 )
 from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
-from tailerd.records.records import Records
+from tailerd.records.base import Records
 from tailerd.sinks.kafka.acknowledgements import Acknowledgements
 from tailerd.sinks.kafka.batch_producer import FinishedRecords, _Watch
 from tailerd.sinks.kafka.record_batches.compression import Compression

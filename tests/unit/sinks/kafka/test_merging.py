@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pyarrow as pa
 
-from tailerd.records.records import Records
+from tailerd.records.base import Records
 from tailerd.sinks.kafka.merging import Merger, Versioned
 from tailerd.sinks.kafka.outgoing import Outgoing
 from tailerd.sinks.kafka.record_batches.record_layout import Header

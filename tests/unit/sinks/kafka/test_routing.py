@@ -13,11 +13,11 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeSourceKind, ChangeType
 from tailerd.changefeed.offset import Version
 from tailerd.errors import ConfigError, SinkRefusedError
-from tailerd.records.formats import record_format
-from tailerd.records.records import FormatOptions
+from tailerd.records.base import FormatOptions
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.outgoing import Outgoing
 from tailerd.sinks.kafka.routing import Router, TopicShape
+from tailerd.sinks.record_formats import record_format
 
 SECTION = {"kind": "kafka", "bootstrap_servers": ["127.0.0.1:9092"], "topic": "changes"}
 

@@ -8,8 +8,7 @@ import pytest
 
 from tailerd.config import Config
 from tailerd.errors import ConfigError
-from tailerd.sinks.kafka.config import KafkaSinkConfig
-from tailerd.sinks.kafka.sharing import mixed_topics
+from tailerd.sinks.kafka.config import KafkaSinkConfig, mixed_topics
 
 
 def sink(topic: str, **more: Any) -> dict[str, Any]:

@@ -1,11 +1,11 @@
-"""What policies look at, and what they answer."""
+"""What the policies of a Delta log look at."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
-JobKind = Literal["checkpoint", "log_compaction", "checksum", "cleanup"]
+from tailerd.formats.maintenance import Decision
 
 READER_SECONDS_PER_COMMIT = 0.0002
 READER_BYTES_PER_SECOND = 100e6
@@ -74,33 +74,6 @@ def replay_seconds(commits: tuple[CommitFigures, ...]) -> float:
     """Return the seconds a cold reader is taken to need for some commits."""
     size = sum(commit.size_bytes for commit in commits)
     return len(commits) * READER_SECONDS_PER_COMMIT + size / READER_BYTES_PER_SECOND
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """Whether a job is due.
-
-    Attributes:
-        reason: Why, or why not: one sentence.
-        cost, saves: What it reads and writes, and what readers gain; sentences, for a due one.
-        cost_seconds, cost_bytes: Estimates of the same: time, and bytes written.
-        saves_seconds: Time that every reader saves who opens the table cold.
-        start_version, end_version: The versions it is about.
-        due_ms: When it becomes due by time alone, should nothing else happen; None where it is due
-            now, or time does not decide. Milliseconds since the epoch.
-    """
-
-    job: JobKind
-    is_due: bool
-    reason: str
-    cost: str = ""
-    saves: str = ""
-    cost_seconds: float = 0.0
-    cost_bytes: int = 0
-    saves_seconds: float = 0.0
-    start_version: int | None = None
-    end_version: int | None = None
-    due_ms: int | None = None
 
 
 class MaintenancePolicy(Protocol):

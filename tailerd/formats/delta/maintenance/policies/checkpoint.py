@@ -7,12 +7,12 @@ from typing import Literal
 
 from tailerd.formats.delta.maintenance.policies.base import (
     WRITER_BYTES_PER_SECOND,
-    Decision,
     LogStats,
     after_ms,
     spell_bytes,
     spell_seconds,
 )
+from tailerd.formats.maintenance import Decision
 
 DEFAULT_COMMITS = 10
 """As other writers have it, where neither the policy nor the table says anything."""

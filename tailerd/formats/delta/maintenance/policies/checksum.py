@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tailerd.formats.delta.maintenance.policies.base import Decision, LogStats
+from tailerd.formats.delta.maintenance.policies.base import LogStats
+from tailerd.formats.maintenance import Decision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

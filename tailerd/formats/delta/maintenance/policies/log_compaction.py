@@ -8,12 +8,12 @@ from tailerd.formats.delta.maintenance.policies.base import (
     READER_SECONDS_PER_COMMIT,
     WRITER_BYTES_PER_SECOND,
     CommitFigures,
-    Decision,
     LogStats,
     replay_seconds,
     spell_bytes,
     spell_seconds,
 )
+from tailerd.formats.maintenance import Decision
 
 MAX_BYTES = 64 * 1024**2
 """More commits are not put into one file: it is made in memory, and readers take it whole."""

@@ -1,0 +1,37 @@
+"""What `inspect` and `history` look at: the inspection of a table, whatever its format."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tailerd.cli.output import warn
+from tailerd.formats.detect import find_format
+from tailerd.formats.inspection import TableInspection
+from tailerd.formats.parts import required
+from tailerd.formats.placement import place_at
+from tailerd.storage.stores import Stores
+
+
+async def open_inspection(
+    table: str, table_format: str, allowed_paths: Sequence[str], *, is_strict: bool
+) -> TableInspection:
+    """Return the inspection of a table; warnings go to standard error.
+
+    Args:
+        table: A path or URL.
+        table_format: Name of its format; `auto` to look.
+        allowed_paths: Places outside the table that its log may name.
+        is_strict: What the log says twice and not the same is an error.
+
+    Raises:
+        UnsupportedFeatureError: The format has no inspection.
+        NotATableError: There is no table.
+        ConfigError: No store serves this place, or the format is unknown.
+        StorageError: It cannot be looked at.
+    """
+    stores = Stores()
+    found = await find_format(table, table_format, allowed_paths, stores=stores)
+    inspector = required(found.inspector, found.name, "inspection")
+    return inspector.open(
+        place_at(table, stores=stores, allowed=allowed_paths, warn=warn, is_strict=is_strict)
+    )

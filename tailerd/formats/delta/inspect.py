@@ -1,0 +1,250 @@
+"""Delta's inspector: versions, live files and commits of a table, from its log alone."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import AsyncIterator, Sequence
+
+from tailerd.changefeed.change_task import ChangeMode
+from tailerd.changefeed.offset import Version
+from tailerd.changefeed.points import parse_point, to_ms
+from tailerd.errors import MissingVersionError, NotATableError, UnsupportedFeatureError
+from tailerd.formats.delta.changes.commit_window import CommitWindow
+from tailerd.formats.delta.log.live_files import count_rows, read_live_files
+from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.log.time_travel import TimeAxis
+from tailerd.formats.delta.protocol.change_plan import CommitPlan
+from tailerd.formats.delta.protocol.commit_file import Commit
+from tailerd.formats.delta.protocol.live_file import LiveFile
+from tailerd.formats.delta.protocol.log_segment import LogListing
+from tailerd.formats.delta.protocol.schema import parse_schema, schema_json
+from tailerd.formats.delta.protocol.schema_text import column_texts
+from tailerd.formats.delta.protocol.snapshot import Snapshot, TableState
+from tailerd.formats.inspection import CommitDescription, FileDescription, TableDescription
+from tailerd.formats.placement import TablePlace
+
+
+class DeltaInspector:
+    """The `Inspector` of Delta tables."""
+
+    def open(self, place: TablePlace) -> DeltaInspection:
+        """Return the inspection of one table; nothing is asked of it yet."""
+        return DeltaInspection(place)
+
+
+class DeltaInspection:
+    """Looks at one Delta table.
+
+    Args:
+        place: Where it is; where it is strict, a version checksum that does not add up is an
+            error.
+    """
+
+    def __init__(self, place: TablePlace) -> None:
+        self._place = place
+        on_mismatch = None if place.is_strict else place.warn
+        self._reader = LogReader(place.store, place.root, on_mismatch=on_mismatch)
+
+    async def version_at(self, timestamp: str) -> Version:
+        """Return the newest version not later than a timestamp.
+
+        Raises:
+            UsageError: The text is no timestamp, or before the first commit.
+        """
+        point = parse_point(timestamp)
+        if isinstance(point, datetime.datetime):
+            axis = await TimeAxis.of(self._reader)
+            return Version(await axis.last_until(to_ms(point)))
+        return Version(point)
+
+    async def describe(self, version: Version | None = None) -> TableDescription:
+        """Describe a version, the newest by default.
+
+        Raises:
+            NotATableError, MissingVersionError: It is not there.
+            CorruptLogError: The log is damaged, or the schema is none.
+            UnsupportedFeatureError: The log asks for what this release cannot do.
+            StorageError: The log cannot be read.
+        """
+        snapshot = await self._snapshot(version)
+        metadata = snapshot.state.metadata
+        schema = parse_schema(metadata.schema_text)
+        return TableDescription(
+            table_id=metadata.id,
+            name=metadata.name,
+            version=Version(snapshot.version),
+            timestamp_ms=await self._timestamp_ms(snapshot),
+            num_files=snapshot.num_files,
+            size_bytes=snapshot.size_bytes,
+            num_rows=await count_rows(self._reader, snapshot),
+            columns=column_texts(schema),
+            schema=schema_json(metadata.schema_text),
+            partition_columns=metadata.partition_columns,
+            properties=metadata.configuration,
+            facts=_facts_of(snapshot),
+            shown=_shown_of(snapshot),
+        )
+
+    async def files(
+        self, version: Version | None = None
+    ) -> AsyncIterator[Sequence[FileDescription]]:
+        """Yield the live files of a version, some at a time.
+
+        Raises:
+            NotATableError, MissingVersionError: It is not there.
+            CorruptLogError: The log is damaged.
+            UnsupportedFeatureError: The log asks for what this release cannot do.
+            StorageError: The log cannot be read.
+        """
+        snapshot = await self._snapshot(version)
+        async for files in read_live_files(self._reader, snapshot, with_stats=True):
+            yield [_described(file) for file in files]
+
+    async def history(self, limit: int) -> AsyncIterator[CommitDescription]:
+        """Yield the newest `limit` commits, oldest first.
+
+        Those before the first version that can be rebuilt are left out, with a warning.
+
+        Raises:
+            NotATableError: There is no table.
+            MissingVersionError: The log has a gap.
+            TableError: A commit is damaged.
+            StorageError: The log cannot be read.
+        """
+        listing = await self._reader.list_log()
+        head = listing.head_version
+        if head is None:
+            raise NotATableError(
+                f"There is no Delta table at {self._reader.url}: its log holds no commit.",
+                hint="Check the path; it is the folder that contains _delta_log.",
+            )
+        window = CommitWindow(self._reader, ChangeMode.AUTO)
+        first = max(head - limit + 1, listing.earliest_commit or 0)
+        await window.look_around(first)
+        first = await self._first_rebuilt(window, first, listing)
+        for version in range(first, head + 1):
+            found = await window.commit(version)
+            plan = await window.plan(version)
+            if found is None or plan is None:
+                raise MissingVersionError(
+                    f"Version {version} is missing from the log, though version {head} is there.",
+                    hint="A gap means lost commits: restore the file from a backup.",
+                )
+            yield _commit_of(version, plan, found.commit)
+            window.forget_before(version)
+
+    async def _snapshot(self, version: int | None) -> Snapshot:
+        snapshot, _ = await self._reader.open_listed(version)
+        try:
+            snapshot.state.check_rows()
+        except UnsupportedFeatureError as error:
+            # The log can be shown although the rows cannot be served.
+            self._place.warn(error)
+        return snapshot
+
+    async def _timestamp_ms(self, snapshot: Snapshot) -> int | None:
+        window = CommitWindow(self._reader, ChangeMode.AUTO)
+        listing = await window.look_around(snapshot.version)
+        if snapshot.version not in listing.commits:
+            return None
+        found = await window.commit(snapshot.version)
+        return None if found is None else await window.time_ms(found, snapshot.state)
+
+    async def _first_rebuilt(self, window: CommitWindow, wanted: int, listing: LogListing) -> int:
+        """Return the first version from `wanted` on whose protocol and columns are known.
+
+        Raises:
+            MissingVersionError: There is none.
+            TableError: A commit is damaged.
+        """
+        first = wanted
+        later = [version for version in sorted(listing.checkpoints) if version > wanted]
+        while True:
+            try:
+                await window.plan(first)
+                break
+            except MissingVersionError:
+                if not later:
+                    raise
+                first = later.pop(0)
+        if first > wanted:
+            are = (
+                f"Version {wanted} is"
+                if first == wanted + 1
+                else f"Versions {wanted} to {first - 1} are"
+            )
+            self._place.warn(
+                MissingVersionError(
+                    f"{are} left out, because the log before was cleaned up: the first version"
+                    f" that can be rebuilt is {first}."
+                )
+            )
+        return first
+
+
+def _facts_of(snapshot: Snapshot) -> dict[str, object]:
+    """Return what only Delta tables have, for scripts."""
+    state = snapshot.state
+    return {
+        "protocol": {
+            "min_reader_version": state.protocol.min_reader_version,
+            "min_writer_version": state.protocol.min_writer_version,
+            "reader_features": state.protocol.reader_features,
+            "writer_features": state.protocol.writer_features,
+        },
+        "checkpoint_version": snapshot.checkpoint_version,
+        "domain_metadata": {
+            name: action.configuration for name, action in snapshot.domain_metadata.items()
+        },
+        "transactions": {name: action.version for name, action in snapshot.transactions.items()},
+        "change_data_feed": state.has_change_data_feed,
+    }
+
+
+def _shown_of(snapshot: Snapshot) -> dict[str, object]:
+    """Return the same facts for people."""
+    shown: dict[str, object] = {
+        "protocol": _protocol_text(snapshot.state),
+        "change data feed": "on" if snapshot.state.has_change_data_feed else "off",
+        "last checkpoint": snapshot.checkpoint_version,
+    }
+    for name, domain in snapshot.domain_metadata.items():
+        shown[f"domain {name}"] = domain.configuration
+    for name, transaction in snapshot.transactions.items():
+        shown[f"writer {name}"] = transaction.version
+    return shown
+
+
+def _protocol_text(state: TableState) -> str:
+    protocol = state.protocol
+    features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
+    versions = f"reader {protocol.min_reader_version}, writer {protocol.min_writer_version}"
+    return f"{versions}: {', '.join(sorted(features))}" if features else versions
+
+
+def _described(file: LiveFile) -> FileDescription:
+    vector = file.deletion_vector
+    return FileDescription(
+        path=file.path,
+        size_bytes=file.size_bytes,
+        partition_values=dict(file.partition_values),
+        modification_time_ms=file.modification_time_ms,
+        num_rows=file.num_records,
+        deletion_vector=None if vector is None else vector.unique_id,
+        deleted_rows=file.deleted_rows,
+    )
+
+
+def _commit_of(version: int, plan: CommitPlan, commit: Commit) -> CommitDescription:
+    return CommitDescription(
+        version=Version(version),
+        timestamp_ms=plan.timestamp_us // 1000,
+        operation=plan.operation or None,
+        files_added=commit.added.files,
+        files_removed=commit.removed.files,
+        bytes_added=commit.added.size_bytes,
+        bytes_removed=commit.removed.size_bytes,
+        change_files=commit.change_files.files,
+        change_bytes=commit.change_files.size_bytes,
+        changes=plan.kind.value,
+    )

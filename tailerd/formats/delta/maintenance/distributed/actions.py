@@ -1,0 +1,173 @@
+"""File actions of a log as tasks hand them to each other: Arrow rows that can be put in order.
+
+Of the actions with one key the last counts: of the highest `order` (twice the version, an `add`
+after the `remove` of its commit), and there of the highest `place`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailerd.formats.delta.log.commit_lines import CommitLines
+from tailerd.formats.delta.log.log_folder import LogFolder
+from tailerd.formats.delta.log.parquet_rows import CheckpointFile
+from tailerd.formats.delta.log.stored_removes import remove_keys
+from tailerd.formats.delta.maintenance.distributed.splits import LogSplit
+from tailerd.formats.delta.protocol.checkpoint_form import CheckpointForm
+from tailerd.formats.delta.protocol.checkpoint_rows import (
+    adds_of_rows,
+    conformed_adds,
+    conformed_removes,
+    removes_of_rows,
+)
+from tailerd.formats.delta.protocol.file_key import KeyArray
+from tailerd.formats.delta.protocol.full_actions import FileRow, FullLine
+from tailerd.formats.delta.protocol.log_path import LogFile
+
+BATCH_ROWS = 32_768
+Places = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedActions:
+    """Some `add` or `remove` actions of one version.
+
+    Attributes:
+        body: In the checkpoint's form, none null.
+        keys, places: Parallel.
+    """
+
+    is_add: bool
+    version: int
+    body: pa.StructArray
+    keys: KeyArray
+    places: Places
+
+    def batch(self) -> pa.RecordBatch:
+        """Return them as rows of `schema_of`."""
+        order = 2 * self.version + int(self.is_add)
+        columns = [
+            pa.array(self.keys),
+            pa.repeat(pa.scalar(order, pa.int64()), len(self.keys)),
+            pa.array(self.places),
+            self.body,
+        ]
+        return pa.RecordBatch.from_arrays(columns, names=["key", "order", "place", "body"])
+
+
+def schema_of(form: CheckpointForm, *, is_add: bool) -> pa.Schema:
+    """Return the columns of actions on their way between tasks."""
+    body = form.add_type if is_add else form.remove_type
+    return pa.schema({"key": pa.uint64(), "order": pa.int64(), "place": pa.int64(), "body": body})
+
+
+def lines_of(log: LogFolder, file: LogFile) -> Iterator[list[FullLine]]:
+    """Yield a JSON file's lines, a slice at a time; blocking.
+
+    Raises:
+        CorruptLogError: A line does not have the shape of its action.
+        FileMissingError: The file is gone.
+    """
+    lines = CommitLines(log).of(file)
+
+    async def following() -> list[FullLine] | None:
+        return await anext(lines, None)
+
+    with asyncio.Runner() as runner:
+        while (found := runner.run(following())) is not None:
+            yield found
+
+
+def opened(log: LogFolder, file: LogFile) -> CheckpointFile:
+    """Open a Parquet file of a checkpoint."""
+    return CheckpointFile.of(log, file)
+
+
+def actions_of(log: LogFolder, split: LogSplit, form: CheckpointForm) -> Iterator[OrderedActions]:
+    """Yield the file actions of some files, about `BATCH_ROWS` at a time.
+
+    Raises:
+        CorruptLogError, FileMissingError: The log is damaged, or changes meanwhile.
+    """
+    if not split.is_json:
+        yield from _of_parquet(log, split, form)
+        return
+    for file in split.files:
+        yield from _of_json(log, file, form)
+
+
+def _of_json(log: LogFolder, file: LogFile, form: CheckpointForm) -> Iterator[OrderedActions]:
+    place = 0
+    adds: list[tuple[int, FileRow]] = []
+    removes: list[tuple[int, FileRow]] = []
+    for lines in lines_of(log, file):
+        for line in lines:
+            if line.add is not None:
+                adds.append((place, line.add))
+            elif line.remove is not None:
+                removes.append((place, line.remove))
+            place += 1
+            if len(adds) + len(removes) >= BATCH_ROWS:
+                yield from _from_rows(log, file.end_version, adds, removes, form)
+                adds, removes = [], []
+    yield from _from_rows(log, file.end_version, adds, removes, form)
+
+
+def _from_rows(
+    log: LogFolder,
+    version: int,
+    adds: Sequence[tuple[int, FileRow]],
+    removes: Sequence[tuple[int, FileRow]],
+    form: CheckpointForm,
+) -> Iterator[OrderedActions]:
+    for is_add, found in ((True, adds), (False, removes)):
+        if not found:
+            continue
+        rows = [row for _, row in found]
+        body = adds_of_rows(rows, form) if is_add else removes_of_rows(rows, form)
+        keys = np.fromiter((row.key(log.url) for row in rows), np.uint64, len(rows))
+        places = np.fromiter((place for place, _ in found), np.int64, len(rows))
+        yield OrderedActions(is_add, version, body, keys, places)
+
+
+def _of_parquet(log: LogFolder, split: LogSplit, form: CheckpointForm) -> Iterator[OrderedActions]:
+    [file] = split.files
+    with opened(log, file) as rows:
+        groups = list(range(rows.num_groups)) if split.groups is None else list(split.groups)
+        for kind in ("add", "remove"):
+            if rows.column_type(kind) is None:
+                continue
+            first = split.first_row
+            for batch in rows.rows_of_groups(groups, (kind,), BATCH_ROWS):
+                places = np.arange(first, first + batch.num_rows, dtype=np.int64)
+                first += batch.num_rows
+                column, chosen = present(batch.column(kind), places)
+                if len(column):
+                    yield _from_column(log, file.version, kind == "add", column, chosen, form)
+
+
+def present(column: pa.StructArray, places: Places) -> tuple[pa.StructArray, Places]:
+    """Return the rows that are actions, and their places."""
+    is_action = pc.is_valid(pc.struct_field(column, "path"))
+    mask = is_action.to_numpy(zero_copy_only=False)
+    return (column, places) if mask.all() else (column.filter(is_action), places[mask])
+
+
+def _from_column(
+    log: LogFolder,
+    version: int,
+    is_add: bool,
+    column: pa.StructArray,
+    places: Places,
+    form: CheckpointForm,
+) -> OrderedActions:
+    keys = remove_keys(column, log.url)
+    body = conformed_adds(column, form) if is_add else conformed_removes(column, form)
+    return OrderedActions(is_add, version, body, keys, places)

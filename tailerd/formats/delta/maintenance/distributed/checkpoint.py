@@ -1,0 +1,250 @@
+"""A V2 checkpoint written by an engine's tasks: the log of a table too large for one process.
+
+The driver learns what is no file action, and which files of the log there are; the file actions go
+from task to task, by ranges of their keys. So the driver needs memory for the names of sidecars and
+for the keys that the commits changed, and not for the table.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from tailerd.clock import Clock, SystemClock
+from tailerd.errors import LogChangedError, TailerdError
+from tailerd.formats.delta.log.checkpoint_basis import (
+    CheckpointBasis,
+    basis_of,
+    check_has_sidecars,
+    check_readable_checkpoint,
+)
+from tailerd.formats.delta.log.log_folder import LogFolder
+from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.log.log_writer import CheckpointResult, LogWriter
+from tailerd.formats.delta.log.named_sidecars import named_sidecars
+from tailerd.formats.delta.log.v2_manifest import (
+    ManifestContents,
+    ManifestKind,
+    withdraw_sidecars,
+    write_manifest,
+)
+from tailerd.formats.delta.maintenance.distributed.ranges import (
+    WrittenSidecar,
+    pieces_of,
+    write_range,
+)
+from tailerd.formats.delta.maintenance.distributed.splits import (
+    LogSplit,
+    commit_splits,
+    part_splits,
+)
+from tailerd.formats.delta.maintenance.distributed.survey import (
+    SurveyedSplit,
+    merged_extras,
+    stored_part,
+    survey,
+)
+from tailerd.formats.delta.protocol.checkpoint_form import CheckpointForm
+from tailerd.formats.delta.protocol.file_key import KeyArray
+from tailerd.formats.delta.protocol.log_path import LogFile, LogFileKind, checksum_name
+from tailerd.formats.delta.protocol.other_actions import OtherActions
+from tailerd.formats.delta.protocol.sidecar_plan import SIDECAR_FILES, SidecarPlan, StoredPart
+from tailerd.formats.delta.protocol.snapshot import Snapshot
+from tailerd.formats.delta.protocol.version_checksum import parse_version_checksum
+from tailerd.formats.maintenance import TaskExecutor
+
+KEYS_BYTES = 2 * 1024**3
+"""Of so many bytes of commits the driver takes the keys; above, no sidecar is named again."""
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What the driver knows of one checkpoint in the making."""
+
+    snapshot: Snapshot
+    basis: CheckpointBasis
+    others: OtherActions = field(default_factory=OtherActions)
+    form: CheckpointForm | None = None
+    reused: tuple[StoredPart, ...] = ()
+    splits: list[LogSplit] = field(default_factory=list)
+    actions: int = 0
+
+
+class DistributedCheckpoints:
+    """Writes V2 checkpoints of one table. Used by one task at a time.
+
+    Args:
+        executor: Runs the tasks; its workers see the table.
+        reader: The table's log, in a store that workers can open.
+        clock: Tells what expired.
+    """
+
+    def __init__(
+        self, executor: TaskExecutor, reader: LogReader, *, clock: Clock | None = None
+    ) -> None:
+        self._executor = executor
+        self._reader = reader
+        self._log = LogFolder(reader.store, reader.root)
+        self._clock: Clock = clock or SystemClock()
+        self._writer = LogWriter(reader, clock=self._clock)
+
+    async def write(self, snapshot: Snapshot, manifest: ManifestKind = "json") -> CheckpointResult:
+        """Write a checkpoint of a version that is published; its snapshot needs no files.
+
+        Raises:
+            UnsupportedFeatureError: The table has no V2 checkpoints, or must be left alone.
+            MissingVersionError, FileMissingError: Commits of the snapshot are gone from the log.
+            CorruptLogError: The log is damaged.
+            LogChangedError: It changed meanwhile, or another table took its place.
+            StorageError: A file cannot be written; nothing a reader would see is left.
+            EngineError: The engine failed.
+        """
+        basis = await basis_of(self._log, snapshot, self._clock.now_ms())
+        if basis.existing:
+            check_readable_checkpoint(self._log, basis.existing)
+            return CheckpointResult(version=snapshot.version, outcome="already_there")
+        check_has_sidecars(snapshot.state)
+        plan = _Plan(snapshot, basis)
+        await self._survey(plan)
+        written = await self._move(plan)
+        try:
+            await self._check_complete(plan, written)
+        except TailerdError as error:
+            await withdraw_sidecars(self._log, [each.file for each in written], error)
+            raise
+        return await self._finish(plan, written, manifest)
+
+    # ------------------------------------------------------------------ learning
+
+    async def _survey(self, plan: _Plan) -> None:
+        """Learn everything but the file actions, and decide which sidecars stay."""
+        parts, sidecars = await self._checkpoint_files(plan.snapshot)
+        commit_bytes = sum(file.size_bytes for file in plan.basis.commits)
+        may_reuse = bool(sidecars) and commit_bytes <= KEYS_BYTES
+        splits = [
+            *(LogSplit(files=(file,)) for file in parts),
+            *commit_splits(plan.basis.commits),
+        ]
+        look = partial(survey, self._log, with_keys=may_reuse)
+        found = await self._executor.map(splits, look)
+        for each in found:
+            for kind, body in each.others:
+                plan.others.take(kind, body)
+        plan.others.check_is(plan.snapshot)
+        rewritten = sidecars
+        if may_reuse:
+            keys = [each.keys for each in found if each.split.files[0] not in parts]
+            changed = np.unique(np.concatenate([np.empty(0, np.uint64), *keys]))
+            rewritten = await self._choose(plan, sidecars, changed)
+        described = [LogSplit(files=(file,)) for file in rewritten]
+        found += await self._executor.map(described, partial(survey, self._log, with_keys=False))
+        # Unknown fields of sidecars that stay are in these alone, and need no column elsewhere.
+        extras = merged_extras(found)
+        plan.form = CheckpointForm.of(plan.snapshot.state, extras.adds, extras.removes)
+        plan.actions = sum(each.actions for each in found)
+        plan.splits = [split for each in found for split in _dealt_out(each)]
+
+    async def _checkpoint_files(self, snapshot: Snapshot) -> tuple[list[LogFile], list[LogFile]]:
+        """Return the files of the checkpoint below, and its sidecars."""
+        found = [file for file, _ in snapshot.checkpoint_files]
+        parts = [file for file in found if file.kind is not LogFileKind.SIDECAR]
+        sidecars: dict[str, LogFile] = {}
+        for file in parts:
+            for sidecar in await named_sidecars(self._log, file):
+                sidecars[sidecar.name] = sidecar
+        return parts, list(sidecars.values())
+
+    async def _choose(
+        self, plan: _Plan, sidecars: Sequence[LogFile], changed: KeyArray
+    ) -> list[LogFile]:
+        """Decide which sidecars are named again; return the others."""
+        look = partial(_stored_part, self._log, plan.basis.removed_after_ms)
+        parts = await self._executor.map_with(changed, sidecars, look)
+        chosen = SidecarPlan.of(parts)
+        plan.reused = chosen.reused
+        return [part.file for part in chosen.rewritten]
+
+    # ------------------------------------------------------------------ moving
+
+    async def _move(self, plan: _Plan) -> list[WrittenSidecar]:
+        """Let tasks write the sidecars."""
+        log, form, version = self._log, plan.form, plan.snapshot.version
+        assert form is not None
+        cutoff, ranges = plan.basis.removed_after_ms, max(1, -(-plan.actions // SIDECAR_FILES))
+        return await self._executor.map_by_range(
+            plan.splits,
+            partial(pieces_of, log, form=form, ranges=ranges),
+            ranges,
+            partial(write_range, log, form=form, version=version, cutoff_ms=cutoff),
+        )
+
+    # ------------------------------------------------------------------ finishing
+
+    async def _check_complete(self, plan: _Plan, written: Iterable[WrittenSidecar]) -> None:
+        """Compare the files with the version's checksum, where it has one.
+
+        Raises:
+            LogChangedError: They are more or fewer.
+        """
+        if not plan.basis.has_checksum:
+            return
+        body = await self._log.store.get(f"{self._log.path}/{checksum_name(plan.snapshot.version)}")
+        checksum = parse_version_checksum(body)
+        adds = sum(part.adds or 0 for part in plan.reused) + sum(each.adds for each in written)
+        if checksum is not None and checksum.num_files not in (None, adds):
+            raise LogChangedError(
+                f"Version {plan.snapshot.version} has {checksum.num_files} files by its checksum,"
+                f" and {adds} were found for its checkpoint, which was not written.",
+                hint="Run the command again; if it says so again, the checksum or the log is"
+                " damaged.",
+            )
+
+    async def _finish(
+        self, plan: _Plan, written: Sequence[WrittenSidecar], kind: ManifestKind
+    ) -> CheckpointResult:
+        assert plan.form is not None
+        assert plan.basis.published is not None
+        version, reused = plan.snapshot.version, [part.file for part in plan.reused]
+        contents = ManifestContents(
+            version=version,
+            published=plan.basis.published,
+            others=plan.others.of_checkpoint(plan.basis.transactions_after_ms),
+            reused=reused,
+            new=[each.file for each in written],
+        )
+        manifest = await write_manifest(self._log, contents, uuid.uuid4, kind=kind, form=plan.form)
+        adds = sum(part.adds or 0 for part in plan.reused) + sum(each.adds for each in written)
+        removes = sum(part.removes or 0 for part in plan.reused)
+        removes += sum(each.removes for each in written)
+        new_bytes = sum(each.file.size_bytes for each in written)
+        is_hinted = await self._writer.write_hint(
+            version,
+            manifest.actions + adds + removes,
+            manifest.size_bytes + new_bytes + sum(file.size_bytes for file in reused),
+            adds,
+        )
+        return CheckpointResult(
+            version=version,
+            outcome="written",
+            files=(manifest.name, *(each.file.name for each in written)),
+            size_bytes=manifest.size_bytes + new_bytes,
+            reused_files=tuple(file.name for file in reused),
+            add_files=adds,
+            is_hinted=is_hinted,
+        )
+
+
+def _dealt_out(found: SurveyedSplit) -> list[LogSplit]:
+    if found.split.is_json:
+        return [found.split]
+    return part_splits(found.split.files[0], found.rows_of_groups)
+
+
+def _stored_part(
+    log: LogFolder, removed_after_ms: int, file: LogFile, changed: KeyArray
+) -> StoredPart:
+    return stored_part(log, file, changed, removed_after_ms)

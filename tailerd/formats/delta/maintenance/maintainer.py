@@ -1,0 +1,60 @@
+"""What Delta offers to keep its logs short."""
+
+from __future__ import annotations
+
+from tailerd.clock import Clock
+from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.maintenance.distributed.checkpoint import DistributedCheckpoints
+from tailerd.formats.delta.maintenance.distributed.request import (
+    CheckpointAnswer,
+    CheckpointRequest,
+)
+from tailerd.formats.delta.maintenance.jobs import DeltaMaintenance
+from tailerd.formats.delta.maintenance.plan import Policies
+from tailerd.formats.maintenance import (
+    AskFloor,
+    MaintenancePolicies,
+    RunOnEngine,
+    TaskExecutor,
+    no_readers,
+)
+from tailerd.formats.placement import TablePlace
+
+
+class DeltaMaintainer:
+    """The `Maintainer` of Delta tables."""
+
+    def open(
+        self,
+        place: TablePlace,
+        policies: MaintenancePolicies,
+        *,
+        clock: Clock,
+        floor: AskFloor = no_readers,
+        run_on_engine: RunOnEngine | None = None,
+    ) -> DeltaMaintenance:
+        """Return the maintenance of one table; nothing is asked of it yet.
+
+        Raises:
+            BugError: The policies are none of Delta.
+        """
+        return DeltaMaintenance(
+            LogReader(place.store, place.root, on_mismatch=place.warn, with_rows=True),
+            Policies.of(policies),
+            clock=clock,
+            floor=floor,
+            run_on_engine=run_on_engine,
+        )
+
+    async def run_request(self, place: TablePlace, request: bytes, executor: TaskExecutor) -> bytes:
+        """Write a checkpoint of the newest version by an engine's tasks; return its result.
+
+        Raises:
+            TableError, StorageError: It cannot be written.
+            EngineError: The engine failed.
+        """
+        reader = LogReader(place.store, place.root, on_mismatch=place.warn)
+        wanted = CheckpointRequest.from_json(request)
+        snapshot, _ = await reader.open_listed(with_files=False)
+        result = await DistributedCheckpoints(executor, reader).write(snapshot, wanted.manifest)
+        return CheckpointAnswer.of(result).to_json()

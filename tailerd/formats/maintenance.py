@@ -1,0 +1,336 @@
+"""The contract of table maintenance: an optional part of a table format.
+
+The format decides which jobs a table needs and does them. When to look, the lease, pins, pauses,
+retries and the process the work runs in belong to `tailerd.maintenance`, which knows no format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from tailerd.changefeed.offset import Version
+from tailerd.clock import Clock
+from tailerd.errors import TailerdError
+from tailerd.formats.placement import TablePlace
+
+CLEANUP = "cleanup"
+"""The job that deletes what has expired: the only one that depends on what readers still need."""
+DAY_MINUTES = 24 * 60
+MINUTE_MS = 60_000
+
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
+_Piece = TypeVar("_Piece")
+_Shared = TypeVar("_Shared")
+
+
+# ---------------------------------------------------------------------- policies
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanupPolicy:
+    """Whether what has expired is deleted.
+
+    Attributes:
+        is_enabled: Off by default: what is deleted cannot be read again.
+        older_than_seconds: Keep longer than the table says; never less.
+        every_seconds: How often to look for what has expired.
+        keep_from: A version that stays readable, with all that follow; None for no such wish.
+        wait_for_pins: Consumers that must have pinned what they need before anything is deleted.
+    """
+
+    is_enabled: bool = False
+    older_than_seconds: float | None = None
+    every_seconds: float = 3600.0
+    keep_from: int | None = None
+    wait_for_pins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DailyPause:
+    """A part of every day in which only jobs run that need no lease.
+
+    Attributes:
+        start_minute, end_minute: Minutes after midnight UTC; an end before the start is on the
+            next day.
+    """
+
+    start_minute: int
+    end_minute: int
+
+    def end_ms(self, now_ms: int) -> int:
+        """Return when the pause is over, or `now_ms` outside of it."""
+        length_ms = (self.end_minute - self.start_minute) % DAY_MINUTES * MINUTE_MS
+        began_ms = (now_ms - self.start_minute * MINUTE_MS) % (DAY_MINUTES * MINUTE_MS)
+        return now_ms - began_ms + length_ms if began_ms < length_ms else now_ms
+
+
+def paused_until_ms(pauses: Sequence[DailyPause], now_ms: int) -> int | None:
+    """Return when the pauses that this time falls into are over; None outside of them."""
+    until_ms = now_ms
+    for _ in pauses:
+        # One pause may end where another begins.
+        until_ms = max([until_ms, *(pause.end_ms(until_ms) for pause in pauses)])
+    return until_ms if until_ms > now_ms else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """An engine that runs a job too large for one process.
+
+    Attributes:
+        kind: Its key in `registry.MAINTENANCE_PROGRAMS`.
+        master, conf: Where its session runs, and the session's own configuration.
+    """
+
+    kind: str = "spark"
+    master: str = "local[*]"
+    conf: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaintenancePolicies:
+    """What is wanted for one table, as any format understands it.
+
+    Attributes:
+        jobs: The format's own fields of the section `maintenance`, already validated: one JSON
+            object; empty for the format's defaults.
+        engine: Runs the large jobs; None for this process.
+    """
+
+    jobs: str = ""
+    cleanup: CleanupPolicy = field(default_factory=CleanupPolicy)
+    pauses: tuple[DailyPause, ...] = ()
+    engine: EngineSettings | None = None
+
+    def paused_until_ms(self, now_ms: int) -> int | None:
+        """Return when the pauses that this time falls into are over; None outside of them."""
+        return paused_until_ms(self.pauses, now_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionFloor:
+    """What readers of a table still need of its history.
+
+    Attributes:
+        from_version: The oldest version whose changes somebody has yet to read; None where nobody
+            has. What must stay readable for that (such as the version before) is the format's
+            knowledge.
+        obstacle: Why that is not known yet; empty where it is.
+        error_code: Of an obstacle that an operator should see; empty for one that passes.
+        by: Who has yet to read that version, for people.
+    """
+
+    from_version: int | None = None
+    obstacle: str = ""
+    error_code: str = ""
+    by: str = "a pipeline"
+
+    def and_also(self, other: RetentionFloor) -> RetentionFloor:
+        """Return what satisfies both."""
+        if self.obstacle or other.obstacle:
+            return self if self.obstacle else other
+        if other.from_version is None:
+            return self
+        if self.from_version is None or other.from_version < self.from_version:
+            return other
+        return self
+
+
+AskFloor = Callable[[str], Awaitable[RetentionFloor]]
+"""Takes a table's id and returns what readers need of its history."""
+
+
+async def no_readers(_: str) -> RetentionFloor:
+    """Return the floor of a table that nobody reads."""
+    return RetentionFloor()
+
+
+# ---------------------------------------------------------------------- decisions and results
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Whether a job is due.
+
+    Attributes:
+        job: The format's name of the job; `CLEANUP` for the one that deletes what has expired.
+        reason: Why, or why not: one sentence.
+        cost, saves: What it reads and writes, and what readers gain; sentences, for a due one.
+        cost_seconds, cost_bytes: Estimates of the same: time, and bytes written.
+        saves_seconds: Time that every reader saves who opens the table cold.
+        start_version, end_version: The versions it is about.
+        due_ms: When it becomes due by time alone, should nothing else happen; None where it is due
+            now, or time does not decide. Milliseconds since the epoch.
+    """
+
+    job: str
+    is_due: bool
+    reason: str
+    cost: str = ""
+    saves: str = ""
+    cost_seconds: float = 0.0
+    cost_bytes: int = 0
+    saves_seconds: float = 0.0
+    start_version: int | None = None
+    end_version: int | None = None
+    due_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobResult:
+    """What became of one job.
+
+    Attributes:
+        outcome: `written`, `deleted`, `already_there` or `nothing_to_say`.
+        version: The newest it is about; of a cleanup the oldest that is left.
+        files: How many files were written or deleted.
+        summary: One sentence.
+    """
+
+    job: str
+    outcome: str
+    version: int
+    files: int
+    size_bytes: int
+    summary: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """A table's log as it was found, and what the policies say of it.
+
+    Attributes:
+        version: The newest.
+        floor: What readers needed when the cleanup was planned.
+        has_expired: Whether a cleanup would delete anything.
+        cleanup_error: Why no cleanup could be planned, which concerns no other job; None where it
+            could.
+        payload: The format's own, given back to `apply`.
+    """
+
+    table_id: str
+    version: int
+    decisions: tuple[Decision, ...]
+    floor: RetentionFloor = field(default_factory=RetentionFloor)
+    has_expired: bool = False
+    cleanup_error: TailerdError | None = None
+    payload: object = None
+
+
+# ---------------------------------------------------------------------- the part of a format
+
+
+class TableMaintenance(Protocol):
+    """The maintenance of one table. Used by one task at a time."""
+
+    @property
+    def unleased_jobs(self) -> frozenset[str]:
+        """Jobs that are cheaper than taking turns for them, and do no harm done twice."""
+        ...
+
+    async def survey(self, *, with_cleanup: bool = True, is_asked: bool = False) -> Survey:
+        """Look at the table and decide what is due.
+
+        Args:
+            with_cleanup: Whether to look for what has expired, which may read all of the log.
+            is_asked: An operator asked for maintenance: what is of any use is due.
+
+        Raises:
+            UnsupportedFeatureError: The table asks of its writers what this release cannot do.
+            ConfigError: The policies contradict the table.
+            TableError, StorageError: The table cannot be read.
+        """
+        ...
+
+    async def apply(self, survey: Survey, decision: Decision) -> JobResult:
+        """Do one job that is due, by a survey of this object.
+
+        Raises:
+            TableError, StorageError: It could not be done; no reader sees a wrong state.
+        """
+        ...
+
+    async def check_readable_from(self, version: Version, reader: str) -> None:
+        """Make sure that a reader which has yet to read `version` can go on from there.
+
+        Args:
+            reader: Its name, for the error.
+
+        Raises:
+            UsageError: The version is beyond the next one.
+            MissingVersionError: It can no longer be read.
+        """
+        ...
+
+
+class Maintainer(Protocol):
+    """What a format offers to keep its tables in order."""
+
+    def open(
+        self,
+        place: TablePlace,
+        policies: MaintenancePolicies,
+        *,
+        clock: Clock,
+        floor: AskFloor = no_readers,
+        run_on_engine: RunOnEngine | None = None,
+    ) -> TableMaintenance:
+        """Return the maintenance of one table; nothing is asked of it yet.
+
+        Args:
+            floor: Asked before and during each cleanup.
+            run_on_engine: Runs a request of this format on the engine that the policies name;
+                None where there is no such engine.
+
+        Raises:
+            ConfigError: The policies are none of this format.
+        """
+        ...
+
+    async def run_request(self, place: TablePlace, request: bytes, executor: TaskExecutor) -> bytes:
+        """Do what `run_on_engine` was asked for, in the engine's program; return its answer.
+
+        Raises:
+            TailerdError: It could not be done.
+        """
+        ...
+
+
+RunOnEngine = Callable[[EngineSettings, bytes], Awaitable[bytes]]
+"""Takes an engine and a format's request to itself; returns what `run_request` returned there."""
+
+
+class TaskExecutor(Protocol):
+    """Runs functions in the tasks of an engine: functions, items and answers are pickled.
+
+    Raises of all methods: a `TailerdError` that a task raised; `EngineError` where the engine
+    failed.
+    """
+
+    async def map(self, items: Sequence[_In], work: Callable[[_In], _Out]) -> list[_Out]:
+        """Return what each item's own task makes of it, in the order of the items."""
+        ...
+
+    async def map_with(
+        self, shared: _Shared, items: Sequence[_In], work: Callable[[_In, _Shared], _Out]
+    ) -> list[_Out]:
+        """Do the same with a value that is sent to each worker once."""
+        ...
+
+    async def map_by_range(
+        self,
+        items: Sequence[_In],
+        cut: Callable[[_In], Iterable[tuple[int, _Piece]]],
+        ranges: int,
+        write: Callable[[Iterable[_Piece]], Iterable[_Out]],
+    ) -> list[_Out]:
+        """Cut items into pieces in tasks, bring the pieces of one range together, write each range.
+
+        Args:
+            cut: Yields pieces with the number of their range, from 0 to `ranges` - 1.
+            write: Called once for each range with its pieces, in any order.
+        """
+        ...

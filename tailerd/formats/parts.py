@@ -1,0 +1,98 @@
+"""The parts of a table format that a format may leave out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from tailerd.errors import UnsupportedFeatureError
+from tailerd.formats.inspection import Inspector
+from tailerd.formats.maintenance import Maintainer
+from tailerd.formats.statistics import Statistics
+
+_Part = TypeVar("_Part")
+
+
+class DemoTable(Protocol):
+    """A small table with a writer that goes on changing it. Blocking."""
+
+    @property
+    def folder(self) -> Path:
+        """Where it is."""
+        ...
+
+    def create(self) -> None:
+        """Make the table, with a few rows."""
+        ...
+
+    def change(self) -> str:
+        """Commit one more version; return what it did."""
+        ...
+
+
+class Demo(Protocol):
+    """What a format offers to show how it works."""
+
+    def table(self, folder: Path, seed: int = 7) -> DemoTable:
+        """Return a table that is still to be made.
+
+        Args:
+            folder: Where; must not hold a table yet.
+            seed: Makes the same changes again.
+        """
+        ...
+
+
+def make_demo_table(demo: Demo, folder: Path, changes: int = 5) -> None:
+    """Make a demo table with a few changes; blocking.
+
+    Args:
+        folder: Where, which is made.
+        changes: Commits after the first.
+    """
+    table = demo.table(folder)
+    table.create()
+    for _ in range(changes):
+        table.change()
+
+
+class OptionalParts(Protocol):
+    """Parts that are None unless a format has them; load them only when they are asked for."""
+
+    @property
+    def inspector(self) -> Inspector | None:
+        """Shows versions, files and commits: `tailerd inspect` and `history`."""
+        return None
+
+    @property
+    def maintainer(self) -> Maintainer | None:
+        """Keeps logs short: section `maintenance` and `tailerd maintain`."""
+        return None
+
+    @property
+    def statistics(self) -> Statistics | None:
+        """Measures tables: the metrics of tables and their forecast."""
+        return None
+
+    @property
+    def demo(self) -> Demo | None:
+        """Makes a table to try out: `tailerd demo`."""
+        return None
+
+
+def required(part: _Part | None, table_format: str, capability: str) -> _Part:
+    """Return a part of a format.
+
+    Args:
+        table_format: The format's name.
+        capability: What the part is for, as a noun.
+
+    Raises:
+        UnsupportedFeatureError: The format does not have it.
+    """
+    if part is None:
+        raise UnsupportedFeatureError(
+            f"Tables of the format {table_format} have no {capability} in this release.",
+            hint="Their changes can be read all the same.",
+        )
+    return part

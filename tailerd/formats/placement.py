@@ -1,0 +1,65 @@
+"""Where a table is: the store that is asked, and the folder in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from tailerd.errors import TailerdError
+from tailerd.formats.allowed_places import allowed_places
+from tailerd.storage.base import ObjectStore
+from tailerd.storage.stores import Stores
+
+
+def ignore_warning(_: TailerdError) -> None:
+    """Say nothing of what is unexpected but safe."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablePlace:
+    """A table that is to be opened by one of its format's parts.
+
+    Attributes:
+        store, root: What is asked, and the table's folder in it.
+        url: Where other processes find the table: what `Stores.locate` takes.
+        warn: Receives what is unexpected but safe, such as a checksum that does not add up.
+        is_strict: What the log says twice and not the same is an error, not a warning.
+    """
+
+    store: ObjectStore
+    root: str
+    url: str
+    warn: Callable[[TailerdError], None] = ignore_warning
+    is_strict: bool = False
+
+
+def place_at(
+    place: str,
+    *,
+    stores: Stores,
+    allowed: Iterable[str] = (),
+    wrap_store: Callable[[ObjectStore], ObjectStore] | None = None,
+    warn: Callable[[TailerdError], None] = ignore_warning,
+    is_strict: bool = False,
+) -> TablePlace:
+    """Return where a table is.
+
+    Args:
+        place: A path or URL, as the user gave it.
+        stores: How its files are reached.
+        allowed: Places outside the table that symbolic links in it may lead to.
+        wrap_store: Puts a wrapper, such as one that counts requests, around the store.
+        warn, is_strict: As `TablePlace` has them.
+
+    Raises:
+        ConfigError: No store serves this place, or an allowed one.
+    """
+    store, root = stores.locate_table(place, allowed_places(allowed))
+    asked = store if wrap_store is None else wrap_store(store)
+    return TablePlace(
+        store=asked,
+        root=root.rstrip("/"),
+        url=store.url_of(root),
+        warn=warn,
+        is_strict=is_strict,
+    )

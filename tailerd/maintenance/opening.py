@@ -1,0 +1,97 @@
+"""From a table that is to be maintained to the parts of its format that do it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+
+from tailerd.clock import Clock
+from tailerd.formats.detect import AUTO, find_format
+from tailerd.formats.maintenance import (
+    AskFloor,
+    Maintainer,
+    MaintenancePolicies,
+    TableMaintenance,
+)
+from tailerd.formats.parts import required
+from tailerd.formats.placement import TablePlace, place_at
+from tailerd.formats.statistics import Statistics
+from tailerd.maintenance.engine_process import on_engine
+from tailerd.maintenance.pins import PinBoard, with_pins
+from tailerd.storage.base import ObjectStore
+from tailerd.storage.stores import Stores
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaintainedTable:
+    """A table whose format keeps it in order.
+
+    Attributes:
+        format: Name of its format.
+        statistics: None where the format has none.
+        stores: How its files are reached.
+    """
+
+    place: TablePlace
+    format: str
+    maintainer: Maintainer
+    statistics: Statistics | None
+    stores: Stores
+
+    def pins(self, clock: Clock) -> PinBoard:
+        """Return the table's pins."""
+        return PinBoard(self.place.store, self.place.root, clock=clock)
+
+    def maintenance(
+        self, policies: MaintenancePolicies, *, clock: Clock, pipelines: AskFloor
+    ) -> TableMaintenance:
+        """Return what surveys the table and does what is due; its cleanups respect pins.
+
+        Args:
+            pipelines: Asked for what pipelines have yet to read.
+        """
+        wait_for = policies.cleanup.wait_for_pins
+        return self.maintainer.open(
+            self.place,
+            policies,
+            clock=clock,
+            floor=with_pins(self.pins(clock), wait_for, pipelines),
+            run_on_engine=on_engine(self.place.url, self.format, self.stores),
+        )
+
+
+OpenMaintained = Callable[[], Awaitable[MaintainedTable]]
+"""Opens a table; raises what `open_maintained` does."""
+
+
+async def open_maintained(
+    place: str,
+    *,
+    stores: Stores,
+    table_format: str = AUTO,
+    allowed: Iterable[str] = (),
+    wrap_store: Callable[[ObjectStore], ObjectStore] | None = None,
+) -> MaintainedTable:
+    """Find what maintains the table at a place.
+
+    Args:
+        stores: How its files are reached.
+        table_format: Name of its format; `auto` to look.
+        allowed: Places that symbolic links in its log may lead to, for reading.
+        wrap_store: Puts a wrapper, such as one that counts requests, around its store.
+
+    Raises:
+        UnsupportedFeatureError: Its format has no maintenance.
+        NotATableError: There is no table.
+        ConfigError: No store serves this place, or the format is unknown.
+        StorageError: It cannot be looked at.
+    """
+    allowed = tuple(allowed)
+    found = await find_format(place, table_format, allowed, stores=stores)
+    return MaintainedTable(
+        place=place_at(place, stores=stores, allowed=allowed, wrap_store=wrap_store),
+        format=found.name,
+        maintainer=required(found.maintainer, found.name, "maintenance"),
+        statistics=found.statistics,
+        stores=stores,
+    )

@@ -1,0 +1,83 @@
+"""The size of a table that no pipeline delivers: nobody else looks at its files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+
+from tailerd.clock import Clock
+from tailerd.errors import TailerdError
+from tailerd.formats.statistics import TableStatistics
+from tailerd.telemetry import Telemetry, events
+
+RETRY_SECONDS = 60.0
+MEASURE = "measure"
+"""What the look at a table's size is called among its jobs."""
+
+
+class MeasuredTable:
+    """Measures one table. Used by one task.
+
+    Args:
+        open_statistics: Makes the table's statistics.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        open_statistics: Callable[[], TableStatistics],
+        *,
+        telemetry: Telemetry,
+        clock: Clock,
+    ) -> None:
+        self._name = name
+        self._open_statistics = open_statistics
+        self._telemetry = telemetry
+        self._clock = clock
+        self._statistics: TableStatistics | None = None
+        self._not_before = float("-inf")
+
+    async def look(self, table_id: str, version: int) -> float | None:
+        """Follow the table to its head and tell its size, or why it is not known.
+
+        Args:
+            table_id: Whose size is wanted; another table of this place is opened anew.
+            version: The newest version that is known of.
+
+        Returns:
+            Seconds until another look is worth it although nothing happens; None for never.
+        """
+        now = self._clock.monotonic()
+        if now < self._not_before:
+            return self._not_before - now
+        # A table whose files are too many for this process is to be blamed for its end.
+        self._telemetry.emit(events.MaintenanceStarted(table=self._name, job=MEASURE))
+        try:
+            statistics = await self._followed(table_id, version, now)
+        except TailerdError as error:
+            self._statistics, self._not_before = None, now + RETRY_SECONDS
+            self._telemetry.emit(
+                events.GrowthUnavailable(table=self._name, error_code=error.code, hint=str(error))
+            )
+            return RETRY_SECONDS
+        self._telemetry.emit(
+            events.TableMeasured(
+                table=self._name,
+                **asdict(statistics.size()),
+                pending_files=None,
+                pending_bytes=None,
+            )
+        )
+        return statistics.due_in(now)
+
+    async def _followed(self, table_id: str, version: int, now: float) -> TableStatistics:
+        known = self._statistics
+        if known is None or known.table_id != table_id or known.version > version:
+            known = self._statistics = self._open_statistics()
+            await known.open(now, first=None, next_up=None)
+        while await known.advance(now):
+            # No pipeline asks for them, and there may be many.
+            known.take_commits()
+        known.take_commits()
+        known.pending(None)
+        return known

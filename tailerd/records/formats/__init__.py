@@ -1,0 +1,1 @@
+"""Value formats: change rows in, keys and values of records out."""

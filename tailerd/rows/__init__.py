@@ -1,0 +1,1 @@
+"""Exact differences of rows: hashing, cancelling, pairing, ordering. Pure: Arrow and numpy only."""

@@ -1,0 +1,214 @@
+"""Rows of a removed and an added file that stand in the same order cancel out as they are read.
+
+Writers that rewrite a file keep the order of its rows: most rows of the two are equal at the same
+places, or at places shifted by rows that were deleted or inserted. They are compared in place,
+several times faster than by their hashes. What does not cancel here is not yet left over: it is
+handed on, to be compared with everything else. Any equal pair may cancel, so nothing is lost by
+trying; and where files are in no common order this gives up soon.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tailerd.rows.difference import Side
+from tailerd.rows.equality import RowComparer
+from tailerd.rows.hash_kernels import Bools, Rows
+from tailerd.rows.hashing import RowHasher
+
+BLOCK_ROWS = 1 << 16
+"""Rows compared at a time: always so many, however the files are cut into batches, so that the
+same rows cancel in every run."""
+_SEGMENT_ROWS = 64
+"""A segment of which less than half is equal says that rows are shifted from there on."""
+_WINDOW_ROWS = 4096
+"""A shift is looked for among so many rows of each side."""
+_LEAST_VOTES = 16
+"""So many rows must agree on a shift, or all there are."""
+_MOST_FAILURES = 3
+_SHIFTS_AT_FIRST, _ROWS_PER_SHIFT = 16, 4096
+"""Shifts that are looked for: some, and one more for so many rows. Beyond it hashing is faster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unaligned:
+    """Rows that did not cancel.
+
+    Attributes:
+        positions: Of each row in its file; or that of the first where they follow each other.
+    """
+
+    side: Side
+    positions: Rows | int
+    rows: pa.RecordBatch
+
+
+class AlignedRows:
+    """Compares the rows of one removed and one added file. Not thread-safe.
+
+    Push the rows of both sides in file order, by turns: the side that is ahead waits in memory. End
+    each side. Both calls yield the rows that do not cancel, and must be exhausted.
+    """
+
+    def __init__(self, comparer: RowComparer, hasher: RowHasher) -> None:
+        self._comparer = comparer
+        self._hasher = hasher
+        self._removed = _Waiting(Side.REMOVED)
+        self._added = _Waiting(Side.ADDED)
+        self._sides = (self._removed, self._added)
+        self._rows = 0
+        self._shifts = 0
+        self._failures = 0
+
+    @property
+    def behind(self) -> Side:
+        """The side of which fewer rows wait; push that one next, unless it has ended."""
+        return Side.REMOVED if self._removed.count <= self._added.count else Side.ADDED
+
+    def push(self, side: Side, positions: Rows | int, rows: pa.RecordBatch) -> Iterator[Unaligned]:
+        """Take rows; yield those known not to cancel."""
+        self._sides[side].append(positions, rows)
+        yield from self._compare()
+
+    def end(self, side: Side) -> Iterator[Unaligned]:
+        """Take note that a side has no more rows; yield those known not to cancel."""
+        self._sides[side].is_ended = True
+        yield from self._compare()
+
+    def _compare(self) -> Iterator[Unaligned]:
+        while True:
+            if self._failures >= _MOST_FAILURES or any(s.is_exhausted for s in self._sides):
+                yield from self._removed.skip(self._removed.count)
+                yield from self._added.skip(self._added.count)
+                return
+            if not all(side.count >= BLOCK_ROWS or side.is_ended for side in self._sides):
+                return
+            yield from self._compare_block()
+
+    def _compare_block(self) -> Iterator[Unaligned]:
+        count = min(self._removed.count, self._added.count, BLOCK_ROWS)
+        removed, added = (side.peek(count) for side in self._sides)
+        is_equal = self._comparer.equal(removed, added)
+        until = _first_shift(is_equal)
+        kept = count if until is None else until
+        different = np.flatnonzero(~is_equal[:kept])
+        for side in self._sides:
+            yield from side.drop(kept, different)
+        self._rows += kept
+        if until is not None:
+            yield from self._realign()
+
+    def _realign(self) -> Iterator[Unaligned]:
+        """Hand rows on so that the following ones are equal again; or count a failure."""
+        self._shifts += 1
+        if self._shifts > _SHIFTS_AT_FIRST + self._rows // _ROWS_PER_SHIFT:
+            self._failures = _MOST_FAILURES
+            return
+        counts = self._rows_to_skip()
+        self._failures = 0 if counts else self._failures + 1
+        for side, count in zip(self._sides, counts or (_WINDOW_ROWS, _WINDOW_ROWS), strict=True):
+            yield from side.skip(min(side.count, count))
+
+    def _rows_to_skip(self) -> tuple[int, int] | None:
+        """Return after how many rows of each side the sides are aligned again."""
+        hashes = [
+            self._hasher.hash(side.peek(min(side.count, _WINDOW_ROWS))).first
+            for side in self._sides
+        ]
+        # Rows that occur once on both sides say where they went.
+        distinct = [np.unique(each, return_index=True, return_counts=True) for each in hashes]
+        once = [(values[counts == 1], at[counts == 1]) for values, at, counts in distinct]
+        _, left, right = np.intersect1d(
+            once[0][0], once[1][0], assume_unique=True, return_indices=True
+        )
+        removed, added = once[0][1][left], once[1][1][right]
+        _, shift, votes = np.unique(added - removed, return_inverse=True, return_counts=True)
+        needed = min(_LEAST_VOTES, *(len(each) for each in hashes))
+        agreed = np.flatnonzero(votes[shift] >= needed)
+        if not len(agreed):
+            return None
+        # Where two are as near, the same one whatever the seed.
+        distance = (removed + added) * _WINDOW_ROWS + removed
+        nearest = agreed[np.argmin(distance[agreed])]
+        return int(removed[nearest]), int(added[nearest])
+
+
+def _first_shift(is_equal: Bools) -> int | None:
+    """Return the row from which on rows are shifted rather than changed; None: there is none."""
+    if is_equal.all():
+        return None
+    whole = len(is_equal) // _SEGMENT_ROWS * _SEGMENT_ROWS
+    starts = np.arange(0, max(whole, 1), _SEGMENT_ROWS)
+    equal = np.add.reduceat(is_equal.astype(np.int64), starts)
+    bad = np.flatnonzero(2 * equal < np.diff(starts, append=len(is_equal)))
+    if not len(bad):
+        return None
+    first = max(int(starts[bad[0]]) - _SEGMENT_ROWS, 0)
+    return first + int(np.argmin(is_equal[first:]))
+
+
+class _Waiting:
+    """The rows of one side that wait to be compared."""
+
+    def __init__(self, side: Side) -> None:
+        self._side = side
+        self._batches: deque[tuple[Rows | int, pa.RecordBatch]] = deque()
+        self.count = 0
+        self.is_ended = False
+
+    @property
+    def is_exhausted(self) -> bool:
+        return self.is_ended and not self.count
+
+    def append(self, positions: Rows | int, rows: pa.RecordBatch) -> None:
+        if rows.num_rows:
+            self._batches.append((positions, rows))
+            self.count += rows.num_rows
+
+    def peek(self, count: int) -> pa.RecordBatch:
+        """Return the first rows, at most `self.count`."""
+        parts = []
+        for _, rows in self._batches:
+            parts.append(rows.slice(0, count))
+            count -= parts[-1].num_rows
+            if not count:
+                break
+        return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+
+    def drop(self, count: int, different: Rows) -> Iterator[Unaligned]:
+        """Let the first rows go; yield those at the places `different`, which ascend."""
+        start = 0
+        while start < count:
+            positions, rows = self._take(count - start)
+            end = start + rows.num_rows
+            first, last = np.searchsorted(different, (start, end))
+            places = different[first:last] - start
+            if len(places) == rows.num_rows:
+                yield Unaligned(self._side, positions, rows)
+            elif len(places):
+                at = positions + places if isinstance(positions, int) else positions[places]
+                yield Unaligned(self._side, at, rows.take(pa.array(places)))
+            start = end
+
+    def skip(self, count: int) -> Iterator[Unaligned]:
+        """Yield the first rows."""
+        while count:
+            positions, rows = self._take(count)
+            count -= rows.num_rows
+            yield Unaligned(self._side, positions, rows)
+
+    def _take(self, count: int) -> tuple[Rows | int, pa.RecordBatch]:
+        """Remove and return rows of the first batch, at most `count`."""
+        positions, rows = self._batches.popleft()
+        if rows.num_rows > count:
+            rest = positions + count if isinstance(positions, int) else positions[count:]
+            self._batches.appendleft((rest, rows.slice(count)))
+            positions = positions if isinstance(positions, int) else positions[:count]
+            rows = rows.slice(0, count)
+        self.count -= rows.num_rows
+        return positions, rows

@@ -1,0 +1,311 @@
+"""The exact difference of two multisets of rows, in bounded memory, by the hashes of the rows.
+
+Rows are pushed as hashes, with the input they came from and their positions there. What is left
+when every row has cancelled one equal row of the other side is returned as positions, so that only
+those rows need be read again. Of several equal rows of a side those pushed first cancel first: the
+result depends on the order of pushing, and neither on the seed nor on the memory.
+
+All hashes of both sides are kept, 16 bytes a row. Where that is too much, a pass considers a range
+of hashes only, and the rows have to be pushed again for the next.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tailerd.errors import BugError
+from tailerd.rows.hash_kernels import U64, Bools, Rows
+from tailerd.rows.hash_runs import prefix_order, resolved
+from tailerd.rows.hashing import RowHashes
+from tailerd.rows.positions import Positions
+
+
+class Side(enum.IntEnum):
+    """Which side of a difference a row is on."""
+
+    REMOVED = 0
+    ADDED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """Rows of one input that have no equal row on the other side.
+
+    Attributes:
+        side: Removed rows are deletes, added rows are inserts.
+        input: Number of the input, as it was pushed.
+        positions: Of the rows, in the input.
+    """
+
+    side: Side
+    input: int
+    positions: Positions
+
+
+_STORED_SHARE = 0.65
+"""Part of the memory that hashes may fill; the rest is for matching them, range by range."""
+_MATCHING_BYTES = 56
+"""Memory a row needs while it is matched."""
+_LEAST_MATCHED_ROWS = 1 << 16
+_MATCHED_ROWS = 1 << 20
+"""So many rows at a time, if they are not more than a few times as many: what is needed for more
+is given back to the system after each use, and faulted in again."""
+_MOST_BITS = 12
+"""Ranges of hashes are no smaller: they would not be needed for any table, and not help where one
+row occurs so often that its hashes alone fill the memory. That row takes what it takes."""
+
+
+class RowDifference:
+    """Collects rows of both sides, and returns those that do not cancel out.
+
+    Use: push all rows, call `finish_pass`; as long as `is_complete` is false, push the same rows in
+    the same order again and call it again. Each pass returns other rows. Not thread-safe; hashing,
+    which takes the time, may run in any thread.
+
+    Args:
+        max_bytes: Memory to use at most, apart from what is pushed at a time and from the result.
+            The result does not depend on it, the number of passes does.
+    """
+
+    def __init__(self, *, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._range = _HashRange(0, 0)
+        self._chunks: tuple[list[_Chunk], list[_Chunk]] = ([], [])
+        self._stored_bytes = 0
+        self._is_complete = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all hashes have been considered; false before the first pass."""
+        return self._is_complete
+
+    def push(self, side: Side, number: int, hashes: RowHashes, positions: Rows | int) -> None:
+        """Take rows of input `number` into account.
+
+        Args:
+            positions: Of each row, ascending from one push to the next of an input; or that of the
+                first where they follow each other.
+        """
+        if self._is_complete:
+            raise BugError("The difference is complete.")
+        chunk = _Chunk(number, hashes, positions).within(self._range)
+        if not len(chunk):
+            return
+        self._chunks[side].append(chunk)
+        self._stored_bytes += chunk.nbytes
+        while self._stored_bytes > self._max_bytes * _STORED_SHARE and not self._range.is_least:
+            self._consider_less()
+
+    def finish_pass(self) -> list[Leftover]:
+        """Return the rows of this pass that have no equal row, by side and input."""
+        removed, added = self._chunks
+        rows = sum(map(len, removed)) + sum(map(len, added))
+        free = max(self._max_bytes - self._stored_bytes, 0)
+        at_once = max(free // _MATCHING_BYTES, _LEAST_MATCHED_ROWS)
+        # Selecting a range goes through all hashes: more ranges than a few cost more than they
+        # save by being small.
+        at_once = min(at_once, max(_MATCHED_ROWS, rows // 4))
+        if removed and added:
+            for part in self._range.parts(-(-rows // at_once)):
+                _match(removed, added, part)
+        self._chunks = ([], [])
+        self._stored_bytes = 0
+        following = self._range.following
+        self._is_complete = following is None
+        self._range = following or self._range
+        left = (_leftovers(Side.REMOVED, removed), _leftovers(Side.ADDED, added))
+        return [each for side in left for each in side]
+
+    def _consider_less(self) -> None:
+        """Leave half of the hashes to later passes."""
+        self._range = self._range.first_half
+        for side in (Side.REMOVED, Side.ADDED):
+            # In place, chunk by chunk: two copies of all of them would be too much.
+            chunks = self._chunks[side]
+            for place, chunk in enumerate(chunks):
+                chunks[place] = chunk.within(self._range)
+            self._chunks[side][:] = [chunk for chunk in chunks if len(chunk)]
+        self._stored_bytes = sum(chunk.nbytes for side in self._chunks for chunk in side)
+
+
+@dataclass(frozen=True, slots=True)
+class _HashRange:
+    """The hashes whose first `bits` bits are `index`."""
+
+    bits: int
+    index: int
+
+    @property
+    def is_least(self) -> bool:
+        return self.bits >= _MOST_BITS
+
+    @property
+    def first_half(self) -> _HashRange:
+        return _HashRange(self.bits + 1, self.index * 2)
+
+    @property
+    def following(self) -> _HashRange | None:
+        """The largest range that may follow; None after the last.
+
+        Not one of the same size: a row that occurs very often makes one range small, not all.
+        """
+        bits, index = self.bits, self.index + 1
+        while index % 2 == 0 and bits:
+            bits, index = bits - 1, index // 2
+        return _HashRange(bits, index) if bits else None
+
+    def parts(self, count: int) -> Iterator[_HashRange]:
+        """Yield at least `count` ranges of one size that make up this one."""
+        more = (count - 1).bit_length()
+        for part in range(1 << more):
+            yield _HashRange(self.bits + more, (self.index << more) + part)
+
+    def select(self, first: U64) -> Rows | None:
+        """Return the places of the hashes within this range; None: all are."""
+        if not self.bits:
+            return None
+        return np.flatnonzero(first >> np.uint64(64 - self.bits) == np.uint64(self.index))
+
+
+class _Chunk:
+    """Rows of one push, or those within a range of hashes."""
+
+    __slots__ = ("hashes", "is_left", "number", "positions")
+
+    def __init__(self, number: int, hashes: RowHashes, positions: Rows | int) -> None:
+        self.number = number
+        self.hashes = hashes
+        self.positions = positions
+        self.is_left: Bools | None = None
+        """Which rows are left over, once some are known not to be."""
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    @property
+    def nbytes(self) -> int:
+        positions = 0 if isinstance(self.positions, int) else self.positions.nbytes
+        return 17 * len(self) + positions
+
+    def within(self, hashes: _HashRange) -> _Chunk:
+        places = hashes.select(self.hashes.first)
+        if places is None or len(places) == len(self):
+            return self
+        return _Chunk(self.number, self.hashes.take(places), self._positions_at(places))
+
+    def cancel(self, places: Rows) -> None:
+        """Note that these rows have an equal one on the other side."""
+        if self.is_left is None:
+            self.is_left = np.ones(len(self), np.bool_)
+        self.is_left[places] = False
+
+    def left(self) -> Rows:
+        """Return the positions of the rows left over."""
+        if self.is_left is None:
+            return self._positions_at(np.arange(len(self)))
+        return self._positions_at(np.flatnonzero(self.is_left))
+
+    def _positions_at(self, places: Rows) -> Rows:
+        if isinstance(self.positions, int):
+            return places + self.positions
+        return self.positions[places]
+
+
+def _leftovers(side: Side, chunks: list[_Chunk]) -> Iterator[Leftover]:
+    """Yield what is left of each input; chunks are let go one by one."""
+    by_input: dict[int, list[Rows]] = {}
+    for chunk in chunks:
+        left = chunk.left()
+        if len(left):
+            by_input.setdefault(chunk.number, []).append(left)
+    chunks.clear()
+    for number in sorted(by_input):
+        yield Leftover(side, number, Positions.of(np.concatenate(by_input.pop(number))))
+
+
+def _match(removed: list[_Chunk], added: list[_Chunk], part: _HashRange) -> None:
+    """Cancel equal rows whose hashes are in a range."""
+    chunks = [*removed, *added]
+    selected = [part.select(chunk.hashes.first) for chunk in chunks]
+    counts = [
+        len(chunk) if places is None else len(places)
+        for chunk, places in zip(chunks, selected, strict=True)
+    ]
+    num_removed = sum(counts[: len(removed)])
+    if num_removed in (0, sum(counts)):
+        return
+    hashes = np.empty((sum(counts), 2), np.uint64)
+    start = 0
+    for chunk, places, count in zip(chunks, selected, counts, strict=True):
+        found = chunk.hashes if places is None else chunk.hashes.take(places)
+        hashes[start : start + count, 0] = found.first
+        hashes[start : start + count, 1] = found.second
+        start += count
+    is_left = unmatched(hashes, num_removed)
+    del hashes
+    start = 0
+    for chunk, places, count in zip(chunks, selected, counts, strict=True):
+        cancelled = np.flatnonzero(~is_left[start : start + count])
+        start += count
+        chunk.cancel(cancelled if places is None else places[cancelled])
+
+
+def unmatched(hashes: U64, num_removed: int) -> Bools:
+    """Tell which rows have no equal row on the other side, each equal one being used once.
+
+    Args:
+        hashes: Both halves of the hash of each row, shape (n, 2), contiguous; the removed rows
+            before the added ones.
+
+    Returns:
+        Shape (n,). Of several equal rows of a side the last are unmatched.
+    """
+    order, is_like = prefix_order(hashes[:, 0])
+    is_left = np.ones(len(order), np.bool_)
+    # The usual case: one removed row and one added row.
+    is_next_like = np.append(is_like[1:], False)
+    is_second = is_like & ~is_next_like
+    is_second[1:] &= ~is_like[:-1]
+    places = np.flatnonzero(is_second)
+    one, other = order[places - 1], order[places]
+    # Rows that begin alike are in the order of their numbers: removed ones first.
+    is_equal = _are_equal(hashes, one, other)
+    is_equal &= one < num_removed
+    is_equal &= other >= num_removed
+    if not is_equal.all():
+        one, other = one[is_equal], other[is_equal]
+    is_left[one] = False
+    is_left[other] = False
+    # The others: three or more that begin alike.
+    is_many = is_like | is_next_like
+    is_many[places] = False
+    is_many[places - 1] = False
+    if is_many.any():
+        rows, is_same = resolved(order[is_many], is_like[is_many], hashes[:, 0], hashes[:, 1])
+        _match_runs(rows, is_same, num_removed, is_left)
+    return is_left
+
+
+def _are_equal(hashes: U64, one: Rows, other: Rows) -> Bools:
+    """Tell which rows of two lists have the same hash."""
+    # Gathering takes the time, so both halves at once: 16 bytes that are one number to NumPy.
+    whole = hashes.view(np.complex128)[:, 0]
+    halves = whole[one].view(np.uint64) == whole[other].view(np.uint64)
+    found: Bools = halves.view(np.uint16) == 0x0101
+    return found
+
+
+def _match_runs(rows: Rows, is_same: Bools, num_removed: int, is_left: Bools) -> None:
+    """Match rows that are equal to the one before, or not; set `is_left` to false where matched."""
+    starts = np.flatnonzero(~is_same)
+    lengths = np.diff(starts, append=len(rows))
+    removed = np.add.reduceat((rows < num_removed).astype(np.int64), starts)
+    matched = np.minimum(removed, lengths - removed)
+    rank = np.arange(len(rows)) - np.repeat(starts, lengths)
+    # Removed rows stand before added ones.
+    rank -= np.where(rows < num_removed, 0, np.repeat(removed, lengths))
+    is_left[rows[rank < np.repeat(matched, lengths)]] = False

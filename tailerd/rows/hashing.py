@@ -1,0 +1,405 @@
+"""Rows become 128-bit hashes, column by column: equal rows, and no others, have equal ones.
+
+What equal means, for all that compares rows: null = null; NaN = NaN whatever its bits; -0.0 = 0.0;
+decimals by value, both being of the schema's type; texts and binary by bytes; structs field by
+field, a null struct being no struct of nulls; lists in order; maps as sets of entries, without
+order; variants by value (`VariantEquality.BY_VALUE`), see `variant_values`.
+
+**Collisions.** Two given rows that differ have equal hashes with a probability of about 2^-120 over
+the seeds (see `hash_kernels`); among n rows that is n^2 * 2^-121 for any to collide: 2^-73 for 16
+million. The seed has to be random and unknown to those who write the rows: for a known seed
+colliding rows can be computed. The same seed gives the same hashes in every process.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tailerd.changefeed.change_batch import VARIANT_FIELD
+from tailerd.errors import BugError
+from tailerd.rows.hash_kernels import (
+    BLOCK_ROWS,
+    U64,
+    Bools,
+    Factors,
+    Rows,
+    Sums,
+    Texts,
+    add_lengths,
+    add_nulls,
+    add_values,
+    numbers_of,
+    places_within,
+    scrambled,
+    sums_of_runs,
+)
+from tailerd.rows.variant_values import canonical_variants
+
+_Path = tuple[int, ...]
+_Numbers = npt.NDArray[np.integer | np.floating]
+
+
+class VariantEquality(enum.Enum):
+    """When two variants are equal."""
+
+    BY_BYTES = enum.auto()
+    """The same bytes: fast; equal values may differ, as names may stand in any order."""
+    BY_VALUE = enum.auto()
+    """The same value; decoded row by row."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowHashes:
+    """Hashes of rows: two columns of uint64, shape (n,) each."""
+
+    first: U64
+    second: U64
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def take(self, rows: Rows) -> RowHashes:
+        """Return the hashes of some rows."""
+        return RowHashes(self.first[rows], self.second[rows])
+
+
+class RowHasher:
+    """Hashes rows of one schema.
+
+    Args:
+        schema: The columns; variants are marked by `VARIANT_FIELD`. Widths of integers and of
+            offsets (`string`, `large_string`) do not matter to a hash, all else does.
+        seed: Secret, at least 0, best of 128 random bits.
+        variants: When variants are equal.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        seed: int,
+        variants: VariantEquality = VariantEquality.BY_VALUE,
+    ) -> None:
+        self._schema = schema
+        self._columns = [
+            _Column(field, seed, (number,), variants) for number, field in enumerate(schema)
+        ]
+
+    def hash(self, rows: pa.RecordBatch) -> RowHashes:
+        """Return the hash of each row.
+
+        Raises:
+            BugError: The rows have other columns than the schema.
+        """
+        if rows.num_columns != len(self._columns):
+            raise BugError(f"{rows.num_columns} columns for a schema of {len(self._columns)}")
+        parts = [
+            part
+            for column, array in zip(self._columns, rows.columns, strict=True)
+            for part in column.parts(array)
+        ]
+        sums = _added(parts, rows.num_rows)
+        return RowHashes(sums.first, sums.second)
+
+
+def has_variants(kind: pa.Field | pa.DataType | pa.Schema) -> bool:
+    """Tell whether a column, or a part of one, is a variant."""
+    if isinstance(kind, pa.Field):
+        return is_variant(kind) or has_variants(kind.type)
+    if isinstance(kind, pa.Schema):
+        return any(has_variants(field) for field in kind)
+    return any(has_variants(kind.field(number)) for number in range(kind.num_fields))
+
+
+def is_variant(field: pa.Field) -> bool:
+    """Tell whether a column is a variant."""
+    return bool((field.metadata or {}).items() >= VARIANT_FIELD.items())
+
+
+class _Part(Protocol):
+    """What one flat column adds to the sums of its rows."""
+
+    def add(self, rows: slice, sums: Sums) -> None: ...
+
+
+def _added(parts: list[_Part], count: int) -> Sums:
+    """Return the sums of all parts, block by block."""
+    sums = Sums(np.zeros(count, np.uint64), np.zeros(count, np.uint64))
+    for first in range(0, count, BLOCK_ROWS):
+        rows = slice(first, min(first + BLOCK_ROWS, count))
+        block = Sums(sums.first[rows], sums.second[rows])
+        for part in parts:
+            part.add(rows, block)
+    return sums
+
+
+@dataclass(frozen=True, slots=True)
+class _NumberPart:
+    """Integers, times, booleans, words of decimals."""
+
+    values: _Numbers
+    is_null: Bools | None
+    factors: Factors
+
+    def add(self, rows: slice, sums: Sums) -> None:
+        numbers = self._numbers(self.values[rows])
+        if self.is_null is not None:
+            nulls = self.is_null[rows]
+            numbers[nulls] = 0
+            add_nulls(nulls, self.factors, sums)
+        add_values(numbers, self.factors, sums)
+
+    def _numbers(self, values: _Numbers) -> U64:
+        if not np.issubdtype(values.dtype, np.floating):
+            return values.astype(np.uint64)
+        canonical = values + values.dtype.type(0)  # Of -0.0 it makes 0.0.
+        is_nan = np.isnan(canonical)
+        if is_nan.any():
+            canonical[is_nan] = np.nan
+        return canonical.view(f"u{values.dtype.itemsize}").astype(np.uint64, copy=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _TextPart:
+    texts: Texts
+    is_null: Bools | None
+    factors: Factors
+
+    def add(self, rows: slice, sums: Sums) -> None:
+        if self.is_null is not None:
+            add_nulls(self.is_null[rows], self.factors, sums)
+        self.texts.add(rows, self.factors, sums)
+
+
+@dataclass(frozen=True, slots=True)
+class _NullPart:
+    """Whether a struct, or a list, is there at all."""
+
+    is_null: Bools
+    factors: Factors
+
+    def add(self, rows: slice, sums: Sums) -> None:
+        add_nulls(self.is_null[rows], self.factors, sums)
+
+
+@dataclass(frozen=True, slots=True)
+class _SumsPart:
+    """Lists and maps: sums of their elements, made for all rows at once."""
+
+    sums: Sums
+    lengths: Rows
+    factors: Factors
+
+    def add(self, rows: slice, sums: Sums) -> None:
+        sums.first += self.sums.first[rows]
+        sums.second += self.sums.second[rows]
+        add_lengths(self.lengths[rows], self.factors, sums)
+
+
+class _Column:
+    """One column, or part of a nested one, and the secret factors of it and of all below it."""
+
+    def __init__(self, field: pa.Field, seed: int, path: _Path, variants: VariantEquality) -> None:
+        kind = field.type
+        self._is_decoded = is_variant(field) and variants is VariantEquality.BY_VALUE
+        self._factors = Factors.of(seed, path)
+        words = kind.byte_width // 8 if pa.types.is_decimal(kind) else 0
+        self._words = [Factors.of(seed, (*path, 0, word)) for word in range(words)]
+        self._children = [
+            _Column(child, seed, (*path, 1, number), variants)
+            for number, child in enumerate(_children(kind))
+        ]
+
+    def parts(self, array: pa.Array) -> Iterator[_Part]:
+        """Yield what the column adds to the hashes of its rows."""
+        kind = array.type
+        if self._is_decoded:
+            yield from self._texts(canonical_variants(array))
+        elif isinstance(kind, pa.BaseExtensionType):
+            yield from self.parts(array.storage)
+        elif pa.types.is_dictionary(kind):
+            yield from self._dictionary(array)
+        elif pa.types.is_struct(kind):
+            yield from self._struct(array)
+        elif pa.types.is_map(kind):
+            yield from self._map(array)
+        elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            yield from self._list(array)
+        elif pa.types.is_fixed_size_list(kind):
+            yield from self._list(array.cast(pa.list_(kind.value_field)))
+        elif pa.types.is_null(kind):
+            yield _NullPart(np.ones(len(array), np.bool_), self._factors)
+        elif _is_text(kind):
+            yield from self._texts(array)
+        else:
+            yield from self._numbers(array)
+
+    def sums(self, array: pa.Array) -> Sums:
+        """Return the sums of this column alone."""
+        return _added(list(self.parts(array)), len(array))
+
+    def _struct(self, array: pa.StructArray) -> Iterator[_Part]:
+        if array.null_count:
+            yield _NullPart(nulls_of(array), self._factors)
+        # The parts of a null struct are null then, whatever is stored there.
+        for child, values in zip(self._children, array.flatten(), strict=True):
+            yield from child.parts(values)
+
+    def _dictionary(self, array: pa.DictionaryArray) -> Iterator[_Part]:
+        kind = array.type.value_type
+        if pa.types.is_nested(kind) or array.null_count or array.dictionary.null_count:
+            yield from self.parts(array.dictionary_decode())
+            return
+        sums = self.sums(array.dictionary)
+        places = array.indices.to_numpy(zero_copy_only=False)
+        taken = Sums(sums.first[places], sums.second[places])
+        yield _SumsPart(taken, np.zeros(len(array), np.int64), self._factors)
+
+    def _list(self, array: pa.ListArray) -> Iterator[_Part]:
+        lengths, offsets = _ranges(array)
+        [child] = self._children
+        elements = child.sums(_of_ranges(array.values, array, offsets, lengths))
+        places = places_within(lengths)
+        factors = self._factors
+        for values, seed in (
+            (elements.first, factors.seed_first),
+            (elements.second, factors.seed_second),
+        ):
+            values *= factors.scramble
+            values.byteswap(inplace=True)
+            values *= numbers_of(places, seed)
+        yield from self._summed(array, elements, lengths)
+
+    def _map(self, array: pa.MapArray) -> Iterator[_Part]:
+        lengths, offsets = _ranges(array)
+        key, item = self._children
+        keys = _of_ranges(array.keys, array, offsets, lengths)
+        items = _of_ranges(array.items, array, offsets, lengths)
+        entries = _added([*key.parts(keys), *item.parts(items)], len(keys))
+        # A sum has no order; each entry is scrambled before, or parts of several could be swapped.
+        summed = Sums(
+            scrambled(entries.first ^ self._factors.seed_first),
+            scrambled(entries.second ^ self._factors.seed_second),
+        )
+        yield from self._summed(array, summed, lengths)
+
+    def _summed(self, array: pa.Array, elements: Sums, lengths: Rows) -> Iterator[_Part]:
+        if array.null_count:
+            yield _NullPart(nulls_of(array), self._factors)
+        sums = Sums(sums_of_runs(elements.first, lengths), sums_of_runs(elements.second, lengths))
+        yield _SumsPart(sums, lengths, self._factors)
+
+    def _texts(self, array: pa.Array) -> Iterator[_Part]:
+        is_null = nulls_of(array) if array.null_count else None
+        yield _TextPart(texts_of(array, is_null), is_null, self._factors)
+
+    def _numbers(self, array: pa.Array) -> Iterator[_Part]:
+        is_null = nulls_of(array) if array.null_count else None
+        if not self._words:
+            yield _NumberPart(numbers_in(array), is_null, self._factors)
+            return
+        width = len(self._words)
+        words = np.frombuffer(array.buffers()[1], np.uint64)
+        words = words[array.offset * width : (array.offset + len(array)) * width]
+        for number, factors in enumerate(self._words):
+            yield _NumberPart(words[number::width], is_null, factors)
+
+
+def _children(kind: pa.DataType) -> list[pa.Field]:
+    if isinstance(kind, pa.BaseExtensionType):
+        return _children(kind.storage_type)
+    if pa.types.is_map(kind):
+        return [kind.key_field, kind.item_field]
+    return [kind.field(number) for number in range(kind.num_fields)]
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_string(kind)
+        or types.is_binary(kind)
+        or types.is_large_string(kind)
+        or types.is_large_binary(kind)
+        or types.is_string_view(kind)
+        or types.is_binary_view(kind)
+        or types.is_fixed_size_binary(kind)
+    )
+
+
+def nulls_of(array: pa.Array) -> Bools:
+    """Return which values are null; shape (n,)."""
+    found: Bools = array.is_null().to_numpy(zero_copy_only=False)
+    return found
+
+
+def numbers_in(array: pa.Array) -> _Numbers:
+    """Return a flat column's stored numbers; whatever is stored where there is a null.
+
+    Raises:
+        BugError: The type has no numbers of one width.
+    """
+    kind, count = array.type, len(array)
+    if not count:
+        return np.empty(0, np.uint64)
+    buffer = array.buffers()[1]
+    if pa.types.is_boolean(kind):
+        bits = np.frombuffer(buffer, np.uint8)
+        bits = bits[array.offset // 8 : (array.offset + count + 7) // 8]
+        first = array.offset % 8
+        return np.unpackbits(bits, bitorder="little")[first : first + count]
+    if not pa.types.is_primitive(kind) or kind.bit_width > 64:
+        raise BugError(f"Rows with a column of type {kind} cannot be compared.")
+    letter = "f" if pa.types.is_floating(kind) else "i"
+    numbers = np.frombuffer(buffer, f"{letter}{kind.bit_width // 8}")
+    return numbers[array.offset : array.offset + count]
+
+
+def texts_of(array: pa.Array, is_null: Bools | None) -> Texts:
+    """Return the byte strings of a column of texts or binary; those of nulls are empty."""
+    kind, count = array.type, len(array)
+    if pa.types.is_fixed_size_binary(kind):
+        starts = np.arange(array.offset, array.offset + count) * kind.byte_width
+        lengths = np.full(count, kind.byte_width)
+        data_buffer = array.buffers()[1]
+    else:
+        if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+            array = array.cast(pa.large_binary())
+            kind = array.type
+        is_large = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
+        _, offset_buffer, data_buffer = array.buffers()
+        if not count or offset_buffer is None:
+            offsets = np.zeros(count + 1, np.int64)
+        else:
+            found = np.frombuffer(offset_buffer, np.int64 if is_large else np.int32)
+            offsets = found[array.offset : array.offset + count + 1].astype(np.int64)
+        starts, lengths = offsets[:-1], np.diff(offsets)
+    if is_null is not None:
+        lengths[is_null] = 0
+    data = np.frombuffer(data_buffer or b"", np.uint8)
+    return Texts.of(data, starts, lengths)
+
+
+def _ranges(array: pa.Array) -> tuple[Rows, Rows]:
+    """Return how many elements each list has, none if it is null, and all offsets."""
+    if not len(array):
+        return np.zeros(0, np.int64), np.zeros(1, np.int64)
+    offsets = array.offsets.to_numpy().astype(np.int64)
+    lengths = np.diff(offsets)
+    if array.null_count:
+        lengths[nulls_of(array)] = 0
+    return lengths, offsets
+
+
+def _of_ranges(values: pa.Array, array: pa.Array, offsets: Rows, lengths: Rows) -> pa.Array:
+    """Return the elements of the lists, without those stored below nulls."""
+    start, end = int(offsets[0]), int(offsets[-1])
+    if int(lengths.sum()) == end - start:
+        return values.slice(start, end - start)
+    places = np.repeat(offsets[:-1], lengths) + places_within(lengths)
+    return values.take(pa.array(places))

@@ -1,0 +1,76 @@
+"""The order of a commit's changes: all deletes, then inserts with updates among them.
+
+A key that is deleted and comes back in one commit must not end as deleted, so every delete comes
+before every insert. The two images of an update stand side by side, where the new one is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tailerd.changefeed.change_task import ChangeType
+from tailerd.rows.difference import Side
+from tailerd.rows.hash_kernels import Rows
+from tailerd.rows.pairing import Pairs
+
+_TYPES = (
+    ChangeType.DELETE,
+    ChangeType.INSERT,
+    ChangeType.UPDATE_PREIMAGE,
+    ChangeType.UPDATE_POSTIMAGE,
+)
+_DELETE, _INSERT, _PREIMAGE, _POSTIMAGE = range(len(_TYPES))
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedChanges:
+    """Changes in the order in which they are delivered; arrays of one length.
+
+    Attributes:
+        sides: `Side` of each row: whether `rows` is a number of a deleted or of an inserted row.
+        rows: Number of the row among the deleted, or the inserted ones.
+        change_types: Dictionary of `_change_type`, as `ChangeBatch.change_type` takes it.
+    """
+
+    sides: npt.NDArray[np.int8]
+    rows: Rows
+    change_types: pa.DictionaryArray
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def ordered_changes(deleted: int, inserted: int, pairs: Pairs | None = None) -> OrderedChanges:
+    """Return the order of deleted and inserted rows.
+
+    Args:
+        deleted, inserted: How many there are; they are numbered by input and position, which is
+            the order they keep.
+        pairs: Which of them are updates.
+    """
+    before = np.full(inserted, -1)
+    alone = np.ones(deleted, np.bool_)
+    if pairs is not None:
+        before[pairs.inserted] = pairs.deleted
+        alone[pairs.deleted] = False
+    deletes = np.flatnonzero(alone)
+    is_updated = before >= 0
+    # Each inserted row's place; its old image is right before it.
+    places = len(deletes) + np.arange(inserted) + np.cumsum(is_updated)
+    count = len(deletes) + inserted + int(is_updated.sum())
+    sides = np.full(count, Side.ADDED, np.int8)
+    rows = np.empty(count, np.int64)
+    kinds = np.full(count, _INSERT, np.int8)
+    sides[: len(deletes)], rows[: len(deletes)] = Side.REMOVED, deletes
+    kinds[: len(deletes)] = _DELETE
+    rows[places] = np.arange(inserted)
+    updated = places[is_updated]
+    kinds[updated] = _POSTIMAGE
+    sides[updated - 1], rows[updated - 1] = Side.REMOVED, before[is_updated]
+    kinds[updated - 1] = _PREIMAGE
+    names = pa.array([kind.value for kind in _TYPES])
+    return OrderedChanges(sides, rows, pa.DictionaryArray.from_arrays(pa.array(kinds), names))

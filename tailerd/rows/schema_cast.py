@@ -1,0 +1,182 @@
+"""Rows of an older schema said in a newer one, where that loses nothing but dropped columns.
+
+For what compares rows across a change of schema: a column that was added is null, a widened value
+is equal to what it was. Where a type changed in another way, the old rows cannot be compared with
+the new ones: they are deletes, and the new ones inserts.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tailerd.rows.hashing import is_variant, nulls_of
+
+FIELD_ID = b"PARQUET:field_id"
+
+
+class MatchColumns(enum.Enum):
+    """How a column of the newer schema is found in the older one."""
+
+    BY_NAME = enum.auto()
+    BY_FIELD_ID = enum.auto()
+    """By `FIELD_ID` in the metadata of fields at every depth; by name where the newer has none."""
+
+
+class _NotCastableError(Exception):
+    """A type changed otherwise than by widening."""
+
+
+_Convert = Callable[[pa.Array], pa.Array]
+_INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
+_EXACT_IN_DOUBLE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaCast:
+    """Casts rows from one schema to another; make it with `schema_cast`.
+
+    Attributes:
+        schema: The newer schema.
+    """
+
+    schema: pa.Schema
+    _columns: tuple[tuple[int | None, _Convert], ...]
+
+    def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
+        """Return rows in the newer schema; None if a value of them is out of its range."""
+        try:
+            columns = [
+                pa.nulls(rows.num_rows, field.type)
+                if place is None
+                else convert(rows.column(place))
+                for field, (place, convert) in zip(self.schema, self._columns, strict=True)
+            ]
+        except pa.ArrowInvalid:
+            return None
+        if not columns:
+            return rows.select([])
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def schema_cast(old: pa.Schema, new: pa.Schema, match: MatchColumns) -> SchemaCast | None:
+    """Return what casts rows of `old` to `new`; None: they cannot be compared.
+
+    Widened are: integers to wider ones, to doubles that hold them all and to decimals that do;
+    floats to doubles; decimals to those with as many or more digits on both sides of the point;
+    dates to timestamps without a zone. Fields of structs, elements of lists, keys and values of
+    maps likewise. A column or field that `new` lacks is left out, one that `old` lacks is null.
+    """
+    try:
+        return SchemaCast(new, tuple(_columns(list(old), list(new), match)))
+    except _NotCastableError:
+        return None
+
+
+def _columns(
+    old: list[pa.Field], new: list[pa.Field], match: MatchColumns
+) -> Iterable[tuple[int | None, _Convert]]:
+    names = {field.name: place for place, field in enumerate(old)}
+    ids = {_field_id(field): place for place, field in enumerate(old)}
+    for field in new:
+        number = _field_id(field)
+        by_id = match is MatchColumns.BY_FIELD_ID and number is not None
+        place = ids.get(number) if by_id else names.get(field.name)
+        yield place, _unchanged if place is None else _conversion(old[place], field, match)
+
+
+def _field_id(field: pa.Field) -> bytes | None:
+    found: bytes | None = (field.metadata or {}).get(FIELD_ID)
+    return found
+
+
+def _unchanged(array: pa.Array) -> pa.Array:
+    return array
+
+
+def _conversion(old: pa.Field, new: pa.Field, match: MatchColumns) -> _Convert:
+    source, target = old.type, new.type
+    if is_variant(old) != is_variant(new):
+        raise _NotCastableError
+    if pa.types.is_struct(source) and pa.types.is_struct(target):
+        return _struct(source, target, match)
+    if pa.types.is_list(source) and pa.types.is_list(target):
+        return _list(target, _conversion(source.value_field, target.value_field, match))
+    if pa.types.is_map(source) and pa.types.is_map(target):
+        key = _conversion(source.key_field, target.key_field, match)
+        return _map(target, key, _conversion(source.item_field, target.item_field, match))
+    if source == target:
+        return _unchanged
+    if pa.types.is_null(source):
+        return lambda array: pa.nulls(len(array), target)
+    if not _is_widened(source, target):
+        raise _NotCastableError
+    return lambda array: array.cast(target)
+
+
+def _is_widened(source: pa.DataType, target: pa.DataType) -> bool:
+    types = pa.types
+    if types.is_integer(source) and types.is_integer(target):
+        return bool(source.bit_width <= target.bit_width)
+    if types.is_integer(source) and types.is_float64(target):
+        return bool(source.bit_width <= _EXACT_IN_DOUBLE)
+    if types.is_integer(source) and types.is_decimal(target):
+        return bool(target.precision - target.scale >= _INTEGER_DIGITS[source.bit_width])
+    if types.is_decimal(source) and types.is_decimal(target):
+        more = target.scale - source.scale
+        return bool(more >= 0 and target.precision - source.precision >= more)
+    if types.is_date(source):
+        return bool(types.is_timestamp(target) and target.tz is None)
+    return bool(types.is_float32(source) and types.is_float64(target))
+
+
+def _struct(source: pa.StructType, target: pa.StructType, match: MatchColumns) -> _Convert:
+    columns = list(_columns(list(source), list(target), match))
+
+    def convert(array: pa.Array) -> pa.Array:
+        if not columns:
+            return pa.array([{}] * len(array), target, mask=nulls_of(array))
+        values = array.flatten()
+        parts = [
+            pa.nulls(len(array), field.type) if place is None else each(values[place])
+            for field, (place, each) in zip(target, columns, strict=True)
+        ]
+        return pa.StructArray.from_arrays(parts, fields=list(target), mask=_mask(array))
+
+    return convert
+
+
+def _mask(array: pa.Array) -> pa.Array | None:
+    return array.is_null() if array.null_count else None
+
+
+def _list(target: pa.ListType, element: _Convert) -> _Convert:
+    def convert(array: pa.Array) -> pa.Array:
+        offsets, start, length = _offsets(array)
+        values = element(array.values.slice(start, length))
+        return pa.ListArray.from_arrays(offsets, values, type=target, mask=_mask(array))
+
+    return convert
+
+
+def _map(target: pa.MapType, key: _Convert, item: _Convert) -> _Convert:
+    def convert(array: pa.Array) -> pa.Array:
+        offsets, start, length = _offsets(array)
+        keys = key(array.keys.slice(start, length))
+        items = item(array.items.slice(start, length))
+        return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=_mask(array))
+
+    return convert
+
+
+def _offsets(array: pa.Array) -> tuple[pa.Array, int, int]:
+    """Return the offsets of lists from 0, and which elements they have."""
+    if not len(array):
+        return pa.array([0], pa.int32()), 0, 0
+    offsets = array.offsets.to_numpy()
+    start, end = int(offsets[0]), int(offsets[-1])
+    return pa.array((offsets - start).astype(np.int32)), start, end - start

@@ -1,0 +1,1 @@
+"""Standard output of the daemon."""

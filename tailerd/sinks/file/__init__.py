@@ -1,0 +1,1 @@
+"""Files in a folder: JSON lines or Parquet, exactly once."""

@@ -1,0 +1,60 @@
+"""The section of the file sink; apart from the sink, so that checking it loads no Arrow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, field_validator
+
+from tailerd.config import SinkConfig, SizeBytes
+
+
+class FileSinkConfig(SinkConfig):
+    """Files in a folder, one or more for each delivery, whose names sort in delivery order."""
+
+    implementation: ClassVar[str] = "tailerd.sinks.file.sink:FileSink"
+
+    kind: Literal["file"] = Field(description="Files in a folder.")
+    path: str = Field(
+        min_length=1,
+        description="The folder; made when it is not there. Each table needs its own.",
+        examples=["/data/orders_changes"],
+    )
+    format: Literal["jsonl", "parquet"] = Field(
+        default="jsonl", description="JSON lines or Parquet.", examples=["jsonl"]
+    )
+    max_bytes_per_file: SizeBytes = Field(
+        default=128 * 1024**2,
+        ge=1024,
+        le=1024**4,
+        description="A delivery goes on in another file beyond this size, with a unit.",
+        examples=["128MiB"],
+    )
+
+    mode: str | None = Field(
+        default=None,
+        pattern="^0?[67][0-7]{2}$",
+        description="Permissions of delivered files as a quoted octal number. Without it they are"
+        " what the umask of the process leaves of 0666.",
+        examples=["0640"],
+    )
+
+    @field_validator("path")
+    @classmethod
+    def _is_a_folder(cls, path: str) -> str:
+        if "://" in path:
+            raise ValueError("give a folder of this machine, not a URL")
+        return path
+
+    def place(self) -> str:
+        """Return the folder."""
+        return str(Path(self.path).absolute())
+
+    def file_mode(self) -> int | None:
+        """Return the permissions of delivered files; None where the umask decides."""
+        return None if self.mode is None else int(self.mode, 8)
+
+    def guarantee(self) -> str:
+        """Return what a restart leaves: it replaces what it repeats."""
+        return "exactly-once"

@@ -1,0 +1,124 @@
+"""Takes back the rows of a delivered file that lie at or after an offset inside it.
+
+Rows of a delivery ascend by version through its files, and each carries its `_commit_version`. So
+what stays is the beginning of one file: it is written anew under a temporary name, durably, and
+takes the file's place whole. Called again after a crash, cutting goes on where it was.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tailerd.changefeed.change_batch import COMMIT_TIMESTAMP, COMMIT_VERSION
+from tailerd.errors import ConfigError
+from tailerd.sinks.file.owner import FolderOwner
+from tailerd.sinks.file.parts import close_durably, open_temporary
+
+_LINE_END = re.compile(
+    rf'"{COMMIT_VERSION}":(\d+),"{COMMIT_TIMESTAMP}":"[^"]*"\}}\n'.encode(),
+)
+_LINE_END_BYTES = 256
+_CHUNK_BYTES = 1024 * 1024
+
+
+def cut_rows(parts: Sequence[Path], until_version: int, owner: FolderOwner) -> None:
+    """Remove the rows of versions at or after `until_version` from the files of one delivery.
+
+    Blocking; `OSError` comes through. Memory: one line, or one row group, at a time.
+
+    Args:
+        parts: The delivery's files, in order.
+        until_version: The first version whose rows go.
+        owner: Of the folder.
+
+    Raises:
+        ConfigError: A file is not as it was written.
+    """
+    for part in reversed(parts):
+        try:
+            if _last_version(part) < until_version:
+                return
+            _cut(part, until_version, owner)
+        except (ValueError, KeyError, pa.ArrowException) as error:
+            raise ConfigError(
+                f"{part} is not as it was written, so it cannot be told which of its rows come"
+                f" before version {until_version}: {error}.",
+                hint="Restore the file, or move it out of the folder.",
+            ) from error
+
+
+def _last_version(path: Path) -> int:
+    if path.suffix == ".parquet":
+        with pq.ParquetFile(path) as file:
+            groups = file.metadata.num_row_groups
+            versions = file.read_row_group(groups - 1, columns=[COMMIT_VERSION])
+            return int(pc.max(versions[COMMIT_VERSION]).as_py())
+    with path.open("rb") as lines:
+        size = lines.seek(0, os.SEEK_END)
+        lines.seek(max(0, size - _LINE_END_BYTES))
+        return _version_of(lines.read())
+
+
+def _version_of(line: bytes) -> int:
+    """Return the version of a line from its end, which no value of a column can imitate."""
+    ends = list(_LINE_END.finditer(line))
+    if not ends or ends[-1].end() != len(line):
+        raise ValueError(f"a line does not end with {COMMIT_VERSION} and {COMMIT_TIMESTAMP}")
+    return int(ends[-1][1])
+
+
+def _cut(path: Path, until_version: int, owner: FolderOwner) -> None:
+    # The rows that stay are as visible as they were.
+    with open_temporary(owner.temporary(path), stat.S_IMODE(path.stat().st_mode)) as target:
+        is_parquet = path.suffix == ".parquet"
+        has_rows = (_keep_groups if is_parquet else _keep_lines)(path, target, until_version)
+        if has_rows:
+            close_durably(target)
+    if has_rows:
+        owner.publish(path)
+    else:
+        owner.check()
+        path.unlink()
+        owner.temporary(path).unlink()
+
+
+def _keep_lines(path: Path, target: BinaryIO, until_version: int) -> bool:
+    with path.open("rb", buffering=_CHUNK_BYTES) as lines:
+        for line in lines:
+            if _version_of(line[-_LINE_END_BYTES:]) >= until_version:
+                break
+            target.write(line)
+    return target.tell() > 0
+
+
+def _keep_groups(path: Path, target: BinaryIO, until_version: int) -> bool:
+    with pq.ParquetFile(path) as file:
+        groups = _groups_before(file, until_version)
+        first = next(groups, None)
+        if first is None:
+            return False
+        with pq.ParquetWriter(target, file.schema_arrow, compression="zstd") as writer:
+            writer.write_table(first)
+            for group in groups:
+                writer.write_table(group)
+    return True
+
+
+def _groups_before(file: pq.ParquetFile, until_version: int) -> Iterator[pa.Table]:
+    """Yield row groups as far as their rows are before a version; none is empty."""
+    for number in range(file.metadata.num_row_groups):
+        group = file.read_row_group(number)
+        kept = group.filter(pc.less(group[COMMIT_VERSION], until_version))
+        if kept.num_rows:
+            yield kept
+        if kept.num_rows < group.num_rows:
+            return

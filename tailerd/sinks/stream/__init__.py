@@ -1,0 +1,1 @@
+"""Any Structured Streaming sink of Spark, by its name."""

@@ -1,0 +1,1 @@
+"""What sinks into topics have in common: names, routing, control records, dead letters. Pure."""

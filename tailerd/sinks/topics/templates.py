@@ -1,0 +1,96 @@
+"""Texts with placeholders: names of topics, and headers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tailerd.registry import known
+
+_PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
+_COLUMN = "column:"
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_ALLOWED = "it has 1 to 249 letters, digits, `.`, `_`, `-`"
+TABLE_NAMES = ("table", "name")
+HEADER_PLACEHOLDERS = (*TABLE_NAMES, "commit_version", "commit_timestamp", "change_source")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicTemplate:
+    """The name of a topic, fixed or chosen by the value of one column.
+
+    Attributes:
+        text: The template, as it was configured.
+        column: The column whose value chooses the topic; None where the table alone does.
+    """
+
+    text: str
+    column: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> TopicTemplate:
+        """Read a template.
+
+        Raises:
+            ValueError: A placeholder is unknown, or the name cannot be a topic's.
+        """
+        column: str | None = None
+        for placeholder in _PLACEHOLDER.findall(text):
+            if placeholder.startswith(_COLUMN):
+                name = placeholder.removeprefix(_COLUMN)
+                if not name or column not in (None, name):
+                    raise ValueError("one column chooses the topic: write {column:NAME}")
+                column = name
+            elif placeholder not in TABLE_NAMES:
+                hint = known(placeholder, (*TABLE_NAMES, f"{_COLUMN}NAME"))
+                raise ValueError(f"{{{placeholder}}} is no placeholder of a topic. {hint}")
+        check_topic_name(_PLACEHOLDER.sub("x", text))
+        return cls(text=text, column=column)
+
+    def topic(self, table: str, value: str | None = None) -> str:
+        """Return the name for a table and a value of the column.
+
+        Raises:
+            ValueError: With this value it is no topic's name.
+        """
+        filled = filled_text(self.text, dict.fromkeys(TABLE_NAMES, table))
+        if self.column is not None and value is not None:
+            filled = filled.replace(f"{{{_COLUMN}{self.column}}}", value)
+            if not is_topic_name(filled):
+                # Errors are shown where rows are not.
+                raise ValueError(f"with it {self.text!r} is no name of a topic: {_ALLOWED}")
+        check_topic_name(filled)
+        return filled
+
+    def gives(self, table: str, topic: str) -> bool:
+        """Tell whether a table's rows may be in a topic of this name."""
+        filled = re.escape(filled_text(self.text, dict.fromkeys(TABLE_NAMES, table)))
+        if self.column is not None:
+            filled = filled.replace(re.escape(f"{{{_COLUMN}{self.column}}}"), ".+")
+        return re.fullmatch(filled, topic) is not None
+
+
+def is_topic_name(name: str) -> bool:
+    """Tell whether Kafka has topics of this name."""
+    return _TOPIC.fullmatch(name) is not None and name not in (".", "..")
+
+
+def check_topic_name(name: str) -> None:
+    """Raise `ValueError` when Kafka has no topics of this name."""
+    if not is_topic_name(name):
+        raise ValueError(f"{name[:80]!r} is no name of a topic: {_ALLOWED}")
+
+
+def check_placeholders(text: str, names: tuple[str, ...]) -> None:
+    """Raise `ValueError` when a text has a placeholder that is not among `names`."""
+    for placeholder in _PLACEHOLDER.findall(text):
+        if placeholder not in names:
+            raise ValueError(
+                f"{{{placeholder}}} is no placeholder here. {known(placeholder, names)}"
+            )
+
+
+def filled_text(text: str, values: Mapping[str, str]) -> str:
+    """Return a text with those of its placeholders replaced that have a value."""
+    return _PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), text)

@@ -1,0 +1,70 @@
+"""One maintenance job on Spark: `python -m tailerd.spark.maintenance_program`.
+
+A request as a line of JSON on standard input, the answer on standard output. It is a process of its
+own so that Java and its memory are gone when the job is done. It ends when its input
+ends, as that of a parent that was killed does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+
+import msgspec
+
+from tailerd.errors import BugError, TailerdError
+from tailerd.formats.detect import table_format
+from tailerd.formats.parts import required
+from tailerd.formats.placement import place_at
+from tailerd.maintenance.engine_messages import EngineAnswer, EngineRequest
+from tailerd.spark.session import local_session
+from tailerd.spark.task_executor import SparkTaskExecutor
+from tailerd.storage.stores import Stores, StoreSettings
+
+
+def main() -> None:
+    """Answer one request."""
+    # Whatever Java or a library prints must not be taken for the answer.
+    with os.fdopen(os.dup(1), "wb") as output:
+        os.dup2(2, 1)
+        request = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineRequest)
+        threading.Thread(target=_end_with_input, daemon=True).start()
+        output.write(msgspec.json.encode(_answer(request)) + b"\n")
+
+
+def _end_with_input() -> None:
+    # Unbuffered: the interpreter ends with the lock of `sys.stdin`, which would be held here.
+    while os.read(0, 4096):
+        pass
+    # Java follows: its input is a pipe from here.
+    os._exit(1)
+
+
+def _answer(request: EngineRequest) -> EngineAnswer:
+    try:
+        return EngineAnswer(result=asyncio.run(_run(request)))
+    except TailerdError as error:
+        return EngineAnswer.failed(error)
+    except Exception as error:  # noqa: BLE001 - the parent tells of it
+        bug = BugError(f"A maintenance job on Spark broke: {error!r}.", hint="Please report it.")
+        return EngineAnswer.failed(bug)
+
+
+async def _run(request: EngineRequest) -> bytes:
+    stores = Stores(StoreSettings.of_json(request.storage))
+    maintainer = required(table_format(request.format).maintainer, request.format, "maintenance")
+    spark = await asyncio.to_thread(
+        local_session, "tailerd-maintenance", request.master, request.conf
+    )
+    try:
+        executor = SparkTaskExecutor(spark)
+        place = place_at(request.place, stores=stores)
+        return await maintainer.run_request(place, request.job, executor)
+    finally:
+        await asyncio.to_thread(spark.stop)
+
+
+if __name__ == "__main__":
+    main()

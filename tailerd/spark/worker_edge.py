@@ -1,0 +1,62 @@
+"""The edge of Python code that Spark calls: an error that leaves it takes itself along as data.
+
+All that Spark runs passes here: methods of data sources, readers and writers (in processes of
+their own on the driver and on executors), functions of tasks, and what `foreachBatch` calls back.
+The other side is `query_errors.error_of`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from inspect import isfunction
+from typing import ParamSpec, TypeVar, cast
+
+from tailerd.errors import TailerdError
+from tailerd.spark.query_errors import is_trailer, trailer_of
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_T = TypeVar("_T")
+
+
+@contextmanager
+def worker_edge() -> Iterator[None]:
+    """Let an error of ours that is raised inside carry its trailer, whoever prints it.
+
+    It is a note of the exception: tracebacks show it behind the message, which people read
+    unchanged. Errors that are not ours pass as they are.
+    """
+    try:
+        yield
+    except TailerdError as error:
+        # One that passes two edges, or is raised again for a repeated batch, has one trailer.
+        notes = [note for note in getattr(error, "__notes__", ()) if not is_trailer(note)]
+        error.__notes__ = [*notes, trailer_of(error)]
+        raise
+
+
+def errors_travel(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Return the function with this edge around its call, and around each item it yields."""
+
+    @wraps(function)
+    def at_edge(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        with worker_edge():
+            made = function(*args, **kwargs)
+        return cast(_R, _guarded(made)) if isinstance(made, Iterator) else made
+
+    return at_edge
+
+
+def all_errors_travel(kind: type[_T]) -> type[_T]:
+    """Return a class with this edge around each public method that it defines itself."""
+    for name, member in list(vars(kind).items()):
+        if isfunction(member) and not name.startswith("_"):
+            setattr(kind, name, errors_travel(member))
+    return kind
+
+
+def _guarded(items: Iterator[_T]) -> Iterator[_T]:
+    with worker_edge():
+        yield from items

@@ -1,0 +1,97 @@
+"""The inspector of the tests' own format: the one optional part that it has."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+from tailerd.changefeed.change_task import ChangeSourceKind, ChangeType
+from tailerd.changefeed.offset import Version
+from tailerd.changefeed.points import parse_point, to_ms
+from tailerd.errors import MissingVersionError, UsageError
+from tailerd.formats.inspection import CommitDescription, FileDescription, TableDescription
+from tailerd.formats.placement import TablePlace
+from tests.doubles.memory_format import FILE, FOLDER, SCHEMA, MemoryTable
+
+_GONE = (ChangeType.DELETE, ChangeType.UPDATE_PREIMAGE)
+
+
+class MemoryInspector:
+    """What `inspect` and `history` ask."""
+
+    def open(self, place: TablePlace) -> MemoryInspection:
+        return MemoryInspection(place)
+
+
+class MemoryInspection:
+    """Looks at one table; every look reads the file again."""
+
+    def __init__(self, place: TablePlace) -> None:
+        self._place = place
+
+    async def _table(self, version: Version | None) -> tuple[MemoryTable, Version]:
+        body = await self._place.store.get(f"{self._place.root}/{FOLDER}/{FILE}")
+        table = MemoryTable.load(body.decode())
+        wanted = Version(table.head) if version is None else version
+        if wanted not in table.commits:
+            raise MissingVersionError(f"Version {wanted} is not there.")
+        return table, wanted
+
+    async def version_at(self, timestamp: str) -> Version:
+        point = parse_point(timestamp)
+        if isinstance(point, int):
+            return Version(point)
+        table, _ = await self._table(None)
+        before = [version for version in table.commits if version * 1000 <= to_ms(point)]
+        if not before:
+            raise UsageError(f"There is no commit before {timestamp}.")
+        return Version(max(before))
+
+    async def describe(self, version: Version | None = None) -> TableDescription:
+        table, wanted = await self._table(version)
+        columns = tuple((field.name, str(field.type)) for field in SCHEMA)
+        return TableDescription(
+            table_id=table.table_id,
+            version=wanted,
+            timestamp_ms=wanted * 1000,
+            num_files=None,
+            size_bytes=None,
+            num_rows=len(table.rows(wanted)),
+            columns=columns,
+            schema=dict(columns),
+            facts={"first_version": table.first},
+            shown={"first version": table.first},
+        )
+
+    async def files(
+        self, version: Version | None = None
+    ) -> AsyncIterator[Sequence[FileDescription]]:
+        _, wanted = await self._table(version)
+        size = (await self._place.store.head(f"{self._place.root}/{FOLDER}/{FILE}")).size_bytes
+        rows = (await self.describe(wanted)).num_rows
+        yield [
+            FileDescription(
+                path=f"{FOLDER}/{FILE}",
+                size_bytes=size,
+                partition_values={},
+                modification_time_ms=None,
+                num_rows=rows,
+            )
+        ]
+
+    async def history(self, limit: int) -> AsyncIterator[CommitDescription]:
+        table, _ = await self._table(None)
+        kept = [version for version in sorted(table.commits) if version >= table.first]
+        for version in kept[-limit:]:
+            kinds = [kind for kind, _, _ in table.commits[version]]
+            yield CommitDescription(
+                version=Version(version),
+                timestamp_ms=version * 1000,
+                operation=None,
+                files_added=int(any(kind not in _GONE for kind in kinds)),
+                files_removed=int(any(kind in _GONE for kind in kinds)),
+                bytes_added=0,
+                bytes_removed=0,
+                change_files=0,
+                change_bytes=0,
+                changes=ChangeSourceKind.CDC.value,
+            )

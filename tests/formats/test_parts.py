@@ -1,0 +1,146 @@
+"""Every clause of the optional parts, against every format that has the part."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tailerd.changefeed.offset import Offset, Version
+from tailerd.errors import MissingVersionError, UnsupportedFeatureError
+from tailerd.formats.base import OpenRequest
+from tailerd.formats.detect import find_format, open_table, table_format
+from tailerd.formats.inspection import TableInspection
+from tailerd.formats.maintenance import MaintenancePolicies
+from tailerd.formats.parts import make_demo_table, required
+from tailerd.formats.placement import place_at
+from tailerd.storage.stores import Stores
+from tests.doubles.sim_clock import SimClock
+from tests.formats.conftest import Table, WrittenDelta, WrittenMemory
+from tests.unit.cli.commands import Commands
+
+
+async def inspected(table: Table) -> TableInspection:
+    place, stores = str(table.place), Stores()
+    found = await find_format(place, stores=stores)
+    inspector = required(found.inspector, found.name, "inspection")
+    return inspector.open(place_at(place, stores=stores))
+
+
+async def test_a_version_is_described_as_the_source_reads_it(table: Table) -> None:
+    first = table.append([1, 2, 3])
+    head = table.append([4])
+    source = await open_table(str(table.place), OpenRequest())
+    inspection = await inspected(table)
+    newest = await inspection.describe()
+    assert (newest.table_id, newest.version, newest.num_rows) == (source.table_id, head, 4)
+    assert [name for name, _ in newest.columns] == (await source.arrow_schema()).names
+    json.dumps([newest.schema, dict(newest.facts)])
+    assert (await inspection.describe(first)).num_rows == 3
+    with pytest.raises(MissingVersionError):
+        await inspection.describe(source.next_version(head))
+
+
+async def test_the_files_of_a_version_hold_its_rows(table: Table) -> None:
+    table.append([1, 2, 3])
+    table.append([4])
+    inspection = await inspected(table)
+    files = [file async for some in inspection.files() for file in some]
+    counts = [file.num_rows or 0 for file in files]
+    assert sum(counts) - sum(file.deleted_rows for file in files) == 4
+    assert all(file.size_bytes > 0 for file in files)
+
+
+async def test_the_history_has_the_newest_commits_oldest_first(table: Table) -> None:
+    versions = [table.append([n]) for n in range(4)]
+    removed = table.remove(versions[0])
+    inspection = await inspected(table)
+    found = [commit async for commit in inspection.history(3)]
+    assert [commit.version for commit in found] == [*versions[-2:], removed]
+    assert found[-1].files_removed
+    times = [commit.timestamp_ms for commit in found]
+    assert times == sorted(times)
+    assert await inspection.version_at(str(versions[1])) == versions[1]
+
+
+async def test_figures_follow_the_commits_that_come(tmp_path: Path) -> None:
+    table = WrittenDelta(tmp_path)
+    table.append([1, 2])
+    first = table.append([3])
+    source = await open_table(str(tmp_path), OpenRequest())
+    place = place_at(str(tmp_path), stores=Stores())
+    statistics = required(table_format("delta").statistics, "delta", "statistics").open(place)
+    begin = await source.offset_at(first)
+    await statistics.open(0.0, first=begin, next_up=begin)
+    head = table.append([4])
+    while await statistics.advance(1.0):
+        pass
+    size, pending = statistics.size(), statistics.pending(begin)
+    assert (statistics.version, size.version, size.rows) == (head, head, 4)
+    assert pending is not None
+    assert pending.files == 2
+    assert 0 < pending.bytes < size.bytes
+    done = Offset(table_id=source.table_id, version=source.next_version(head))
+    left = statistics.pending(done)
+    assert left is not None
+    assert left.files == 0
+    # What was forgotten is not known again.
+    assert statistics.pending(begin) is None
+    assert statistics.reaches(done)
+
+
+async def test_what_is_due_is_done_once(tmp_path: Path) -> None:
+    table = WrittenDelta(tmp_path)
+    for n in range(12):
+        table.append([n])
+    maintainer = required(table_format("delta").maintainer, "delta", "maintenance")
+    place = place_at(str(tmp_path), stores=Stores())
+    work = maintainer.open(place, MaintenancePolicies(), clock=SimClock())
+    survey = await work.survey()
+    due = [each for each in survey.decisions if each.is_due]
+    assert due
+    for decision in due:
+        result = await work.apply(survey, decision)
+        assert (result.job, result.version) == (decision.job, survey.version)
+    assert not [each for each in (await work.survey()).decisions if each.is_due]
+    await work.check_readable_from(Version(survey.version), "export")
+
+
+@pytest.fixture
+def command(capfd: pytest.CaptureFixture[str]) -> Commands:
+    return Commands(capfd)
+
+
+def test_a_demo_changes_with_every_step(tmp_path: Path, command: Commands) -> None:
+    make_demo_table(required(table_format("delta").demo, "delta", "demo"), tmp_path / "orders", 3)
+    assert len(command("history", tmp_path / "orders", "--json").rows) == 4
+
+
+def test_a_part_that_a_format_lacks_is_an_error_that_names_it(tmp_path: Path) -> None:
+    WrittenMemory(tmp_path).append([1])
+    kind = table_format("memory")
+    for part in (kind.maintainer, kind.statistics, kind.demo):
+        assert part is None
+    with pytest.raises(UnsupportedFeatureError, match="format memory have no maintenance"):
+        required(kind.maintainer, kind.name, "maintenance")
+
+
+def test_commands_show_a_table_of_any_format(table: Table, command: Commands) -> None:
+    table.append([1, 2])
+    head = table.append([3])
+    [found] = command("inspect", table.place, "--json").rows
+    assert (found["version"], found["num_rows"]) == (head, 3)
+    assert "column name" in command("inspect", table.place).output
+    [commit] = command("history", table.place, "--json", "--limit", "1").rows
+    assert commit["version"] == head
+
+
+def test_maintaining_a_table_that_its_format_cannot_maintain_says_so(
+    tmp_path: Path, command: Commands
+) -> None:
+    WrittenMemory(tmp_path).append([1])
+    ran = command("maintain", tmp_path)
+    assert ran.status == 3
+    assert "error[unsupported_feature]" in ran.errors
+    assert "no maintenance" in ran.errors

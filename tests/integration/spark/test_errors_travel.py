@@ -1,0 +1,69 @@
+"""Every error comes back as it was raised: from a real task, and from what `foreachBatch` calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from tailerd.errors import EngineError, MissingDataFileError, SinkError, TailerdError
+from tailerd.spark.arrow_functions import map_batches
+from tailerd.spark.query_errors import error_of
+from tailerd.spark.worker_edge import errors_travel
+from tests.errors_tree import CLASSES, with_all_fields
+
+pytestmark = pytest.mark.spark
+
+
+def described(error: TailerdError) -> tuple[object, ...]:
+    return (type(error), str(error), *(getattr(error, name) for name in error.fields))
+
+
+def test_every_error_comes_back_from_a_task(spark: SparkSession) -> None:
+    for kind in CLASSES:
+        error = with_all_fields(kind)
+
+        def work(_: int, error: TailerdError = error) -> int:
+            raise error
+
+        with pytest.raises(PySparkException) as raised:
+            spark.sparkContext.parallelize([1], 1).map(errors_travel(work)).collect()
+        assert described(error_of(str(raised.value))) == described(error)
+
+
+def test_an_error_comes_back_from_a_function_over_batches(spark: SparkSession) -> None:
+    error = with_all_fields(MissingDataFileError)
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        raise error
+
+    with pytest.raises(PySparkException) as raised:
+        map_batches(spark.range(10).coalesce(1), work, "id long").collect()
+    assert described(error_of(str(raised.value))) == described(error)
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_an_error_comes_back_from_a_query_that_ended(
+    spark: SparkSession, tmp_path: Path, is_ours: bool
+) -> None:
+    error = with_all_fields(SinkError)
+
+    @errors_travel
+    def write(rows: DataFrame, batch_id: int) -> None:
+        raise error if is_ours else KeyError(batch_id)
+
+    writer = spark.readStream.format("rate").load().writeStream.foreachBatch(write)
+    query = writer.option("checkpointLocation", str(tmp_path)).start()
+    with pytest.raises(PySparkException):
+        query.awaitTermination(60)
+    found = error_of(str(query.exception()))
+    if is_ours:
+        assert described(found) == described(error)
+    else:
+        assert type(found) is EngineError
+        assert "KeyError" in str(found)

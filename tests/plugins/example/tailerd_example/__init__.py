@@ -1,0 +1,1 @@
+"""A sink and a value format for tailerd."""

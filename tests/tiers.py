@@ -1,0 +1,54 @@
+"""Two tiers of tests: what everybody runs every day, and all of it.
+
+`python -m pytest` leaves out what is marked `full`: kills, races, the oracle, long simulations,
+further variants of tests that start processes. `--full` runs all, and so does naming a place.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+WORKERS = 3
+"""On two cores: many tests wait for servers, and each worker starts its own."""
+
+KEPT_RUNS = 20
+
+
+def choose(config: pytest.Config) -> None:
+    """Settle what a run takes, in the process that was started: its workers get what it settles.
+
+    Where no place is named and no number of processes either, several are used, and the durations
+    are kept beside those of the last runs.
+    """
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return
+    option = config.option
+    is_named = config.args_source is pytest.Config.ArgsSource.ARGS
+    implied = ("benchmark", "all_tables", "seeds", "kills", "race_seconds")
+    option.full = option.full or is_named or any(getattr(option, name) for name in implied)
+    if is_named or option.collectonly:
+        return
+    if option.numprocesses is None and not option.usepdb:
+        option.numprocesses, option.dist = WORKERS, "loadgroup"
+    if not option.xmlpath:
+        option.xmlpath = _place_of_durations()
+
+
+def _place_of_durations() -> str:
+    folder = Path.home() / ".cache/tailerd/durations"
+    folder.mkdir(parents=True, exist_ok=True)
+    for former in sorted(folder.glob("*.xml"))[: -KEPT_RUNS + 1]:
+        former.unlink(missing_ok=True)
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    return str(folder / f"{stamp}-{os.getpid()}.xml")
+
+
+def left_out(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """Return (tests of every day, tests marked `full`), each in order."""
+    every_day = [item for item in items if not item.get_closest_marker("full")]
+    rest = [item for item in items if item.get_closest_marker("full")]
+    return every_day, rest
