@@ -63,6 +63,10 @@ class S3Store:
         self._connections: dict[tuple[int, S3Account], Connection] = {}
         self._is_conditional_put_honoured: dict[tuple[S3Account, str], bool] = {}
 
+    def __reduce__(self) -> tuple[type[S3Store], tuple[S3Settings]]:
+        """Pickle the settings alone: the other process connects for itself."""
+        return type(self), (self.settings,)
+
     def url_of(self, path: str) -> str:
         """Return the `s3:` URL, taken literally."""
         return f"s3://{path}"
