@@ -52,6 +52,19 @@ class Records:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """A header of every record.
+
+    Attributes:
+        name: Its key.
+        value: The same for all records, or one per record (`binary` or `string`).
+    """
+
+    name: str
+    value: bytes | pa.Array | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FormatOptions:
     """What formats may be told; each takes what concerns it.
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from tailerd.errors import BugError
 from tailerd.rows.hash_kernels import U64, Bools, Rows
@@ -46,7 +47,7 @@ class Leftover:
     positions: Positions
 
 
-_STORED_SHARE = 0.65
+_STORED_SHARE = 0.72
 """Part of the memory that hashes may fill; the rest is for matching them, range by range."""
 _MATCHING_BYTES = 56
 """Memory a row needs while it is matched."""
@@ -104,7 +105,7 @@ class RowDifference:
         """Return the rows of this pass that have no equal row, by side and input."""
         removed, added = self._chunks
         rows = sum(map(len, removed)) + sum(map(len, added))
-        free = max(self._max_bytes - self._stored_bytes, 0)
+        free = max(self._max_bytes - self._stored_bytes - rows, 0)
         at_once = max(free // _MATCHING_BYTES, _LEAST_MATCHED_ROWS)
         # Selecting a range goes through all hashes: more ranges than a few cost more than they
         # save by being small.
@@ -174,12 +175,20 @@ class _HashRange:
 class _Chunk:
     """Rows of one push, or those within a range of hashes."""
 
-    __slots__ = ("hashes", "is_left", "number", "positions")
+    __slots__ = ("_places", "_positions", "hashes", "is_left", "number")
 
-    def __init__(self, number: int, hashes: RowHashes, positions: Rows | int) -> None:
+    def __init__(
+        self,
+        number: int,
+        hashes: RowHashes,
+        positions: Rows | int,
+        places: npt.NDArray[np.unsignedinteger] | None = None,
+    ) -> None:
         self.number = number
         self.hashes = hashes
-        self.positions = positions
+        self._positions = positions
+        self._places = places
+        """Of the rows among those pushed, in as few bytes as hold them; None: they are all."""
         self.is_left: Bools | None = None
         """Which rows are left over, once some are known not to be."""
 
@@ -188,14 +197,21 @@ class _Chunk:
 
     @property
     def nbytes(self) -> int:
-        positions = 0 if isinstance(self.positions, int) else self.positions.nbytes
-        return 17 * len(self) + positions
+        positions = 0 if isinstance(self._positions, int) else self._positions.nbytes
+        return 16 * len(self) + positions + (0 if self._places is None else self._places.nbytes)
 
     def within(self, hashes: _HashRange) -> _Chunk:
         places = hashes.select(self.hashes.first)
         if places is None or len(places) == len(self):
             return self
-        return _Chunk(self.number, self.hashes.take(places), self._positions_at(places))
+        taken = self.hashes.take(places)
+        if not isinstance(self._positions, int):
+            return _Chunk(self.number, taken, self._positions[places])
+        if self._places is None:
+            among = places.astype(np.min_scalar_type(max(len(self) - 1, 0)))
+        else:
+            among = self._places[places]
+        return _Chunk(self.number, taken, self._positions, among)
 
     def cancel(self, places: Rows) -> None:
         """Note that these rows have an equal one on the other side."""
@@ -205,14 +221,13 @@ class _Chunk:
 
     def left(self) -> Rows:
         """Return the positions of the rows left over."""
-        if self.is_left is None:
-            return self._positions_at(np.arange(len(self)))
-        return self._positions_at(np.flatnonzero(self.is_left))
-
-    def _positions_at(self, places: Rows) -> Rows:
-        if isinstance(self.positions, int):
-            return places + self.positions
-        return self.positions[places]
+        is_left = np.ones(len(self), np.bool_) if self.is_left is None else self.is_left
+        places = np.flatnonzero(is_left)
+        if not isinstance(self._positions, int):
+            return self._positions[places]
+        if self._places is not None:
+            places = self._places[places].astype(np.int64)
+        return places + self._positions
 
 
 def _leftovers(side: Side, chunks: list[_Chunk]) -> Iterator[Leftover]:

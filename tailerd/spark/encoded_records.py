@@ -19,10 +19,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tailerd.changefeed.change_batch import CHANGE_TYPE, ChangeBatch
-from tailerd.records.base import Records
+from tailerd.records.base import Header, Records
 from tailerd.records.json import JsonEncoder
 from tailerd.sinks.kafka.config import KafkaSinkConfig
-from tailerd.sinks.kafka.record_batches.record_layout import Header
 from tailerd.sinks.kafka.routing import Router, format_options
 from tailerd.sinks.record_formats import TableRecords
 

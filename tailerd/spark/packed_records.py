@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 )
 
 from tailerd.changefeed.change_batch import COMMIT_VERSION
-from tailerd.sinks.kafka.record_batches.record_layout import Header
+from tailerd.records.base import Header
 from tailerd.spark.arrow_schema import declared_schema
 from tailerd.spark.encoded_records import ENCODED_ARROW, PARTITION, RecordPiece
 

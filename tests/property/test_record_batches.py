@@ -15,7 +15,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record.memory_records import MemoryRecords
 from kafka.record.util import encode_varint
 
-from tailerd.records.base import Records
+from tailerd.records.base import Header, Records
 from tailerd.records.short_bytes import constant, varint, varints
 from tailerd.sinks.kafka.record_batches.compression import Compression
 from tailerd.sinks.kafka.record_batches.murmur2 import murmur2
@@ -26,7 +26,6 @@ from tailerd.sinks.kafka.record_batches.record_batch import (
     RecordBatchLimit,
     record_batches,
 )
-from tailerd.sinks.kafka.record_batches.record_layout import Header
 
 # (key, value, headers, timestamp in ms)
 Plain = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]

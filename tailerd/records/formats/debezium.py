@@ -52,7 +52,7 @@ class DebeziumRecords:
         """Return the changes of a batch."""
         if self._options.schemas:
             batch = with_json_variants(batch)
-        changes = _parted(pair_rows(batch, self._key), batch, self._options.routed_by)
+        changes = parted(pair_rows(batch, self._key), batch, self._options.routed_by)
         opening, closing = self._around_value(batch)
         values = self._encoder.encode_changes(
             batch, changes, now_us=now_us, opening=opening, closing=closing
@@ -95,7 +95,7 @@ class DebeziumRecords:
         return _around(envelope_schema(self._options, batch.rows.schema))
 
 
-def _parted(changes: RowChanges, batch: ChangeBatch, columns: Sequence[str]) -> RowChanges:
+def parted(changes: RowChanges, batch: ChangeBatch, columns: Sequence[str]) -> RowChanges:
     """Return the changes with those images apart that differ in one of the columns."""
     known = known_columns(batch, columns)
     paired = np.flatnonzero((changes.before != NO_ROW) & (changes.after != NO_ROW))

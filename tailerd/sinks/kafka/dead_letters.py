@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 
 from tailerd.errors import SinkError, SinkRefusedError
+from tailerd.records.base import Header
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.outgoing import Outgoing
 from tailerd.sinks.kafka.record_batches.record_batch import HEADER_BYTES, OversizeRecord
-from tailerd.sinks.kafka.record_batches.record_layout import Header
 from tailerd.sinks.topics.dead_letters import RefusedRecords
 
 _ROOM_BYTES = HEADER_BYTES + 1024

@@ -9,10 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tailerd.records.base import Records
+from tailerd.records.base import Header, Records
 from tailerd.sinks.kafka.acknowledgements import Acknowledgements
 from tailerd.sinks.kafka.record_batches.record_batch import OversizeRecord
-from tailerd.sinks.kafka.record_batches.record_layout import Header
 from tailerd.sinks.topics.control_records import ControlRecord
 
 

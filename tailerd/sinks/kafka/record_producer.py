@@ -8,11 +8,10 @@ import pyarrow.compute as pc
 from kafka import KafkaProducer
 from kafka.producer.future import RecordMetadata
 
-from tailerd.records.base import Records
+from tailerd.records.base import Header, Records
 from tailerd.sinks.kafka.acknowledgements import Acknowledgements
 from tailerd.sinks.kafka.outgoing import Outgoing
 from tailerd.sinks.kafka.record_batches.record_batch import HEADER_BYTES, OversizeRecord
-from tailerd.sinks.kafka.record_batches.record_layout import Header
 
 _RECORD_OVERHEAD_BYTES = 21
 """As the client itself reckons: what stands around key and value, at most."""

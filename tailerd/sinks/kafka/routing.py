@@ -10,12 +10,11 @@ import numpy.typing as npt
 
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.errors import CommitAheadError, ConfigError, SinkRefusedError
-from tailerd.records.base import FormatOptions, Records
+from tailerd.records.base import FormatOptions, Header, Records
 from tailerd.records.json_text import timestamp_text
 from tailerd.sinks.kafka.config import ColumnPartition, KafkaSinkConfig
 from tailerd.sinks.kafka.outgoing import Outgoing
 from tailerd.sinks.kafka.record_batches.partitioning import assign_partitions, explicit_partitions
-from tailerd.sinks.kafka.record_batches.record_layout import Header
 from tailerd.sinks.topics.routing import TopicRouter, column_of
 from tailerd.sinks.topics.templates import TopicTemplate
 

@@ -10,12 +10,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailerd.records.base import Records
+from tailerd.records.base import Header, Records
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.merging import Versioned
 from tailerd.sinks.kafka.outgoing import Outgoing
 from tailerd.sinks.kafka.record_batches.partitioning import RUN_RECORDS, assign_partitions
-from tailerd.sinks.kafka.record_batches.record_layout import Header
 from tailerd.sinks.kafka.routing import TopicShape, no_partition
 from tailerd.spark.encoded_records import KEY, PARTITION, VALUE, RecordPiece
 

@@ -155,7 +155,7 @@ def test_a_repeated_batch_replaces_its_own_files_whoever_is_still_there(
         (group / "published.json").write_text(json.dumps({**published, "batch_id": 0}))
         last = sorted((tmp_path / "out/t0").glob("*.jsonl"))[-1]
         last.write_bytes(b"half a li")
-        (tmp_path / "out/t1/.tailerd-group-abc.tmp").write_bytes(b"{}")
+        (tmp_path / "out/t1/.tailerd-group-t1-abc.tmp").write_bytes(b"{}")
         # Meanwhile one of them was taken out of the configuration, and another's file vacuumed.
         rest = configured(tmp_path, {name: tables[name] for name in ("t0", "t2")})
         newest = max((built[2].folder).glob("*.parquet"), key=lambda p: p.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import time
 from collections import Counter, defaultdict
@@ -236,6 +237,8 @@ def test_a_table_that_leaves_a_group_hears_what_that_has_delivered(
     topic = topics.create()
     group = Group(kafka_broker, tmp_path / "checkpoint", topic, delivery="exactly-once")
     name, now = f"g-{topic}", config(kafka_broker.plain, topic, delivery="exactly-once")
+    # What brokers know this group as, as the daemon that ran it has kept it.
+    (tmp_path / "writer.json").write_text(json.dumps({"name": name}))
     assert delivered_by(tmp_path, name, "orders", now) is None
     group.sink.recover()
     assert delivered_by(tmp_path, name, "orders", now) is None

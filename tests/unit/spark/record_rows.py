@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tailerd.sinks.kafka.record_batches.record_layout import Header
+from tailerd.records.base import Header
 from tailerd.spark.encoded_records import ENCODED_ARROW, RecordPiece
 
 Row = dict[str, Any]

@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tailerd.records.base import Records
+from tailerd.records.base import Header, Records
 from tailerd.records.short_bytes import varint
-from tailerd.sinks.kafka.record_batches.record_layout import Header
 
 MAX_FEW_RECORDS = 150
 

@@ -18,10 +18,10 @@ import numpy.typing as npt
 import pyarrow as pa
 from crc32c import crc32c
 
-from tailerd.records.base import Records
+from tailerd.records.base import Header, Records
 from tailerd.sinks.kafka.record_batches import few_records
 from tailerd.sinks.kafka.record_batches.compression import Compression, compressed
-from tailerd.sinks.kafka.record_batches.record_layout import Header, RecordLayout, record_layout
+from tailerd.sinks.kafka.record_batches.record_layout import RecordLayout, record_layout
 
 Rows = npt.NDArray[np.int64]
 

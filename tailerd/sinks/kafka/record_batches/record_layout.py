@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tailerd.records.base import Header
 from tailerd.records.byte_rows import ByteColumn, ConstantBytes, Piece, byte_column, gathered
 from tailerd.records.short_bytes import ShortBytes, size_of_varint, varint, varints
 
@@ -20,19 +21,6 @@ Numbers = npt.NDArray[np.int64]
 
 _ATTRIBUTES = ConstantBytes(b"\0")
 _NULL_LENGTH = -1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
-    """A header of every record.
-
-    Attributes:
-        name: Its key.
-        value: The same for all records, or one per record (`binary` or `string`).
-    """
-
-    name: str
-    value: bytes | pa.Array | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

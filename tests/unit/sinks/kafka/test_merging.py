@@ -7,10 +7,9 @@ import random
 import numpy as np
 import pyarrow as pa
 
-from tailerd.records.base import Records
+from tailerd.records.base import Header, Records
 from tailerd.sinks.kafka.merging import Merger, Versioned
 from tailerd.sinks.kafka.outgoing import Outgoing
-from tailerd.sinks.kafka.record_batches.record_layout import Header
 
 # topic, value, partition, timestamp, version, headers
 Flat = tuple[str, bytes | None, int, int, int, tuple[Header, ...]]

@@ -1,0 +1,152 @@
+"""CloudEvents 1.0 around the values of any format: as headers, or as a JSON envelope.
+
+Protocol: CloudEvents 1.0.2; Kafka Protocol Binding; JSON Event Format
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.records.base import Header, Records
+from tailerd.records.binary.byte_pieces import binary_array, joined_rows
+from tailerd.records.binary.row_columns import BLOCK_ROWS
+from tailerd.records.byte_rows import ConstantBytes, Piece, byte_column
+from tailerd.records.json_leaves import base64_texts, escaped_texts
+from tailerd.records.json_text import quote_text, timestamp_text
+
+Mode = Literal["binary", "structured"]
+
+EVENT_TYPE = "io.tailerd.datachangeevent"
+STRUCTURED_CONTENT = "application/cloudevents+json; charset=UTF-8"
+_VERSION_ATTRIBUTE = "iotailerdversion"
+_CHANGE_ATTRIBUTE = "iotailerdchange"
+_BLOCK_BYTES = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventContext:
+    """What is the same in all events of a table.
+
+    Attributes:
+        source: URI reference of the context in which they happen; with an event's id it is unique.
+        subject: The table's name.
+        content_type: Of the values, such as `application/json`.
+        is_json: The values are JSON texts without a header before them, so that a JSON envelope can
+            hold them as they are; others are held as base64.
+        schema_uri: Where the values' schema is; empty leaves it out.
+        type: Of all events.
+    """
+
+    source: str
+    subject: str
+    content_type: str
+    is_json: bool = False
+    schema_uri: str = ""
+    type: str = EVENT_TYPE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Events:
+    """Records that are events.
+
+    Attributes:
+        records: In structured mode their values are the envelopes.
+        headers: Of each record.
+    """
+
+    records: Records
+    headers: tuple[Header, ...]
+
+
+def events(
+    context: EventContext, mode: Mode, batch: ChangeBatch, records: Records, *, first: int = 0
+) -> Events:
+    """Return the records of a batch as events.
+
+    An id is the commit's version, how its rows were found, and the record's place among those of
+    the commit: a delivery that is repeated repeats the ids. Each event also says the version
+    (`iotailerdversion`) and the row's change (`iotailerdchange`). Tombstones stay without a value.
+
+    Args:
+        context: Of the table.
+        mode: `binary` says all in headers, `structured` in the value.
+        batch: What the records were made of.
+        records: Of any value format.
+        first: Number of records of the same commit before these.
+    """
+    ids = _ids(batch, first, len(records))
+    changes = records.of_rows(batch.change_types())
+    if mode == "binary":
+        return Events(records=records, headers=_headers(context, batch, ids, changes))
+    values = _envelopes(context, batch, records.values, ids, changes)
+    content = Header(name="content-type", value=STRUCTURED_CONTENT.encode())
+    return Events(records=replace(records, values=values), headers=(content,))
+
+
+def _ids(batch: ChangeBatch, first: int, count: int) -> pa.Array:
+    numbers = pa.array(np.arange(first, first + count)).cast(pa.string())
+    prefix = f"{batch.version}-{batch.change_source.value}-"
+    return pc.binary_join_element_wise(prefix, numbers, "")
+
+
+def _constants(context: EventContext, batch: ChangeBatch) -> dict[str, str]:
+    """Return the attributes that are alike in all events of a batch."""
+    found = {
+        "specversion": "1.0",
+        "source": context.source,
+        "type": context.type,
+        "subject": context.subject,
+        "time": timestamp_text(batch.timestamp_us),
+        _VERSION_ATTRIBUTE: str(batch.version),
+    }
+    return {**found, "dataschema": context.schema_uri} if context.schema_uri else found
+
+
+def _headers(
+    context: EventContext, batch: ChangeBatch, ids: pa.Array, changes: pa.Array
+) -> tuple[Header, ...]:
+    constants = _constants(context, batch).items()
+    return (
+        Header(name="content-type", value=context.content_type.encode()),
+        *(Header(name=f"ce_{name}", value=value.encode()) for name, value in constants),
+        Header(name="ce_id", value=ids),
+        Header(name=f"ce_{_CHANGE_ATTRIBUTE}", value=changes),
+    )
+
+
+def _envelopes(
+    context: EventContext, batch: ChangeBatch, values: pa.Array, ids: pa.Array, changes: pa.Array
+) -> pa.Array:
+    constants = {**_constants(context, batch), "datacontenttype": context.content_type}
+    head = "".join(f"{quote_text(name)}:{quote_text(text)}," for name, text in constants.items())
+    opening = f'{{{head}"id":"'.encode()
+    middle = f'","{_CHANGE_ATTRIBUTE}":"'.encode()
+    name = b'","data":' if context.is_json else b'","data_base64":'
+    step = max(1, min(BLOCK_ROWS, len(values) * _BLOCK_BYTES // max(values.nbytes, 1)))
+    parts = []
+    for start in range(0, len(values), step):
+        block = values.slice(start, step)
+        data = block if context.is_json else base64_texts(block.cast(pa.binary()))
+        pieces: list[Piece] = [
+            ConstantBytes(opening),
+            byte_column(ids.slice(start, step)),
+            ConstantBytes(middle),
+            byte_column(escaped_texts(changes.slice(start, step))),
+            ConstantBytes(name),
+            byte_column(data),
+            ConstantBytes(b"}"),
+        ]
+        parts.append(joined_rows(pieces, len(block)))
+    return _with_nulls_of(values, parts)
+
+
+def _with_nulls_of(values: pa.Array, parts: Sequence[pa.Array]) -> pa.Array:
+    whole = binary_array(parts) if parts else pa.array([], pa.binary())
+    return pc.if_else(values.is_valid(), whole, None) if values.null_count else whole

@@ -1,0 +1,294 @@
+"""Records whose schemas stand in a registry: their bytes begin with the schema's id.
+
+Pure: the shell asks `schemas` for what to register, and hands the ids to `records`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from tailerd import __version__
+from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.changefeed.change_task import ChangeSourceKind, ChangeType
+from tailerd.errors import BugError
+from tailerd.records.base import FormatOptions, Records
+from tailerd.records.binary.byte_pieces import nulls_where
+from tailerd.records.binary.row_columns import (
+    Column,
+    ConstantColumn,
+    EncodedRows,
+    RecordEncoder,
+    encoded,
+)
+from tailerd.records.byte_rows import ByteColumn, ConstantBytes, byte_column
+from tailerd.records.formats.debezium import parted, with_null_after
+from tailerd.records.json_text import timestamp_text
+from tailerd.records.schemas.record_shape import (
+    RecordSchemas,
+    RecordShape,
+    WrittenSchema,
+    envelope_shape,
+    image_shape,
+    key_shape,
+    row_shape,
+    source_shape,
+)
+from tailerd.records.update_pairs import (
+    NO_ROW,
+    RowChanges,
+    Rows,
+    key_columns,
+    known_columns,
+    pair_rows,
+    replay_order,
+)
+
+MAGIC = b"\0"
+"""First byte of Confluent's wire format; the id follows as four bytes, the highest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaIds:
+    """What a registry answered for the schemas of one table schema.
+
+    Attributes:
+        key: None for records without keys.
+        value: The value's id.
+    """
+
+    key: int | None
+    value: int
+
+
+class Codec(Protocol):
+    """One binary format: its schemas and its bytes, of any shape of records."""
+
+    def schema(self, shape: RecordShape) -> WrittenSchema:
+        """Return the schema of a shape.
+
+        Raises:
+            UnsupportedFeatureError: A column has no type there.
+        """
+        ...
+
+    def encoder(self, shape: RecordShape) -> RecordEncoder:
+        """Return what writes records of that schema."""
+        ...
+
+    def header(self, schema_id: int) -> bytes:
+        """Return what stands before each record."""
+        ...
+
+
+class RegisteredRecords(Protocol):
+    """As `RecordFormat`, for values and keys whose schemas are registered."""
+
+    def schemas(self, rows: pa.Schema) -> RecordSchemas:
+        """Return the schemas of records made of such rows.
+
+        Raises:
+            ConfigError: A key column is not among the table's columns.
+            UnsupportedFeatureError: A column cannot be expressed.
+        """
+        ...
+
+    def records(self, batch: ChangeBatch, *, ids: SchemaIds, now_us: int | None = None) -> Records:
+        """Return the records of all rows, in the order that `RecordFormat` promises.
+
+        Args:
+            batch: Rows of one commit.
+            ids: Of the schemas that `schemas` returns for this batch's schema.
+            now_us: When the change is processed, microseconds since the epoch; None takes the
+                commit's timestamp.
+
+        Raises:
+            TableError: A value that the format cannot carry.
+        """
+        ...
+
+
+def schema_header(schema_id: int) -> bytes:
+    """Return the magic byte and the id of a schema."""
+    return MAGIC + schema_id.to_bytes(4, "big")
+
+
+class RowRecords:
+    """One record per row with its change columns, both images of an update each with its key.
+
+    The order is that of `JsonRecords`.
+    """
+
+    def __init__(self, options: FormatOptions, codec: Codec) -> None:
+        self._options = options
+        self._codec = codec
+        self._keys = _Keys(options, codec)
+        self._encoder = per_schema(lambda rows: codec.encoder(row_shape(options, rows)))
+
+    def schemas(self, rows: pa.Schema) -> RecordSchemas:
+        """Return the schemas of keys and values; see `RegisteredRecords`."""
+        value = self._codec.schema(row_shape(self._options, rows))
+        return RecordSchemas(key=self._keys.schema(rows), value=value)
+
+    def records(self, batch: ChangeBatch, *, ids: SchemaIds, now_us: int | None = None) -> Records:
+        """Return the rows; they say nothing of when they are processed."""
+        columns = [*batch.rows.columns, *_change_columns(batch)]
+        header = self._codec.header(ids.value)
+        values = encoded(self._encoder(batch.rows.schema), header, columns, batch.num_rows)
+        keys = self._keys.of_rows(batch, ids)
+        records = Records(keys=keys, values=values)
+        if keys is None:
+            return records
+        key = self._options.key
+        order = replay_order(batch, (*key, *known_columns(batch, self._options.routed_by)))
+        return records if order is None else records.take(order)
+
+
+class EnvelopeRecords:
+    """One record per change in Debezium's envelope, and a tombstone after each delete.
+
+    Which rows are one change, their order and their keys are those of `DebeziumRecords`.
+    """
+
+    def __init__(self, options: FormatOptions, codec: Codec) -> None:
+        self._options = options
+        self._codec = codec
+        self._keys = _Keys(options, codec)
+        self._image = per_schema(lambda rows: codec.encoder(image_shape(options, rows)))
+        self._envelope = per_schema(lambda rows: codec.encoder(envelope_shape(options, rows)))
+        self._source = codec.encoder(source_shape(options))
+
+    def schemas(self, rows: pa.Schema) -> RecordSchemas:
+        """Return the schemas of keys and envelopes; see `RegisteredRecords`."""
+        value = self._codec.schema(envelope_shape(self._options, rows))
+        return RecordSchemas(key=self._keys.schema(rows), value=value)
+
+    def records(self, batch: ChangeBatch, *, ids: SchemaIds, now_us: int | None = None) -> Records:
+        """Return the changes of a batch."""
+        options = self._options
+        changes = parted(pair_rows(batch, options.key), batch, options.routed_by)
+        values = self._values(batch, changes, ids, now_us)
+        is_removal = changes.after == NO_ROW
+        rows = np.where(is_removal, changes.before, changes.after)
+        keys = self._keys.of_rows(batch, ids)
+        if keys is None:
+            return Records(keys=None, values=values, rows=rows)
+        if options.tombstones and is_removal.any():
+            rows = np.repeat(rows, 1 + is_removal)
+            values = with_null_after(values, is_removal)
+        return Records(keys=keys.take(pa.array(rows)), values=values, rows=rows)
+
+    def _values(
+        self, batch: ChangeBatch, changes: RowChanges, ids: SchemaIds, now_us: int | None
+    ) -> pa.Array:
+        schema = batch.rows.schema
+        images = byte_column(encoded(self._image(schema), b"", batch.rows.columns, batch.num_rows))
+        now = batch.timestamp_us if now_us is None else now_us
+        columns: list[Column] = [
+            _image_of(images, changes.before),
+            _image_of(images, changes.after),
+            self._source_of(batch),
+            _operations(batch, changes),
+            *(ConstantColumn(time) for time in _times(now)),
+        ]
+        header = self._codec.header(ids.value)
+        return encoded(self._envelope(schema), header, columns, len(changes.before))
+
+    def _source_of(self, batch: ChangeBatch) -> EncodedRows:
+        options = self._options
+        is_snapshot = batch.change_source is ChangeSourceKind.SNAPSHOT
+        values: list[str | int] = [
+            *(__version__, "tailerd", options.name),
+            *_times(batch.timestamp_us),
+            *("true" if is_snapshot else "false", options.db, options.schema, options.table),
+            *([options.table_id] if options.table_id else []),
+            *(batch.version, timestamp_text(batch.timestamp_us), batch.change_source.value),
+        ]
+        columns = [ConstantColumn(value) for value in values]
+        raw = (
+            piece.raw
+            for piece in self._source.pieces(columns, 1)
+            if isinstance(piece, ConstantBytes)
+        )
+        return EncodedRows(ConstantBytes(b"".join(raw)))
+
+
+class _Keys:
+    """The keys of rows, in the format of their values."""
+
+    def __init__(self, options: FormatOptions, codec: Codec) -> None:
+        self._options = options
+        self._codec = codec
+        self._encoder = per_schema(lambda rows: codec.encoder(self._shape(rows)))
+
+    def _shape(self, rows: pa.Schema) -> RecordShape:
+        no_rows = pa.RecordBatch.from_pylist([], schema=rows)
+        return key_shape(self._options, key_columns(no_rows, self._options.key)[1])
+
+    def schema(self, rows: pa.Schema) -> WrittenSchema | None:
+        return self._codec.schema(self._shape(rows)) if self._options.key else None
+
+    def of_rows(self, batch: ChangeBatch, ids: SchemaIds) -> pa.Array | None:
+        """Return the key of each row; equal keys are equal bytes under one schema."""
+        if not self._options.key:
+            return None
+        if ids.key is None:
+            raise BugError("Records have keys, and the id of their schema was not given.")
+        arrays, _ = key_columns(batch.rows, self._options.key)
+        header = self._codec.header(ids.key)
+        return encoded(self._encoder(batch.rows.schema), header, arrays, batch.num_rows)
+
+
+def per_schema(make: Callable[[pa.Schema], RecordEncoder]) -> Callable[[pa.Schema], RecordEncoder]:
+    """Return a function that makes an encoder once for each of the latest schemas.
+
+    Schemas that differ in their fields' metadata alone, by which variants are known, are not
+    alike: Arrow's own comparison says they are.
+    """
+
+    @lru_cache(maxsize=8)
+    def of_text(text: bytes) -> RecordEncoder:
+        return make(pa.ipc.read_schema(pa.py_buffer(text)))
+
+    return lambda schema: of_text(schema.serialize().to_pybytes())
+
+
+def _change_columns(batch: ChangeBatch) -> list[Column]:
+    change = batch.change_type
+    return [
+        ConstantColumn(change.value) if isinstance(change, ChangeType) else change,
+        ConstantColumn(batch.version),
+        ConstantColumn(batch.timestamp_us),
+    ]
+
+
+def _image_of(images: ByteColumn, rows: Rows) -> EncodedRows:
+    is_missing = rows == NO_ROW
+    if is_missing.all():
+        return EncodedRows(None)
+    if not is_missing.any():
+        return EncodedRows(images.take(rows))
+    return EncodedRows(nulls_where(images.take(np.maximum(rows, 0)), is_missing))
+
+
+_OPERATIONS = pa.array(["c", "u", "d"])
+_CREATE, _UPDATE, _DELETE = range(3)
+
+
+def _operations(batch: ChangeBatch, changes: RowChanges) -> Column:
+    """Return `op` of each change."""
+    if batch.change_source is ChangeSourceKind.SNAPSHOT:
+        return ConstantColumn("r")
+    has_before, has_after = changes.before != NO_ROW, changes.after != NO_ROW
+    alone = np.where(has_before, _DELETE, _CREATE)
+    numbers = np.where(has_before & has_after, _UPDATE, alone)
+    return pa.DictionaryArray.from_arrays(pa.array(numbers.astype(np.int8)), _OPERATIONS)
+
+
+def _times(micros: int) -> tuple[int, int, int]:
+    return micros // 1000, micros, micros * 1000

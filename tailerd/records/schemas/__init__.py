@@ -1,0 +1,1 @@
+"""A table's schema as Avro, Protobuf and JSON Schema text."""

@@ -1,0 +1,424 @@
+"""A record's shape as Protobuf messages, typed as Confluent's ProtobufConverter does.
+
+| column | Protobuf |
+|---|---|
+| integers up to 32 bits | `int32`, unsigned ones `uint32` |
+| other integers | `int64`, `uint64` |
+| decimal(p,s) | `confluent.type.Decimal` |
+| date | `google.type.Date` |
+| time of day | `google.type.TimeOfDay` |
+| timestamp with zone | `google.protobuf.Timestamp` |
+| timestamp without zone | `google.type.DateTime` without offset or zone |
+| UUID; variant | `string`; the latter holds JSON |
+| struct | a message inside the one it is a field of |
+| list | `repeated`; inside another list or map a message with `repeated items` |
+| map | `map`; where Protobuf allows no such keys `repeated` messages with `key` and `value` |
+| always null | no field; its number is kept |
+
+Scalars are `optional`, so that null and zero differ. `repeated` and `map` know no null: a null list
+is an empty one there, and a null item is an error. `wrapped` collections are messages, and so are
+items that may be null: nothing is lost, and readers have a level more.
+
+Numbers are field ids where every field of a struct has one; else those of an earlier schema of the
+record, new fields above all of them; else places. 18997 to 18999 are the change columns; numbers
+from there on move above those that Protobuf keeps for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal
+
+import pyarrow as pa
+
+from tailerd.records.schemas.adjusted_names import (
+    adjusted_fields,
+    adjusted_record,
+    allowed_full_name,
+    field_names,
+)
+from tailerd.records.schemas.column_kind import Kind, kind_of, stored_type, unsupported
+from tailerd.records.schemas.record_shape import (
+    FIRST_CHANGE_NUMBER,
+    NUMBER,
+    AdjustedName,
+    RecordShape,
+    comment_of,
+    field_id_of,
+    record_name_of,
+)
+
+Collections = Literal["repeated", "wrapped"]
+Label = Literal["optional", "repeated", "map"]
+Content = Literal["struct", "collection", "item"]
+
+_FIRST_FREE_NUMBER = 20_000
+
+WELL_KNOWN: Mapping[Kind, tuple[str, str]] = MappingProxyType(
+    {
+        Kind.DATE: ("google.type.Date", "google/type/date.proto"),
+        Kind.TIME: ("google.type.TimeOfDay", "google/type/timeofday.proto"),
+        Kind.DECIMAL: ("confluent.type.Decimal", "confluent/type/decimal.proto"),
+    }
+)
+_INSTANT = ("google.protobuf.Timestamp", "google/protobuf/timestamp.proto")
+_NAIVE = ("google.type.DateTime", "google/type/datetime.proto")
+_SCALARS = {
+    Kind.BOOLEAN: "bool",
+    Kind.FLOAT: "float",
+    Kind.DOUBLE: "double",
+    Kind.STRING: "string",
+    Kind.UUID: "string",
+    Kind.VARIANT: "string",
+    Kind.BINARY: "bytes",
+}
+_KEYS = (Kind.INTEGER, Kind.BOOLEAN, Kind.STRING, Kind.UUID)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message.
+
+    Attributes:
+        name: Its own name.
+        full_name: With package and the messages around it, without a dot in front.
+        fields: In the order of the columns.
+        content: What its rows are: a struct's, the items of one list or map, or one item.
+        reserved: Numbers of fields that were there before.
+    """
+
+    name: str
+    full_name: str
+    fields: tuple[MessageField, ...]
+    content: Content = "struct"
+    reserved: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ValueType:
+    """The type of a field.
+
+    Attributes:
+        name: A scalar's name, or a message's full name.
+        kind: Of the values.
+        message: The message where it belongs to this schema.
+        imported: The file that has the message where another does.
+        is_shared: The message stands in no other.
+    """
+
+    name: str
+    kind: Kind
+    message: Message | None = None
+    imported: str = ""
+    is_shared: bool = False
+
+    @property
+    def is_scalar(self) -> bool:
+        """Whether it is no message."""
+        return self.message is None and not self.imported
+
+
+@dataclass(frozen=True, slots=True)
+class MessageField:
+    """A field of a message.
+
+    Attributes:
+        name, number: As in the schema.
+        place: Of its column among those of the struct.
+        label: `map` and `repeated` differ in the schema alone where items are entries.
+        value: Of each item of a repeated field.
+        column: What it is made of.
+        key: Of a `map`; None otherwise.
+    """
+
+    name: str
+    number: int
+    place: int
+    label: Label
+    value: ValueType
+    column: pa.Field
+    key: ValueType | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """The numbers that a message had before."""
+
+    by_name: Mapping[str, int] = field(default_factory=dict)
+    reserved: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ProtobufFile:
+    """A schema: the record's own message comes first.
+
+    Attributes:
+        package: Of all messages.
+        messages: Those that stand in no other.
+        imports: Files of messages of others, sorted.
+        adjusted: Names that differ from the table's.
+    """
+
+    package: str
+    messages: tuple[Message, ...]
+    imports: tuple[str, ...]
+    adjusted: tuple[AdjustedName, ...]
+
+
+def protobuf_file(
+    shape: RecordShape,
+    *,
+    collections: Collections = "repeated",
+    earlier: Mapping[str, Numbers] = MappingProxyType({}),
+) -> ProtobufFile:
+    """Return the messages for records of a shape.
+
+    Args:
+        shape: Their name and fields.
+        collections: How lists and maps are written.
+        earlier: Numbers by a message's full name, of the schema before this one.
+
+    Raises:
+        UnsupportedFeatureError: A column has no Protobuf type.
+    """
+    name = allowed_full_name(shape.name)
+    package, _, short = name.rpartition(".")
+    writer = _Writer(package, collections, earlier)
+    message = writer.struct(short, package, shape.fields, ())
+    return ProtobufFile(
+        package,
+        (message, *writer.shared.values()),
+        tuple(sorted(writer.imports)),
+        (*adjusted_record(shape.name), *writer.adjusted),
+    )
+
+
+class _Writer:
+    def __init__(
+        self, package: str, collections: Collections, earlier: Mapping[str, Numbers]
+    ) -> None:
+        self._package = package
+        self._is_wrapped = collections == "wrapped"
+        self._earlier = earlier
+        self.shared: dict[str, Message] = {}
+        self.imports: set[str] = set()
+        self.adjusted: list[AdjustedName] = []
+
+    def struct(
+        self, name: str, scope: str, fields: Sequence[pa.Field], path: tuple[str, ...]
+    ) -> Message:
+        full_name = _joined(scope, name)
+        names = field_names(fields, compared=_compared)
+        self.adjusted += adjusted_fields(path, fields, names)
+        numbers, reserved = field_numbers(fields, names, self._earlier.get(full_name))
+        taken = {*names, *(f"_{other}" for other in names)}
+        members = [
+            self._field(names[place], numbers[place], place, column, full_name, taken, path)
+            for place, column in enumerate(fields)
+            if kind_of(column) is not Kind.NULL
+        ]
+        return Message(name, full_name, tuple(members), "struct", reserved)
+
+    def _field(
+        self,
+        name: str,
+        number: int,
+        place: int,
+        column: pa.Field,
+        scope: str,
+        taken: set[str],
+        path: tuple[str, ...],
+    ) -> MessageField:
+        path = (*path, column.name)
+        if kind_of(column) in (Kind.LIST, Kind.MAP) and not self._is_wrapped:
+            return self._repeated(name, number, place, column, scope, taken, path)
+        value = self._value(column, name, scope, taken, path)
+        return MessageField(name, number, place, "optional", value, column)
+
+    def _repeated(
+        self,
+        name: str,
+        number: int,
+        place: int,
+        column: pa.Field,
+        scope: str,
+        taken: set[str],
+        path: tuple[str, ...],
+    ) -> MessageField:
+        stored = stored_type(column.type)
+        if kind_of(column) is Kind.LIST:
+            value = self._item(stored.value_field, name, scope, taken, path)
+            return MessageField(name, number, place, "repeated", value, column)
+        own_entry = entry_name(name)
+        is_map = kind_of(stored.key_field) in _KEYS and own_entry not in taken
+        if is_map and not own_entry[0].isdigit():
+            taken.add(own_entry)
+            key = self._value(stored.key_field, name, scope, taken, path)
+            value = self._item(stored.item_field, name, scope, taken, path)
+            return MessageField(name, number, place, "map", value, column, key)
+        own_entry = _free(f"{_type_name(name)}Entry", taken)
+        inside = _joined(scope, own_entry)
+        inner = {"key", "value", "_key", "_value"}
+        key = self._value(stored.key_field, "key", inside, inner, path)
+        value = self._value(stored.item_field, "value", inside, inner, path)
+        members = (
+            MessageField("key", 1, 0, "optional", key, stored.key_field),
+            MessageField("value", 2, 1, "optional", value, stored.item_field),
+        )
+        entry = Message(own_entry, inside, members)
+        whole = ValueType(inside, Kind.MAP, entry)
+        return MessageField(name, number, place, "repeated", whole, column)
+
+    def _item(
+        self, column: pa.Field, name: str, scope: str, taken: set[str], path: tuple[str, ...]
+    ) -> ValueType:
+        """Return the type of a list's or map's items."""
+        if not (self._is_wrapped and column.nullable):
+            return self._value(column, name, scope, taken, path)
+        item_name = _free(f"{_type_name(name)}Item", taken)
+        inside = _joined(scope, item_name)
+        value = self._value(column, "value", inside, {"value", "_value"}, path)
+        member = MessageField("value", 1, 0, "optional", value, column)
+        return ValueType(inside, kind_of(column), Message(item_name, inside, (member,), "item"))
+
+    def _value(
+        self, column: pa.Field, name: str, scope: str, taken: set[str], path: tuple[str, ...]
+    ) -> ValueType:
+        """Return the type of a column, of which there is one value a row."""
+        kind, stored = kind_of(column), stored_type(column.type)
+        if kind is Kind.NULL:
+            raise unsupported(column.with_name(".".join(path)))
+        if kind is Kind.STRUCT:
+            if given := record_name_of(column):
+                return self._shared(given.rpartition(".")[2], tuple(stored), path)
+            nested = self.struct(_free(_type_name(name), taken), scope, tuple(stored), path)
+            return ValueType(nested.full_name, kind, nested)
+        if kind in (Kind.LIST, Kind.MAP):
+            list_name = _free(f"{_type_name(name)}{kind.value.title()}", taken)
+            inside = _joined(scope, list_name)
+            names = {"items", "_items"}
+            whole = column.with_name(".".join(path))
+            items = self._repeated("items", 1, 0, whole, inside, names, path)
+            return ValueType(inside, kind, Message(list_name, inside, (items,), "collection"))
+        return self._plain(kind, stored)
+
+    def _shared(self, name: str, fields: tuple[pa.Field, ...], path: tuple[str, ...]) -> ValueType:
+        if name not in self.shared:
+            self.shared[name] = self.struct(name, self._package, fields, path)
+        message = self.shared[name]
+        return ValueType(message.full_name, Kind.STRUCT, message, is_shared=True)
+
+    def _plain(self, kind: Kind, stored: pa.DataType) -> ValueType:
+        if (scalar := _SCALARS.get(kind)) is not None:
+            return ValueType(scalar, kind)
+        if kind is Kind.INTEGER:
+            sign = "u" if pa.types.is_unsigned_integer(stored) else ""
+            return ValueType(f"{sign}int{64 if stored.bit_width > 32 else 32}", kind)
+        if kind is Kind.TIMESTAMP:
+            name, file = _NAIVE if stored.tz is None else _INSTANT
+        else:
+            name, file = WELL_KNOWN[kind]
+        self.imports.add(file)
+        return ValueType(name, kind, imported=file)
+
+
+def field_numbers(
+    fields: Sequence[pa.Field], names: Sequence[str], earlier: Numbers | None
+) -> tuple[list[int], tuple[int, ...]]:
+    """Return the number of each field, and those that must not be used again.
+
+    Args:
+        fields: Of one message, in order.
+        names: What they are called in it.
+        earlier: What the message had before, if it was there.
+    """
+    fixed = [(column.metadata or {}).get(NUMBER) for column in fields]
+    ids = [field_id_of(column) for column in fields]
+    if all(number is not None or fixed[place] for place, number in enumerate(ids)):
+        found = [
+            int(own) if own else allowed_number(number or 0)
+            for own, number in zip(fixed, ids, strict=True)
+        ]
+    elif earlier is None:
+        found = [int(own) if own else allowed_number(at + 1) for at, own in enumerate(fixed)]
+    else:
+        found = _after_earlier(fixed, names, earlier)
+    if earlier is None:
+        return found, ()
+    used = {*earlier.reserved, *earlier.by_name.values()} - set(found)
+    return found, tuple(sorted(used))
+
+
+def _after_earlier(
+    fixed: Sequence[bytes | None], names: Sequence[str], earlier: Numbers
+) -> list[int]:
+    used = {*earlier.reserved, *earlier.by_name.values()}
+    places = [_place_of(number) for number in used if not _is_change_number(number)]
+    place, found = max(places, default=0), []
+    for name, own in zip(names, fixed, strict=True):
+        if own:
+            found.append(int(own))
+        elif name in earlier.by_name:
+            found.append(earlier.by_name[name])
+        else:
+            place += 1
+            found.append(allowed_number(place))
+    return found
+
+
+def allowed_number(wanted: int) -> int:
+    """Return the field number for an id or a place, from 1: past those that are not free."""
+    return wanted if wanted < FIRST_CHANGE_NUMBER else wanted + _SHIFT
+
+
+_SHIFT = _FIRST_FREE_NUMBER - FIRST_CHANGE_NUMBER
+
+
+def _place_of(number: int) -> int:
+    return number if number < FIRST_CHANGE_NUMBER else number - _SHIFT
+
+
+def _is_change_number(number: int) -> bool:
+    return FIRST_CHANGE_NUMBER <= number < _FIRST_FREE_NUMBER
+
+
+def _compared(name: str) -> str:
+    """Return what must differ between names: readers of JSON drop underscores and case."""
+    return name.replace("_", "").lower()
+
+
+def entry_name(name: str) -> str:
+    """Return the name of the message that the entries of a `map` are, as protoc makes it."""
+    return f"{_camel(name)}Entry"
+
+
+def _camel(name: str) -> str:
+    return "".join(part[:1].upper() + part[1:] for part in name.split("_"))
+
+
+def _type_name(name: str) -> str:
+    camel = _camel(name)
+    return camel if camel and not camel[0].isdigit() else f"Field{camel}"
+
+
+def _free(wanted: str, taken: set[str]) -> str:
+    name, number = wanted, 2
+    while name in taken:
+        name, number = f"{wanted}{number}", number + 1
+    taken.add(name)
+    return name
+
+
+def _joined(scope: str, name: str) -> str:
+    return f"{scope}.{name}" if scope else name
+
+
+def comment_lines(member: MessageField) -> list[str]:
+    """Return what is said of a field: its column's comment, and its name where it is another."""
+    lines = comment_of(member.column).splitlines()
+    is_inner = member.name in ("items", "key", "value") and member.place < 2
+    if member.name != member.column.name and not is_inner:
+        lines.append(f"Column {member.column.name!r}.")
+    return lines

@@ -1,0 +1,162 @@
+"""What keys and values consist of, as Arrow fields: the one input of all schema texts.
+
+Field metadata that is used, where it is there:
+
+- `PARQUET:field_id`: the column's stable id, of every field of a struct or of none.
+- `comment`: what a column means, UTF-8; becomes the documentation in the schema.
+- `tailerd.type`: marks variants (`VARIANT_FIELD`).
+- `tailerd.record`: full name of the record a struct becomes; set here.
+- `tailerd.number`: a Protobuf field number that never moves; set here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+
+from tailerd.changefeed.change_batch import CHANGE_COLUMNS, with_change_columns
+from tailerd.records.base import FormatOptions
+
+FIELD_ID = b"PARQUET:field_id"
+COMMENT = b"comment"
+RECORD_NAME = b"tailerd.record"
+NUMBER = b"tailerd.number"
+
+SOURCE_NAME = "io.tailerd.connector.Source"
+FIRST_CHANGE_NUMBER = 18_997
+"""Numbers of the three change columns: directly below those that Protobuf keeps for itself."""
+
+_TIMES = ("ts_ms", "ts_us", "ts_ns")
+
+SchemaKind = Literal["AVRO", "PROTOBUF", "JSON"]
+"""As registries name them (`schemaType`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordShape:
+    """A record's full name, the topic's name before the last dot, and its fields in order."""
+
+    name: str
+    fields: tuple[pa.Field, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdjustedName:
+    """A name that the format does not allow.
+
+    Attributes:
+        path: The columns above it, outermost first; empty for a record's own name.
+        name: As the table has it.
+        adjusted: As it stands in the schema.
+    """
+
+    path: tuple[str, ...]
+    name: str
+    adjusted: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenSchema:
+    """A schema as a registry takes it.
+
+    Attributes:
+        kind: The registry's `schemaType`.
+        name: Full name of its record, for subjects that are named after records.
+        text: The schema.
+        adjusted: Names that differ from the table's.
+    """
+
+    kind: SchemaKind
+    name: str
+    text: str
+    adjusted: tuple[AdjustedName, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordSchemas:
+    """The schemas of a record; `key` is None for records without keys."""
+
+    key: WrittenSchema | None
+    value: WrittenSchema
+
+
+def topic_name(options: FormatOptions) -> str:
+    """Return Debezium's name of the table, which is also the topic's by default."""
+    parts = (options.name, options.db, options.schema, options.table)
+    return ".".join(part for part in parts if part)
+
+
+def row_shape(options: FormatOptions, rows: pa.Schema) -> RecordShape:
+    """Return the shape of rows with their change columns."""
+    *columns, kind, version, timestamp = with_change_columns(rows)
+    changes = [
+        field.with_metadata({NUMBER: str(FIRST_CHANGE_NUMBER + place).encode()})
+        for place, field in enumerate((kind, version, timestamp))
+    ]
+    return RecordShape(f"{topic_name(options)}.Value", (*columns, *changes))
+
+
+def image_shape(options: FormatOptions, rows: pa.Schema) -> RecordShape:
+    """Return the shape of `before` and `after`."""
+    return RecordShape(f"{topic_name(options)}.Value", tuple(rows))
+
+
+def key_shape(options: FormatOptions, fields: Sequence[pa.Field]) -> RecordShape:
+    """Return the shape of keys."""
+    return RecordShape(f"{topic_name(options)}.Key", tuple(fields))
+
+
+def source_shape(options: FormatOptions) -> RecordShape:
+    """Return the shape of Debezium's `source`."""
+    names = ("snapshot", "db", "schema", "table", *(["table_id"] if options.table_id else []))
+    fields = [
+        *(pa.field(name, pa.string(), False) for name in ("version", "connector", "name")),
+        *(pa.field(name, pa.int64(), False) for name in _TIMES),
+        *(pa.field(name, pa.string(), False) for name in names),
+        pa.field("commit_version", pa.int64(), False),
+        pa.field("commit_timestamp", pa.string(), False),
+        pa.field("change_source", pa.string(), False),
+    ]
+    return RecordShape(SOURCE_NAME, tuple(fields))
+
+
+def envelope_shape(options: FormatOptions, rows: pa.Schema) -> RecordShape:
+    """Return the shape of Debezium's envelope around rows."""
+    image, source = image_shape(options, rows), source_shape(options)
+    fields = [
+        _record_field("before", image, nullable=True),
+        _record_field("after", image, nullable=True),
+        _record_field("source", source, nullable=False),
+        pa.field("op", pa.string(), False),
+        *(pa.field(name, pa.int64()) for name in _TIMES),
+    ]
+    return RecordShape(f"{topic_name(options)}.Envelope", tuple(fields))
+
+
+def _record_field(name: str, shape: RecordShape, *, nullable: bool) -> pa.Field:
+    kind = pa.struct(list(shape.fields))
+    return pa.field(name, kind, nullable, {RECORD_NAME: shape.name.encode()})
+
+
+def comment_of(field: pa.Field) -> str:
+    """Return the column's comment; empty where it has none."""
+    return str((field.metadata or {}).get(COMMENT, b""), "utf-8", "replace")
+
+
+def field_id_of(field: pa.Field) -> int | None:
+    """Return the column's stable id; None where it has none."""
+    raw = (field.metadata or {}).get(FIELD_ID, b"")
+    return int(raw) if raw.isdigit() else None
+
+
+def record_name_of(field: pa.Field) -> str:
+    """Return the full name given to a struct's record; empty where none is."""
+    return str((field.metadata or {}).get(RECORD_NAME, b""), "utf-8")
+
+
+def is_change_column(field: pa.Field) -> bool:
+    """Tell whether this is one of the three change columns, not a table's column of that name."""
+    return field.name in CHANGE_COLUMNS and NUMBER in (field.metadata or {})
