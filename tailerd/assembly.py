@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from functools import partial
@@ -17,11 +17,12 @@ from tailerd.changefeed.pipeline_identity import PipelineIdentity
 from tailerd.changefeed.saved_offset import OffsetStore
 from tailerd.clock import Clock, SystemClock
 from tailerd.config import Config, TableConfig
-from tailerd.config.sections import is_in_bucket
+from tailerd.config.sections import is_remote
 from tailerd.config.values import check_start
 from tailerd.errors import (
     BugError,
     ChecksumMismatchError,
+    ConfigError,
     OffsetError,
     TailerdError,
     UsageError,
@@ -48,9 +49,9 @@ from tailerd.sinks.base import Sink
 from tailerd.sinks.opening import open_sink
 from tailerd.sinks.resources import pipeline_identity
 from tailerd.spark.kept_offsets import reset_shared, shares_query, spark_checkpoint, spark_offset
-from tailerd.storage.locate import locate
 from tailerd.storage.metered import MeteredStore, RequestKind
 from tailerd.storage.overheard import hearing, telling
+from tailerd.storage.stores import Stores, StoreSettings
 from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.hints import Hint, HintBoard
 from tailerd.watchers.relay import HintRelay
@@ -65,13 +66,17 @@ async def open_source(
     telemetry: Telemetry,
     scratch: ScratchPlace | None = None,
     *,
+    stores: Stores,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    warned: set[str] | None = None,
 ) -> ChangeSource:
     """Open a table for its changes.
 
     Args:
+        stores: How its files are reached.
         memory_bytes: The configured `memory`, which readers of its log keep within.
         scratch: For what a snapshot that is being delivered needs after a restart.
+        warned: Places whose users know that a zone is guessed; pipelines open theirs often.
 
     Raises:
         TableError: It is none, or asks for what this reader does not know.
@@ -81,8 +86,13 @@ async def open_source(
     def count(verb: RequestKind) -> None:
         telemetry.emit(events.StorageRequested(operation=verb))
 
+    known_guesses = set[str]() if warned is None else warned
+
     def warn(error: TailerdError) -> None:
         if isinstance(error, ZoneAssumedError):
+            if config.path in known_guesses:
+                return
+            known_guesses.add(config.path)
             told: events.Event = events.ZoneAssumed(
                 path=config.path, error_code=error.code, hint=str(error)
             )
@@ -93,9 +103,10 @@ async def open_source(
         telemetry.emit(told)
 
     request = OpenRequest(
+        stores=stores,
         changes=ChangeMode(config.changes),
         allowed_paths=config.allowed_paths,
-        wrap_store=lambda store: telling(MeteredStore(store, count)),
+        wrap_store=lambda store: telling(MeteredStore(store, count), stores.shared_reads),
         on_warning=warn,
         scratch=scratch,
         options=config.options_of_format(),
@@ -105,13 +116,14 @@ async def open_source(
 
 
 async def open_statistics(
-    place: str, *, telemetry: Telemetry, allowed: Sequence[str] = ()
+    place: str, *, stores: Stores, telemetry: Telemetry, allowed: Sequence[str] = ()
 ) -> TableStatistics | None:
     """Return what measures the table at a place; None where its format has no statistics.
 
     Checksums that differ are reported by the pipeline's own reader.
 
     Args:
+        stores: How its files are reached.
         allowed: Places that symbolic links in the log may lead to.
 
     Raises:
@@ -123,31 +135,39 @@ async def open_statistics(
     def count(verb: RequestKind) -> None:
         telemetry.emit(events.StorageRequested(operation=verb))
 
-    found = await find_format(place, allowed=allowed)
+    found = await find_format(place, allowed=allowed, stores=stores)
     if found.statistics is None:
         return None
     folder = found.folder(place)
     return found.statistics.open(
         place_at(
             place,
+            stores=stores,
             allowed=allowed,
-            wrap_store=lambda store: hearing(MeteredStore(store, count), folder),
+            wrap_store=lambda store: hearing(
+                MeteredStore(store, count), folder, stores.shared_reads
+            ),
         )
     )
 
 
 def open_state(
-    config: Config, *, clock: Clock, on_request: Callable[[RequestKind], None] | None = None
+    config: Config,
+    *,
+    clock: Clock,
+    stores: Stores | None = None,
+    on_request: Callable[[RequestKind], None] | None = None,
 ) -> State:
     """Return the state a configuration names; nothing is asked of it yet.
 
     Args:
         clock: For the lease of one in a bucket.
+        stores: By default as the configuration says.
         on_request: Hears of each request to that bucket.
     """
-    if not is_in_bucket(config.state):
+    if not is_remote(config.state):
         return FolderState(Path(config.state))
-    store, root = locate(config.state)
+    store, root = (stores or Stores.of_config(config.storage)).locate(config.state)
     return BucketState(MeteredStore(store, on_request), root, clock=clock)
 
 
@@ -271,6 +291,37 @@ def lacks_demo_table(config: TableConfig) -> bool:
     return config.create == "demo" and not Path(log_folder(config)).exists()
 
 
+def check_storage(started_with: StoreSettings, after: Config) -> None:
+    """Refuse another `storage` while Spark follows tables in buckets.
+
+    Args:
+        started_with: What Spark's queries were given.
+
+    Raises:
+        ConfigError: It is another, and there are such tables; the message names them.
+    """
+    if StoreSettings.of_config(after.storage) == started_with:
+        return
+    if names := list(_remote_on_spark(after)):
+        raise ConfigError(
+            f"storage cannot change while tables in buckets run on Spark ({', '.join(names)}),"
+            " because its processes have what they were started with, so nothing of the new file"
+            " was taken.",
+            hint="Set storage back, or restart the daemon.",
+        )
+
+
+def _remote_on_spark(config: Config) -> Iterator[str]:
+    """Yield names of tables, and of patterns, in buckets that are delivered by Spark."""
+    for name, table in config.tables.items():
+        if table.has_sink and config.engine_of(name) == "spark" and is_remote(table.path):
+            yield name
+    for name, group in config.discover.items():
+        engine = group.template.engine or config.engine
+        if group.template.has_sink and engine == "spark" and is_remote(group.path):
+            yield name
+
+
 class Assembly:
     """Builds the pipelines of a running daemon, table by table and again after every change.
 
@@ -285,6 +336,7 @@ class Assembly:
         config: Config,
         *,
         state: State,
+        stores: Stores,
         telemetry: Telemetry,
         clock: Clock,
         executor: Executor,
@@ -295,6 +347,7 @@ class Assembly:
         Args:
             config: For what belongs to the process: memory, Spark.
             state: Held while pipelines run.
+            stores: How files are reached.
             telemetry, clock: As everywhere.
             executor: Threads that read.
             is_once: Whether pipelines end at the present heads of their tables.
@@ -302,10 +355,12 @@ class Assembly:
         self.hints = HintBoard()
         self._config = config
         self._state = state
+        self._stores = stores
         self._telemetry = telemetry
         self._clock = clock
         self._executor = executor
         self._is_once = is_once
+        self._warned: set[str] = set()
         self.memory = MemoryBudget(config.memory)
         web = config.web
         self.rows = NewestRows(web.rows, web.mask, telemetry) if web.rows else None
@@ -313,6 +368,15 @@ class Assembly:
         self._spark: SparkEngine | None = None
         self._groups: Groups | None = None
         self._relay = HintRelay(self.hints)
+
+    def check_reload(self, after: Config) -> None:
+        """Refuse a configuration that changes what Spark's running queries were started with.
+
+        Raises:
+            ConfigError: It does; the message names the tables.
+        """
+        if self._spark is not None:
+            check_storage(self._spark.storage, after)
 
     def members(self, config: Config) -> dict[str, Member]:
         """Return how every table of a configuration is run that has a sink."""
@@ -339,7 +403,12 @@ class Assembly:
             build = partial(self._spark_pipeline, name, config)
         if engine == "arrow" or shares_query(config, table):
             reset = partial(
-                reset_offset, config, name, state=self._state, telemetry=self._telemetry
+                reset_offset,
+                config,
+                name,
+                state=self._state,
+                stores=self._stores,
+                telemetry=self._telemetry,
             )
         return Member(
             settings=(engine, config.name, table),
@@ -366,6 +435,8 @@ class Assembly:
                 table,
                 self._telemetry,
                 self._state.scratch(name),
+                stores=self._stores,
+                warned=self._warned,
                 memory_bytes=self.memory.total_bytes,
             ),
             sink=sink,
@@ -390,7 +461,11 @@ class Assembly:
 
         if self._spark is None:
             self._spark = SparkEngine(
-                self._config, self._telemetry, once=self._is_once, hints=self._relay.root
+                self._config,
+                self._telemetry,
+                once=self._is_once,
+                hints=self._relay.root,
+                storage=self._stores.settings,
             )
             self._groups = Groups(self._spark, self._config.spark.tables_per_query)
         table = config.tables[name]
@@ -413,7 +488,13 @@ class Assembly:
 
 
 async def reset_offset(
-    config: Config, name: str, to: str, *, state: State, telemetry: Telemetry | None = None
+    config: Config,
+    name: str,
+    to: str,
+    *,
+    state: State,
+    stores: Stores | None = None,
+    telemetry: Telemetry | None = None,
 ) -> Offset:
     """Save where a pipeline that does not run begins next; return it.
 
@@ -421,6 +502,7 @@ async def reset_offset(
 
     Args:
         state: Held.
+        stores: By default as the configuration says.
 
     Raises:
         UsageError: `to` says no place.
@@ -431,8 +513,11 @@ async def reset_offset(
     except ValueError as error:
         raise UsageError(f"--to is {to!r}, but {error}.") from error
     table = config.tables[name]
-    telemetry_of_source = telemetry or Telemetry()
-    source = await open_source(table, telemetry_of_source, memory_bytes=config.memory)
+    stores = stores or Stores.of_config(config.storage)
+    opened = partial(
+        open_source, table, telemetry or Telemetry(), stores=stores, memory_bytes=config.memory
+    )
+    source = await opened()
     offset = await source.initial_offset(to)
     engine = config.engine_of(name)
     async with opened_keeper(config, name, state) as keeper:
@@ -446,21 +531,22 @@ async def reset_offset(
     if offset.phase is Phase.SNAPSHOT:
         # After the offset is saved: until then the list that is there may be all that is left of
         # the snapshot under way. This one's version is the newest, and can be listed again.
-        scratch = state.scratch(name)
-        again = await open_source(table, telemetry_of_source, scratch, memory_bytes=config.memory)
+        again = await opened(state.scratch(name))
         await again.latest_offset(offset, ReadLimit(max_files=1, max_bytes=1))
     if telemetry is not None:
         # A paused pipeline will not say so, and what it is to read must not be cleaned up.
-        telemetry.emit(
-            events.OffsetChosen(
-                table=name,
-                engine=engine,
-                version=offset.version,
-                is_resumed=False,
-                offset=offset.to_json(),
-            )
-        )
+        telemetry.emit(_chosen(name, engine, offset))
     return offset
+
+
+def _chosen(name: str, engine: str, offset: Offset) -> events.OffsetChosen:
+    return events.OffsetChosen(
+        table=name,
+        engine=engine,
+        version=offset.version,
+        is_resumed=False,
+        offset=offset.to_json(),
+    )
 
 
 async def rebind_offset(config: Config, name: str, *, state: State) -> HeldOffset:

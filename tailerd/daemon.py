@@ -31,16 +31,17 @@ from tailerd.assembly import (
 )
 from tailerd.clock import SystemClock
 from tailerd.config import Config
+from tailerd.config.reload import check_fixed
 from tailerd.errors import BugError, TailerdError
 from tailerd.formats.table_search import TableSearch
 from tailerd.maintenance.keeper_process import KeeperProcess
 from tailerd.pipeline.fleet import Fleet
 from tailerd.pipeline.growth_keeper import GrowthKeeper
+from tailerd.pipeline.state_place import State
 from tailerd.pipeline.state_reports import StateReports
 from tailerd.pipeline.watched_folders import watched_folders, watchers_of
-from tailerd.spark.handed_storage import check_reload
 from tailerd.storage.metered import RequestKind
-from tailerd.storage.s3.settings import S3Settings, use_settings
+from tailerd.storage.stores import Stores, StoreSettings
 from tailerd.telemetry import Handler, Telemetry, events
 from tailerd.telemetry.metrics import Metrics
 from tailerd.telemetry.status import StatusBoard
@@ -91,7 +92,7 @@ class Daemon:
             is_watching_config: Whether a changed file is read without being asked.
             is_own_process: Whether the process ends after `run`, so that signals no longer matter.
         """
-        use_settings(S3Settings.of_config(config.storage))
+        self._stores = Stores.of_config(config.storage)
         self.interrupted_by: signal.Signals | None = None
         self._file_config = config
         self._config_path = config_path
@@ -106,26 +107,31 @@ class Daemon:
         self._clock = SystemClock()
         self._metrics = Metrics(self._clock)
         self._status = StatusBoard(_engines(config), self._clock)
-        self._state = open_state(config, clock=self._clock, on_request=self._count)
+        self._state = self._open_state(config)
         self._dashboard = Dashboard(
             self._status, self._state.history, clock=self._clock, maintain=self._maintain_now
         )
         # The page comes last: it shows what the others know by then.
         own = [self._metrics.handle, self._status.handle, self._hear, self._dashboard.handle]
         self._telemetry = self._dashboard.telemetry = Telemetry([*handlers, *own])
-        self._search = TableSearch(telemetry=self._telemetry, clock=self._clock)
+        self._search = TableSearch(self._stores, telemetry=self._telemetry, clock=self._clock)
         self._growth = self._make_growth(config) if config.growth and not is_once else None
         self._keeper: KeeperProcess | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._stop, self._stop_now = asyncio.Event(), asyncio.Event()
         self.fleet = self._make_fleet(config)
 
+    def _open_state(self, config: Config) -> State:
+        return open_state(config, clock=self._clock, stores=self._stores, on_request=self._count)
+
     def _make_growth(self, config: Config) -> GrowthKeeper:
         # A place says nothing of its table's configuration, which patterns may give.
         templates = (group.template for group in config.discover.values())
         tables = [*config.tables.values(), *templates]
         allowed = [place for table in tables for place in table.allowed_paths]
-        open_table = partial(open_statistics, telemetry=self._telemetry, allowed=allowed)
+        open_table = partial(
+            open_statistics, stores=self._stores, telemetry=self._telemetry, allowed=allowed
+        )
         return GrowthKeeper(open_table, telemetry=self._telemetry, clock=self._clock)
 
     def _make_fleet(self, config: Config) -> Fleet:
@@ -204,16 +210,20 @@ class Daemon:
         routes = [*pages.routes(), *control.routes(), *self._dashboard.routes()]
         return Listener(self._file_config.http, routes, telemetry=self._telemetry)
 
-    async def _run_pipelines(self, config: Config) -> list[TailerdError]:
-        executor = ThreadPoolExecutor(2 + (os.cpu_count() or 1), thread_name_prefix="tailerd-read")
-        assembly = Assembly(
+    def _make_assembly(self, executor: ThreadPoolExecutor) -> Assembly:
+        return Assembly(
             self._file_config,
             state=self._state,
+            stores=self._stores,
             telemetry=self._telemetry,
             clock=self._clock,
             executor=executor,
             is_once=self._is_once,
         )
+
+    async def _run_pipelines(self, config: Config) -> list[TailerdError]:
+        executor = ThreadPoolExecutor(2 + (os.cpu_count() or 1), thread_name_prefix="tailerd-read")
+        assembly = self._make_assembly(executor)
         keeper = self._keeper = self._make_keeper(assembly)
         self._dashboard.rows = assembly.rows
         memory = assembly.memory
@@ -248,6 +258,7 @@ class Daemon:
     def _make_keeper(self, assembly: Assembly) -> KeeperProcess:
         return KeeperProcess(
             hints=assembly.hints,
+            storage=lambda: self._stores.settings,
             telemetry=self._telemetry,
             clock=self._clock,
             is_once=self._is_once,
@@ -290,12 +301,17 @@ class Daemon:
                         watching.cancel()
                         await asyncio.wait([watching])
                     watched = wanted
-                    watchers = watchers_of(config, telemetry=self._telemetry, clock=self._clock)
+                    watchers = watchers_of(
+                        config,
+                        finished=self._stores.local.finished,
+                        telemetry=self._telemetry,
+                        clock=self._clock,
+                    )
                     watching = group.create_task(assembly.hints.run(watchers))
                 self._maintain(config, group)
                 is_asked = await self._occasion()
                 if is_asked:
-                    await self._reread()
+                    await self._reread(assembly)
                 config = (await self._search.look(self._file_config, is_asked=is_asked)).config
                 if not self._stop.is_set():
                     if self._keeper is not None:
@@ -317,13 +333,15 @@ class Daemon:
         self._reload_asked.clear()
         return True
 
-    async def _reread(self) -> None:
+    async def _reread(self, assembly: Assembly) -> None:
         """Take the changed file, or say why not."""
         if self._reload is None:
             return
         try:
             config = await asyncio.to_thread(self._reload)
-            check_reload(self._file_config, config)
+            check_fixed(self._file_config, config)
+            assembly.check_reload(config)
+            storage = StoreSettings.of_config(config.storage)
         except TailerdError as error:
             self._telemetry.emit(
                 events.ConfigRejected(
@@ -331,7 +349,8 @@ class Daemon:
                 )
             )
             return
-        use_settings(S3Settings.of_config(config.storage))
+        # Of pipelines and state that are open, too: connections stay, later requests use these.
+        self._stores.reconfigure(storage)
         self._file_config = config
         self.fleet.patience_seconds = config.shutdown_timeout
         self._telemetry.emit(events.ConfigReloaded(path=str(self._config_path or "")))

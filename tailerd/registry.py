@@ -1,7 +1,8 @@
 """Which parts exist, by kind: the one table of them, loaded only when asked for.
 
 A built-in part is one line here. Another distribution adds a part through an entry point of the
-kind's group whose name is the part's and whose value is what stands in the table here.
+kind's group whose name is the part's (of a store: the URL scheme) and whose value is what stands in
+the table here.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from tailerd.errors import BugError, ConfigError
 
 FORMATS_GROUP = "tailerd.formats"
 SINKS_GROUP = "tailerd.sinks"
+STORES_GROUP = "tailerd.stores"
 VALUE_FORMATS_GROUP = "tailerd.value_formats"
 
 FORMATS: dict[str, str] = {"delta": "tailerd.formats.delta.format:DeltaFormat"}
@@ -31,6 +33,15 @@ SINKS: dict[str, str] = {
     "stream": "tailerd.sinks.stream.config:StreamSinkConfig",
 }
 """Sink kind -> the class of its configuration section, a `tailerd.config.SinkConfig`."""
+
+STORES: Mapping[str, str] = {
+    "file": "tailerd.storage.local:LocalPlaces",
+    "memory": "tailerd.storage.memory:MemoryPlaces",
+    "s3": "tailerd.storage.s3.places:S3Places",
+    "s3a": "tailerd.storage.s3.places:S3Places",
+    "s3n": "tailerd.storage.s3.places:S3Places",
+}
+"""URL scheme -> the class that finds its stores, a `tailerd.storage.base.StoreProvider`."""
 
 VALUE_FORMATS: dict[str, str] = {
     "debezium": "tailerd.records.formats.debezium:DebeziumRecords",
@@ -83,6 +94,45 @@ def format_class(name: str) -> type[object]:
         ConfigError: The format is unknown, or the distribution that brings it does not load.
     """
     return _part("table format", name, FORMATS, FORMATS_GROUP)
+
+
+def store_schemes() -> tuple[str, ...]:
+    """Return the scheme of every place that can be named, sorted."""
+    return _names(STORES, STORES_GROUP)
+
+
+def store_provider(scheme: str, url: str = "") -> type[object]:
+    """Load what finds the stores of a scheme.
+
+    Args:
+        scheme: In lower case.
+        url: The place, for the error.
+
+    Raises:
+        ConfigError: The scheme is not served, or the distribution that brings it does not load.
+    """
+    if scheme in STORES:
+        return load_class(STORES[scheme])
+    for point in plugged_in(STORES_GROUP):
+        if point.name == scheme:
+            return load_class(point.value)
+    served = ", ".join(f"{each}://" for each in store_schemes() if each not in ("s3a", "s3n"))
+    raise ConfigError(
+        f"{url or scheme} has the unknown scheme {scheme!r}.",
+        hint=f"Known are: a path, {served}.",
+    )
+
+
+def is_remote(place: str) -> bool:
+    """Tell whether a path or URL is in a store that is reached through a network.
+
+    Raises:
+        ConfigError: As `store_provider`.
+    """
+    scheme, separator, _ = place.partition("://")
+    if not separator:
+        return False
+    return bool(getattr(store_provider(scheme.lower(), place), "is_remote", False))
 
 
 def load_class(reference: str) -> type[object]:

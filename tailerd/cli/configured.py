@@ -1,16 +1,35 @@
-"""The configuration a command was given, and this process set up to reach what it names."""
+"""The configuration a command was given, and the stores that reach what it names."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
-from tailerd.config import Discovery, load_config
+from tailerd.config import Config, Discovery, load_config
 from tailerd.formats.table_search import discover_tables
-from tailerd.storage.s3.settings import S3Settings, use_settings
+from tailerd.storage.stores import Stores
 
 
-def read_config(path: Path, *, engine: str | None = None) -> Discovery:
-    """Read a configuration file, find its tables, and reach buckets as it says from now on.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configured:
+    """What a command works with.
+
+    Attributes:
+        discovery: The configuration, with the tables that its patterns found.
+        stores: How files are reached; made once for the command.
+    """
+
+    discovery: Discovery
+    stores: Stores
+
+    @property
+    def config(self) -> Config:
+        """The configuration, with the tables that its patterns found."""
+        return self.discovery.config
+
+
+def read_config(path: Path, *, engine: str | None = None) -> Configured:
+    """Read a configuration file, and find its tables.
 
     Args:
         path: A YAML file.
@@ -21,5 +40,5 @@ def read_config(path: Path, *, engine: str | None = None) -> Discovery:
         StorageError: A bucket cannot be looked through for tables.
     """
     config = load_config(path, engine=engine)
-    use_settings(S3Settings.of_config(config.storage))
-    return discover_tables(config)
+    stores = Stores.of_config(config.storage)
+    return Configured(discovery=discover_tables(config, stores), stores=stores)

@@ -9,6 +9,7 @@ from tailerd.formats.detect import find_format
 from tailerd.formats.inspection import TableInspection
 from tailerd.formats.parts import required
 from tailerd.formats.placement import place_at
+from tailerd.storage.stores import Stores
 
 
 async def open_inspection(
@@ -28,7 +29,9 @@ async def open_inspection(
         ConfigError: No store serves this place, or the format is unknown.
         StorageError: It cannot be looked at.
     """
-    found = await find_format(table, table_format, allowed_paths)
+    stores = Stores()
+    found = await find_format(table, table_format, allowed_paths, stores=stores)
     inspector = required(found.inspector, found.name, "inspection")
-    place = place_at(table, allowed=allowed_paths, warn=warn, is_strict=is_strict)
-    return inspector.open(place)
+    return inspector.open(
+        place_at(table, stores=stores, allowed=allowed_paths, warn=warn, is_strict=is_strict)
+    )

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     )
     from tailerd.maintenance.opening import MaintainedTable
     from tailerd.maintenance.pins import Pin
+    from tailerd.storage.stores import Stores
 
 _EXAMPLES = """\b
 Examples:
@@ -129,6 +130,7 @@ class WantedMaintenance:
     Attributes:
         format: Name of its format; `auto` to look.
         pipelines: Asked for what pipelines have yet to read.
+        stores: How its files are reached.
     """
 
     place: str
@@ -136,6 +138,7 @@ class WantedMaintenance:
     allowed_paths: Sequence[str]
     policies: MaintenancePolicies
     pipelines: AskFloor
+    stores: Stores
 
     async def open(self) -> tuple[MaintainedTable, TableMaintenance]:
         """Return the table, and what surveys it and does what is due.
@@ -150,7 +153,10 @@ class WantedMaintenance:
         from tailerd.maintenance.opening import open_maintained
 
         table = await open_maintained(
-            self.place, table_format=self.format, allowed=self.allowed_paths
+            self.place,
+            stores=self.stores,
+            table_format=self.format,
+            allowed=self.allowed_paths,
         )
         clock = SystemClock()
         return table, table.maintenance(self.policies, clock=clock, pipelines=self.pipelines)
@@ -216,19 +222,22 @@ def _wanted(
     from tailerd.cli.offsets import check_name
     from tailerd.formats.maintenance import MaintenancePolicies, no_readers
     from tailerd.maintenance.settings import spark_engine
+    from tailerd.storage.stores import Stores
 
     if config_path is not None:
-        config = read_config(config_path).config
+        configured = read_config(config_path)
+        config = configured.config
         check_name(config, table)
         if allowed_paths:
             raise UsageError("--allow-path is for a table without --config: set its allowed_paths.")
-        return maintenance_of(_with_engine(config, table, engine), table)
+        return maintenance_of(_with_engine(config, table, engine), table, configured.stores)
     return WantedMaintenance(
         place=table,
         format=table_format,
         allowed_paths=allowed_paths,
         policies=MaintenancePolicies(engine=spark_engine() if engine == "spark" else None),
         pipelines=no_readers,
+        stores=Stores(),
     )
 
 
@@ -258,7 +267,7 @@ def _with_engine(config: Config, table: str, engine: str | None) -> Config:
     return config.model_copy(update={"tables": {**config.tables, table: altered}})
 
 
-def maintenance_of(config: Config, name: str) -> WantedMaintenance:
+def maintenance_of(config: Config, name: str, stores: Stores) -> WantedMaintenance:
     """Return the maintenance of a configured table; what is saved of pipelines bounds a cleanup.
 
     A saved offset that cannot be read is an `OffsetError` when it is asked for.
@@ -274,6 +283,7 @@ def maintenance_of(config: Config, name: str) -> WantedMaintenance:
         allowed_paths=table.allowed_paths,
         policies=MaintenancePolicies() if section is None else policies_of(section, config.spark),
         pipelines=partial(needs_of_pipelines, config, name),
+        stores=stores,
     )
 
 

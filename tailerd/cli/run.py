@@ -145,11 +145,11 @@ def make_demo_tables(config: Config) -> None:
     from tailerd.assembly import lacks_demo_table
     from tailerd.formats.detect import find_demo
     from tailerd.formats.parts import make_demo_table
-    from tailerd.storage.locate import locate
+    from tailerd.storage.stores import path_of
 
     for table in config.tables.values():
         if lacks_demo_table(table):
-            make_demo_table(find_demo(table.format), Path(locate(table.path)[1]))
+            make_demo_table(find_demo(table.format), Path(path_of(table.path)))
 
 
 def _leave() -> None:

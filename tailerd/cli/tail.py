@@ -22,7 +22,7 @@ from tailerd.formats.base import ChangeSource, OpenRequest
 from tailerd.formats.detect import open_table, presumed_format
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.target import clipped
-from tailerd.storage.locate import locate
+from tailerd.storage.stores import Stores
 from tailerd.watchers.hints import Hint, HintBoard
 from tailerd.watchers.local import watch_folders
 from tailerd.watchers.poll import PollWatcher
@@ -144,9 +144,11 @@ def _timezone(text: str | None) -> str | None:
 
 
 async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
+    stores = Stores()
     source = await open_table(
         request.table,
         OpenRequest(
+            stores=stores,
             changes=request.changes,
             allowed_paths=request.allowed_paths,
             columns=request.columns,
@@ -160,21 +162,25 @@ async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
     last = None if request.end is None else await source.end_version(request.end)
     if request.is_once and last is None:
         last = (await source.backlog(at)).head_version
-    async with _watched(request.table, request.table_format) as hint:
+    async with _watched(request.table, request.table_format, stores) as hint:
         await _follow(source, at, last, writer, hint)
     writer.close()
 
 
 @asynccontextmanager
-async def _watched(table: str, table_format: str) -> AsyncGenerator[Hint, None]:
+async def _watched(table: str, table_format: str, stores: Stores) -> AsyncGenerator[Hint, None]:
     """Give a bell that rings when the table's log may have changed, and every so often anyway."""
-    store, _ = locate(table)
+    store, _ = stores.locate(table)
     found = presumed_format(table, table_format)
     folder, version_of = found.folder(table), found.names.version_of
     board = HintBoard()
     hint = board.subscribe(folder)
     watchers = (
-        watch_folders([folder] if store.scheme == "file" else [], names={folder: version_of}),
+        watch_folders(
+            [folder] if store.is_local_folder else [],
+            names={folder: version_of},
+            finished=stores.local.finished,
+        ),
         PollWatcher([folder], interval_seconds=_POLL_SECONDS, clock=SystemClock()),
     )
     async with asyncio.TaskGroup() as group:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from tailerd.config import Config
+    from tailerd.storage.stores import Stores
 
 _NO_ERROR = {"error": None, "error_code": "", "exit_status": 0}
 _EXAMPLES = """\b
@@ -52,8 +53,9 @@ def command(
         return
     if file is None or manifests is not None:
         raise UsageError("Give either a file or --from-manifests, and not both.")
-    discovery = read_config(file)
-    state, reports = asyncio.run(_examine(discovery.config))
+    configured = read_config(file)
+    discovery = configured.discovery
+    state, reports = asyncio.run(_examine(discovery.config, configured.stores))
     for report in reports:
         report["discovered_by"] = discovery.found.get(str(report["table"]))
     for report in state:
@@ -88,30 +90,30 @@ def _check_manifests(manifests: TextIO, is_json: bool) -> None:
 
 
 async def _examine(
-    config: Config,
+    config: Config, stores: Stores
 ) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
     """Return what there is to say of the state (nothing of a folder) and of each table."""
-    tables = [await _examine_table(config, name) for name in config.tables]
-    return [report async for report in _examine_state(config.state)], tables
+    tables = [await _examine_table(config, name, stores) for name in config.tables]
+    return [report async for report in _examine_state(config.state, stores)], tables
 
 
-async def _examine_state(place: str) -> AsyncIterator[dict[str, object]]:
-    from tailerd.config.sections import is_in_bucket
+async def _examine_state(place: str, stores: Stores) -> AsyncIterator[dict[str, object]]:
+    from tailerd.config.sections import is_remote
     from tailerd.errors import TailerdError
 
-    if not is_in_bucket(place):
+    if not is_remote(place):
         return
     report: dict[str, object] = {"state": place, "missing_rights": [], **_NO_ERROR}
     try:
-        await _check_rights(place, "lease", report, is_written=True)
+        await _check_rights(stores, place, "lease", report, is_written=True)
     except TailerdError as error:
         report.update(error=str(error), error_code=error.code, exit_status=error.exit_status)
     yield report
 
 
-async def _examine_table(config: Config, name: str) -> dict[str, object]:
+async def _examine_table(config: Config, name: str, stores: Stores) -> dict[str, object]:
     from tailerd.assembly import lacks_demo_table
-    from tailerd.config.sections import is_in_bucket
+    from tailerd.config.sections import is_remote
     from tailerd.errors import TailerdError
     from tailerd.formats.detect import commit_folder, presumed_format
 
@@ -121,23 +123,24 @@ async def _examine_table(config: Config, name: str) -> dict[str, object]:
         report["makes_demo_table"] = True
         return report
     try:
-        if is_in_bucket(table.path):
+        if is_remote(table.path):
             is_written = table.maintenance is not None
             folder = presumed_format(table.path, table.format).names.folder
-            await _check_rights(table.path, folder, report, is_written=is_written)
+            await _check_rights(stores, table.path, folder, report, is_written=is_written)
         if table.maintenance is not None:
-            report.update(await _examine_log(config, name))
+            report.update(await _examine_log(config, name, stores))
             if table.maintenance.cleanup.enabled:
-                await _check_sweep(commit_folder(table.path, table.format), table.path, report)
+                folder = commit_folder(table.path, table.format)
+                await _check_sweep(stores, folder, table.path, report)
         if table.has_sink:
-            report.update(await _examine_pipeline(config, name))
+            report.update(await _examine_pipeline(config, name, stores))
     except TailerdError as error:
         report.update(error=str(error), error_code=error.code, exit_status=error.exit_status)
     return report
 
 
 async def _check_rights(
-    place: str, folder: str, report: dict[str, object], *, is_written: bool
+    stores: Stores, place: str, folder: str, report: dict[str, object], *, is_written: bool
 ) -> None:
     """Note which rights are missing in a bucket.
 
@@ -147,22 +150,20 @@ async def _check_rights(
     Raises:
         AccessDeniedError, ConditionalPutUnsupportedError: One is; the message names all.
     """
-    from tailerd.storage.locate import locate
     from tailerd.storage.rights import missing_rights
 
-    store, root = locate(place)
+    store, root = stores.locate(place)
     missing = await missing_rights(store, root, f"{root}/{folder}", is_written=is_written)
     report["missing_rights"] = list(missing)
     for first in missing.values():
         raise first.restated(f"Missing for {place}: {', '.join(missing)}. {first.message}")
 
 
-async def _check_sweep(folder: str, place: str, report: dict[str, object]) -> None:
+async def _check_sweep(stores: Stores, folder: str, place: str, report: dict[str, object]) -> None:
     """Note what a cleanup could do more with; it does not fail for it."""
-    from tailerd.storage.locate import locate
     from tailerd.storage.rights import missing_for_sweep
 
-    store, _ = locate(place)
+    store, _ = stores.locate(place)
     report["missing_rights"] = list(await missing_for_sweep(store, folder))
 
 
@@ -185,14 +186,14 @@ def _blank_report(config: Config, name: str) -> dict[str, object]:
     }
 
 
-async def _examine_pipeline(config: Config, name: str) -> dict[str, object]:
+async def _examine_pipeline(config: Config, name: str, stores: Stores) -> dict[str, object]:
     from tailerd.assembly import check_pipeline, open_source, saved_offset
     from tailerd.changefeed.limits import ReadLimit
     from tailerd.sinks.opening import open_sink
     from tailerd.telemetry import Telemetry
 
     table = config.tables[name]
-    source = await open_source(table, Telemetry(), memory_bytes=config.memory)
+    source = await open_source(table, Telemetry(), stores=stores, memory_bytes=config.memory)
     latest = await source.initial_offset("latest")
     found: dict[str, object] = {"head_version": source.version_before(latest.version)}
     saved = await saved_offset(config, name)
@@ -208,13 +209,13 @@ async def _examine_pipeline(config: Config, name: str) -> dict[str, object]:
     return found
 
 
-async def _examine_log(config: Config, name: str) -> dict[str, object]:
+async def _examine_log(config: Config, name: str, stores: Stores) -> dict[str, object]:
     """Look at what maintenance of a table would do; that it may not is fatal to it alone."""
     from tailerd.cli.maintain import maintenance_of
     from tailerd.errors import TableError
 
     try:
-        _, work = await maintenance_of(config, name).open()
+        _, work = await maintenance_of(config, name, stores).open()
         survey = await work.survey()
     except TableError as error:
         if not config.tables[name].has_sink:

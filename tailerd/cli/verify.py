@@ -14,6 +14,7 @@ import click
 if TYPE_CHECKING:
     from tailerd.config import Config
     from tailerd.pipeline.verification import Verdict
+    from tailerd.storage.stores import Stores
 
 _EXAMPLES = """\b
 Examples:
@@ -46,9 +47,10 @@ def command(context: click.Context, name: str, config_path: Path, is_json: bool)
     from tailerd.cli.configured import read_config
     from tailerd.cli.offsets import check_name
 
-    config = read_config(config_path).config
+    configured = read_config(config_path)
+    config = configured.config
     check_name(config, name)
-    verdict = asyncio.run(_verify(config, name))
+    verdict = asyncio.run(_verify(config, name, configured.stores))
     if is_json:
         click.echo(json.dumps(asdict(verdict)))
     else:
@@ -56,7 +58,7 @@ def command(context: click.Context, name: str, config_path: Path, is_json: bool)
     context.exit(0 if verdict.is_equal else 1)
 
 
-async def _verify(config: Config, name: str) -> Verdict:
+async def _verify(config: Config, name: str, stores: Stores) -> Verdict:
     from tailerd.assembly import held_offset, open_source
     from tailerd.errors import OffsetError, UsageError
     from tailerd.pipeline.verification import Verification
@@ -78,7 +80,7 @@ async def _verify(config: Config, name: str) -> Verdict:
         if held.engine != config.engine_of(name):
             holder = f"kept by the {held.engine} engine in {held.place}"
             click.echo(f"The offset of {name} is {holder}.", err=True)
-        source = await open_source(table, Telemetry(), memory_bytes=config.memory)
+        source = await open_source(table, Telemetry(), stores=stores, memory_bytes=config.memory)
         with _progress() as report:
             verification = Verification(
                 source,

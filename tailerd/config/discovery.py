@@ -10,12 +10,12 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from tailerd.config.models import Config, check_apart
-from tailerd.config.sections import TableConfig, is_in_bucket, is_table_name
+from tailerd.config.sections import TableConfig, is_remote, is_table_name
 from tailerd.errors import ConfigError
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 _FILE_URL = re.compile(r"(?i:file):(?://(?:localhost)?)?(/.*)", re.DOTALL)
-"""All that `storage.locate`, which is above this, takes for a file."""
+"""All that `storage.stores`, which is above this, takes for a file."""
 _WILDCARD = re.compile(r"[*?\[]")
 
 
@@ -148,7 +148,7 @@ def _levels(path: str) -> list[str]:
 
 
 def _place(path: str) -> str:
-    if is_in_bucket(path):
+    if is_remote(path):
         return "s3://" + path.partition("://")[2].rstrip("/")
     if match := _FILE_URL.fullmatch(path):
         path = "/" + unquote(match[1]).lstrip("/")

@@ -16,7 +16,7 @@ from tailerd.config.sections import (
     SparkConfig,
     TableConfig,
     bucket_of,
-    is_in_bucket,
+    is_remote,
     is_table_name,
     read_sink,
 )
@@ -167,7 +167,7 @@ class Config(BaseSettings):
 
     def _check_state(self) -> None:
         """Refuse Spark's checkpoints in a bucket: Spark would need a file system of its own."""
-        if not is_in_bucket(self.state):
+        if not is_remote(self.state):
             return
         engines = {
             f"tables.{name}": table.engine for name, table in self.tables.items() if table.has_sink

@@ -21,7 +21,8 @@ from tailerd.config.explain import explain, prefixed
 from tailerd.config.maintenance import MaintenanceConfig
 from tailerd.config.values import Seconds, SizeBytes, Start, TimeZone
 from tailerd.errors import ConfigError
-from tailerd.registry import format_names, known, sink_config_class, sink_kinds
+from tailerd.registry import format_names, known, sink_config_class, sink_kinds, store_schemes
+from tailerd.registry import is_remote as is_remote_place
 
 Engine = Literal["spark", "arrow"]
 
@@ -261,11 +262,11 @@ class TableConfig(BaseModel):
     @classmethod
     def _is_served(cls, path: str) -> str:
         refuse_credentials(path)
-        return path if is_in_bucket(path) else refuse_other_stores(path)
+        return path if is_remote(path) else refuse_other_stores(path)
 
     @model_validator(mode="after")
     def _has_something_to_do(self) -> Self:
-        if self.create is not None and is_in_bucket(self.path):
+        if self.create is not None and is_remote(self.path):
             raise ValueError("create: demo makes a table in a folder, and path is in a bucket")
         if not self.has_sink and self.maintenance is None:
             raise ValueError("sink is missing: say where the changes go, or give `maintenance`")
@@ -348,7 +349,7 @@ class DiscoverConfig(BaseModel):
         """Time between two looks."""
         if self.every is not None:
             return self.every
-        return _LOOK_IN_BUCKET_SECONDS if is_in_bucket(self.path) else _LOOK_SECONDS
+        return _LOOK_IN_BUCKET_SECONDS if is_remote(self.path) else _LOOK_SECONDS
 
 
 def is_table_name(name: str) -> bool:
@@ -393,10 +394,10 @@ def read_sink(where: str, section: dict[str, Any]) -> SinkConfig:
         raise ConfigError(explain(error, model, prefixed(where)), where=where) from None
 
 
-def is_in_bucket(path: str) -> bool:
-    """Tell whether a place is in a bucket of S3."""
+def is_remote(path: str) -> bool:
+    """Tell whether a place is in a store that is reached through a network, such as a bucket."""
     scheme, separator, _ = path.partition("://")
-    return bool(separator) and scheme.lower() in ("s3", "s3a", "s3n")
+    return bool(separator) and scheme.lower() in store_schemes() and is_remote_place(path)
 
 
 def bucket_of(path: str, wanted: str) -> str:
@@ -409,7 +410,7 @@ def bucket_of(path: str, wanted: str) -> str:
         ValueError: Nothing does, or the place is not served.
     """
     refuse_credentials(path)
-    if not is_in_bucket(path):
+    if not is_remote(path):
         refuse_other_stores(path)
         return ""
     bucket, _, prefix = path.partition("://")[2].partition("/")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, Secret, SecretStr, model_validator
 
 from tailerd.config.values import HttpUrl, Seconds
 
@@ -101,4 +101,10 @@ class StorageConfig(BucketConfig):
         description="Buckets that are elsewhere, or somebody else's: each has fields of this"
         " section that differ.",
         examples=[{"public-data": {"region": "us-east-1", "anonymous": True}}],
+    )
+    stores: dict[str, Secret[dict[str, object]]] | None = Field(
+        default=None,
+        description="Sections of stores that other distributions bring, by URL scheme; which fields"
+        " there are, the store says.",
+        examples=[{"lake": {"token": "a-secret"}}],
     )

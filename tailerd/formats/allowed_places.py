@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tailerd.errors import ConfigError
-from tailerd.storage.locate import locate, url_of
+from tailerd.storage.stores import normal_url
 
 
 def allowed_places(places: Iterable[str]) -> tuple[str, ...]:
@@ -23,6 +23,5 @@ def _compared(place: str) -> str:
             "A place that the log may name files in (--allow-path, allowed_paths) is empty.",
             hint="Give a folder or a URL, or leave it out.",
         )
-    store, path = locate(place)
     # Only of the root anything is left to strip.
-    return url_of(store, path).rstrip("/")
+    return normal_url(place).rstrip("/")

@@ -36,6 +36,7 @@ from tailerd.clock import Clock
 from tailerd.errors import TailerdError
 from tailerd.formats.parts import OptionalParts
 from tailerd.storage.base import ObjectStore
+from tailerd.storage.stores import Stores
 
 
 class Ordering(enum.StrEnum):
@@ -265,8 +266,13 @@ class TaskReader(Protocol):
         task: ChangeTask,
         limit: BatchLimit = DEFAULT_BATCH_LIMIT,
         columns: Sequence[str] | None = None,
+        *,
+        stores: Stores | None = None,
     ) -> Iterator[ChangeBatch]:
         """Yield a task's rows.
+
+        Args:
+            stores: How files are reached; by default as the environment says.
 
         Raises:
             TableError, StorageError: They cannot be read.
@@ -278,6 +284,8 @@ class TaskReader(Protocol):
         tasks: Sequence[ChangeTask],
         limit: BatchLimit = DEFAULT_BATCH_LIMIT,
         columns: Sequence[str] | None = None,
+        *,
+        stores: Stores | None = None,
     ) -> Iterator[ChangeBatch]:
         """Yield the rows of several tasks in order, the next under way meanwhile."""
         ...
@@ -335,6 +343,7 @@ class OpenRequest:
     """How a table is opened.
 
     Attributes:
+        stores: How files are reached; by default as the environment says.
         changes: Which changes are asked for.
         allowed_paths: Places outside the table that its log may name, as tables' places are given.
         columns: Names of the columns to read; None for all.
@@ -348,6 +357,7 @@ class OpenRequest:
         clock: By default the system's.
     """
 
+    stores: Stores = field(default_factory=Stores)
     changes: ChangeMode = ChangeMode.AUTO
     allowed_paths: Sequence[str] = ()
     columns: Sequence[str] | None = None

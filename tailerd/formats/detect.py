@@ -13,7 +13,7 @@ from tailerd.formats.allowed_places import allowed_places
 from tailerd.formats.base import ChangeSource, OpenRequest, TableFormat, TaskReader
 from tailerd.formats.parts import Demo, required
 from tailerd.registry import format_class, format_names
-from tailerd.storage.locate import locate, locate_table
+from tailerd.storage.stores import Stores
 
 AUTO = "auto"
 """The format of a table that is recognised when it is opened."""
@@ -48,12 +48,19 @@ def reader_of(task: ChangeTask) -> TaskReader:
     return table_format(task.format).reader
 
 
-async def find_format(place: str, name: str = AUTO, allowed: Iterable[str] = ()) -> TableFormat:
+async def find_format(
+    place: str,
+    name: str = AUTO,
+    allowed: Iterable[str] = (),
+    *,
+    stores: Stores,
+) -> TableFormat:
     """Return the format of the table at a place.
 
     Args:
         name: What the user says it is; `auto` to look.
         allowed: Places outside the table that links may lead to.
+        stores: How its files are reached.
 
     Raises:
         ConfigError: The format is unknown, or no store serves this place.
@@ -66,7 +73,7 @@ async def find_format(place: str, name: str = AUTO, allowed: Iterable[str] = ())
     if len(formats) == 1:
         # Opening says better what is wrong.
         return formats[0]
-    store, root = locate_table(place, allowed_places(allowed))
+    store, root = stores.locate_table(place, allowed_places(allowed))
     for each in formats:
         if await each.detect(store, root):
             return each
@@ -89,7 +96,7 @@ def presumed_format(place: str, name: str = AUTO) -> TableFormat:
     if name != AUTO:
         return table_format(name)
     formats = table_formats()
-    if len(formats) > 1 and locate(place)[0].scheme == "file":
+    if len(formats) > 1 and Stores().locate(place)[0].is_local_folder:
         return next((each for each in formats if Path(each.folder(place)).is_dir()), formats[0])
     return formats[0]
 
@@ -114,7 +121,7 @@ async def open_table(place: str, request: OpenRequest, name: str = AUTO) -> Chan
         ConfigError: The format or an option is unknown, or no store serves this place.
         StorageError: The place cannot be read.
     """
-    found = await find_format(place, name, request.allowed_paths)
+    found = await find_format(place, name, request.allowed_paths, stores=request.stores)
     return await found.open(place, request)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tailerd.errors import TailerdError
 from tailerd.formats.allowed_places import allowed_places
 from tailerd.storage.base import ObjectStore
-from tailerd.storage.locate import locate_table, url_of
+from tailerd.storage.stores import Stores
 
 
 def ignore_warning(_: TailerdError) -> None:
@@ -21,7 +21,7 @@ class TablePlace:
 
     Attributes:
         store, root: What is asked, and the table's folder in it.
-        url: Where other processes find the table: what `stores.locate` takes.
+        url: Where other processes find the table: what `Stores.locate` takes.
         warn: Receives what is unexpected but safe, such as a checksum that does not add up.
         is_strict: What the log says twice and not the same is an error, not a warning.
     """
@@ -36,6 +36,7 @@ class TablePlace:
 def place_at(
     place: str,
     *,
+    stores: Stores,
     allowed: Iterable[str] = (),
     wrap_store: Callable[[ObjectStore], ObjectStore] | None = None,
     warn: Callable[[TailerdError], None] = ignore_warning,
@@ -45,6 +46,7 @@ def place_at(
 
     Args:
         place: A path or URL, as the user gave it.
+        stores: How its files are reached.
         allowed: Places outside the table that symbolic links in it may lead to.
         wrap_store: Puts a wrapper, such as one that counts requests, around the store.
         warn, is_strict: As `TablePlace` has them.
@@ -52,12 +54,12 @@ def place_at(
     Raises:
         ConfigError: No store serves this place, or an allowed one.
     """
-    store, root = locate_table(place, allowed_places(allowed))
+    store, root = stores.locate_table(place, allowed_places(allowed))
     asked = store if wrap_store is None else wrap_store(store)
     return TablePlace(
         store=asked,
         root=root.rstrip("/"),
-        url=url_of(store, root),
+        url=store.url_of(root),
         warn=warn,
         is_strict=is_strict,
     )

@@ -12,12 +12,12 @@ from urllib.parse import unquote
 from tailerd.clock import Clock, SystemClock
 from tailerd.config import Config, DiscoverConfig, Discovery
 from tailerd.config.discovery import with_tables_found
-from tailerd.config.sections import is_in_bucket
+from tailerd.config.sections import is_remote
 from tailerd.errors import ConfigError, StorageError, TailerdError
 from tailerd.formats.detect import commit_folders
 from tailerd.storage.base import ListsFolders
 from tailerd.storage.folder_pattern import FolderPattern
-from tailerd.storage.locate import locate
+from tailerd.storage.stores import Stores
 from tailerd.telemetry import Telemetry, events
 
 LONGEST_LOOK_SECONDS = 60.0
@@ -49,15 +49,18 @@ class _Group:
     named: dict[str, str] = field(default_factory=dict)
 
 
-def discover_tables(config: Config) -> Discovery:
+def discover_tables(config: Config, stores: Stores | None = None) -> Discovery:
     """Look for the tables of every pattern once; blocking, and not for a thread with a loop.
+
+    Args:
+        stores: Where they are; by default as the configuration says.
 
     Raises:
         TailerdError: A look failed.
     """
     if not config.discover:
         return with_tables_found(config, {})
-    return asyncio.run(TableSearch().look(config, is_strict=True))
+    return asyncio.run(TableSearch(stores).look(config, is_strict=True))
 
 
 class TableSearch:
@@ -68,8 +71,19 @@ class TableSearch:
     found, and the names.
     """
 
-    def __init__(self, *, telemetry: Telemetry | None = None, clock: Clock | None = None) -> None:
-        """Begin without having looked."""
+    def __init__(
+        self,
+        stores: Stores | None = None,
+        *,
+        telemetry: Telemetry | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """Begin without having looked.
+
+        Args:
+            stores: Where tables are; by default, as the configuration of each look says.
+        """
+        self._stores = stores
         self._telemetry = telemetry or Telemetry()
         self._clock = clock or SystemClock()
         self._groups: dict[str, _Group] = {}
@@ -93,6 +107,7 @@ class TableSearch:
         Raises:
             TailerdError: A look failed, if `is_strict`.
         """
+        stores = self._stores or Stores.of_config(config.storage)
         before, self._groups = self._groups, {}
         for name, section in config.discover.items():
             group = before.get(name)
@@ -104,7 +119,7 @@ class TableSearch:
         self._forget(before)
         for name, group in self._groups.items():
             if is_asked or group.due <= self._clock.monotonic():
-                await self._look_at(name, group, is_strict)
+                await self._look_at(name, group, is_strict, stores)
         folders = {name: group.folders for name, group in self._groups.items()}
         named = {name: at for group in self._groups.values() for name, at in group.named.items()}
         discovery = await asyncio.to_thread(with_tables_found, config, folders, named)
@@ -123,10 +138,10 @@ class TableSearch:
             if group.failures and group.config.path not in paths:
                 self._telemetry.emit(events.TroubleEnded(part="discovery", path=group.config.path))
 
-    async def _look_at(self, name: str, group: _Group, is_strict: bool) -> None:
+    async def _look_at(self, name: str, group: _Group, is_strict: bool, stores: Stores) -> None:
         wait = group.config.interval_seconds
         try:
-            folders = await self._folders(group)
+            folders = await self._folders(group, stores)
         except TailerdError as error:
             if is_strict:
                 raise
@@ -151,20 +166,20 @@ class TableSearch:
             group.looks += 1
         group.due = self._clock.monotonic() + wait
 
-    async def _folders(self, group: _Group) -> list[str]:
+    async def _folders(self, group: _Group, stores: Stores) -> list[str]:
         pattern = group.config.path
-        if not is_in_bucket(pattern):
+        if not is_remote(pattern):
             return await asyncio.to_thread(
                 _local_folders, pattern, commit_folders(group.config.template.format)
             )
-        store, path = locate(pattern)
+        store, path = stores.locate(pattern)
         if not isinstance(store, ListsFolders):
             raise ConfigError(f"{pattern} is in a store that lists no folders.")
         known = group.folders if group.looks % _LOOKS_BETWEEN_PROOFS else []
         search = FolderPattern(store, path, self._count)
         try:
             async with asyncio.timeout(LONGEST_LOOK_SECONDS):
-                before = [folder.partition("://")[2] for folder in known]
+                before = [stores.locate(folder)[1] for folder in known]
                 found = sorted(
                     {
                         folder
@@ -178,7 +193,7 @@ class TableSearch:
                 " server hardly answers or very much lies there.",
                 hint="Name more of the path in the pattern, or name the tables.",
             ) from error
-        return [f"s3://{folder}" for folder in found]
+        return [store.url_of(folder) for folder in found]
 
     def _count(self) -> None:
         self._telemetry.emit(events.StorageRequested(operation="list"))

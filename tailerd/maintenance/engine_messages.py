@@ -18,6 +18,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
         format: Name of the table's format.
         job: The format's request to itself.
         master, conf: Of the engine's session.
+        storage: How files are reached, as `StoreSettings.to_json`; may hold secrets.
     """
 
     place: str
@@ -25,6 +26,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     job: bytes
     master: str = "local[*]"
     conf: dict[str, str] = {}
+    storage: dict[str, msgspec.Raw] = {}
 
 
 class EngineAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,23 +16,30 @@ from tailerd.errors import EngineError
 from tailerd.formats.maintenance import EngineSettings, RunOnEngine
 from tailerd.maintenance.engine_messages import EngineRequest, answer_in
 from tailerd.registry import MAINTENANCE_PROGRAMS
+from tailerd.storage.stores import Stores
 
 _LAST_WORDS_BYTES = 4096
 _ANSWER_BYTES = 1 << 30
 """Names of a checkpoint's files, about 60 bytes each."""
 
 
-def on_engine(place: str, table_format: str) -> RunOnEngine:
+def on_engine(place: str, table_format: str, stores: Stores) -> RunOnEngine:
     """Return what runs requests of one table's format on the engine they name.
 
     Args:
         place: Path or URL of the table.
         table_format: Name of its format.
+        stores: How its files are reached; asked for their settings at each request.
     """
 
     async def run(engine: EngineSettings, job: bytes) -> bytes:
         request = EngineRequest(
-            place=place, format=table_format, job=job, master=engine.master, conf=engine.conf
+            place=place,
+            format=table_format,
+            job=job,
+            master=engine.master,
+            conf=engine.conf,
+            storage=stores.settings.to_json(),
         )
         return await run_request(engine.kind, request)
 

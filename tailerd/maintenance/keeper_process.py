@@ -27,7 +27,7 @@ from tailerd.maintenance.messages import FromKeeper, ToKeeper, line_of
 from tailerd.maintenance.needs import Reader, floor_of
 from tailerd.maintenance.running_jobs import RunningJobs
 from tailerd.maintenance.table_keeper import KeptTable
-from tailerd.storage.s3.settings import settings_environment
+from tailerd.storage.stores import StoreSettings
 from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.hints import Hint, HintBoard
 
@@ -74,6 +74,7 @@ class KeeperProcess:
 
     Args:
         hints: Wakes tables when their folders change.
+        storage: How files are reached now; told with the tables.
         is_once: Look at each table once, do what is due, and end.
 
     Attributes:
@@ -82,13 +83,20 @@ class KeeperProcess:
     """
 
     def __init__(
-        self, *, hints: HintBoard, telemetry: Telemetry, clock: Clock, is_once: bool = False
+        self,
+        *,
+        hints: HintBoard,
+        telemetry: Telemetry,
+        clock: Clock,
+        storage: Callable[[], StoreSettings] = StoreSettings,
+        is_once: bool = False,
     ) -> None:
         self.errors: list[TailerdError] = []
         self.pid: int | None = None
         self._hints = hints
         self._telemetry = telemetry
         self._clock = clock
+        self._storage = storage
         self._is_once = is_once
         self._bells: dict[str, tuple[str, Hint]] = {}
         self._wanted: dict[str, KeptTable] = {}
@@ -343,7 +351,7 @@ class KeeperProcess:
         return messages.SetTables(
             tables=self._wanted,
             held_seconds=dict(held_seconds or {}),
-            environment=settings_environment(),
+            storage=self._storage().to_json(),
         )
 
     def _ring(self, name: str) -> None:

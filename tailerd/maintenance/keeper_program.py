@@ -27,6 +27,7 @@ from tailerd.maintenance.messages import FromKeeper, ToKeeper, line_of, to_keepe
 from tailerd.maintenance.opening import MaintainedTable, open_maintained
 from tailerd.maintenance.table_keeper import KeptTable
 from tailerd.storage.metered import MeteredStore, RequestKind
+from tailerd.storage.stores import Stores, StoreSettings
 from tailerd.telemetry import Telemetry, events
 
 NICE = 10
@@ -67,6 +68,7 @@ class _Program:
 
     def __init__(self, line: _Line, *, is_once: bool) -> None:
         self._line = line
+        self._stores = Stores()
         self._numbers = itertools.count()
         self._asked: dict[int, asyncio.Future[RetentionFloor]] = {}
         self._keeper = MaintenanceKeeper(
@@ -106,8 +108,8 @@ class _Program:
 
     def _take(self, message: ToKeeper) -> None:
         match message:
-            case messages.SetTables(tables=tables, held_seconds=held, environment=environment):
-                os.environ.update(environment)
+            case messages.SetTables(tables=tables, held_seconds=held, storage=storage):
+                self._stores.reconfigure(StoreSettings.of_json(storage))
                 for name, seconds in held.items():
                     self._keeper.hold(name, seconds)
                 self._keeper.set_tables(tables)
@@ -145,6 +147,7 @@ class _Program:
     async def _open_table(self, kept: KeptTable) -> MaintainedTable:
         return await open_maintained(
             kept.place,
+            stores=self._stores,
             table_format=kept.format,
             allowed=kept.allowed,
             wrap_store=lambda store: MeteredStore(store, self._line.count),

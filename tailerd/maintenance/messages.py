@@ -24,12 +24,12 @@ class SetTables(_Message, frozen=True, kw_only=True):
     """Maintain exactly these; what was held is held for so many seconds from now.
 
     Attributes:
-        environment: How buckets are reached; may hold secrets.
+        storage: How files are reached, as `StoreSettings.to_json`; may hold secrets.
     """
 
     tables: dict[str, KeptTable]
     held_seconds: dict[str, float] = {}
-    environment: dict[str, str] = {}
+    storage: dict[str, msgspec.Raw] = {}
 
 
 class Ring(_Message, frozen=True, kw_only=True):

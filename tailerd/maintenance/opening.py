@@ -19,6 +19,7 @@ from tailerd.formats.statistics import Statistics
 from tailerd.maintenance.engine_process import on_engine
 from tailerd.maintenance.pins import PinBoard, with_pins
 from tailerd.storage.base import ObjectStore
+from tailerd.storage.stores import Stores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +29,14 @@ class MaintainedTable:
     Attributes:
         format: Name of its format.
         statistics: None where the format has none.
+        stores: How its files are reached.
     """
 
     place: TablePlace
     format: str
     maintainer: Maintainer
     statistics: Statistics | None
+    stores: Stores
 
     def pins(self, clock: Clock) -> PinBoard:
         """Return the table's pins."""
@@ -53,7 +56,7 @@ class MaintainedTable:
             policies,
             clock=clock,
             floor=with_pins(self.pins(clock), wait_for, pipelines),
-            run_on_engine=on_engine(self.place.url, self.format),
+            run_on_engine=on_engine(self.place.url, self.format, self.stores),
         )
 
 
@@ -64,6 +67,7 @@ OpenMaintained = Callable[[], Awaitable[MaintainedTable]]
 async def open_maintained(
     place: str,
     *,
+    stores: Stores,
     table_format: str = AUTO,
     allowed: Iterable[str] = (),
     wrap_store: Callable[[ObjectStore], ObjectStore] | None = None,
@@ -71,6 +75,7 @@ async def open_maintained(
     """Find what maintains the table at a place.
 
     Args:
+        stores: How its files are reached.
         table_format: Name of its format; `auto` to look.
         allowed: Places that symbolic links in its log may lead to, for reading.
         wrap_store: Puts a wrapper, such as one that counts requests, around its store.
@@ -82,10 +87,11 @@ async def open_maintained(
         StorageError: It cannot be looked at.
     """
     allowed = tuple(allowed)
-    found = await find_format(place, table_format, allowed)
+    found = await find_format(place, table_format, allowed, stores=stores)
     return MaintainedTable(
-        place=place_at(place, allowed=allowed, wrap_store=wrap_store),
+        place=place_at(place, stores=stores, allowed=allowed, wrap_store=wrap_store),
         format=found.name,
         maintainer=required(found.maintainer, found.name, "maintenance"),
         statistics=found.statistics,
+        stores=stores,
     )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from tailerd.clock import Clock
 from tailerd.config import Config, TableConfig
-from tailerd.config.sections import is_in_bucket
+from tailerd.config.sections import is_remote
 from tailerd.formats.detect import commit_folder, presumed_format
+from tailerd.storage.finished_files import FinishedFiles
 from tailerd.storage.s3.settings import S3Settings
 from tailerd.telemetry import Telemetry
 from tailerd.watchers.base import Watcher
@@ -28,7 +29,7 @@ def relayed_folders(config: Config) -> dict[str, str]:
         if config.notifications is not None
         and table.has_sink
         and config.engine_of(name) == "spark"
-        and is_in_bucket(table.path)
+        and is_remote(table.path)
     }
 
 
@@ -46,12 +47,15 @@ def watched_folders(config: Config) -> list[WatchedFolder]:
     return watched
 
 
-def watchers_of(config: Config, *, telemetry: Telemetry, clock: Clock) -> list[Watcher]:
-    """Return what tells of commits in those folders."""
+def watchers_of(
+    config: Config, *, finished: FinishedFiles, telemetry: Telemetry, clock: Clock
+) -> list[Watcher]:
+    """Return what reports commits in those folders, and notes in `finished` which are whole."""
     return open_watchers(
         watched_folders(config),
         config.notifications,
         account=S3Settings.of_config(config.storage).default,
+        finished=finished,
         telemetry=telemetry,
         clock=clock,
     )
@@ -61,7 +65,7 @@ def _watched(table: TableConfig, *, is_polled: bool = True) -> WatchedFolder:
     return WatchedFolder(
         folder=log_folder(table),
         version_of=presumed_format(table.path, table.format).names.version_of,
-        is_in_bucket=is_in_bucket(table.path),
+        is_remote=is_remote(table.path),
         poll_interval=table.poll_interval,
         is_polled=is_polled,
     )

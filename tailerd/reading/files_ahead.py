@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 from tailerd.storage.base import PendingInput
-from tailerd.storage.locate import begin_data_file, open_data_file
+from tailerd.storage.stores import Stores
 
 AT_ONCE = 16
 
@@ -19,28 +19,37 @@ class FilesAhead:
     Memory: what a store fetches to open a file, `AT_ONCE` times.
     """
 
-    def __init__(self, urls: Iterable[str]) -> None:
+    def __init__(self, urls: Iterable[str], stores: Stores) -> None:
         """Say which files; none is asked for before the first is opened."""
+        self._stores = stores
         self._left = deque(urls)
         self._begun: deque[tuple[str, PendingInput | None]] = deque()
 
     def open(self, url: str) -> BinaryIO:
-        """Open a file, as `open_data_file`.
+        """Open a file, as `Stores.open_data_file`.
 
         Raises:
             ConfigError, StorageError: It cannot be opened.
         """
         while self._left and len(self._begun) < AT_ONCE:
             following = self._left.popleft()
-            self._begun.append((following, begin_data_file(following)))
+            self._begun.append((following, self._stores.begin_data_file(following)))
         while self._begun:
             begun, pending = self._begun.popleft()
             if begun == url:
-                return open_data_file(url) if pending is None else pending.open()
+                return self.open_beside(url) if pending is None else pending.open()
             if pending is not None:
                 # Passed over.
                 pending.cancel()
-        return open_data_file(url)
+        return self.open_beside(url)
+
+    def open_beside(self, url: str) -> BinaryIO:
+        """Open a file that was not named, such as one of deletion vectors; the others go on.
+
+        Raises:
+            ConfigError, StorageError: It cannot be opened.
+        """
+        return self._stores.open_data_file(url)
 
     def __enter__(self) -> Self:
         return self

@@ -22,19 +22,22 @@ from tailerd.reading.parquet_open import open_parquet
 from tailerd.reading.parquet_pages import check_footer
 from tailerd.reading.row_selection import RowSelection
 from tailerd.storage.base import RemoteFile
-from tailerd.storage.locate import open_data_file
+from tailerd.storage.stores import Stores
 
 OpenFile = Callable[[str], BinaryIO]
-"""Opens a data file by its URL, as `open_data_file` does."""
+"""Opens a data file by its URL, as `Stores.open_data_file` does."""
 
 _Part = tuple[pa.RecordBatch, pa.Array | None]
 """Rows, and the change of each where the file says it."""
 
 
 def read_file(
-    scan: FileScan, limit: BatchLimit, open_file: OpenFile = open_data_file
+    scan: FileScan, limit: BatchLimit, open_file: OpenFile | None = None
 ) -> Iterator[_Part]:
     """Read the rows of a scan, in file order.
+
+    Args:
+        open_file: Opens a file by its URL; without it, files are reached as the environment says.
 
     Yields:
         Rows with `scan.schema`, never empty, and their change types where the scan names a column
@@ -44,6 +47,7 @@ def read_file(
         UnreadableDataFileError: The file is no Parquet, or its columns do not fit.
         TailerdError: As `open_file` and the scan's `select_rows` raise it.
     """
+    open_file = open_file or Stores().open_data_file
     with open_file(scan.url) as source, _named(scan.url):
         check_footer(source, limit.memory_bytes, scan.url)
         file = _open(source, scan.change_column)

@@ -20,7 +20,7 @@ from tailerd.spark.pruning import column_filters, first_version, last_version, m
 from tailerd.spark.source_loop import SourceLoop
 from tailerd.spark.table_source import open_source
 from tailerd.spark.worker_edge import all_errors_travel
-from tailerd.storage.s3.settings import use_settings
+from tailerd.spark.worker_stores import worker_stores
 
 
 @all_errors_travel
@@ -47,8 +47,8 @@ class TailerdBatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the partition's change rows; on an executor."""
-        use_settings(self._options.storage)
-        return read_partition(partition, self._target, may_drop=self._may_drop)
+        stores = worker_stores(self._options.storage)
+        return read_partition(partition, self._target, stores, may_drop=self._may_drop)
 
     async def _tasks(self) -> list[ChangeTask]:
         source = await open_source(self._options)

@@ -24,6 +24,8 @@ schema of one's own (`.schema(...)`) picks columns by name.
 
 from __future__ import annotations
 
+from typing import ClassVar, TypeVar
+
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -36,6 +38,19 @@ from tailerd.changefeed.offset import Version
 from tailerd.errors import UsageError
 from tailerd.spark.options import ReadOptions, WriteOptions
 from tailerd.spark.worker_edge import all_errors_travel
+from tailerd.storage.stores import StoreSettings
+
+_Source = TypeVar("_Source", bound=DataSource)
+
+
+def configured(source: type[_Source], storage: StoreSettings) -> type[_Source]:
+    """Return a data source whose tables are reached so, to be registered.
+
+    Spark's Java keeps a registered class pickled, and gives it to the Python processes of its
+    queries. A class of no module is pickled whole: so the settings reach them, and stand in no
+    option, plan, file or environment where others may read.
+    """
+    return type(source.__name__, (source,), {"storage": storage})
 
 
 @all_errors_travel
@@ -44,6 +59,9 @@ class TailerdDataSource(DataSource):
 
     # Parts are imported where they are used: every executor task and every commit of the sink
     # starts or wakes a Python process that needs only one of them.
+    storage: ClassVar[StoreSettings | None] = None
+    """How tables are reached, where `configured` set it; else as the environment says."""
+
     _schema_version: Version | None = None
     _pushes_filters = False
 
@@ -63,7 +81,7 @@ class TailerdDataSource(DataSource):
         from tailerd.spark.source_loop import SourceLoop
         from tailerd.spark.table_source import declared_columns
 
-        options = ReadOptions.parse(self.options)
+        options = ReadOptions.parse(self.options, self.storage)
         loop = SourceLoop()
         try:
             columns, version = loop.call(declared_columns(options))
@@ -92,7 +110,7 @@ class TailerdDataSource(DataSource):
         return TailerdStreamReader(options, schema, version)
 
     def _read_options(self) -> ReadOptions:
-        options = ReadOptions.parse(self.options)
+        options = ReadOptions.parse(self.options, self.storage)
         if options.schema_version is not None and self._schema_version is None:
             raise UsageError(
                 "The option schemaVersion and .schema(...) contradict each other, because both say"

@@ -14,9 +14,12 @@ from pyspark.sql import SparkSession
 
 from tailerd.config import Config
 from tailerd.errors import EngineError
+from tailerd.spark.datasource import TailerdDataSource, configured
+from tailerd.spark.group.records_source import RecordsDataSource
 from tailerd.spark.query_errors import error_of
 from tailerd.spark.query_listener import QueryListener
 from tailerd.spark.session import forget_session, local_session
+from tailerd.storage.stores import StoreSettings
 from tailerd.telemetry import Telemetry
 
 _T = TypeVar("_T")
@@ -29,16 +32,24 @@ class SparkEngine:
 
     Attributes:
         hints: Where hints of tables in buckets are left, in a folder for each table's name.
+        storage: How queries reach their tables; cannot change while they run.
         listener: Tells queries' supervisors what Spark reports.
         starting: Held while a query starts: every Python source is a process of its own on the
             driver, and many at once time out.
     """
 
     def __init__(
-        self, config: Config, telemetry: Telemetry, *, once: bool, hints: Path | None = None
+        self,
+        config: Config,
+        telemetry: Telemetry,
+        *,
+        once: bool,
+        hints: Path | None = None,
+        storage: StoreSettings | None = None,
     ) -> None:
         self.config = config
         self.hints = hints
+        self.storage = storage or StoreSettings.of_environment()
         self.telemetry = telemetry
         self.once = once
         self.listener = QueryListener()
@@ -61,6 +72,8 @@ class SparkEngine:
 
                 def open_session() -> SparkSession:
                     spark = local_session("tailerd", settings.master, settings.conf)
+                    spark.dataSource.register(configured(TailerdDataSource, self.storage))
+                    spark.dataSource.register(configured(RecordsDataSource, self.storage))
                     self.listener = QueryListener()
                     spark.streams.addListener(self.listener)
                     return spark

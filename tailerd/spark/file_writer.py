@@ -26,8 +26,8 @@ from tailerd.sinks.file.parts import close_durably, open_temporary
 from tailerd.spark.change_rows import change_batches
 from tailerd.spark.options import OutputFormat, WriteOptions
 from tailerd.spark.worker_edge import all_errors_travel
-from tailerd.storage.locate import locate
 from tailerd.storage.posix_files import sync_folder
+from tailerd.storage.stores import Stores
 
 _TEMPORARY = ".tailerd-{}.tmp"
 
@@ -184,8 +184,8 @@ def _names(messages: Sequence[WriterCommitMessage | None]) -> list[str]:
 
 
 def _local_folder(path: str) -> Path:
-    store, folder = locate(path)
-    if store.scheme != "file":
+    store, folder = Stores().locate(path)
+    if not store.is_local_folder:
         raise ConfigError(
             f"{path} is no folder of this machine, and the file sink writes only there.",
             hint="Give a folder that all executors see.",

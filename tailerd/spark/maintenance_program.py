@@ -21,6 +21,7 @@ from tailerd.formats.placement import place_at
 from tailerd.maintenance.engine_messages import EngineAnswer, EngineRequest
 from tailerd.spark.session import local_session
 from tailerd.spark.task_executor import SparkTaskExecutor
+from tailerd.storage.stores import Stores, StoreSettings
 
 
 def main() -> None:
@@ -52,13 +53,15 @@ def _answer(request: EngineRequest) -> EngineAnswer:
 
 
 async def _run(request: EngineRequest) -> bytes:
+    stores = Stores(StoreSettings.of_json(request.storage))
     maintainer = required(table_format(request.format).maintainer, request.format, "maintenance")
     spark = await asyncio.to_thread(
         local_session, "tailerd-maintenance", request.master, request.conf
     )
     try:
         executor = SparkTaskExecutor(spark)
-        return await maintainer.run_request(place_at(request.place), request.job, executor)
+        place = place_at(request.place, stores=stores)
+        return await maintainer.run_request(place, request.job, executor)
     finally:
         await asyncio.to_thread(spark.stop)
 

@@ -24,7 +24,7 @@ from tailerd.clock import zone_named
 from tailerd.errors import MissingVersionError, UsageError
 from tailerd.formats.detect import AUTO
 from tailerd.registry import format_names, known
-from tailerd.storage.s3.settings import S3Settings, settings_in_use
+from tailerd.storage.stores import StoreSettings
 
 READ_OPTIONS = (
     "path",
@@ -105,8 +105,8 @@ class ReadOptions:
         hints_folder: Where the daemon leaves hints of commits in a bucket; empty: it leaves none.
         allowed_paths: Folders outside the table's own that its log may name files in.
         partition_timezone: IANA name of the zone of partition timestamps without one; empty: UTC.
+        storage: How files are reached; executors know only what comes with a task.
         table_format: Name of the table's format; `auto` to recognise it.
-        storage: How buckets are reached; executors know only what comes with a task.
     """
 
     path: str
@@ -121,12 +121,15 @@ class ReadOptions:
     hints_folder: str = ""
     allowed_paths: tuple[str, ...] = ()
     partition_timezone: str = ""
+    storage: StoreSettings = field(default_factory=StoreSettings.of_environment)
     table_format: str = AUTO
-    storage: S3Settings = field(default_factory=settings_in_use)
 
     @classmethod
-    def parse(cls, options: Mapping[str, str]) -> ReadOptions:
+    def parse(cls, options: Mapping[str, str], storage: StoreSettings | None = None) -> ReadOptions:
         """Check and convert the options of a read.
+
+        Args:
+            storage: How files are reached; by default as this process's environment says.
 
         Raises:
             UsageError: An option is unknown, malformed or contradicts another one.
@@ -147,6 +150,7 @@ class ReadOptions:
             hints_folder=given.get("hintsFolder", ""),
             allowed_paths=_allowed_paths(given.get("allowedPaths", "")),
             partition_timezone=_timezone(given, "partitionTimezone"),
+            storage=storage or StoreSettings.of_environment(),
             table_format=_table_format(given),
         )
         parsed._refuse_contradictions()

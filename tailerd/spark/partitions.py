@@ -19,6 +19,7 @@ from tailerd.errors import SchemaChangedError
 from tailerd.formats.detect import reader_of
 from tailerd.records.key_order import Part
 from tailerd.spark.arrow_schema import conform
+from tailerd.storage.stores import Stores
 
 TARGET_BYTES = 32 * 1024 * 1024
 """Bytes of data files one partition should have: ten times the work that a task costs Spark."""
@@ -97,7 +98,7 @@ def _shares(task: ChangeTask) -> list[TaskShare]:
 
 
 def read_partition(
-    partition: InputPartition, target: pa.Schema, *, may_drop: bool
+    partition: InputPartition, target: pa.Schema, stores: Stores, *, may_drop: bool
 ) -> Iterator[pa.RecordBatch]:
     """Yield the partition's change rows under the declared schema; runs on an executor.
 
@@ -109,7 +110,7 @@ def read_partition(
     # Spark asks to read one empty partition where planning gave none.
     shares = partition.shares if isinstance(partition, ChangePartition) else ()
     columns = target.names if may_drop else None
-    for batch in read_tasks([each.task for each in shares], columns):
+    for batch in read_tasks([each.task for each in shares], stores, columns):
         if batch.num_rows == 0:
             continue
         try:
@@ -119,7 +120,7 @@ def read_partition(
 
 
 def read_tasks(
-    tasks: Iterable[ChangeTask], columns: Sequence[str] | None = None
+    tasks: Iterable[ChangeTask], stores: Stores, columns: Sequence[str] | None = None
 ) -> Iterator[ChangeBatch]:
     """Yield the rows of tasks in order, however their formats read them.
 
@@ -128,7 +129,7 @@ def read_tasks(
     """
     for _, found in groupby(tasks, lambda task: task.format):
         run = list(found)
-        yield from reader_of(run[0]).read_run(run, DEFAULT_BATCH_LIMIT, columns)
+        yield from reader_of(run[0]).read_run(run, DEFAULT_BATCH_LIMIT, columns, stores=stores)
 
 
 @functools.cache

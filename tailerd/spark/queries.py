@@ -14,7 +14,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from tailerd.changefeed.change_batch import CHANGE_TYPE, COMMIT_VERSION
 from tailerd.changefeed.change_task import ChangeType
 from tailerd.config import SinkConfig, TableConfig
-from tailerd.config.sections import is_in_bucket
+from tailerd.config.sections import is_remote
 from tailerd.errors import ConfigError, SinkError
 from tailerd.formats.detect import AUTO
 from tailerd.sinks.file.config import FileSinkConfig
@@ -52,7 +52,7 @@ def start_query(
     check_checkpoint(checkpoint)
     try:
         options = read_options(table)
-        if hints is not None and is_in_bucket(table.path):
+        if hints is not None and is_remote(table.path):
             options["hintsFolder"] = str(hints / name)
         if schema_version is not None:
             options["schemaVersion"] = str(schema_version)

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tailerd.errors import ConfigError
-from tailerd.spark.handed_storage import hand_down_storage
 from tailerd.spark.remote import (
     PYTHON,
     is_local,
@@ -206,8 +205,6 @@ def _prepare_environment(master: str, settings: Mapping[str, str]) -> None:
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if is_local(master):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    # Spark's Python processes take the environment of its Java, which takes this one's.
-    hand_down_storage()
     os.environ["TZ"] = "UTC"
     time.tzset()
 

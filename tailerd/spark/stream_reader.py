@@ -52,7 +52,7 @@ from tailerd.spark.spark_offset import (
 )
 from tailerd.spark.table_source import FollowedTable
 from tailerd.spark.worker_edge import all_errors_travel
-from tailerd.storage.s3.settings import use_settings
+from tailerd.spark.worker_stores import worker_stores
 
 _T = TypeVar("_T")
 _HINTS = {
@@ -141,8 +141,9 @@ class TailerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the partition's change rows; on an executor."""
-        use_settings(self._options.storage)
-        return read_partition(partition, self._target, may_drop=self._schema_version is None)
+        stores = worker_stores(self._options.storage)
+        may_drop = self._schema_version is None
+        return read_partition(partition, self._target, stores, may_drop=may_drop)
 
     def commit(self, end: Mapping[str, str | int | bool]) -> None:
         """Hear that everything before `end` is delivered."""

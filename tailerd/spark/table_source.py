@@ -14,7 +14,7 @@ from tailerd.errors import BugError, TailerdError
 from tailerd.formats.base import Backlog, ChangeSource, HearsEvents, OpenRequest
 from tailerd.formats.detect import commit_folder, open_table, presumed_format
 from tailerd.spark.options import ReadOptions, naming
-from tailerd.storage.locate import locate
+from tailerd.storage.stores import Stores
 from tailerd.telemetry import Telemetry
 from tailerd.watchers.base import Watcher
 from tailerd.watchers.hints import HintBoard
@@ -23,8 +23,11 @@ from tailerd.watchers.opening import WatchedFolder, open_watchers
 from tailerd.watchers.poll import CLOSE_SECONDS, PollWatcher
 
 
-async def open_source(options: ReadOptions) -> ChangeSource:
+async def open_source(options: ReadOptions, stores: Stores | None = None) -> ChangeSource:
     """Open the table.
+
+    Args:
+        stores: By default with the options' settings.
 
     Raises:
         ConfigError: The place is of no store that is served.
@@ -33,6 +36,7 @@ async def open_source(options: ReadOptions) -> ChangeSource:
     return await open_table(
         options.path,
         OpenRequest(
+            stores=stores or Stores(options.storage),
             changes=options.changes,
             allowed_paths=options.allowed_paths,
             on_warning=warn,
@@ -78,12 +82,12 @@ class FollowedTable:
         is_idle: Whether nothing was new at the last look and nothing has rung since.
     """
 
-    def __init__(self, source: ChangeSource, options: ReadOptions) -> None:
+    def __init__(self, source: ChangeSource, options: ReadOptions, stores: Stores) -> None:
         self.source = source
         folder = commit_folder(options.path, options.table_format)
         board = HintBoard()
         self._bell = board.subscribe(folder)
-        running = board.run(_watchers(folder, options))
+        running = board.run(_watchers(folder, options, stores))
         self._listening = asyncio.get_running_loop().create_task(running)
         self.is_idle = False
 
@@ -94,7 +98,8 @@ class FollowedTable:
         Raises:
             ConfigError, TableError, StorageError: The table cannot be opened.
         """
-        return cls(await open_source(options), options)
+        stores = Stores(options.storage)
+        return cls(await open_source(options, stores), options, stores)
 
     async def latest(self, start: Offset, limit: ReadLimit, wait_seconds: float) -> Offset:
         """Return the furthest offset one step may reach; wait for a hint when nothing is new.
@@ -157,21 +162,21 @@ def check_listening(listening: asyncio.Task[None]) -> None:
     ) from error
 
 
-def _watchers(folder: str, options: ReadOptions) -> list[Watcher]:
-    is_local = locate(options.path)[0].scheme == "file"
+def _watchers(folder: str, options: ReadOptions, stores: Stores) -> list[Watcher]:
+    is_local = stores.locate(options.path)[0].is_local_folder
     version_of = presumed_format(options.path, options.table_format).names.version_of
     if options.hints_folder and not is_local:
         watched = WatchedFolder(
             folder=folder,
             version_of=version_of,
-            is_in_bucket=True,
+            is_remote=True,
             poll_interval=options.poll_seconds,
             hints=options.hints_folder,
         )
-        account = options.storage.default
-        return open_watchers(
-            [watched], None, account=account, telemetry=Telemetry(), clock=SystemClock()
-        )
+        return open_watchers([watched], None, telemetry=Telemetry(), clock=SystemClock())
     interval = options.poll_seconds or CLOSE_SECONDS
     poller = PollWatcher([folder], interval_seconds=interval, clock=SystemClock())
-    return [poller, watch_folders([folder], names={folder: version_of})] if is_local else [poller]
+    if not is_local:
+        return [poller]
+    finished = stores.local.finished
+    return [poller, watch_folders([folder], names={folder: version_of}, finished=finished)]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import io
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import BinaryIO, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Protocol, runtime_checkable
 
 from msgspec import Struct
+
+if TYPE_CHECKING:
+    from tailerd.config.storage import StorageConfig
 
 
 class FileMeta(Struct, frozen=True, gc=False):
@@ -62,6 +65,10 @@ class ShowsUnfinished(Protocol):
 
         None where nobody can tell, so that only a second look some time later does.
         """
+        ...
+
+    async def wait_finished(self, path: str, seconds: float) -> bool:
+        """Wait until the system reports that a file's writer closed it; False after `seconds`."""
         ...
 
 
@@ -128,7 +135,18 @@ class ObjectStore(Protocol):
     """
 
     scheme: str
-    """The URL scheme this store answers to: `file`, `memory`, `s3`."""
+    """The URL scheme this store answers to, such as `file`, `memory` or `s3`."""
+
+    is_remote: bool
+    """Whether every request crosses a network, and may be charged."""
+
+    is_local_folder: bool
+    """Whether paths are those of this machine's file system: there may be symbolic links, and the
+    system reports changes."""
+
+    def url_of(self, path: str) -> str:
+        """Return the place that `Stores.locate` turns back into this store and `path`."""
+        ...
 
     def list_from(self, folder: str, start_after: str = "") -> AsyncIterator[FileMeta]:
         """List the files directly in `folder` whose name is strictly greater than `start_after`.
@@ -172,5 +190,57 @@ class ObjectStore(Protocol):
         """Open a file for random reading, blocking: for data files in worker threads.
 
         The returned object is usable by pyarrow and closes itself on `close`.
+        """
+        ...
+
+
+class NoSettings(Struct, frozen=True):
+    """Settings of a store that needs none."""
+
+
+class StoreProvider(Protocol):
+    """What the registry names for a URL scheme: finds the store of a place.
+
+    Loading its module must be cheap: vendors' libraries are imported by `locate`. One is made for
+    each `Stores` object, and keeps its stores.
+    """
+
+    name: ClassVar[str]
+    """Key of its settings; the same for all schemes of one kind of store."""
+
+    is_remote: ClassVar[bool]
+    """As `ObjectStore.is_remote`, of all its stores."""
+
+    settings_type: ClassVar[type[Any]]
+    """A frozen dataclass or msgspec struct: hashable, picklable, encodable as JSON by msgspec.
+    Secrets are fields that `repr` leaves out."""
+
+    @classmethod
+    def settings_of(cls, config: StorageConfig | None) -> Any:
+        """Return the settings in the section `storage`; None: what the environment says.
+
+        Raises:
+            ConfigError: The store's own section is wrong.
+        """
+        ...
+
+    def __init__(self, settings: Any) -> None:
+        """Take settings of `settings_type`; nothing is connected yet."""
+        ...
+
+    def reconfigure(self, settings: Any) -> None:
+        """Use other settings for requests that begin from now on."""
+        ...
+
+    def locate(self, url: str, host: str, path: str) -> tuple[ObjectStore, str]:
+        """Return the store of a place and the path in it, without a trailing slash.
+
+        Args:
+            url: The place as it was given, for errors; may hold what must not be repeated.
+            host: What follows `scheme://`, up to the next slash.
+            path: The rest, from that slash on; not decoded.
+
+        Raises:
+            ConfigError: The place makes no sense.
         """
         ...

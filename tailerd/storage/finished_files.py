@@ -50,7 +50,3 @@ class FinishedFiles:
             if not self._awaited[path]:
                 del self._awaited[path]
         return True
-
-
-FINISHED = FinishedFiles()
-"""Of this process: the kernel's word is the same for everybody."""

@@ -15,14 +15,19 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from copy import copy
 from functools import partial
-from typing import BinaryIO, Self, TypeVar, cast
+from typing import TYPE_CHECKING, BinaryIO, ClassVar, Self, TypeVar, cast
+from urllib.parse import unquote
 
+from tailerd.errors import ConfigError
 from tailerd.storage import posix_files as files
-from tailerd.storage.base import FileMeta, FolderMark
-from tailerd.storage.finished_files import FINISHED
+from tailerd.storage.base import FileMeta, FolderMark, NoSettings, ObjectStore
+from tailerd.storage.finished_files import FinishedFiles
 from tailerd.storage.links import RealPlaces, open_parent
 from tailerd.storage.mounts import answers_at_once
 from tailerd.storage.output import Output
+
+if TYPE_CHECKING:
+    from tailerd.config.storage import StorageConfig
 
 T = TypeVar("T")
 
@@ -38,12 +43,19 @@ class LocalStore:
     Args:
         places: Of one table: reading follows links below its root only to these places, writing and
             deleting none.
+
+    Attributes:
+        finished: Files whose writers have closed them, as watchers of their folders report; shared
+            with the stores that `within` returns.
     """
 
     scheme: str = "file"
+    is_remote: bool = False
+    is_local_folder: bool = True
 
     def __init__(self, places: RealPlaces | None = None) -> None:
         """Know nothing yet of any folder."""
+        self.finished = FinishedFiles()
         self.places = places
         self._root = None if places is None else places.root
         self._answers_at_once: dict[str, bool] = {}
@@ -53,6 +65,10 @@ class LocalStore:
         store = copy(self)
         store.places, store._root = places, places.root
         return store
+
+    def url_of(self, path: str) -> str:
+        """Return the path itself."""
+        return path
 
     async def list_from(self, folder: str, start_after: str = "") -> AsyncIterator[FileMeta]:
         """List as `ObjectStore.list_from` says; the loop is never held, however many files."""
@@ -128,8 +144,12 @@ class LocalStore:
             found = _in_place(lambda: files.look_finished(path), path)
             if found is not None:
                 meta, is_finished = found
-                return meta, path in FINISHED or None if is_finished is None else is_finished
+                return meta, path in self.finished or None if is_finished is None else is_finished
         return await self.head(path), None
+
+    async def wait_finished(self, path: str, seconds: float) -> bool:
+        """Wait until a watcher reports that a file's writer closed it; False after `seconds`."""
+        return await self.finished.wait(path, seconds)
 
     async def put(self, path: str, data: bytes, *, if_absent: bool = False) -> None:
         """Write a file atomically and durably; `if_absent` lets exactly one racing writer win."""
@@ -178,6 +198,45 @@ class LocalStore:
                 self._answers_at_once.clear()
             self._answers_at_once[folder] = known
         return known
+
+
+class LocalPlaces:
+    """Serves paths and `file:` URLs; a `storage.base.StoreProvider`."""
+
+    name: ClassVar[str] = "file"
+    is_remote: ClassVar[bool] = False
+    settings_type: ClassVar[type[NoSettings]] = NoSettings
+
+    @classmethod
+    def settings_of(cls, config: StorageConfig | None) -> NoSettings:
+        """Return the one value there is."""
+        return NoSettings()
+
+    def __init__(self, settings: NoSettings) -> None:
+        """Serve every folder of this machine by one store."""
+        self.store = LocalStore()
+
+    def reconfigure(self, settings: NoSettings) -> None:
+        """Change nothing."""
+
+    def locate(self, url: str, host: str, path: str) -> tuple[ObjectStore, str]:
+        """Return the store and the path, percent escapes decoded once, made absolute.
+
+        Raises:
+            ConfigError: The URL names another machine.
+        """
+        if host not in ("", "localhost"):
+            raise ConfigError(
+                f"{url} names the host {host!r}, but a file: URL can only mean this machine.",
+                hint=f"Write file:///{host}{path} if {host!r} is a folder.",
+            )
+        return self.store, absolute(unquote(path))
+
+
+def absolute(path: str) -> str:
+    """Return a path made absolute and normal."""
+    # `abspath` keeps two leading slashes, as POSIX allows them a meaning; here they have none.
+    return "/" + os.path.abspath(path or "/").lstrip("/")  # noqa: PTH100 - Path would keep `..`
 
 
 class LocalOutput(Output):

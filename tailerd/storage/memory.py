@@ -1,4 +1,4 @@
-"""Files in this process's memory, for tests and demonstrations; found by name."""
+"""Files in this process's memory, for tests and demonstrations; found by name in a `Stores`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ import io
 import itertools
 import threading
 from collections.abc import AsyncIterator, Sequence
-from typing import BinaryIO, ClassVar
+from typing import TYPE_CHECKING, BinaryIO, ClassVar
+from urllib.parse import quote, unquote
 
 from tailerd.clock import Clock, SystemClock
 from tailerd.errors import FileExistsAlreadyError, FileMissingError
-from tailerd.storage.base import FileMeta
+from tailerd.storage.base import FileMeta, NoSettings, ObjectStore
+from tailerd.storage.local import absolute
+
+if TYPE_CHECKING:
+    from tailerd.config.storage import StorageConfig
 
 
 class MemoryStore:
@@ -21,9 +26,8 @@ class MemoryStore:
     """
 
     scheme: str = "memory"
-
-    _stores: ClassVar[dict[str, MemoryStore]] = {}
-    _stores_lock: ClassVar[threading.Lock] = threading.Lock()
+    is_remote: bool = False
+    is_local_folder: bool = False
 
     def __init__(self, name: str = "", clock: Clock | None = None) -> None:
         """Make an empty store that only its holder can reach; `clock` dates the files."""
@@ -33,17 +37,9 @@ class MemoryStore:
         self._files: dict[str, tuple[bytes, int, int]] = {}
         self._puts = itertools.count(1)
 
-    @classmethod
-    def named(cls, name: str) -> MemoryStore:
-        """Return this process's store of that name; it appears on first use."""
-        with cls._stores_lock:
-            return cls._stores.setdefault(name, cls(name))
-
-    @classmethod
-    def forget(cls, name: str) -> None:
-        """Drop the store of that name; who holds it keeps it."""
-        with cls._stores_lock:
-            cls._stores.pop(name, None)
+    def url_of(self, path: str) -> str:
+        """Return a `memory:` URL."""
+        return f"memory://{self.name}{quote(path)}"
 
     async def list_from(self, folder: str, start_after: str = "") -> AsyncIterator[FileMeta]:
         """List as `ObjectStore.list_from` says, from the files there are at the first step."""
@@ -104,3 +100,32 @@ class MemoryStore:
     def _meta(self, path: str) -> FileMeta:
         body = self._body(path)
         return FileMeta(path, len(body), *self._files[path][1:])
+
+
+class MemoryPlaces:
+    """Serves `memory://NAME/path`; a `storage.base.StoreProvider`. A name appears on first use."""
+
+    name: ClassVar[str] = "memory"
+    is_remote: ClassVar[bool] = False
+    settings_type: ClassVar[type[NoSettings]] = NoSettings
+
+    @classmethod
+    def settings_of(cls, config: StorageConfig | None) -> NoSettings:
+        """Return the one value there is."""
+        return NoSettings()
+
+    def __init__(self, settings: NoSettings) -> None:
+        """Begin without stores."""
+        self._stores: dict[str, MemoryStore] = {}
+
+    def reconfigure(self, settings: NoSettings) -> None:
+        """Change nothing."""
+
+    def add(self, store: MemoryStore) -> None:
+        """Serve a store by its name, in place of one that had it."""
+        self._stores[store.name] = store
+
+    def locate(self, url: str, host: str, path: str) -> tuple[ObjectStore, str]:
+        """Return the store of that name and the path, percent escapes decoded once."""
+        store = self._stores.get(host) or self._stores.setdefault(host, MemoryStore(host))
+        return store, absolute(unquote(path))

@@ -30,12 +30,15 @@ class MeteredStore:
         """Wrap `inner`; `on_request` hears of each request, in the thread that makes it."""
         self.inner = inner
         self.scheme: str = inner.scheme
+        self.is_remote: bool = inner.is_remote
+        self.is_local_folder: bool = inner.is_local_folder
         self.requests: dict[RequestKind, int] = dict.fromkeys(KINDS, 0)
         self._on_request = on_request
         self._marks = inner if isinstance(inner, MarksFolders) else None
         if isinstance(inner, ShowsUnfinished):
             # Counts as nothing: only disks of ours can tell.
             self.look_finished = inner.look_finished
+            self.wait_finished = inner.wait_finished
 
     @property
     def total(self) -> int:
@@ -51,6 +54,10 @@ class MeteredStore:
         if self._on_request is not None:
             for _ in range(times):
                 self._on_request(kind)
+
+    def url_of(self, path: str) -> str:
+        """Return the wrapped store's URL of a path."""
+        return self.inner.url_of(path)
 
     async def list_from(self, folder: str, start_after: str = "") -> AsyncIterator[FileMeta]:
         """Count a list."""

@@ -76,8 +76,20 @@ def _size(found: _Found | None) -> int:
     return 0 if found is None else len(found[1])
 
 
-_folders: WeakValueDictionary[tuple[str, str], Overheard] = WeakValueDictionary()
-"""By scheme and folder; as long as somebody hears of it."""
+class SharedReads:
+    """What readers of one process share: a folder's files, as long as somebody hears of it."""
+
+    def __init__(self) -> None:
+        """Begin with no folder."""
+        self._folders: WeakValueDictionary[tuple[str, str], Overheard] = WeakValueDictionary()
+
+    def get(self, scheme: str, folder: str) -> Overheard | None:
+        """Return what is shared of a folder; None where nobody hears of it."""
+        return self._folders.get((scheme, folder))
+
+    def join(self, scheme: str, folder: str) -> Overheard:
+        """Return what is shared of a folder, from now on."""
+        return self._folders.setdefault((scheme, folder), Overheard())
 
 
 class _Wrapped:
@@ -98,6 +110,10 @@ class _Wrapped:
 
 
 class _Telling(_Wrapped):
+    def __init__(self, inner: ObjectStore, shared: SharedReads) -> None:
+        super().__init__(inner)
+        self._shared = shared
+
     async def get(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         body = await self._inner.get(path, start, length)
         self._note_presence(path)
@@ -110,12 +126,12 @@ class _Telling(_Wrapped):
         return bodies
 
     def _note_presence(self, path: str) -> None:
-        heard = _folders.get((self._inner.scheme, path.rpartition("/")[0]))
+        heard = self._shared.get(self._inner.scheme, path.rpartition("/")[0])
         if heard is not None:
             heard.note_presence(path)
 
     async def fetch(self, path: str, start: int = 0, length: int | None = None) -> _Found:
-        heard = _folders.get((self._inner.scheme, path.rpartition("/")[0]))
+        heard = self._shared.get(self._inner.scheme, path.rpartition("/")[0])
         try:
             found = await self._inner.fetch(path, start, length)
         except FileMissingError:
@@ -127,7 +143,7 @@ class _Telling(_Wrapped):
         return found
 
     async def list_from(self, folder: str, start_after: str = "") -> AsyncIterator[FileMeta]:
-        heard = _folders.get((self._inner.scheme, folder.rstrip("/")))
+        heard = self._shared.get(self._inner.scheme, folder.rstrip("/"))
         began, names = time.monotonic(), set[str]()
         async for meta in self._inner.list_from(folder, start_after):
             if heard is not None:
@@ -153,12 +169,12 @@ class _Hearing(_Wrapped):
         return meta, body if start == 0 and length is None else body[start:][:length]
 
 
-def telling(store: ObjectStore) -> ObjectStore:
+def telling(store: ObjectStore, shared: SharedReads) -> ObjectStore:
     """Return the store; what is fetched through it, others may overhear."""
-    return cast(ObjectStore, _Telling(store))
+    return cast(ObjectStore, _Telling(store, shared))
 
 
-def hearing(store: ObjectStore, folder: str) -> ObjectStore:
+def hearing(store: ObjectStore, folder: str, shared: SharedReads) -> ObjectStore:
     """Return the store; what was just fetched of `folder` by others is not asked for again."""
-    heard = _folders.setdefault((store.scheme, folder.rstrip("/")), Overheard())
+    heard = shared.join(store.scheme, folder.rstrip("/"))
     return cast(ObjectStore, _Hearing(store, heard))

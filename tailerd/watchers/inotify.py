@@ -17,7 +17,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
 
-from tailerd.storage.finished_files import FINISHED
+from tailerd.storage.finished_files import FinishedFiles
 from tailerd.storage.mounts import answers_at_once
 from tailerd.watchers.base import Names, StorageEvent, numbered_name
 
@@ -62,6 +62,7 @@ class InotifyWatcher:
         *,
         names: Names | None = None,
         recheck_seconds: float = 1.0,
+        finished: FinishedFiles | None = None,
         on_unavailable: Callable[[str, str], None] | None = None,
     ) -> None:
         """Watch these folders.
@@ -70,11 +71,13 @@ class InotifyWatcher:
             folders: Absolute paths.
             names: How commits are named there.
             recheck_seconds: Time between two looks for folders that are missing.
+            finished: Where files are noted whose writers have closed them.
             on_unavailable: Told once (path, reason) when the kernel refuses to watch.
         """
         self._folders = tuple(dict.fromkeys(folders))
         self._names = names or {}
         self._recheck_seconds = recheck_seconds
+        self._finished = FinishedFiles() if finished is None else finished
         self._on_unavailable = on_unavailable
         self._watches: dict[str, int] = {}
         self._watched: dict[int, list[str]] = {}
@@ -172,7 +175,7 @@ class InotifyWatcher:
                 # written to it, has opened it before, so that the kernel has said so by now.
                 self._take_all(descriptor, os.read(descriptor, _READ_BYTES), linked)
         for path in linked:
-            FINISHED.note(path)
+            self._finished.note(path)
         if self._pending:
             self._bell.set()
 
@@ -206,12 +209,12 @@ class InotifyWatcher:
                 linked.pop(path, None)
                 continue
             if mask & _CREATE:
-                FINISHED.forget(path)
+                self._finished.forget(path)
                 if folder in self._prompt and _is_empty(folder, name):  # Case B
                     continue
                 linked[path] = None  # Case C
             else:  # Case D
-                FINISHED.note(path)
+                self._finished.note(path)
             self._pending[folder] = None
 
     def _report(self, place: str, error: int) -> None:

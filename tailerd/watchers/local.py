@@ -16,6 +16,7 @@ from typing import Protocol
 
 import watchfiles
 
+from tailerd.storage.finished_files import FinishedFiles
 from tailerd.watchers.base import Names, StorageEvent, Watcher, numbered_name
 from tailerd.watchers.inotify import InotifyWatcher
 
@@ -34,6 +35,7 @@ def watch_folders(
     folders: Sequence[str],
     *,
     names: Names | None = None,
+    finished: FinishedFiles | None = None,
     on_unavailable: Callable[[str, str], None] | None = None,
 ) -> FileWatcher:
     """Return this system's watcher of file events for `_delta_log` folders.
@@ -41,10 +43,13 @@ def watch_folders(
     Args:
         folders: Absolute paths.
         names: How commits are named there.
+        finished: Where files are noted whose writers have closed them, as far as that is known.
         on_unavailable: Told once (path, reason) when the system refuses to watch.
     """
     if sys.platform == "linux":
-        return InotifyWatcher(folders, names=names, on_unavailable=on_unavailable)
+        return InotifyWatcher(
+            folders, names=names, finished=finished, on_unavailable=on_unavailable
+        )
     return LocalWatcher(folders, names=names, on_unavailable=on_unavailable)
 
 

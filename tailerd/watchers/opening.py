@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tailerd.clock import Clock
+from tailerd.storage.finished_files import FinishedFiles
 from tailerd.storage.s3.settings import S3Account
 from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.base import VersionOf, Watcher, numbered_name
@@ -31,7 +32,7 @@ class WatchedFolder:
 
     Attributes:
         folder: As stores spell it.
-        is_in_bucket: Whether it is in a bucket; otherwise on this machine.
+        is_remote: Whether it is reached through a network; else it is on this machine.
         poll_interval: Longest time between two hints, where somebody chose it.
         is_polled: Whether there is a hint now and then in any case; else somebody else sees to it.
         hints: Where another process of this machine may leave hints of a folder in a bucket.
@@ -39,7 +40,7 @@ class WatchedFolder:
     """
 
     folder: str
-    is_in_bucket: bool
+    is_remote: bool
     poll_interval: float | None = None
     is_polled: bool = True
     hints: str = ""
@@ -50,7 +51,8 @@ def open_watchers(
     watched: Iterable[WatchedFolder],
     notifications: NotificationsConfig | None,
     *,
-    account: S3Account,
+    account: S3Account | None = None,
+    finished: FinishedFiles | None = None,
     telemetry: Telemetry,
     clock: Clock,
 ) -> list[Watcher]:
@@ -59,19 +61,20 @@ def open_watchers(
     Args:
         notifications: The queue that tells of buckets, if there is one.
         account: Whose credentials it is asked with.
+        finished: Where files of this machine are noted whose writers have closed them.
     """
 
     def report(path: str, reason: str) -> None:
         telemetry.emit(events.WatcherUnavailable(path=path, hint=reason))
 
     folders = list(watched)
-    local = [each for each in folders if not each.is_in_bucket]
-    relayed = [each for each in folders if each.is_in_bucket and each.hints]
-    remote = [each for each in folders if each.is_in_bucket and not each.hints]
+    local = [each for each in folders if not each.is_remote]
+    relayed = [each for each in folders if each.is_remote and each.hints]
+    remote = [each for each in folders if each.is_remote and not each.hints]
     watchers: list[Watcher] = []
     if local:
         names = {each.folder: each.version_of for each in local}
-        files = watch_folders([*names], names=names, on_unavailable=report)
+        files = watch_folders([*names], names=names, finished=finished, on_unavailable=report)
         watchers += [files, *_floor(local, files.covers, clock, Pace())]
     if relayed:
         told = RelayedWatcher({each.hints: each.folder for each in relayed}, on_unavailable=report)
@@ -85,7 +88,7 @@ def open_watchers(
         queue = SqsWatcher(
             {each.folder: each.version_of for each in remote},
             notifications,
-            account,
+            account or S3Account.of_environment(),
             reports=_Reports(telemetry, notifications.queue),
             clock=clock,
         )

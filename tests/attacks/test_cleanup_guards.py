@@ -34,6 +34,7 @@ from tailerd.formats.maintenance import (
 from tailerd.maintenance.keeper_process import KeeperProcess
 from tailerd.storage.folder_identity import FolderIdentity
 from tailerd.storage.local import LocalStore
+from tailerd.storage.stores import Stores
 from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.hints import HintBoard
 from tests.doubles.sim_clock import SimClock
@@ -239,7 +240,7 @@ async def test_the_command_cleans_up_nothing_that_a_linked_pipeline_wants(tmp_pa
     async with state.held():
         await reset_offset(config, "shop", "3", state=state)
     assert (await needs_of_pipelines(config, "orders", table.table_id)).from_version == 3
-    _, work = await maintenance_of(config, "orders").open()
+    _, work = await maintenance_of(config, "orders", Stores()).open()
     survey, cleanup = await planned(work)
     assert not cleanup.is_due
     assert commits_of(table)[0] == 0

@@ -18,7 +18,7 @@ from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
 from tailerd.formats.maintenance import CleanupPolicy
 from tailerd.storage.lease import Lease
 from tailerd.storage.local import LocalStore
-from tailerd.storage.locate import locate_table
+from tailerd.storage.stores import Stores
 from tests.corners.feed import changes
 from tests.doubles.sim_clock import SimClock
 from tests.maintenance.test_cleanup import DAY, FIRST, commits_of, daily
@@ -157,7 +157,7 @@ async def test_a_folder_that_becomes_a_link_at_the_last_moment_is_not_followed(
         (folder / name / "file").write_bytes(b"kept")
     (orders / name).rename(tmp_path / "away")
     (orders / name).symlink_to(other / name)
-    store, root = locate_table(str(orders))
+    store, root = Stores().locate_table(str(orders))
     assert isinstance(store, LocalStore)
     path = f"{root}/{name}/file"
     with pytest.raises(LinkInPathError):
@@ -180,7 +180,7 @@ async def test_a_lease_is_not_taken_behind_a_link(tmp_path: Path) -> None:
     orders.mkdir()
     other.mkdir()
     (orders / "_tailerd").symlink_to(other)
-    lease = Lease(*locate_table(str(orders)), clock=clock())
+    lease = Lease(*Stores().locate_table(str(orders)), clock=clock())
     with pytest.raises(LinkInPathError):
         await lease.take()
     assert contents(other) == {}
@@ -191,7 +191,7 @@ async def test_a_hint_that_is_a_link_is_replaced_and_not_written_through(tmp_pat
     target = tmp_path / "target.json"
     target.write_text("{}")
     (table.log / "_last_checkpoint").symlink_to(target)
-    store, root = locate_table(str(table.folder))
+    store, root = Stores().locate_table(str(table.folder))
     await store.put(f"{root}/_delta_log/_last_checkpoint", b"new")
     assert target.read_text() == "{}"
     assert (table.log / "_last_checkpoint").read_bytes() == b"new"

@@ -21,7 +21,7 @@ from tailerd.errors import CommitChangedError, TableRecreatedError
 from tailerd.formats.delta.changes.log_guard import COPY_SECONDS
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.storage.base import ObjectStore
-from tailerd.storage.memory import MemoryStore
+from tailerd.storage.stores import Stores
 from tests.doubles.faulty_store import FaultyStore
 from tests.doubles.sim_clock import SimClock
 from tests.integration.daemon.running import (
@@ -89,24 +89,22 @@ async def test_another_table_with_the_same_sizes_and_times_is_no_continuation(
 
 async def test_another_table_in_memory_is_no_continuation(tmp_path: Path) -> None:
     table, other = table_of(tmp_path / "a"), table_of(tmp_path / "b", OTHER)
-    store, clock = MemoryStore.named("replaced"), SimClock()
+    stores, clock = Stores(), SimClock()
+    store = stores.memory("replaced")
 
     async def put(built: TableBuilder) -> None:
         for path in built.log.iterdir():
             await store.put(f"/t/_delta_log/{path.name}", path.read_bytes())
             store.set_mtime(f"/t/_delta_log/{path.name}", 1)
 
-    try:
-        await put(table)
-        source = await DeltaChangeSource.open("memory://replaced/t", clock=clock)
-        at = await source.initial_offset("latest")
-        assert await look(source, at) == at
-        await put(other)
-        await clock.advance(700)
-        with pytest.raises(TableRecreatedError):
-            await look(source, at)
-    finally:
-        MemoryStore.forget("replaced")
+    await put(table)
+    source = await DeltaChangeSource.open("memory://replaced/t", stores=stores, clock=clock)
+    at = await source.initial_offset("latest")
+    assert await look(source, at) == at
+    await put(other)
+    await clock.advance(700)
+    with pytest.raises(TableRecreatedError):
+        await look(source, at)
 
 
 @pytest.mark.parametrize("is_read", [True, False], ids=["delivered", "of_the_snapshot"])

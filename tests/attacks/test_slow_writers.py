@@ -28,6 +28,7 @@ from tailerd.storage import posix_files
 from tailerd.storage.local import LocalStore
 from tailerd.storage.memory import MemoryStore
 from tailerd.storage.metered import MeteredStore
+from tailerd.storage.stores import Stores
 from tailerd.watchers.base import StorageEvent
 from tailerd.watchers.inotify import InotifyWatcher
 from tests.integration.daemon.running import (
@@ -257,7 +258,8 @@ async def test_the_kernel_tells_at_once_of_commits_of_other_users_that_appear_wh
     table: TableBuilder, write: Callable[[Path, bytes], None]
 ) -> None:
     async with asyncio.TaskGroup() as group:
-        watcher = InotifyWatcher([str(table.log)])
+        stores = Stores()
+        watcher = InotifyWatcher([str(table.log)], finished=stores.local.finished)
         hints = watcher.events()
         # The folder itself, which is watched from now on.
         await anext(hints)
@@ -266,7 +268,8 @@ async def test_the_kernel_tells_at_once_of_commits_of_other_users_that_appear_wh
         write(table.commit_path(1), json.dumps(add).encode())
         began = time.monotonic()
         await hearing
-        assert (await LogReader.at(str(table.folder)).find_commit(1)) is not None
+        reader = LogReader.at(str(table.folder), stores=stores)
+        assert (await reader.find_commit(1)) is not None
         assert time.monotonic() - began < STILL_SECONDS / 2
         await hints.aclose()
 
@@ -276,11 +279,12 @@ async def test_the_kernel_tells_nothing_good_of_a_commit_that_is_written_in_plac
     table: TableBuilder,
 ) -> None:
     async with asyncio.TaskGroup() as group:
-        hints = InotifyWatcher([str(table.log)]).events()
+        stores = Stores()
+        hints = InotifyWatcher([str(table.log)], finished=stores.local.finished).events()
         await anext(hints)
         hearing = group.create_task(_next(hints))
         writer = SlowWriter(table)
-        reading = group.create_task(LogReader.at(str(table.folder)).find_commit(1))
+        reading = group.create_task(LogReader.at(str(table.folder), stores=stores).find_commit(1))
         await asyncio.sleep(STILL_SECONDS / 2)
         assert not reading.done()
         writer.finish()

@@ -12,6 +12,8 @@ import pytest
 
 from tailerd.errors import FileExistsAlreadyError, FileMissingError
 from tailerd.storage.base import ObjectStore
+from tailerd.storage.memory import MemoryStore
+from tailerd.storage.stores import Stores
 from tailerd.storage.volatile import put_volatile
 from tests.s3.servers import S3Server
 
@@ -35,6 +37,16 @@ async def names(store: ObjectStore, folder: str, start_after: str = "") -> list[
 async def fill(store: ObjectStore, folder: str, *file_names: str) -> None:
     for name in file_names:
         await store.put(f"{folder}/{name}", name.encode())
+
+
+async def test_a_url_leads_back_to_the_file_it_names(store: ObjectStore, folder: str) -> None:
+    await fill(store, folder, "a b", "a%20b", "ü")
+    stores = Stores()
+    if isinstance(store, MemoryStore):
+        stores.add(store)
+    for name in ("a b", "a%20b", "ü"):
+        _, path = stores.locate(store.url_of(f"{folder}/{name}"))
+        assert await store.get(path) == name.encode()
 
 
 async def test_listing_gives_names_strictly_greater_than_the_start(

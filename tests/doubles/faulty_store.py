@@ -41,6 +41,8 @@ class FaultyStore:
     inner: ObjectStore
     log: list[tuple[RequestKind, str]] = field(default_factory=list)
     scheme: str = ""
+    is_remote: bool = False
+    is_local_folder: bool = False
     _failures: list[_Failure] = field(default_factory=list)
     _tears: list[_Tear] = field(default_factory=list)
     _hidden: set[str] = field(default_factory=set)
@@ -48,6 +50,11 @@ class FaultyStore:
 
     def __post_init__(self) -> None:
         self.scheme = self.inner.scheme
+        self.is_remote = self.inner.is_remote
+        self.is_local_folder = self.inner.is_local_folder
+
+    def url_of(self, path: str) -> str:
+        return self.inner.url_of(path)
 
     def fail_nth(
         self,

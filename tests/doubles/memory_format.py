@@ -37,7 +37,7 @@ from tailerd.formats.base import (
 from tailerd.formats.inspection import Inspector
 from tailerd.formats.parts import OptionalParts
 from tailerd.storage.base import ObjectStore
-from tailerd.storage.locate import locate
+from tailerd.storage.stores import Stores, path_of
 
 NAME = "memory"
 FOLDER = "_memory"
@@ -103,6 +103,8 @@ class MemoryReader:
         task: ChangeTask,
         limit: BatchLimit = DEFAULT_BATCH_LIMIT,
         columns: Sequence[str] | None = None,
+        *,
+        stores: Stores | None = None,
     ) -> Iterator[ChangeBatch]:
         changes, schema = _changes(task), self.schema(task, columns)
         for first in range(0, len(changes), limit.max_rows):
@@ -121,6 +123,8 @@ class MemoryReader:
         tasks: Sequence[ChangeTask],
         limit: BatchLimit = DEFAULT_BATCH_LIMIT,
         columns: Sequence[str] | None = None,
+        *,
+        stores: Stores | None = None,
     ) -> Iterator[ChangeBatch]:
         for task in tasks:
             yield from self.read(task, limit, columns)
@@ -331,10 +335,10 @@ class MemoryFormat(OptionalParts):
         return [each async for each in store.list_from(f"{root}/{FOLDER}")] != []
 
     def folder(self, place: str) -> str:
-        return f"{locate(place)[1]}/{FOLDER}"
+        return f"{path_of(place)}/{FOLDER}"
 
     async def open(self, place: str, request: OpenRequest) -> MemorySource:
-        store, root = locate(place)
+        store, root = request.stores.locate(place)
         if not await self.detect(store, root):
             raise NotATableError(f"{place} holds no table of the tests.")
         wrapped = request.wrap_store(store) if request.wrap_store else store

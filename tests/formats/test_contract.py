@@ -24,7 +24,7 @@ from tailerd.formats.detect import (
     reader_of,
     table_format,
 )
-from tailerd.storage.locate import locate
+from tailerd.storage.stores import Stores
 from tests.formats.conftest import Table
 
 EVERYTHING = ReadLimit(max_files=10**9, max_bytes=10**15)
@@ -64,13 +64,13 @@ async def snapshot(source: ChangeSource, version: Version) -> Counter[int]:
 
 
 async def test_a_table_is_recognised_and_a_folder_without_one_is_not(table: Table) -> None:
-    store, root = locate(str(table.place))
+    store, root = Stores().locate(str(table.place))
     assert not await table_format(table.format).detect(store, root)
     with pytest.raises(NotATableError):
         await open_table(str(table.place), OpenRequest())
     table.append([1])
     assert await table_format(table.format).detect(store, root)
-    assert (await find_format(str(table.place))).name == table.format
+    assert (await find_format(str(table.place), stores=Stores())).name == table.format
     assert presumed_format(str(table.place)).name == table.format
 
 
@@ -79,7 +79,7 @@ async def test_the_names_of_commits_are_told_from_others(table: Table) -> None:
     kind = table_format(table.format)
     folder = commit_folder(str(table.place))
     assert folder == f"{table.place}/{kind.names.folder}".rstrip("/")
-    store, _ = locate(str(table.place))
+    store, _ = Stores().locate(str(table.place))
     names = [meta.name async for meta in store.list_from(folder)]
     commits = [name for name in names if kind.names.version_of(name) is not None]
     assert commits

@@ -15,14 +15,17 @@ from tailerd.formats.inspection import TableInspection
 from tailerd.formats.maintenance import MaintenancePolicies
 from tailerd.formats.parts import make_demo_table, required
 from tailerd.formats.placement import place_at
+from tailerd.storage.stores import Stores
 from tests.doubles.sim_clock import SimClock
 from tests.formats.conftest import Table, WrittenDelta, WrittenMemory
 from tests.unit.cli.commands import Commands
 
 
 async def inspected(table: Table) -> TableInspection:
-    found = await find_format(str(table.place))
-    return required(found.inspector, found.name, "inspection").open(place_at(str(table.place)))
+    place, stores = str(table.place), Stores()
+    found = await find_format(place, stores=stores)
+    inspector = required(found.inspector, found.name, "inspection")
+    return inspector.open(place_at(place, stores=stores))
 
 
 async def test_a_version_is_described_as_the_source_reads_it(table: Table) -> None:
@@ -66,7 +69,7 @@ async def test_figures_follow_the_commits_that_come(tmp_path: Path) -> None:
     table.append([1, 2])
     first = table.append([3])
     source = await open_table(str(tmp_path), OpenRequest())
-    place = place_at(str(tmp_path))
+    place = place_at(str(tmp_path), stores=Stores())
     statistics = required(table_format("delta").statistics, "delta", "statistics").open(place)
     begin = await source.offset_at(first)
     await statistics.open(0.0, first=begin, next_up=begin)
@@ -92,7 +95,8 @@ async def test_what_is_due_is_done_once(tmp_path: Path) -> None:
     for n in range(12):
         table.append([n])
     maintainer = required(table_format("delta").maintainer, "delta", "maintenance")
-    work = maintainer.open(place_at(str(tmp_path)), MaintenancePolicies(), clock=SimClock())
+    place = place_at(str(tmp_path), stores=Stores())
+    work = maintainer.open(place, MaintenancePolicies(), clock=SimClock())
     survey = await work.survey()
     due = [each for each in survey.decisions if each.is_due]
     assert due

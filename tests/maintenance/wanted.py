@@ -11,6 +11,7 @@ from tailerd.formats.maintenance import MaintenancePolicies
 from tailerd.formats.placement import TablePlace
 from tailerd.maintenance.opening import MaintainedTable
 from tailerd.storage.base import ObjectStore
+from tailerd.storage.stores import Stores
 
 
 def wanted(policies: Policies) -> MaintenancePolicies:
@@ -50,4 +51,5 @@ def maintained(store: ObjectStore, root: str) -> MaintainedTable:
         format="delta",
         maintainer=DeltaMaintainer(),
         statistics=DeltaStatistics(),
+        stores=Stores(),
     )

@@ -23,6 +23,7 @@ from tailerd.sinks.kafka.sink import KafkaSink
 from tailerd.sinks.record_formats import record_format
 from tailerd.spark.change_range import tasks_between
 from tailerd.spark.group.record_partitions import TableRows, pack_tables, read_records
+from tailerd.storage.stores import Stores
 from tests.property.key_histories import KeyHistory, applied, pairs_of, rows_that_are_there
 from tests.unit.spark.record_rows import rows_of
 
@@ -72,7 +73,7 @@ def by_arrow(folder: Path, config: KafkaSinkConfig) -> Iterator[tuple[str, bytes
 def by_spark(folder: Path, config: KafkaSinkConfig) -> Iterator[tuple[str, bytes, bytes | None]]:
     tasks = asyncio.run(tasks_of(folder))
     partitions = pack_tables([TableRows(name="t", table_id="", kafka=config, tasks=tasks)])
-    for piece in (piece for each in partitions for piece in read_records(each)):
+    for piece in (piece for each in partitions for piece in read_records(each, Stores())):
         for row in rows_of(piece):
             yield row["topic"], row["key"], row["value"]
 

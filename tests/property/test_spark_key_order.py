@@ -22,6 +22,7 @@ from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.spark.change_range import tasks_between
 from tailerd.spark.group import record_partitions
 from tailerd.spark.group.record_partitions import TableRows, pack_tables, read_records
+from tailerd.storage.stores import Stores
 from tests.property.key_histories import KeyHistory, Row, applied, rows_that_are_there
 from tests.unit.spark.record_rows import rows_of
 
@@ -42,7 +43,7 @@ def records_of(tasks: list[ChangeTask], key: list[str], style: str) -> list[dict
     )
     partitions = pack_tables([TableRows(name="t", table_id="", kafka=kafka, tasks=tasks)])
     again = pickle.loads(pickle.dumps(partitions))
-    pieces = [piece for each in reversed(again) for piece in read_records(each)]
+    pieces = [piece for each in reversed(again) for piece in read_records(each, Stores())]
     pieces.sort(key=lambda piece: (piece.version, piece.order))
     rows = [row for piece in pieces for row in rows_of(piece)]
     orders = [(row["_commit_version"], row["_order"]) for row in rows]

@@ -17,6 +17,7 @@ import botocore.session
 from botocore.config import Config
 
 from tailerd.storage.s3.settings import S3Account, S3Settings
+from tailerd.storage.stores import Stores, StoreSettings
 from tests.kafka.certificates import Certificates
 from tests.kafka.ports import free_port
 from tests.kafka.process import ServerProcess
@@ -128,6 +129,10 @@ class S3Server:
     def settings(self, endpoint: str = "") -> S3Settings:
         """Return settings with this account for every bucket."""
         return S3Settings(default=self.account(endpoint))
+
+    def stores(self, endpoint: str = "") -> Stores:
+        """Return stores with this account for every bucket."""
+        return Stores(StoreSettings((("s3", self.settings(endpoint)),)))
 
     def start(self) -> None:
         """Start, and wait until it answers."""

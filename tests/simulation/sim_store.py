@@ -49,10 +49,15 @@ class StoreLink:
 
     def __init__(self, store: SimStore, chaos: Chaos, life: Life) -> None:
         self.scheme: str = store.scheme
+        self.is_remote: bool = store.is_remote
+        self.is_local_folder: bool = store.is_local_folder
         self.name = store.name
         self._store = store
         self._chaos = chaos
         self._life = life
+
+    def url_of(self, path: str) -> str:
+        return self._store.url_of(path)
 
     async def list_from(self, folder: str, start_after: str = "") -> AsyncIterator[FileMeta]:
         await self._request()

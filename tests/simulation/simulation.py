@@ -17,7 +17,7 @@ from tailerd.pipeline.journey import JourneyPlan
 from tailerd.pipeline.memory_budget import SMALLEST_PIECE, MemoryBudget
 from tailerd.pipeline.pipeline import Pipeline
 from tailerd.pipeline.policies import OnGap
-from tailerd.storage.memory import MemoryStore
+from tailerd.storage.stores import Stores
 from tailerd.telemetry import Telemetry
 from tailerd.telemetry.events import Event
 from tailerd.watchers.hints import HintBoard
@@ -164,6 +164,7 @@ class Process:
                 raise AccessDeniedError("This table is not for you.")
             return await simulation.settings.source_class.open(
                 world.table.place,
+                stores=simulation.stores,
                 wrap_store=lambda _: StoreLink(simulation.store, chaos, life),
                 clock=simulation.clock,
             )
@@ -221,17 +222,14 @@ class Simulation:
         loop = VirtualLoop(thread_seconds)
         self.loop = loop
         self.clock = LoopClock(loop)
-        name = f"simulation-{self.seed}"
-        store = SimStore.named(name)
-        assert isinstance(store, SimStore)
-        self.store = store
-        self.store.clock = self.clock
+        self.store = SimStore(f"simulation-{self.seed}", self.clock)
+        self.stores = Stores()
+        self.stores.add(self.store)
         try:
             # The machine's number of processors must not matter.
             with patch.object(change_stream, "RUNS_AHEAD", 3):
                 loop.run_until_complete(self._live())
         finally:
-            MemoryStore.forget(name)
             _end(loop)
 
     def heard(self, event: Event) -> None:

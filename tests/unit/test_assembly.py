@@ -17,6 +17,7 @@ from tailerd.config import Config
 from tailerd.formats.delta.protocol.data_file import data_file
 from tailerd.pipeline.fleet import Fleet
 from tailerd.pipeline.state_place import FolderState
+from tailerd.storage.stores import Stores
 from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.base import StorageEvent
 from tests.tables.builder import TableBuilder
@@ -85,6 +86,7 @@ async def test_a_pipeline_that_is_gone_keeps_no_message_of_a_folder_it_shared(
             assembly = Assembly(
                 config,
                 state=state,
+                stores=Stores(),
                 telemetry=telemetry,
                 clock=SystemClock(),
                 executor=threads,
@@ -116,8 +118,9 @@ async def test_a_guessed_zone_is_told_to_the_log_once_and_not_where_one_is_set(
     guessing = configured(tmp_path, "a").tables["a"]
     zoned = guessing.model_copy(update={"partition_timezone": "Europe/Berlin"})
     texts = []
+    warned: set[str] = set()
     for config in (zoned, guessing, guessing):
-        source = await open_source(config, Telemetry([told.append]))
+        source = await open_source(config, Telemetry([told.append]), stores=Stores(), warned=warned)
         at = await source.initial_offset("0")
         end = await source.latest_offset(at, DEFAULT_READ_LIMIT)
         texts += [data_file(g.tasks[0]).partition_values async for g in source.plan(at, end)]

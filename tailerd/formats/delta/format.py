@@ -15,7 +15,7 @@ from tailerd.formats.delta.parts import DeltaParts
 from tailerd.formats.delta.protocol.data_file import FORMAT
 from tailerd.formats.delta.protocol.log_path import LOG_FOLDER
 from tailerd.storage.base import ObjectStore
-from tailerd.storage.locate import locate
+from tailerd.storage.stores import path_of
 
 _COMMIT = re.compile(r"(\d{20})\.json", re.ASCII)
 
@@ -46,7 +46,7 @@ class DeltaFormat(DeltaParts):
 
     def folder(self, place: str) -> str:
         """Return the folder of a table's log."""
-        return f"{locate(place)[1]}/{LOG_FOLDER}"
+        return f"{path_of(place)}/{LOG_FOLDER}"
 
     async def open(self, place: str, request: OpenRequest) -> DeltaChangeSource:
         """Open a table at its newest version.
@@ -59,6 +59,7 @@ class DeltaFormat(DeltaParts):
         warn = request.on_warning
         return await DeltaChangeSource.open(
             place,
+            stores=request.stores,
             changes=request.changes,
             allowed_paths=request.allowed_paths,
             columns=request.columns,

@@ -21,6 +21,7 @@ from tailerd.spark.group.members import GroupTable
 from tailerd.spark.group.report import Standing, Trouble
 from tailerd.spark.spark_offset import check_continues
 from tailerd.spark.table_source import warn
+from tailerd.storage.stores import Stores
 from tailerd.watchers.hints import Hint
 
 
@@ -64,8 +65,15 @@ class FollowedMember:
         standing: Where it is, as of the last look.
     """
 
-    def __init__(self, member: GroupTable, hold: Hold | None, group: asyncio.Event) -> None:
+    def __init__(
+        self,
+        member: GroupTable,
+        hold: Hold | None,
+        group: asyncio.Event,
+        stores: Stores | None = None,
+    ) -> None:
         self.member = member
+        self._stores = stores or Stores()
         self.bell = MemberBell(group)
         self.trouble: Trouble | None = None
         self.standing: Standing | None = None
@@ -114,6 +122,7 @@ class FollowedMember:
             self._source = await open_table(
                 config.path,
                 OpenRequest(
+                    stores=self._stores,
                     changes=self.changes,
                     allowed_paths=config.allowed_paths,
                     on_warning=warn,

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.clock import SystemClock
-from tailerd.config.sections import is_in_bucket
+from tailerd.config.sections import is_remote
 from tailerd.errors import BugError, TailerdError
 from tailerd.formats.detect import commit_folder, presumed_format
 from tailerd.spark.change_range import tasks_between
@@ -31,7 +31,7 @@ from tailerd.spark.group.record_partitions import TableRows
 from tailerd.spark.group.report import SourceReport
 from tailerd.spark.spark_offset import check_repeats
 from tailerd.spark.table_source import check_listening
-from tailerd.storage.s3.settings import settings_in_use
+from tailerd.storage.stores import Stores
 from tailerd.telemetry import Telemetry
 from tailerd.watchers.hints import HintBoard
 from tailerd.watchers.opening import WatchedFolder, open_watchers
@@ -48,14 +48,18 @@ _LOOKS_AT_ONCE = 8
 class GroupFollower:
     """The tables of one group. Use it from one event loop."""
 
-    def __init__(self, folder: Path, hints: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, hints: Path | None = None, stores: Stores | None = None
+    ) -> None:
         """Take the group's folder; nothing is read yet.
 
         Args:
             hints: Where the daemon leaves hints of tables in buckets.
+            stores: How tables are reached; by default as the environment says.
         """
         self._folder = folder
         self._hints = hints
+        self._stores = stores or Stores()
         self._holds = read_holds(folder)
         self._rung = asyncio.Event()
         self._board = HintBoard()
@@ -236,7 +240,7 @@ class GroupFollower:
             table = known.get(member.name)
             if table is None or table.member != member:
                 hold = self._holds.get(member.name)
-                table = FollowedMember(member, hold, self._rung)
+                table = FollowedMember(member, hold, self._rung, self._stores)
             self._tables[member.name] = table
         await self._listen()
 
@@ -256,7 +260,7 @@ class GroupFollower:
                 WatchedFolder(
                     folder=folder,
                     version_of=presumed_format(config.path, config.format).names.version_of,
-                    is_in_bucket=is_in_bucket(config.path),
+                    is_remote=is_remote(config.path),
                     poll_interval=config.poll_interval,
                     hints="" if self._hints is None else str(self._hints / table.member.name),
                 )
@@ -264,7 +268,7 @@ class GroupFollower:
         watchers = open_watchers(
             watched,
             None,
-            account=settings_in_use().default,
+            finished=self._stores.local.finished,
             telemetry=Telemetry(),
             clock=SystemClock(),
         )

@@ -24,7 +24,6 @@ from tailerd.spark.group.records_source import (
     FOLDER_OPTION,
     HINTS_OPTION,
     RECORDS_FORMAT,
-    RecordsDataSource,
 )
 from tailerd.spark.kafka.group_identity import writer_name
 from tailerd.spark.query_checkpoint import check_checkpoint, private_checkpoint
@@ -65,7 +64,6 @@ def start_group_query(
     checkpoint = folder / CHECKPOINT_FOLDER
     check_checkpoint(checkpoint, GroupOffset.from_json, COMES_AGAIN, may_restore=False)
     sink.recover()
-    spark.dataSource.register(RecordsDataSource)
     try:
         options = {FOLDER_OPTION: str(folder)}
         if hints is not None:

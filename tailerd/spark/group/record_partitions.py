@@ -32,6 +32,7 @@ from tailerd.spark.partitions import (
     read_tasks,
     spare_collections,
 )
+from tailerd.storage.stores import Stores
 
 TABLE_BYTES = 512 * 1024 * 1024
 """A table's rows of a batch with a larger cost are divided. What is not, need not be brought into
@@ -119,7 +120,7 @@ def _runs(table: TableRows) -> list[tuple[TaskShare, ...]]:
     return [partition.shares for partition in partitions]
 
 
-def read_records(partition: InputPartition) -> Iterator[RecordPiece]:
+def read_records(partition: InputPartition, stores: Stores) -> Iterator[RecordPiece]:
     """Yield the partition's records; runs on an executor.
 
     Raises:
@@ -131,12 +132,12 @@ def read_records(partition: InputPartition) -> Iterator[RecordPiece]:
     spare_collections()
     for part in partition.parts:
         try:
-            yield from _part(part)
+            yield from _part(part, stores)
         except Exception as error:
             raise attribute_to_table(error, part.rows.name) from error
 
 
-def _part(part: TablePart) -> Iterator[RecordPiece]:
+def _part(part: TablePart, stores: Stores) -> Iterator[RecordPiece]:
     table = part.rows
     if table.error is not None:
         raise table.error
@@ -144,24 +145,26 @@ def _part(part: TablePart) -> Iterator[RecordPiece]:
     ids = {each.task.version: each.task.table_id or table.table_id for each in part.shares}
     encoders = {each: RecordEncoder(table.name, each, table.kafka) for each in set(ids.values())}
     order = part.first * SHARE_ORDERS
-    for batch in _ordered(part.shares, table.key):
+    for batch in _ordered(part.shares, table.key, stores):
         for piece in encoders[ids[batch.version]].encoded(batch, order):
             order += piece.records.num_rows
             yield piece
 
 
-def _ordered(shares: Sequence[TaskShare], key: Sequence[str]) -> Iterator[ChangeBatch]:
+def _ordered(
+    shares: Sequence[TaskShare], key: Sequence[str], stores: Stores
+) -> Iterator[ChangeBatch]:
     """Yield the rows of consecutive shares in the order that records with this key have."""
     if not key:
-        yield from _batches(shares)
+        yield from _batches(shares, stores)
         return
 
     def again(version: Version) -> Iterator[ChangeBatch]:
-        return _batches([each for each in shares if each.task.version == version])
+        return _batches([each for each in shares if each.task.version == version], stores)
 
     held_bytes = DEFAULT_BATCH_LIMIT.max_bytes // 2
     for part, found in groupby(shares, lambda each: each.part):
-        batches = _batches(list(found))
+        batches = _batches(list(found), stores)
         if part is Part.WHOLE:
             # A commit of several change files is whole only where all of them are here.
             yield from commits_in_key_order(batches, again, key, held_bytes)
@@ -171,5 +174,5 @@ def _ordered(shares: Sequence[TaskShare], key: Sequence[str]) -> Iterator[Change
                 yield rows
 
 
-def _batches(shares: Sequence[TaskShare]) -> Iterator[ChangeBatch]:
-    return read_tasks(each.task for each in shares)
+def _batches(shares: Sequence[TaskShare], stores: Stores) -> Iterator[ChangeBatch]:
+    return read_tasks([each.task for each in shares], stores)

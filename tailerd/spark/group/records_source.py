@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -24,7 +25,8 @@ from tailerd.spark.group.record_partitions import pack_tables, read_records
 from tailerd.spark.packed_records import PACKED_SCHEMA, packed
 from tailerd.spark.source_loop import SourceLoop, end_quietly
 from tailerd.spark.worker_edge import all_errors_travel
-from tailerd.storage.s3.settings import settings_in_use, use_settings
+from tailerd.spark.worker_stores import worker_stores
+from tailerd.storage.stores import Stores, StoreSettings
 
 RECORDS_FORMAT = "tailerd_records"
 FOLDER_OPTION = "folder"
@@ -34,6 +36,9 @@ HINTS_OPTION = "hints"
 @all_errors_travel
 class RecordsDataSource(DataSource):
     """What Spark knows as format `tailerd_records`."""
+
+    storage: ClassVar[StoreSettings] = StoreSettings()
+    """How tables are reached; `configured` sets it."""
 
     @classmethod
     def name(cls) -> str:
@@ -48,17 +53,17 @@ class RecordsDataSource(DataSource):
         """Return the reader."""
         hints = self.options.get(HINTS_OPTION)
         folder = Path(self.options[FOLDER_OPTION])
-        return RecordsReader(folder, None if hints is None else Path(hints))
+        return RecordsReader(folder, None if hints is None else Path(hints), self.storage)
 
 
 @all_errors_travel
 class RecordsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Lives on the driver; executors get a pickled copy."""
 
-    def __init__(self, folder: Path, hints: Path | None) -> None:
+    def __init__(self, folder: Path, hints: Path | None, storage: StoreSettings) -> None:
         self._folder = folder
         self._hints = hints
-        self._storage = settings_in_use()
+        self._storage = storage
         self._driver: _Driver | None = None
 
     def __getstate__(self) -> dict[str, object]:
@@ -95,8 +100,7 @@ class RecordsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the partition's records, packed; on an executor."""
-        use_settings(self._storage)
-        return packed(read_records(partition))
+        return packed(read_records(partition, worker_stores(self._storage)))
 
     def commit(self, end: Mapping[str, object]) -> None:
         """Hear that everything before `end` is delivered."""
@@ -112,21 +116,21 @@ class RecordsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _on_driver(self) -> _Driver:
         if self._driver is None:
-            self._driver = _Driver(self._folder, self._hints)
+            self._driver = _Driver(self._folder, self._hints, Stores(self._storage))
         return self._driver
 
 
 class _Driver:
     """The driver's side: tables that stay open between batches."""
 
-    def __init__(self, folder: Path, hints: Path | None) -> None:
+    def __init__(self, folder: Path, hints: Path | None, stores: Stores) -> None:
         self.loop = SourceLoop()
-        self.follower = self.loop.call(_open(folder, hints))
+        self.follower = self.loop.call(_open(folder, hints, stores))
 
     def close(self) -> None:
         self.loop.call(self.follower.aclose())
         self.loop.close()
 
 
-async def _open(folder: Path, hints: Path | None) -> GroupFollower:
-    return GroupFollower(folder, hints)
+async def _open(folder: Path, hints: Path | None, stores: Stores) -> GroupFollower:
+    return GroupFollower(folder, hints, stores)

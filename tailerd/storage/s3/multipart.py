@@ -14,6 +14,7 @@ from botocore.exceptions import ClientError
 
 from tailerd.errors import FileExistsAlreadyError, FileMissingError, StorageError
 from tailerd.storage.output import Output
+from tailerd.storage.s3.conditional_put import PUT_TOKEN, was_put_by
 from tailerd.storage.s3.connection import Request, S3Client
 from tailerd.storage.s3.failures import is_unknown_operation
 from tailerd.storage.s3.io_thread import io_thread
@@ -115,8 +116,6 @@ class MultipartOutput(Output):
         self._upload = ""
 
     async def _finish(self, if_absent: bool) -> None:
-        from tailerd.storage.s3.store import was_put_by
-
         if if_absent:
             await self._store.check_conditional_put(self._path.rpartition("/")[0])
             await self._check_absent()
@@ -170,8 +169,6 @@ class MultipartOutput(Output):
 
     @property
     def _token_name(self) -> str:
-        from tailerd.storage.s3.store import PUT_TOKEN
-
         return PUT_TOKEN
 
 

@@ -1,20 +1,16 @@
-"""Where buckets are and who asks for them: values, and the ones this process works with."""
+"""Where buckets are and who asks for them, as values."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
 
     from tailerd.config.storage import BucketConfig, StorageConfig
-
-SETTINGS_VARIABLE = "TAILERD_INTERNAL_S3_SETTINGS"
-"""Of the environment: how a process that this one started, and those it starts, reach buckets."""
 
 SKIP_SIGNATURE = "AWS_SKIP_SIGNATURE"
 """Of the environment, as other Delta clients have it: ask without credentials."""
@@ -108,43 +104,3 @@ def _account(base: S3Account, config: BucketConfig) -> S3Account:
 
 def _plain(secret: SecretStr | None) -> str:
     return "" if secret is None else secret.get_secret_value()
-
-
-_in_use: S3Settings | None = None
-
-
-def use_settings(settings: S3Settings | None) -> None:
-    """Let every place of this process named by a URL be reached so; None: as the environment says.
-
-    Connections that are open stay; requests begun later use the new settings.
-    """
-    global _in_use
-    _in_use = settings
-
-
-def settings_in_use() -> S3Settings:
-    """Return the settings of this process, for other processes to use too."""
-    if _in_use is not None:
-        return _in_use
-    handed_down = os.environ.get(SETTINGS_VARIABLE)
-    if handed_down:
-        return _of_json(handed_down)
-    return S3Settings(default=S3Account.of_environment())
-
-
-def hand_down_settings() -> None:
-    """Let processes that are started from now on use this process's settings, by environment."""
-    os.environ.update(settings_environment())
-
-
-def settings_environment() -> dict[str, str]:
-    """Return what another process's environment needs to reach buckets as this one does."""
-    return {} if _in_use is None else {SETTINGS_VARIABLE: json.dumps(asdict(_in_use))}
-
-
-def _of_json(text: str) -> S3Settings:
-    fields = json.loads(text)
-    return S3Settings(
-        default=S3Account(**fields["default"]),
-        buckets=tuple((name, S3Account(**account)) for name, account in fields["buckets"]),
-    )

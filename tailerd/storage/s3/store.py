@@ -18,21 +18,19 @@ from tailerd.storage.base import FileMeta, PendingInput
 from tailerd.storage.deletion import BATCH_FILES
 from tailerd.storage.output import Output
 from tailerd.storage.s3.batch_deletion import delete_batch
+from tailerd.storage.s3.conditional_put import PUT_TOKEN, was_put_by
 from tailerd.storage.s3.connection import Connection, Request, S3Client
 from tailerd.storage.s3.failures import (
-    MISSING_CODES,
     VENDOR_ERRORS,
-    code_of,
     is_beyond_the_end,
 )
 from tailerd.storage.s3.fetching import Fetched, get_object, identity_of, ms_of
-from tailerd.storage.s3.io_thread import IoThread, io_thread
-from tailerd.storage.s3.settings import S3Account, S3Settings, settings_in_use
+from tailerd.storage.s3.io_thread import io_thread
+from tailerd.storage.s3.multipart import MultipartOutput, abort_old_uploads
+from tailerd.storage.s3.remote_input import PendingRemoteInput, RemoteInput
+from tailerd.storage.s3.settings import S3Account, S3Settings
 
 T = TypeVar("T")
-
-PUT_TOKEN = "tailerd-put"
-"""Metadata that tells whose conditional put it was, where the answer was lost."""
 
 PROBE = ".tailerd-probe"
 
@@ -51,10 +49,27 @@ class S3Store:
     """
 
     scheme: str = "s3"
+    is_remote: bool = True
+    is_local_folder: bool = False
 
     def __init__(self, settings: S3Settings | None = None) -> None:
-        """Use the process's settings unless others are given."""
-        self._settings = settings
+        """Connect with the first request.
+
+        Args:
+            settings: By default what the environment says.
+        """
+        self.settings = settings or S3Settings(default=S3Account.of_environment())
+        # Both are used on the thread of connections alone.
+        self._connections: dict[tuple[int, S3Account], Connection] = {}
+        self._is_conditional_put_honoured: dict[tuple[S3Account, str], bool] = {}
+
+    def __reduce__(self) -> tuple[type[S3Store], tuple[S3Settings]]:
+        """Pickle the settings alone: the other process connects for itself."""
+        return type(self), (self.settings,)
+
+    def url_of(self, path: str) -> str:
+        """Return the `s3:` URL, taken literally."""
+        return f"s3://{path}"
 
     async def list_from(self, folder: str, start_after: str = "") -> AsyncIterator[FileMeta]:
         """List as `ObjectStore.list_from` says, a page of a thousand names at a time."""
@@ -206,14 +221,15 @@ class S3Store:
             ConditionalPutUnsupportedError: It does not.
         """
         bucket = split(folder)[0]
-        known = _known_conditional.get((self._account(bucket), bucket))
+        key = (self._account(bucket), bucket)
+        known = self._is_conditional_put_honoured.get(key)
         if known is None:
             # The usual name, so that one file at most stays where nobody may delete it. Another
             # process may delete it meanwhile, but not one whose name only this one knows.
             known = await self._is_conditional(f"{folder}/{PROBE}") or await self._is_conditional(
                 f"{folder}/{PROBE}-{secrets.token_hex(8)}"
             )
-            _known_conditional[(self._account(bucket), bucket)] = known
+            self._is_conditional_put_honoured[key] = known
         if not known:
             raise ConditionalPutUnsupportedError(
                 f"The server of s3://{bucket} does not honour conditional writes, so two writers"
@@ -267,28 +283,20 @@ class S3Store:
 
     def open_input(self, path: str) -> BinaryIO:
         """Open a file for random reading, blocking: one request, with which a small one is read."""
-        from tailerd.storage.s3.remote_input import RemoteInput
-
         _require_key(path)
         return cast(BinaryIO, RemoteInput(self, path))
 
     def begin_input(self, path: str) -> PendingInput:
         """Begin what `open_input` does: its request is under way at once."""
-        from tailerd.storage.s3.remote_input import PendingRemoteInput
-
         _require_key(path)
         return PendingRemoteInput(self, path)
 
     def open_output(self, path: str) -> Output:
         """Begin a file that is written piece by piece, blocking."""
-        from tailerd.storage.s3.multipart import MultipartOutput
-
         return MultipartOutput(self, path)
 
     async def sweep(self, folder: str, before_ms: int) -> int:
         """Abort uploads that dead writers left; return how many."""
-        from tailerd.storage.s3.multipart import abort_old_uploads
-
         return await io_thread().run(abort_old_uploads(self, folder, before_ms))
 
     async def _ask(self, doing: str, path: str, work: Callable[[S3Client], Awaitable[T]]) -> T:
@@ -299,43 +307,20 @@ class S3Store:
         bucket, _ = split(request.path)
         if not bucket:
             raise StorageError(f"s3://{request.path} names no bucket.")
-        connection = _connection(self._account(bucket), io_thread())
+        connection = self._connection(self._account(bucket))
         # None only where a condition was fulfilled unheard, and nobody uses that answer.
         return cast(T, await connection.call(request, work))
 
     def _account(self, bucket: str) -> S3Account:
-        return (self._settings or settings_in_use()).account_of(bucket)
+        return self.settings.account_of(bucket)
 
-
-_connections: dict[tuple[int, S3Account], Connection] = {}
-_known_conditional: dict[tuple[S3Account, str], bool] = {}
-
-
-def _connection(account: S3Account, thread: IoThread) -> Connection:
-    """Return the account's connection of this process; called on the thread of connections."""
-    found = _connections.get((id(thread), account))
-    if found is None:
-        found = _connections[(id(thread), account)] = Connection(account, thread)
-    return found
-
-
-def was_put_by(path: str, token: str) -> Callable[[S3Client], Awaitable[bool]]:
-    """Return what tells whether the file at `path` is the one that was put with `token`.
-
-    A file that is not there any more is not: it was somebody's who has deleted it.
-    """
-    bucket, key = split(path)
-
-    async def ask(client: S3Client) -> bool:
-        try:
-            answer = cast(dict[str, Any], await client.head_object(Bucket=bucket, Key=key))
-        except VENDOR_ERRORS as error:
-            if code_of(error) not in MISSING_CODES:
-                raise
-            return False
-        return bool(answer.get("Metadata", {}).get(PUT_TOKEN) == token)
-
-    return ask
+    def _connection(self, account: S3Account) -> Connection:
+        # A forked process has another thread, and needs connections of its own.
+        thread = io_thread()
+        found = self._connections.get((id(thread), account))
+        if found is None:
+            found = self._connections[(id(thread), account)] = Connection(account, thread)
+        return found
 
 
 async def _head(client: S3Client, path: str) -> FileMeta:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tailerd.storage.s3.settings import use_settings
 from tailerd.storage.s3.store import S3Store
 from tests.s3.proxy import FaultProxy
 from tests.s3.servers import S3Server
@@ -22,12 +21,12 @@ def server(request: pytest.FixtureRequest) -> S3Server:
 
 
 @pytest.fixture
-def proxy(s3_moto: S3Server) -> Iterator[FaultProxy]:
-    """A proxy in front of moto; every place named by a URL is reached through it."""
+def proxy(s3_moto: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
+    """A proxy in front of moto; what has no settings reaches it, as the environment says."""
     with FaultProxy(s3_moto.port) as proxy:
-        use_settings(s3_moto.settings(proxy.endpoint))
+        for name, value in s3_moto.environment(proxy.endpoint).items():
+            monkeypatch.setenv(name, value)
         yield proxy
-        use_settings(None)
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from tailerd.errors import AccessDeniedError, StorageError, TailerdError
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.maintenance.log_cleanup import CleanupResult, LogCleanup
 from tailerd.storage.metered import MeteredStore
-from tailerd.storage.s3.settings import use_settings
 from tailerd.storage.s3.store import S3Store
 from tests.doubles.sim_clock import SimClock
 from tests.s3.proxy import Fault, FaultProxy
@@ -77,19 +76,15 @@ async def test_what_has_expired_goes_with_one_request_for_the_log_and_one_for_si
     bucket = server.new_bucket()
     upload(server, old_table.folder, bucket, "orders")
     with FaultProxy(server.port) as proxy:
-        use_settings(server.settings(proxy.endpoint))
-        try:
-            store = S3Store()
-            metered = MeteredStore(store)
-            result = await clean(metered, f"{bucket}/orders")
-            assert proxy.counts()["delete"] == metered.requests["delete"] == 2
-            # Eight commits, the checkpoint of 3, the compaction, two sidecars.
-            assert (len(result.files), result.oldest_version) == (12, KEPT)
-            assert (await log_of(store, f"{bucket}/orders"))[0] == f"{KEPT:020}.checkpoint.parquet"
-            assert [m async for m in store.list_from(f"{bucket}/orders/_delta_log/_sidecars")] == []
-            await assert_right_or_an_error(store, f"{bucket}/orders", old_table)
-        finally:
-            use_settings(None)
+        store = S3Store(server.settings(proxy.endpoint))
+        metered = MeteredStore(store)
+        result = await clean(metered, f"{bucket}/orders")
+        assert proxy.counts()["delete"] == metered.requests["delete"] == 2
+        # Eight commits, the checkpoint of 3, the compaction, two sidecars.
+        assert (len(result.files), result.oldest_version) == (12, KEPT)
+        assert (await log_of(store, f"{bucket}/orders"))[0] == f"{KEPT:020}.checkpoint.parquet"
+        assert [m async for m in store.list_from(f"{bucket}/orders/_delta_log/_sidecars")] == []
+        await assert_right_or_an_error(store, f"{bucket}/orders", old_table)
 
 
 @pytest.mark.parametrize(

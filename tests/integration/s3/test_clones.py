@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from tailerd.errors import PathOutsideTableError
-from tailerd.storage.s3.settings import use_settings
 from tests.integration.daemon.running import run_to_end
 from tests.integration.s3.configured import delivered, write_tables_config
 from tests.integration.s3.test_table_faults import changes
@@ -112,14 +111,14 @@ def test_data_in_another_bucket_is_refused_where_nobody_allowed_that_place(
 
 
 @pytest.mark.parametrize("way", WAYS_OUT)
-async def test_no_spelling_leads_out_of_the_bucket(clone: Clone, way: str) -> None:
+async def test_no_spelling_leads_out_of_the_bucket(
+    clone: Clone, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clone.write(way)
-    use_settings(clone.here.settings())
-    try:
-        with pytest.raises(PathOutsideTableError):
-            await changes(clone.place, "0")
-    finally:
-        use_settings(None)
+    for name, value in clone.here.environment().items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(PathOutsideTableError):
+        await changes(clone.place, "0")
 
 
 def test_without_the_other_account_the_error_names_the_file_that_is_not_to_be_had(

@@ -15,7 +15,6 @@ import pytest
 
 from tailerd.config import load_config
 from tailerd.daemon import Daemon
-from tailerd.storage.s3.settings import use_settings
 from tailerd.telemetry import events
 from tests.integration.daemon.running import (
     daemon,
@@ -198,7 +197,6 @@ async def test_a_bucket_that_does_not_notify_is_told_of_once_with_the_fix(
         await running
     finally:
         running.cancel()
-        use_settings(None)
     [missed] = [event for event in told if isinstance(event, events.NotificationsMissed)]
     assert missed.path == f"s3://{living.notified.bucket}"
     assert "s3:ObjectCreated:*" in missed.hint

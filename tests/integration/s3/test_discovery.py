@@ -12,8 +12,8 @@ from tailerd.errors import ConfigError, StorageError
 from tailerd.formats import table_search
 from tailerd.formats.table_search import TableSearch, discover_tables
 from tailerd.storage import folder_pattern
-from tailerd.storage.s3.settings import use_settings
 from tailerd.storage.s3.store import S3Store
+from tailerd.storage.stores import Stores
 from tailerd.telemetry import Telemetry, events
 from tests.doubles.sim_clock import SimClock
 from tests.integration.daemon.running import (
@@ -55,7 +55,7 @@ class Searched:
     def __init__(self) -> None:
         self.clock = SimClock()
         self.told: list[events.Event] = []
-        self.search = TableSearch(telemetry=Telemetry([self._hear]), clock=self.clock)
+        self.search = TableSearch(Stores(), telemetry=Telemetry([self._hear]), clock=self.clock)
 
     def _hear(self, event: events.Event) -> None:
         if not isinstance(event, events.StorageRequested):
@@ -86,11 +86,8 @@ def test_folders_with_a_log_are_found_as_deep_as_the_pattern_goes(
     bucket = server.new_bucket()
     lake(server, bucket, "orders", "refunds", "eu/orders", "us/orders", "x/a b", ".hidden")
     put(server, bucket, "plain/file", "loose", "eu/other/deep/_delta_log/x")
-    use_settings(server.settings())
-    try:
-        assert sorted(discover_tables(config_of(f"s3://{bucket}/{pattern}")).found) == names
-    finally:
-        use_settings(None)
+    config = config_of(f"s3://{bucket}/{pattern}")
+    assert sorted(discover_tables(config, server.stores()).found) == names
 
 
 async def test_a_look_costs_a_listing_a_level_and_one_key_of_each_new_folder(
@@ -128,7 +125,7 @@ async def test_a_pattern_without_bounds_is_an_error_that_says_so(
     monkeypatch.setattr(folder_pattern, "MOST_REQUESTS", 20)
     lake(s3_moto, bucket, *(f"t{n}" for n in range(30)))
     with pytest.raises(ConfigError, match="more than 20 requests"):
-        await TableSearch().look(config_of(f"s3://{bucket}/*"), is_strict=True)
+        await TableSearch(Stores()).look(config_of(f"s3://{bucket}/*"), is_strict=True)
     assert sum(proxy.counts().values()) <= 20
 
 
@@ -137,13 +134,10 @@ async def test_a_look_that_hangs_fails(
 ) -> None:
     monkeypatch.setattr(table_search, "LONGEST_LOOK_SECONDS", 0.2)
     with FaultProxy(s3_moto.port, delay_seconds=3) as slow:
-        use_settings(s3_moto.settings(slow.endpoint))
         slow.fail_every(1, Fault.DELAY)
-        try:
-            with pytest.raises(StorageError, match="took longer than"):
-                await TableSearch().look(config_of(f"s3://{bucket}/*"), is_strict=True)
-        finally:
-            use_settings(None)
+        search = TableSearch(s3_moto.stores(slow.endpoint))
+        with pytest.raises(StorageError, match="took longer than"):
+            await search.look(config_of(f"s3://{bucket}/*"), is_strict=True)
 
 
 async def test_a_look_that_fails_leaves_what_is_there_and_comes_again_soon(

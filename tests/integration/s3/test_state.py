@@ -19,7 +19,6 @@ from tailerd.pipeline.bucket_history import BucketHistory
 from tailerd.pipeline.bucket_offset_store import BucketOffsetStore
 from tailerd.pipeline.state_place import BucketState
 from tailerd.storage.lease import Holder, Lease, Purpose
-from tailerd.storage.s3.settings import use_settings
 from tailerd.storage.s3.store import S3Store
 from tailerd.telemetry import events
 from tests.contracts.test_offset_store import saved
@@ -260,7 +259,6 @@ async def test_an_idle_daemon_that_was_replaced_notices_at_its_next_beat_and_end
                 await running
     finally:
         running.cancel()
-        use_settings(None)
     assert any(isinstance(event, events.StateForfeited) for event in told)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import pickle
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -496,6 +497,15 @@ async def test_many_files_are_deleted_with_one_request(
     await store.delete_many(paths[:20])
     assert proxy.counts() == {"delete": 1}
     assert len([meta async for meta in store.list_from(bucket)]) == 10
+
+
+async def test_a_store_goes_to_another_process_without_its_connections(
+    store: S3Store, bucket: str
+) -> None:
+    await store.put(f"{bucket}/a", b"a")
+    again = pickle.loads(pickle.dumps(store))
+    assert again.settings == store.settings
+    assert await again.get(f"{bucket}/a") == b"a"
 
 
 def _is_end(seen: Seen) -> bool:

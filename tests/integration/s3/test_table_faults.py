@@ -19,8 +19,8 @@ from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.maintenance.jobs import DeltaMaintenance
 from tailerd.formats.delta.maintenance.plan import Policies
 from tailerd.storage.lease import Lease
-from tailerd.storage.locate import locate
 from tailerd.storage.s3.store import S3Store
+from tailerd.storage.stores import Stores
 from tests.s3.proxy import Fault, FaultProxy
 from tests.s3.servers import S3Server
 from tests.s3.upload import upload
@@ -187,7 +187,7 @@ async def test_maintenance_gets_over_a_fault_at_every_third_request(
 
 
 async def test_only_one_of_two_processes_has_the_lease(place: str, proxy: FaultProxy) -> None:
-    store, root = locate(place)
+    store, root = Stores().locate(place)
     assert isinstance(store, S3Store)
     clock = SystemClock()
 

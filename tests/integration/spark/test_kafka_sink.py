@@ -37,6 +37,7 @@ from tailerd.spark.kafka.batch_transaction import BatchTransaction
 from tailerd.spark.kafka.group_sink import KafkaGroupSink
 from tailerd.spark.kafka.grouping import check_group
 from tailerd.spark.packed_records import PACKED_SCHEMA, packed
+from tailerd.storage.stores import Stores
 from tailerd.telemetry import Telemetry
 from tailerd.telemetry.events import DeadLettersStored, Event
 from tests.integration.spark.encoded import DAY_2026_US, Rows, config
@@ -135,7 +136,9 @@ def test_a_key_has_last_what_the_table_has_though_change_files_tear_its_images_a
     tasks = asyncio.run(tasks_of(tmp_path / "orders"))
     rows = TableRows(name="orders", table_id="", kafka=group.sinks["orders"], tasks=tasks)
     packed_rows = [
-        batch for partition in pack_tables([rows]) for batch in packed(read_records(partition))
+        batch
+        for partition in pack_tables([rows])
+        for batch in packed(read_records(partition, Stores()))
     ]
     frame = spark.createDataFrame(pa.Table.from_batches(packed_rows), PACKED_SCHEMA)
     # Each Spark task gets some of them, whichever they are.

@@ -13,7 +13,7 @@ from tailerd.config.loading import load_config
 from tailerd.errors import ConfigError
 from tailerd.formats.table_search import TableSearch, discover_tables
 from tailerd.sinks.file.config import FileSinkConfig
-from tailerd.storage.locate import locate
+from tailerd.storage.stores import path_of
 
 TEMPLATE = {"from": "snapshot", "sink": {"kind": "file", "path": "/out/{name}"}}
 
@@ -117,7 +117,7 @@ def test_a_table_of_the_file_is_not_found_again(tmp_path: Path, start: str) -> N
     pattern = lake(tmp_path, "my orders", "other")
     name = "my%20orders" if ":" in start else "my orders"
     own: dict[str, Any] = {"path": f"{start}{tmp_path}/{name}", "sink": {"kind": "console"}}
-    assert (Path(locate(own["path"])[1]) / "_delta_log").is_dir()
+    assert (Path(path_of(own["path"])) / "_delta_log").is_dir()
     discovery = discover_tables(config_of(pattern, tables={"mine": own}))
     assert list(discovery.config.tables) == ["mine", "other"]
 

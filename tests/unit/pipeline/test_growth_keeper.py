@@ -11,7 +11,7 @@ from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.stats.table_growth import TableGrowth
 from tailerd.pipeline.growth_keeper import RETRY_SECONDS, GrowthKeeper
-from tailerd.storage.locate import locate
+from tailerd.storage.stores import Stores
 from tailerd.telemetry import Telemetry, events
 from tests.doubles.sim_clock import SimClock
 from tests.tables.builder import TableBuilder
@@ -37,7 +37,7 @@ class Kept:
     async def open(self, place: str) -> TableGrowth:
         self.opened += 1
         self.while_opening()
-        return TableGrowth(LogReader(*locate(place), with_rows=True))
+        return TableGrowth(LogReader(*Stores().locate(place), with_rows=True))
 
     def hear(self, event: events.Event) -> None:
         is_past = isinstance(event, events.CommitObserved | events.SchemaObserved)

@@ -9,8 +9,9 @@ from typing import BinaryIO
 import pytest
 
 from tailerd.errors import FileMissingError
-from tailerd.reading import files_ahead
 from tailerd.reading.files_ahead import AT_ONCE, FilesAhead
+from tailerd.storage.base import PendingInput
+from tailerd.storage.stores import Stores
 
 
 class Pending:
@@ -28,16 +29,23 @@ class Pending:
 
 
 @pytest.fixture
-def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def log() -> list[str]:
     """What a store was told whose files take their time."""
-    log: list[str] = []
-    monkeypatch.setattr(files_ahead, "begin_data_file", lambda url: Pending(url, log))
-    return log
+    return []
+
+
+class SlowStores(Stores):
+    def __init__(self, log: list[str]) -> None:
+        super().__init__()
+        self._log = log
+
+    def begin_data_file(self, url: str) -> PendingInput:
+        return Pending(url, self._log)
 
 
 def test_the_next_files_are_begun_before_the_first_is_waited_for(log: list[str]) -> None:
     urls = [f"u{number}" for number in range(AT_ONCE + 3)]
-    with FilesAhead(urls) as files:
+    with FilesAhead(urls, SlowStores(log)) as files:
         assert not log
         assert files.open("u0").read() == b"u0"
         assert log == [*(f"begin {url}" for url in urls[:AT_ONCE]), "open u0"]
@@ -50,14 +58,14 @@ def test_the_next_files_are_begun_before_the_first_is_waited_for(log: list[str])
 
 
 def test_a_file_named_twice_is_begun_twice(log: list[str]) -> None:
-    with FilesAhead(["a", "a", "b"]) as files:
+    with FilesAhead(["a", "a", "b"], SlowStores(log)) as files:
         for url in ("a", "a", "b"):
             files.open(url)
     assert log == ["begin a", "begin a", "begin b", "open a", "open a", "open b"]
 
 
 def test_what_is_passed_over_or_left_is_given_up(log: list[str]) -> None:
-    with FilesAhead(["a", "b", "c", "d"]) as files:
+    with FilesAhead(["a", "b", "c", "d"], SlowStores(log)) as files:
         files.open("b")
         assert log[4:] == ["cancel a", "open b"]
     assert log[6:] == ["cancel c", "cancel d"]
@@ -65,7 +73,7 @@ def test_what_is_passed_over_or_left_is_given_up(log: list[str]) -> None:
 
 def test_files_that_open_at_once_are_opened_when_they_are_asked_for(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"there")
-    with FilesAhead([str(tmp_path / name) for name in ("a", "b")]) as files:
+    with FilesAhead([str(tmp_path / name) for name in ("a", "b")], Stores()) as files:
         with files.open(str(tmp_path / "a")) as source:
             assert source.read() == b"there"
         (tmp_path / "b").write_bytes(b"later")

@@ -18,6 +18,7 @@ from tailerd.spark.group.group_offset import GroupOffset
 from tailerd.spark.group.holds import held_back, read_holds, settle_holds, write_holds
 from tailerd.spark.group.members import GroupTable, Members
 from tailerd.spark.group.record_partitions import pack_tables, read_records
+from tailerd.storage.stores import Stores
 from tests.tables.builder import TableBuilder
 
 ROWS = 12
@@ -54,7 +55,7 @@ async def delivered(folder: Path, start: GroupOffset, hold_at: int = -1) -> list
             await follower.aclose()
             follower = GroupFollower(folder)
         for partition in pack_tables(await follower.rows(at, end)):
-            for piece in read_records(partition):
+            for piece in read_records(partition, Stores()):
                 ids += [json.loads(value)["id"] for value in piece.records[VALUE].to_pylist()]
         at = end
     await follower.aclose()

@@ -22,6 +22,7 @@ from tailerd.spark.group.group_offset import GroupOffset
 from tailerd.spark.group.holds import held_back, read_holds, write_holds
 from tailerd.spark.group.members import GroupTable, Members
 from tailerd.spark.group.record_partitions import pack_tables, read_records
+from tailerd.storage.stores import Stores
 from tests.tables.builder import TableBuilder
 
 NAMES = ("a", "b", "c")
@@ -114,7 +115,7 @@ class Model:
                 name = part.rows.name
                 if name in self.broken:
                     raise MissingDataFileError("It is gone.", table=name)
-            for piece in read_records(partition):
+            for piece in read_records(partition, Stores()):
                 values = piece.records[VALUE].to_pylist()
                 given.setdefault(piece.table, []).extend(value.decode() for value in values)
         if self.random.random() < 0.5:

@@ -89,9 +89,10 @@ def test_what_is_loaded_is_left_out_of_the_collection_after_each_task() -> None:
         import gc
         import pyarrow as pa
         from tailerd.spark.partitions import read_partition
-        list(read_partition(None, pa.schema([]), may_drop=False))
+        from tailerd.storage.stores import Stores
+        list(read_partition(None, pa.schema([]), Stores(), may_drop=False))
         frozen = gc.get_freeze_count()
-        list(read_partition(None, pa.schema([]), may_drop=False))
+        list(read_partition(None, pa.schema([]), Stores(), may_drop=False))
         result = [frozen, gc.get_freeze_count()]
     """
     first, second = run_process(program).result

@@ -9,10 +9,10 @@ import pytest
 
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.formats.delta.protocol.data_file import data_file
-from tailerd.reading import files_ahead
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.spark.encoded_records import VALUE
 from tailerd.spark.group.record_partitions import TableRows, pack_tables, read_records
+from tailerd.storage.stores import Stores
 from tests.tables.builder import TableBuilder
 
 
@@ -28,9 +28,10 @@ async def test_the_files_behind_are_under_way_when_the_first_record_comes(
     [partition] = pack_tables([TableRows(name="t", table_id="", kafka=None, tasks=tasks)])
     begun: list[str] = []
     # A local file is not begun: only a bucket makes one wait for it.
-    monkeypatch.setattr(files_ahead, "begin_data_file", begun.append)
+    stores = Stores()
+    monkeypatch.setattr(stores, "begin_data_file", begun.append)
 
-    pieces = read_records(partition)
+    pieces = read_records(partition, stores)
     first = next(pieces)
 
     assert begun == [data_file(task).url for task in tasks]
@@ -57,7 +58,7 @@ async def test_records_tell_the_identity_their_table_had_in_that_version(
 
     told = set()
     for partition in pack_tables([rows]):
-        for piece in read_records(partition):
+        for piece in read_records(partition, Stores()):
             for value in filter(None, piece.records[VALUE].to_pylist()):
                 told.add((piece.version, json.loads(value)["source"]["table_id"]))
     assert told == {(0, "old"), (1, "new")}

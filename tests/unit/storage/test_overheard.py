@@ -16,7 +16,7 @@ from tailerd.storage.local import LocalStore
 from tailerd.storage.memory import MemoryStore
 from tailerd.storage.metered import MeteredStore
 from tailerd.storage.output import OutputStore
-from tailerd.storage.overheard import hearing, telling
+from tailerd.storage.overheard import SharedReads, hearing, telling
 from tailerd.storage.s3.store import S3Store
 from tailerd.storage.volatile import VolatileStore
 
@@ -29,7 +29,13 @@ def store() -> MeteredStore:
 
 
 @pytest.mark.parametrize("inner", [LocalStore(), MeteredStore(MemoryStore()), S3Store()])
-@pytest.mark.parametrize("wrap", [telling, lambda store: hearing(store, FOLDER)])
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda store: telling(store, SharedReads()),
+        lambda store: hearing(store, FOLDER, SharedReads()),
+    ],
+)
 @pytest.mark.parametrize(
     "kind", [MarksFolders, ListsFolders, OpensAhead, OutputStore, VolatileStore, DeletesMany]
 )
@@ -44,7 +50,8 @@ def test_a_store_that_is_listened_to_can_do_what_it_could(
 
 
 async def test_a_file_that_was_told_of_is_not_asked_for_and_only_once(store: MeteredStore) -> None:
-    hears, tells = hearing(store, FOLDER), telling(store)
+    shared = SharedReads()
+    hears, tells = hearing(store, FOLDER, shared), telling(store, shared)
     await store.put(f"{FOLDER}/1.json", b"one")
     told = await tells.fetch(f"{FOLDER}/1.json", 0, 100)
     store.reset()
@@ -55,7 +62,8 @@ async def test_a_file_that_was_told_of_is_not_asked_for_and_only_once(store: Met
 
 
 async def test_that_a_file_is_missing_is_told_too_until_it_is_there(store: MeteredStore) -> None:
-    hears, tells = hearing(store, FOLDER), telling(store)
+    shared = SharedReads()
+    hears, tells = hearing(store, FOLDER, shared), telling(store, shared)
     for _ in range(2):
         with pytest.raises(FileMissingError):
             await tells.fetch(f"{FOLDER}/2.json")
@@ -73,7 +81,8 @@ async def test_that_a_file_is_missing_is_told_too_until_it_is_there(store: Meter
 async def test_ranges_are_cut_from_what_is_known_and_parts_are_not_told(
     store: MeteredStore,
 ) -> None:
-    hears, tells = hearing(store, FOLDER), telling(store)
+    shared = SharedReads()
+    hears, tells = hearing(store, FOLDER, shared), telling(store, shared)
     await store.put(f"{FOLDER}/1.json", b"0123456789")
     for start, length in [(0, 4), (3, None), (3, 4)]:
         await tells.fetch(f"{FOLDER}/1.json")
@@ -89,7 +98,8 @@ async def test_ranges_are_cut_from_what_is_known_and_parts_are_not_told(
 
 
 async def test_other_folders_and_other_schemes_are_not_overheard(store: MeteredStore) -> None:
-    hears, tells = hearing(store, FOLDER), telling(store)
+    shared = SharedReads()
+    hears, tells = hearing(store, FOLDER, shared), telling(store, shared)
     await store.put("/other/_delta_log/1.json", b"other")
     await tells.fetch("/other/_delta_log/1.json")
     store.reset()
@@ -98,7 +108,8 @@ async def test_other_folders_and_other_schemes_are_not_overheard(store: MeteredS
 
 
 async def test_a_whole_listing_tells_what_is_not_there(store: MeteredStore) -> None:
-    hears, tells = hearing(store, FOLDER), telling(store)
+    shared = SharedReads()
+    hears, tells = hearing(store, FOLDER, shared), telling(store, shared)
     for number in (1, 2):
         await store.put(f"{FOLDER}/{number}.json", b"x")
     assert len([meta async for meta in tells.list_from(FOLDER, "1.json")]) == 1
@@ -119,7 +130,8 @@ async def test_a_whole_listing_tells_what_is_not_there(store: MeteredStore) -> N
 async def test_what_was_read_meanwhile_is_no_longer_missing(
     store: MeteredStore, way: str, before: str
 ) -> None:
-    listener, teller = hearing(store, "/log"), telling(store)
+    shared = SharedReads()
+    listener, teller = hearing(store, "/log", shared), telling(store, shared)
     if before == "listed":
         assert [meta async for meta in teller.list_from("/log", "")] == []
     else:
@@ -138,7 +150,8 @@ async def test_what_was_read_meanwhile_is_no_longer_missing(
 
 
 async def test_a_listing_that_was_broken_off_tells_nothing(store: MeteredStore) -> None:
-    hears, tells = hearing(store, FOLDER), telling(store)
+    shared = SharedReads()
+    hears, tells = hearing(store, FOLDER, shared), telling(store, shared)
     for number in (1, 2):
         await store.put(f"{FOLDER}/{number}.json", b"x")
     async for _ in tells.list_from(FOLDER):
@@ -149,7 +162,8 @@ async def test_a_listing_that_was_broken_off_tells_nothing(store: MeteredStore) 
 async def test_what_was_heard_long_ago_is_asked_for_again(
     store: MeteredStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hears, tells = hearing(store, FOLDER), telling(store)
+    shared = SharedReads()
+    hears, tells = hearing(store, FOLDER, shared), telling(store, shared)
     with pytest.raises(FileMissingError):
         await tells.fetch(f"{FOLDER}/1.json")
     await store.put(f"{FOLDER}/1.json", b"one")
@@ -161,7 +175,8 @@ async def test_memory_is_bounded_the_oldest_go_first(
     store: MeteredStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(overheard, "MOST_BYTES", 100)
-    hears, tells = hearing(store, FOLDER), telling(store)
+    shared = SharedReads()
+    hears, tells = hearing(store, FOLDER, shared), telling(store, shared)
     for number in range(4):
         await store.put(f"{FOLDER}/{number}", bytes(40))
         await tells.fetch(f"{FOLDER}/{number}")
@@ -175,18 +190,19 @@ async def test_memory_is_bounded_the_oldest_go_first(
 
 
 async def test_nothing_is_kept_where_nobody_hears(store: MeteredStore) -> None:
-    hears, tells = hearing(store, FOLDER), telling(store)
+    shared = SharedReads()
+    hears, tells = hearing(store, FOLDER, shared), telling(store, shared)
     await store.put(f"{FOLDER}/1.json", b"one")
     del hears
     gc.collect()
     await tells.fetch(f"{FOLDER}/1.json")
-    later = hearing(store, FOLDER)
+    later = hearing(store, FOLDER, shared)
     store.reset()
     await later.fetch(f"{FOLDER}/1.json")
     assert store.total == 1
 
 
 def test_everything_else_is_the_stores_own(store: MeteredStore) -> None:
-    for wrapped in (telling(store), hearing(store, FOLDER)):
+    for wrapped in (telling(store, SharedReads()), hearing(store, FOLDER, SharedReads())):
         assert wrapped.scheme == "memory"
         assert wrapped.delete == store.delete

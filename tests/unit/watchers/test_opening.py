@@ -15,10 +15,10 @@ from tailerd.telemetry import Telemetry
 from tailerd.watchers.opening import NOTIFIED_PACE, RELAYED_PACE, WatchedFolder, open_watchers
 
 QUEUE = NotificationsConfig(queue="http://127.0.0.1:1/1/q")
-LOCAL = WatchedFolder(folder="/lake/a/_delta_log", is_in_bucket=False)
-REMOTE = WatchedFolder(folder="lake/b/_delta_log", is_in_bucket=True)
-POLLED = WatchedFolder(folder="lake/c/_delta_log", is_in_bucket=True, poll_interval=5.0)
-RELAYED = WatchedFolder(folder="lake/d/_delta_log", is_in_bucket=True, hints="/hints/d")
+LOCAL = WatchedFolder(folder="/lake/a/_delta_log", is_remote=False)
+REMOTE = WatchedFolder(folder="lake/b/_delta_log", is_remote=True)
+POLLED = WatchedFolder(folder="lake/c/_delta_log", is_remote=True, poll_interval=5.0)
+RELAYED = WatchedFolder(folder="lake/d/_delta_log", is_remote=True, hints="/hints/d")
 
 
 def kinds(*watched: WatchedFolder, queue: NotificationsConfig | None = QUEUE) -> list[str]:

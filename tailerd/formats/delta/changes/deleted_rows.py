@@ -5,6 +5,7 @@ Protocol: PROTOCOL.md#deletion-vectors
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import BinaryIO
 
 from pyroaring import BitMap64
@@ -24,15 +25,21 @@ from tailerd.formats.delta.protocol.deletion_vector import (
     decode_inline,
 )
 from tailerd.reading.row_selection import RowSelection
-from tailerd.storage.locate import open_data_file
+
+OpenFile = Callable[[str], BinaryIO]
+"""Opens a file by its URL."""
 
 
 def select_rows(
-    rows: RowFilter, num_rows: int, memory_bytes: int = DEFAULT_MEMORY_BYTES
+    rows: RowFilter,
+    open_file: OpenFile,
+    num_rows: int,
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
 ) -> RowSelection | None:
     """Load the deletion vectors of a filter; None when every row counts.
 
     Args:
+        open_file: Opens a file of vectors.
         num_rows: Rows of the file.
         memory_bytes: What reading may take.
 
@@ -43,20 +50,24 @@ def select_rows(
     """
     if rows.include is None and rows.exclude is None:
         return None
-    excluded = _load(rows.exclude, num_rows, memory_bytes)
+    excluded = _load(rows.exclude, num_rows, open_file, memory_bytes)
     if rows.include is None:
         return RowSelection(excluded, is_kept=False)
-    return RowSelection(_load(rows.include, num_rows, memory_bytes) - excluded, is_kept=True)
+    return RowSelection(
+        _load(rows.include, num_rows, open_file, memory_bytes) - excluded, is_kept=True
+    )
 
 
-def _load(vector: DeletionVector | None, num_rows: int, memory_bytes: int) -> BitMap64:
+def _load(
+    vector: DeletionVector | None, num_rows: int, open_file: OpenFile, memory_bytes: int
+) -> BitMap64:
     if vector is None:
         return BitMap64()
     if vector.storage_type == "i":
         bitmap = decode_inline(vector)
     else:
         try:
-            with open_data_file(vector.url) as source:
+            with open_file(vector.url) as source:
                 bitmap = decode_framed(vector, _read_frame(source, vector, memory_bytes))
         except FileMissingError as error:
             raise missing_data_file(vector.url) from error

@@ -14,8 +14,6 @@ table that was dropped, shows in no other way. Not where the folder itself tells
 REMOTE_LISTING_SECONDS = 600.0
 """The same where listing is a request that is paid for."""
 
-_NEAR = ("file", "memory")
-
 
 class ListingNeed:
     """Remembers the last listing of a table's log and what the folder was like."""
@@ -25,8 +23,8 @@ class ListingNeed:
         self._reader = reader
         self._clock = clock
         self._listed_at = float("-inf")
-        is_near = reader.store.scheme in _NEAR
-        self.interval_seconds = SAFETY_LISTING_SECONDS if is_near else REMOTE_LISTING_SECONDS
+        is_remote = reader.store.is_remote
+        self.interval_seconds = REMOTE_LISTING_SECONDS if is_remote else SAFETY_LISTING_SECONDS
         self._listed_mark: FolderMark | None = None
 
     async def note(self) -> None:

@@ -17,9 +17,6 @@ from tailerd.formats.delta.protocol.data_file import TableSchema, data_file
 from tailerd.formats.delta.protocol.partition_values import in_zone, lacks_zone
 from tailerd.formats.delta.protocol.schema import UTC_TIMESTAMP, arrow_field, parse_schema
 
-_told: set[str] = set()
-"""Tables whose users know: pipelines open theirs again and again."""
-
 
 class PartitionZone:
     """The zone that a table's partition timestamps are in where they have none.
@@ -27,7 +24,7 @@ class PartitionZone:
     Args:
         place: The table, for the warning.
         name: An IANA name; empty or None for UTC, which is a guess.
-        on_guess: Hears of the first value that is guessed; once for each table in a process.
+        on_guess: Called for the first value that is guessed, once.
 
     Raises:
         ConfigError: There is no zone of that name.
@@ -47,10 +44,11 @@ class PartitionZone:
             )
         self._place = place
         self._on_guess = on_guess
+        self._is_told = False
 
     def applied(self, group: TaskGroup) -> TaskGroup:
         """Return tasks whose partition timestamps have a zone, as far as one is set."""
-        if self._zone is None and (self._on_guess is None or self._place in _told):
+        if self._zone is None and (self._on_guess is None or self._is_told):
             return group
         tasks = tuple(self._task(task) for task in group.tasks)
         is_same = all(new is old for new, old in zip(tasks, group.tasks, strict=True))
@@ -72,8 +70,8 @@ class PartitionZone:
     def _text(self, column: str, text: str) -> str:
         if self._zone is not None:
             return _in_zone(text, self._zone)
-        if self._on_guess is not None and self._place not in _told and lacks_zone(text):
-            _told.add(self._place)
+        if self._on_guess is not None and not self._is_told and lacks_zone(text):
+            self._is_told = True
             self._on_guess(
                 ZoneAssumedError(
                     f"Partition timestamps of {column} in {self._place} have no zone and are taken"

@@ -22,7 +22,7 @@ from tailerd.errors import (
     TableError,
     UsageError,
 )
-from tailerd.formats.delta.changes.deleted_rows import missing_data_file, select_rows
+from tailerd.formats.delta.changes.deleted_rows import OpenFile, missing_data_file, select_rows
 from tailerd.formats.delta.protocol.data_file import ALL_ROWS, TableSchema, data_file
 from tailerd.formats.delta.protocol.partition_values import parse_partition_value
 from tailerd.formats.delta.protocol.schema import (
@@ -35,31 +35,34 @@ from tailerd.formats.delta.protocol.schema import (
     parse_schema,
 )
 from tailerd.reading.file_scan import FieldScan, FileScan, FileShare
-from tailerd.reading.parquet import OpenFile, read_file
-from tailerd.storage.locate import open_data_file
+from tailerd.reading.files_ahead import FilesAhead
+from tailerd.reading.parquet import read_file
+from tailerd.storage.stores import Stores
 
 
 def read_changes(
     task: ChangeTask,
     limit: BatchLimit = DEFAULT_BATCH_LIMIT,
     columns: Sequence[str] | None = None,
-    open_file: OpenFile = open_data_file,
+    files: FilesAhead | None = None,
 ) -> Iterator[ChangeBatch]:
     """Read one task's change rows; blocking, for worker threads and executors.
 
     Args:
         columns: Logical names to read, as far as the task's version has them; None for all.
-        open_file: Opens it; `FilesAhead` does so for several that are read one after the other.
+        files: Opens it, and others that are read after it; without it files are reached as the
+            environment says.
 
     Raises:
         TableError: A file is missing or damaged.
     """
     file = data_file(task)
-    scan = file_scan(task, None if columns is None else tuple(columns))
+    files = files or FilesAhead((), Stores())
+    scan = file_scan(task, None if columns is None else tuple(columns), files.open_beside)
 
     def opened(url: str) -> BinaryIO:
         try:
-            return open_file(url)
+            return files.open(url)
         except FileMissingError as error:
             raise missing_data_file(url) from error
 
@@ -78,7 +81,9 @@ def read_changes(
         )
 
 
-def file_scan(task: ChangeTask, columns: tuple[str, ...] | None = None) -> FileScan:
+def file_scan(
+    task: ChangeTask, columns: tuple[str, ...] | None, open_vectors: OpenFile
+) -> FileScan:
     """Return what to read of a task's file."""
     file = data_file(task)
     fields = list(column_scans(file.schema, columns))
@@ -102,7 +107,9 @@ def file_scan(task: ChangeTask, columns: tuple[str, ...] | None = None) -> FileS
     return FileScan(
         url=file.url,
         fields=tuple(fields),
-        select_rows=None if file.rows == ALL_ROWS else partial(select_rows, file.rows),
+        select_rows=None
+        if file.rows == ALL_ROWS
+        else partial(select_rows, file.rows, open_vectors),
         share=FileShare(index=file.share_index, count=file.share_count),
         change_column=CHANGE_TYPE if task.change_type is None else "",
     )

@@ -46,12 +46,13 @@ from tailerd.formats.delta.log.time_travel import TimeAxis
 from tailerd.formats.delta.protocol.data_file import VERSIONS
 from tailerd.formats.delta.protocol.data_path import DataPaths
 from tailerd.formats.delta.protocol.log_path import LogFile, LogFileKind
+from tailerd.formats.delta.protocol.log_segment import LogSegment
 from tailerd.formats.delta.protocol.schema import parse_schema
 from tailerd.formats.delta.protocol.snapshot import TableState
 from tailerd.formats.delta.protocol.table_properties import retention_seconds
 from tailerd.formats.delta.protocol.type_widening import widened_floats
 from tailerd.storage.base import ObjectStore, OpensAhead
-from tailerd.storage.locate import locate, locate_table
+from tailerd.storage.stores import Stores
 
 REMOTE_RUN_BYTES = 8 * 1024 * 1024
 """What a bucket sends in some tenths of a second: enough to hide the time until it begins to."""
@@ -81,8 +82,10 @@ class DeltaChangeSource(ConsecutiveVersions):
         clock: Clock | None = None,
         spool: Spool | None = None,
         partition_zone: PartitionZone | None = None,
+        stores: Stores | None = None,
     ) -> None:
         self._name = name
+        self._stores = stores or Stores()
         self._reader = reader
         self._head_state = state
         self._head_version = head_version
@@ -106,6 +109,7 @@ class DeltaChangeSource(ConsecutiveVersions):
         cls,
         table: str,
         *,
+        stores: Stores | None = None,
         changes: ChangeMode = ChangeMode.AUTO,
         allowed_paths: Iterable[str] = (),
         columns: Sequence[str] | None = None,
@@ -120,6 +124,7 @@ class DeltaChangeSource(ConsecutiveVersions):
 
         Args:
             table: A path or URL.
+            stores: How its files are reached; by default as the environment says.
             changes: Which changes are asked for.
             allowed_paths: Places outside the table its log may name, as tables' places are given.
             columns: Logical names of the columns to read; None for all.
@@ -135,7 +140,8 @@ class DeltaChangeSource(ConsecutiveVersions):
             NotATableError, TableError: The table cannot be served.
             ConfigError: No store serves this place.
         """
-        store, root = locate_table(table, allowed_places(allowed_paths))
+        stores = stores or Stores()
+        store, root = stores.locate_table(table, allowed_places(allowed_paths))
         reader = LogReader(
             wrap_store(store) if wrap_store else store,
             root,
@@ -155,12 +161,16 @@ class DeltaChangeSource(ConsecutiveVersions):
             clock=clock,
             spool=spool,
             partition_zone=partition_zone,
+            stores=stores,
         )
-        source._window.timeline.restart(head.version, head.state)
+        source._begin(head.version, head.state, segment)
+        return source
+
+    def _begin(self, version: int, state: TableState, segment: LogSegment) -> None:
+        self._window.timeline.restart(version, state)
         for file in segment.ascending_commits[-1:]:
             if file.kind is LogFileKind.COMMIT:
-                source._window.note_newest(file)
-        return source
+                self._window.note_newest(file)
 
     @property
     def name(self) -> str:
@@ -361,17 +371,17 @@ class DeltaChangeSource(ConsecutiveVersions):
 
     def read(self, task: ChangeTask, limit: BatchLimit) -> Iterator[ChangeBatch]:
         """Read one task's rows; blocking, for worker threads and executors."""
-        return _READER.read(task, limit, self._columns)
+        return _READER.read(task, limit, self._columns, stores=self._stores)
 
     @property
     def run_bytes(self) -> int:
         """How much of small files is best read in a row."""
         # The reader's own store may be wrapped.
-        return REMOTE_RUN_BYTES if isinstance(locate(self.url)[0], OpensAhead) else 0
+        return REMOTE_RUN_BYTES if isinstance(self._stores.locate(self.url)[0], OpensAhead) else 0
 
     def read_run(self, tasks: Sequence[ChangeTask], limit: BatchLimit) -> Iterator[ChangeBatch]:
         """Read the rows of tasks in order; files of a bucket are asked for some ahead."""
-        return _READER.read_run(tasks, limit, self._columns)
+        return _READER.read_run(tasks, limit, self._columns, stores=self._stores)
 
     async def backlog(self, start: Offset) -> Backlog:
         """Say how far the head is from `start`: with one listing, unless it was seen just now."""

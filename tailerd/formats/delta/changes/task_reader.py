@@ -16,6 +16,7 @@ from tailerd.formats.delta.protocol.data_file import DataFile, data_file
 from tailerd.formats.delta.protocol.partition_values import parse_partition_value
 from tailerd.formats.delta.protocol.schema import arrow_field, parse_schema
 from tailerd.reading.files_ahead import FilesAhead
+from tailerd.storage.stores import Stores
 
 
 class DeltaTaskReader:
@@ -36,24 +37,28 @@ class DeltaTaskReader:
         task: ChangeTask,
         limit: BatchLimit = DEFAULT_BATCH_LIMIT,
         columns: Sequence[str] | None = None,
+        *,
+        stores: Stores | None = None,
     ) -> Iterator[ChangeBatch]:
         """Yield a task's rows.
 
         Raises:
             TableError: A file is missing or damaged.
         """
-        return read_changes(task, limit, columns)
+        return read_changes(task, limit, columns, FilesAhead((), stores or Stores()))
 
     def read_run(
         self,
         tasks: Sequence[ChangeTask],
         limit: BatchLimit = DEFAULT_BATCH_LIMIT,
         columns: Sequence[str] | None = None,
+        *,
+        stores: Stores | None = None,
     ) -> Iterator[ChangeBatch]:
         """Yield the rows of tasks in order; files of a bucket are asked for some ahead."""
-        with FilesAhead(data_file(task).url for task in tasks) as files:
+        with FilesAhead((data_file(task).url for task in tasks), stores or Stores()) as files:
             for task in tasks:
-                yield from read_changes(task, limit, columns, open_file=files.open)
+                yield from read_changes(task, limit, columns, files)
 
     def split(self, task: ChangeTask, target_bytes: int) -> Sequence[ChangeTask]:
         """Cut a large file into shares of its row groups; a row group is never cut."""

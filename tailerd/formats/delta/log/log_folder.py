@@ -21,7 +21,7 @@ from tailerd.formats.delta.protocol.log_path import (
 from tailerd.formats.delta.protocol.log_segment import LogListing
 from tailerd.storage.base import FolderMark, MarksFolders, ObjectStore
 from tailerd.storage.links import check_not_linked, linked_names
-from tailerd.storage.locate import url_of, within_table
+from tailerd.storage.stores import within_table
 
 ONE_GET_BYTES = 16 * 1024 * 1024
 """Larger files are never held in memory whole."""
@@ -45,7 +45,7 @@ class LogFolder:
         self.root = root.rstrip("/")
         # Whoever has no store of the table's own gets one: links below it are not trusted.
         self.store = within_table(store, self.root)
-        self.url = url_of(store, self.root)
+        self.url = store.url_of(self.root)
         self.path = f"{self.root}/{LOG_FOLDER}"
         self._marks = store if isinstance(store, MarksFolders) else None
 
@@ -55,13 +55,13 @@ class LogFolder:
         Raises:
             LinkInPathError: The log's folder is one, or that of its sidecars.
         """
-        if self.store.scheme == "file":
+        if self.store.is_local_folder:
             folders = self.path, f"{self.path}/{SIDECAR_FOLDER}"
             await asyncio.to_thread(check_not_linked, *folders)
 
     async def linked_names(self, folder: str) -> frozenset[str]:
         """Return the names in a folder of this log that are symbolic links."""
-        if self.store.scheme != "file":
+        if not self.store.is_local_folder:
             return frozenset()
         return await asyncio.to_thread(linked_names, folder)
 

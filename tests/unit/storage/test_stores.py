@@ -10,8 +10,8 @@ import pytest
 
 from tailerd.errors import ConfigError, FileMissingError
 from tailerd.storage.local import LocalStore
-from tailerd.storage.locate import locate, open_data_file, url_of
 from tailerd.storage.memory import MemoryStore
+from tailerd.storage.stores import Stores, normal_url
 
 
 @pytest.mark.parametrize(
@@ -31,54 +31,56 @@ from tailerd.storage.memory import MemoryStore
     ],
 )
 def test_a_path_is_taken_literally_and_a_file_url_is_decoded_once(url: str, path: str) -> None:
-    store, found = locate(url)
+    store, found = Stores().locate(url)
     assert isinstance(store, LocalStore)
     assert found == path
 
 
 def test_a_relative_path_becomes_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    assert locate("orders")[1] == f"{tmp_path}/orders"
-    assert locate("with:colon")[1] == f"{tmp_path}/with:colon"
+    assert Stores().locate("orders")[1] == f"{tmp_path}/orders"
+    assert Stores().locate("with:colon")[1] == f"{tmp_path}/with:colon"
 
 
-def test_a_memory_url_names_the_same_store_everywhere() -> None:
-    store, path = locate("memory://test-locate/a%20b/c/")
+def test_a_memory_url_names_the_same_store_within_one_object() -> None:
+    stores = Stores()
+    store, path = stores.locate("memory://test/a%20b/c/")
     assert path == "/a b/c"
-    assert store is locate("memory://test-locate")[0] is MemoryStore.named("test-locate")
-    assert store is not locate("memory://another")[0]
-    MemoryStore.forget("test-locate")
-    assert locate("memory://test-locate")[0] is not store
-    MemoryStore.forget("test-locate")
-    MemoryStore.forget("another")
+    assert store is stores.locate("memory://test")[0] is stores.memory("test")
+    assert store is not stores.locate("memory://another")[0]
+    assert store is not Stores().memory("test")
+    other = MemoryStore("test")
+    stores.add(other)
+    assert stores.memory("test") is other
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n", "S3"])
 def test_a_place_in_a_bucket_is_taken_literally(scheme: str) -> None:
-    store, path = locate(f"{scheme}://bucket/lake/a%20b c/")
+    store, path = Stores().locate(f"{scheme}://bucket/lake/a%20b c/")
     assert (store.scheme, path) == ("s3", "bucket/lake/a%20b c")
-    assert url_of(store, path) == "s3://bucket/lake/a%20b c"
+    assert store.url_of(path) == "s3://bucket/lake/a%20b c"
 
 
 @pytest.mark.parametrize("url", ["/lake/a%20b c", "memory://test-url-of/a%20b/ü c"])
 def test_url_of_is_what_locate_turns_back(url: str) -> None:
-    store, path = locate(url)
-    assert locate(url_of(store, path)) == (store, path)
-    MemoryStore.forget("test-url-of")
+    stores = Stores()
+    store, path = stores.locate(url)
+    assert stores.locate(store.url_of(path)) == (store, path)
+    assert normal_url(url) == store.url_of(path)
 
 
 @pytest.mark.parametrize(
     ("url", "words"),
     [
         ("s3:///orders", "names no bucket"),
-        ("abfss://x@y/z", "unknown scheme 'abfss'. Known are: a path, file://, s3://, memory://"),
+        ("abfss://x@y/z", "unknown scheme 'abfss'. Known are: a path, file://, memory://, s3://"),
         ("file://server/share", "names the host 'server'"),
         ("", "is empty"),
     ],
 )
 def test_a_place_that_is_not_served_is_refused_with_the_reason(url: str, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        locate(url)
+        Stores().locate(url)
     assert words in str(caught.value)
 
 
@@ -86,10 +88,10 @@ async def test_a_data_file_is_opened_by_path_or_url(tmp_path: Path) -> None:
     path = tmp_path / "a b.parquet"
     pq.write_table(pa.table({"id": [1, 2]}), path)
     for url in (str(path), f"file://{tmp_path}/a%20b.parquet"):
-        with open_data_file(url) as opened:
+        with Stores().open_data_file(url) as opened:
             assert pq.ParquetFile(opened).metadata.num_rows == 2
     with pytest.raises(FileMissingError):
-        open_data_file(f"{path}x")
+        Stores().open_data_file(f"{path}x")
 
 
 @pytest.mark.parametrize(
@@ -97,5 +99,5 @@ async def test_a_data_file_is_opened_by_path_or_url(tmp_path: Path) -> None:
 )
 def test_a_url_with_credentials_is_refused_without_repeating_it(url: str) -> None:
     with pytest.raises(ConfigError, match="has no room for credentials") as caught:
-        locate(url)
+        Stores().locate(url)
     assert "hu" not in str(caught.value)

@@ -1,0 +1,64 @@
+"""Which URLs mean buckets, and the one store of all of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from tailerd.errors import ConfigError
+from tailerd.storage.base import ObjectStore
+from tailerd.storage.s3.settings import S3Account, S3Settings
+
+if TYPE_CHECKING:
+    from tailerd.config.storage import StorageConfig
+    from tailerd.storage.s3.store import S3Store
+
+
+class S3Places:
+    """Serves `s3:`, `s3a:` and `s3n:`; a `storage.base.StoreProvider`.
+
+    URLs are taken literally, as all tools of S3 do; paths begin with the bucket.
+    """
+
+    name: ClassVar[str] = "s3"
+    is_remote: ClassVar[bool] = True
+    settings_type: ClassVar[type[S3Settings]] = S3Settings
+
+    @classmethod
+    def settings_of(cls, config: StorageConfig | None) -> S3Settings:
+        """Return the settings in the section `storage`; None: what the environment says."""
+        if config is None:
+            return S3Settings(default=S3Account.of_environment())
+        return S3Settings.of_config(config)
+
+    def __init__(self, settings: S3Settings) -> None:
+        """Take the settings; the client is loaded with the first place."""
+        self._settings = settings
+        self._store: S3Store | None = None
+
+    def reconfigure(self, settings: S3Settings) -> None:
+        """Use other settings for requests that begin from now on."""
+        self._settings = settings
+        if self._store is not None:
+            self._store.settings = settings
+
+    def locate(self, url: str, host: str, path: str) -> tuple[ObjectStore, str]:
+        """Return the store and `bucket/key`.
+
+        Raises:
+            ConfigError: There is no bucket, or there are credentials in the URL.
+        """
+        if "@" in host or (":" in host and "@" in path):
+            # Not repeated: it would be shown and logged wherever the table is. Half of Amazon's
+            # secrets have a slash.
+            raise ConfigError(
+                "A URL of a bucket has no room for credentials, and here is one with an @.",
+                hint="Write s3://bucket/path; credentials come from `storage` or the environment.",
+            )
+        if not host:
+            raise ConfigError(f"{url} names no bucket.", hint="Write s3://bucket/path.")
+        if self._store is None:
+            # Loads the client, which local tables do without.
+            from tailerd.storage.s3.store import S3Store
+
+            self._store = S3Store(self._settings)
+        return self._store, f"{host}{path}".rstrip("/")
