@@ -52,6 +52,8 @@ def configured(folder: Path, table: TableBuilder, more: str = "") -> Path:
         f"""
 engine: arrow
 state: {folder}/state
+http:
+  listen: 127.0.0.1:0
 tables:
   orders:
     path: {table.folder}

@@ -28,12 +28,13 @@ def installed(folder: Path, group: str, parts: Mapping[str, str]) -> Iterator[No
         patch.syspath_prepend(str(folder))
         paths = [str(folder), str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
         patch.setenv("PYTHONPATH", os.pathsep.join(path for path in paths if path))
-        _forget()
+        forget_parts()
         yield
-    _forget()
+    forget_parts()
 
 
-def _forget() -> None:
+def forget_parts() -> None:
+    """Let this process look anew which distributions are installed."""
     importlib.invalidate_caches()
     plugged_in.cache_clear()
     table_format.cache_clear()

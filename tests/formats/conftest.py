@@ -106,9 +106,9 @@ class WrittenDelta:
         self.append([1])
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def memory_is_installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Register the in-memory format as another distribution does."""
+    """Register the in-memory format as another distribution does, for these tests alone."""
     with installed(tmp_path_factory.mktemp("installed"), FORMATS_GROUP, {"memory": MEMORY}):
         yield
 

@@ -160,9 +160,13 @@ def delivered(given: Path, engine: str, out: Path) -> dict[str, str]:
         for name, table in names.items()
     }
     config = out / "tailerd.yaml"
-    config.write_text(
-        yaml.safe_dump({"engine": engine, "state": str(out / "state"), "tables": tables})
-    )
+    settings = {
+        "engine": engine,
+        "state": str(out / "state"),
+        "http": {"listen": "127.0.0.1:0"},
+        "tables": tables,
+    }
+    config.write_text(yaml.safe_dump(settings))
     command = [sys.executable, "-m", "tailerd", "run", "--once", "--config", str(config)]
     # Some are refused, which ends the command with 3.
     subprocess.run(command, cwd=ROOT, capture_output=True, check=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from tailerd.records.base import FormatOptions, RecordSchema
 from tailerd.registry import sink_kinds, value_format_names
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.record_formats import TableRecords
+from tests.doubles.installed import forget_parts
 from tests.plugins import EXAMPLE
 from tests.spark_session import require_java
 from tests.tables.builder import TableBuilder
@@ -80,9 +82,13 @@ def batch(**columns: list[object]) -> ChangeBatch:
 
 
 @pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def installed() -> Iterator[None]:
     """Put the distribution on the path of this process."""
-    monkeypatch.syspath_prepend(str(EXAMPLE))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(EXAMPLE))
+        forget_parts()
+        yield
+    forget_parts()
 
 
 @pytest.mark.usefixtures("installed")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
-
 import pytest
 from playwright.sync_api import expect
 
@@ -25,7 +23,7 @@ HOSTILE = [
 
 
 @pytest.mark.full
-def test_a_thousand_tables_are_there_within_a_second_and_updates_are_cheap(
+def test_of_a_thousand_tables_few_are_rows_and_an_update_lays_the_page_out_once(
     site: Site, open_page: OpenPage
 ) -> None:
     names = [f"table-{number:04}" for number in range(1000)]
@@ -33,28 +31,26 @@ def test_a_thousand_tables_are_there_within_a_second_and_updates_are_cheap(
         site.add(name)
     page = open_page(site.url)
     expect(page.locator(".row").first).to_be_visible()
-    paint = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
-    first_update = "performance.getEntriesByName('tailerd-update').find((e) => e.duration > 0)"
-    assert page.evaluate(paint) < 1000
-    assert page.evaluate(f"{first_update}.startTime") < 1000
     assert page.locator(".row").count() < 60
     session = page.context.new_cdp_session(page)
     session.send("Performance.enable")
 
-    def busy_seconds() -> float:
+    def counted(name: str) -> float:
         metrics = session.send("Performance.getMetrics")["metrics"]
-        return float(next(m["value"] for m in metrics if m["name"] == "TaskDuration"))
+        return float(next(m["value"] for m in metrics if m["name"] == name))
 
-    spent = []
+    layouts = 0.0
     for version in range(1, 9):
-        before = busy_seconds()
+        before = counted("LayoutCount")
         for name in names:
             site.move(name, version, versions=version % 2)
         first = page.locator(".row .c-version .sub").first
         expect(first).to_have_text(f"head {version + version % 2}")
-        spent.append(busy_seconds() - before)
-    # All thousand changed at once. The median: other processes are none of the page's.
-    assert statistics.median(spent) < 0.05, spent
+        layouts += counted("LayoutCount") - before
+    # All thousand changed at once, eight times: the page is laid out once or twice for each change,
+    # and has elements for the rows that are seen.
+    assert layouts <= 24
+    assert counted("Nodes") < 3000
 
 
 def test_scrolling_brings_any_row_and_keeps_their_order(site: Site, open_page: OpenPage) -> None:
