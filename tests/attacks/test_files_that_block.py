@@ -216,6 +216,7 @@ HANGING = """
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("where", ["data", "listing", "loop"])
 def test_reads_that_never_return_do_not_outlive_the_shutdown_timeout(
     tmp_path: Path, where: str

@@ -272,6 +272,7 @@ def gigabyte_commit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[
     table.commit_path(1).unlink()
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize("work", ["replayed", "planned"])
 def test_a_commit_of_one_gigabyte_is_handled_in_bounded_memory(
