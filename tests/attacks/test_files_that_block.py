@@ -190,7 +190,7 @@ def stopped(process: subprocess.Popen[str], patience_seconds: float = PATIENCE_S
 HANGING = """
     import os, sys, threading
     from tailerd.cli import main
-    from tailerd.storage import local, locate, posix_files
+    from tailerd.storage import local, posix_files
 
     def never(*arguments, **options):
         print("it hangs", file=sys.stderr, flush=True)
