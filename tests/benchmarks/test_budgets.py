@@ -230,8 +230,7 @@ def test_a_spark_task_reads_only_the_columns_that_were_named(tmp_path: Path) -> 
 
 IN_BOUNDED_MEMORY = f"""
     import asyncio, sys
-    from tailerd.changefeed.change_task import ChangeTask
-from tailerd.changefeed.limits import BatchLimit, ReadLimit
+    from tailerd.changefeed.limits import ReadLimit
     from tailerd.formats.delta.log.log_reader import LogReader
     from tailerd.formats.delta.changes.source import DeltaChangeSource
 
