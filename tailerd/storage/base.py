@@ -198,6 +198,21 @@ class NoSettings(Struct, frozen=True):
     """Settings of a store that needs none."""
 
 
+class NeedsNoSettings:
+    """The part of a `StoreProvider` that is the same where nothing can be set and no network is."""
+
+    is_remote: ClassVar[bool] = False
+    settings_type: ClassVar[type[NoSettings]] = NoSettings
+
+    @classmethod
+    def settings_of(cls, config: StorageConfig | None) -> NoSettings:
+        """Return the one value there is."""
+        return NoSettings()
+
+    def reconfigure(self, settings: NoSettings) -> None:
+        """Change nothing."""
+
+
 class StoreProvider(Protocol):
     """What the registry names for a URL scheme: finds the store of a place.
 

@@ -15,19 +15,16 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, BinaryIO, ClassVar, Self, TypeVar, cast
+from typing import BinaryIO, ClassVar, Self, TypeVar, cast
 from urllib.parse import unquote
 
 from tailerd.errors import ConfigError
 from tailerd.storage import posix_files as files
-from tailerd.storage.base import FileMeta, FolderMark, NoSettings, ObjectStore
+from tailerd.storage.base import FileMeta, FolderMark, NeedsNoSettings, NoSettings, ObjectStore
 from tailerd.storage.finished_files import FinishedFiles
 from tailerd.storage.links import RealPlaces, open_parent
 from tailerd.storage.mounts import answers_at_once
 from tailerd.storage.output import Output
-
-if TYPE_CHECKING:
-    from tailerd.config.storage import StorageConfig
 
 T = TypeVar("T")
 
@@ -200,24 +197,14 @@ class LocalStore:
         return known
 
 
-class LocalPlaces:
+class LocalPlaces(NeedsNoSettings):
     """Serves paths and `file:` URLs; a `storage.base.StoreProvider`."""
 
     name: ClassVar[str] = "file"
-    is_remote: ClassVar[bool] = False
-    settings_type: ClassVar[type[NoSettings]] = NoSettings
-
-    @classmethod
-    def settings_of(cls, config: StorageConfig | None) -> NoSettings:
-        """Return the one value there is."""
-        return NoSettings()
 
     def __init__(self, settings: NoSettings) -> None:
         """Serve every folder of this machine by one store."""
         self.store = LocalStore()
-
-    def reconfigure(self, settings: NoSettings) -> None:
-        """Change nothing."""
 
     def locate(self, url: str, host: str, path: str) -> tuple[ObjectStore, str]:
         """Return the store and the path, percent escapes decoded once, made absolute.

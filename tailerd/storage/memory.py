@@ -7,16 +7,13 @@ import io
 import itertools
 import threading
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, BinaryIO, ClassVar
+from typing import BinaryIO, ClassVar
 from urllib.parse import quote, unquote
 
 from tailerd.clock import Clock, SystemClock
 from tailerd.errors import FileExistsAlreadyError, FileMissingError
-from tailerd.storage.base import FileMeta, NoSettings, ObjectStore
+from tailerd.storage.base import FileMeta, NeedsNoSettings, NoSettings, ObjectStore
 from tailerd.storage.local import absolute
-
-if TYPE_CHECKING:
-    from tailerd.config.storage import StorageConfig
 
 
 class MemoryStore:
@@ -102,24 +99,14 @@ class MemoryStore:
         return FileMeta(path, len(body), *self._files[path][1:])
 
 
-class MemoryPlaces:
+class MemoryPlaces(NeedsNoSettings):
     """Serves `memory://NAME/path`; a `storage.base.StoreProvider`. A name appears on first use."""
 
     name: ClassVar[str] = "memory"
-    is_remote: ClassVar[bool] = False
-    settings_type: ClassVar[type[NoSettings]] = NoSettings
-
-    @classmethod
-    def settings_of(cls, config: StorageConfig | None) -> NoSettings:
-        """Return the one value there is."""
-        return NoSettings()
 
     def __init__(self, settings: NoSettings) -> None:
         """Begin without stores."""
         self._stores: dict[str, MemoryStore] = {}
-
-    def reconfigure(self, settings: NoSettings) -> None:
-        """Change nothing."""
 
     def add(self, store: MemoryStore) -> None:
         """Serve a store by its name, in place of one that had it."""

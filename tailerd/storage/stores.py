@@ -44,16 +44,13 @@ class StoreSettings:
         Raises:
             ConfigError: A store's own section is wrong, or its distribution does not load.
         """
-        providers = {
-            provider.name: provider
-            for provider in map(_provider, (*registry.STORES, *(config.stores or ())))
-        }
+        providers = _providers((*registry.STORES, *(config.stores or ())))
         return cls(tuple((name, each.settings_of(config)) for name, each in providers.items()))
 
     @classmethod
     def of_environment(cls) -> StoreSettings:
         """Return what this process's environment says, for others that have another."""
-        providers = {provider.name: provider for provider in map(_provider, registry.STORES)}
+        providers = _providers(registry.STORES)
         return cls(tuple((name, each.settings_of(None)) for name, each in providers.items()))
 
     def of(self, provider: type[StoreProvider]) -> object:
@@ -74,9 +71,7 @@ class StoreSettings:
         Raises:
             BugError: It is none.
         """
-        providers = {
-            provider.name: provider for provider in map(_provider, registry.store_schemes())
-        }
+        providers = _providers(registry.store_schemes())
         try:
             return cls(
                 tuple(
@@ -226,6 +221,11 @@ def within_table(store: ObjectStore, root: str, allowed: Iterable[str] = ()) -> 
     if type(store) is LocalStore and store.places is None:
         return store.within(RealPlaces(root, allowed))
     return store
+
+
+def _providers(schemes: Iterable[str]) -> dict[str, type[StoreProvider]]:
+    """Return the providers of schemes, each once, by their names."""
+    return {provider.name: provider for provider in map(_provider, schemes)}
 
 
 def _provider(scheme: str, url: str = "") -> type[StoreProvider]:
