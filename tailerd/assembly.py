@@ -17,7 +17,6 @@ from tailerd.changefeed.pipeline_identity import PipelineIdentity
 from tailerd.changefeed.saved_offset import OffsetStore
 from tailerd.clock import Clock, SystemClock
 from tailerd.config import Config, TableConfig
-from tailerd.config.sections import is_remote
 from tailerd.config.values import check_start
 from tailerd.errors import (
     BugError,
@@ -45,6 +44,7 @@ from tailerd.pipeline.pipeline_records import PipelineRecord
 from tailerd.pipeline.policies import OnGap, OnPoison
 from tailerd.pipeline.state_place import BucketState, FolderState, State
 from tailerd.pipeline.watched_folders import log_folder, relayed_folders
+from tailerd.registry import is_remote
 from tailerd.sinks.base import Sink
 from tailerd.sinks.opening import open_sink
 from tailerd.sinks.resources import pipeline_identity

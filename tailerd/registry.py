@@ -124,13 +124,15 @@ def store_provider(scheme: str, url: str = "") -> type[object]:
 
 
 def is_remote(place: str) -> bool:
-    """Tell whether a path or URL is in a store that is reached through a network.
+    """Tell whether a place is in a store that is reached through a network, such as a bucket.
+
+    One of a scheme that is not served is not.
 
     Raises:
-        ConfigError: As `store_provider`.
+        ConfigError: The distribution that brings the store does not load.
     """
     scheme, separator, _ = place.partition("://")
-    if not separator:
+    if not separator or scheme.lower() not in store_schemes():
         return False
     return bool(getattr(store_provider(scheme.lower(), place), "is_remote", False))
 

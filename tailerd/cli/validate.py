@@ -98,8 +98,8 @@ async def _examine(
 
 
 async def _examine_state(place: str, stores: Stores) -> AsyncIterator[dict[str, object]]:
-    from tailerd.config.sections import is_remote
     from tailerd.errors import TailerdError
+    from tailerd.registry import is_remote
 
     if not is_remote(place):
         return
@@ -113,9 +113,9 @@ async def _examine_state(place: str, stores: Stores) -> AsyncIterator[dict[str, 
 
 async def _examine_table(config: Config, name: str, stores: Stores) -> dict[str, object]:
     from tailerd.assembly import lacks_demo_table
-    from tailerd.config.sections import is_remote
     from tailerd.errors import TailerdError
     from tailerd.formats.detect import commit_folder, presumed_format
+    from tailerd.registry import is_remote
 
     table = config.tables[name]
     report = _blank_report(config, name)

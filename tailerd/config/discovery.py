@@ -10,8 +10,9 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from tailerd.config.models import Config, check_apart
-from tailerd.config.sections import TableConfig, is_remote, is_table_name
+from tailerd.config.sections import TableConfig, is_table_name
 from tailerd.errors import ConfigError
+from tailerd.registry import is_remote
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 _FILE_URL = re.compile(r"(?i:file):(?://(?:localhost)?)?(/.*)", re.DOTALL)

@@ -16,7 +16,6 @@ from tailerd.config.sections import (
     SparkConfig,
     TableConfig,
     bucket_of,
-    is_remote,
     is_table_name,
     read_sink,
 )
@@ -24,6 +23,7 @@ from tailerd.config.storage import StorageConfig
 from tailerd.config.values import Seconds, SizeBytes
 from tailerd.config.web import WebConfig
 from tailerd.errors import ConfigError
+from tailerd.registry import is_remote
 
 ENV_PREFIX = "TAILERD__"
 

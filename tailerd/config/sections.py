@@ -21,8 +21,7 @@ from tailerd.config.explain import explain, prefixed
 from tailerd.config.maintenance import MaintenanceConfig
 from tailerd.config.values import Seconds, SizeBytes, Start, TimeZone
 from tailerd.errors import ConfigError
-from tailerd.registry import format_names, known, sink_config_class, sink_kinds, store_schemes
-from tailerd.registry import is_remote as is_remote_place
+from tailerd.registry import format_names, is_remote, known, sink_config_class, sink_kinds
 
 Engine = Literal["spark", "arrow"]
 
@@ -392,12 +391,6 @@ def read_sink(where: str, section: dict[str, Any]) -> SinkConfig:
         return model.model_validate(section)
     except ValidationError as error:
         raise ConfigError(explain(error, model, prefixed(where)), where=where) from None
-
-
-def is_remote(path: str) -> bool:
-    """Tell whether a place is in a store that is reached through a network, such as a bucket."""
-    scheme, separator, _ = path.partition("://")
-    return bool(separator) and scheme.lower() in store_schemes() and is_remote_place(path)
 
 
 def bucket_of(path: str, wanted: str) -> str:

@@ -12,9 +12,9 @@ from urllib.parse import unquote
 from tailerd.clock import Clock, SystemClock
 from tailerd.config import Config, DiscoverConfig, Discovery
 from tailerd.config.discovery import with_tables_found
-from tailerd.config.sections import is_remote
 from tailerd.errors import ConfigError, StorageError, TailerdError
 from tailerd.formats.detect import commit_folders
+from tailerd.registry import is_remote
 from tailerd.storage.base import ListsFolders
 from tailerd.storage.folder_pattern import FolderPattern
 from tailerd.storage.stores import Stores

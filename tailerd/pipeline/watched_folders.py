@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tailerd.clock import Clock
 from tailerd.config import Config, TableConfig
-from tailerd.config.sections import is_remote
 from tailerd.formats.detect import commit_folder, presumed_format
+from tailerd.registry import is_remote
 from tailerd.storage.finished_files import FinishedFiles
 from tailerd.storage.s3.settings import S3Settings
 from tailerd.telemetry import Telemetry

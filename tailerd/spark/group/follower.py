@@ -18,9 +18,9 @@ from pathlib import Path
 
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.clock import SystemClock
-from tailerd.config.sections import is_remote
 from tailerd.errors import BugError, TailerdError
 from tailerd.formats.detect import commit_folder, presumed_format
+from tailerd.registry import is_remote
 from tailerd.spark.change_range import tasks_between
 from tailerd.spark.group.assignments import Assignments
 from tailerd.spark.group.followed_member import FollowedMember, Step
