@@ -39,11 +39,13 @@ class BatchLimit:
 
     Attributes:
         memory_bytes: The configured `memory`: what a single row and a file's pages must fit.
+        working_bytes: What a reader that compares rows may use besides its batches.
     """
 
     max_rows: int = 65_536
     max_bytes: int = 32 * 1024 * 1024
     memory_bytes: int = DEFAULT_MEMORY_BYTES
+    working_bytes: int = DEFAULT_MEMORY_BYTES // 2
 
 
 DEFAULT_READ_LIMIT = ReadLimit()

@@ -11,7 +11,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 
 from tailerd.changefeed.change_batch import ChangeBatch
-from tailerd.changefeed.change_task import TaskGroup
+from tailerd.changefeed.change_task import ChangeSourceKind, TaskGroup
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.formats.base import ChangeSource
@@ -24,6 +24,8 @@ RUNS_AHEAD = 1 + (os.cpu_count() or 1)
 EXPANSION = 8
 """Rows in memory are about this much larger than in their files; only a guess to begin with."""
 UNBOUNDED_BYTES = 1 << 60
+COMPARED = (ChangeSourceKind.ROWS, ChangeSourceKind.VECTORS)
+"""What is found by comparing rows takes memory besides the batches."""
 
 
 class ChangeStream:
@@ -118,7 +120,7 @@ class ChangeStream:
         else:
             memory = self._memory.admit(wanted)
         most = run.limit_bytes(min(self._limit.max_bytes, memory.size_bytes))
-        limit = replace(self._limit, max_bytes=most)
+        limit = replace(self._limit, max_bytes=most, working_bytes=memory.size_bytes)
         reading = _Reading(self._reader.read(run, limit), wanted)
         reading.read_on(memory, self._executor)
         return reading
@@ -161,9 +163,11 @@ def _details(group: TaskGroup) -> DeliveredCommit:
 def _wanted(run: Run, limit: BatchLimit) -> int:
     """Return about how much memory a run takes, as far as its files' sizes tell."""
     sizes = [task.size_bytes for task in run.tasks]
+    is_compared = any(task.change_source in COMPARED for task in run.tasks)
+    most = max(limit.max_bytes, limit.memory_bytes // 2) if is_compared else limit.max_bytes
     if min(sizes) <= 0:
-        return limit.max_bytes
-    return min(limit.max_bytes, EXPANSION * sum(sizes) + SMALLEST_PIECE)
+        return most
+    return min(most, EXPANSION * sum(sizes) + SMALLEST_PIECE)
 
 
 @dataclass(frozen=True, slots=True)

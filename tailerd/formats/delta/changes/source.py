@@ -79,6 +79,7 @@ class DeltaChangeSource(ConsecutiveVersions):
         changes: ChangeMode,
         allowed_paths: Iterable[str] = (),
         columns: Sequence[str] | None = None,
+        identity: Sequence[str] = (),
         clock: Clock | None = None,
         spool: Spool | None = None,
         partition_zone: PartitionZone | None = None,
@@ -94,7 +95,7 @@ class DeltaChangeSource(ConsecutiveVersions):
         self._paths = DataPaths(reader.url, places)
         self._links = LinkedFiles(reader.url, places)
         self._window = CommitWindow(reader, changes)
-        self._commits = CommitTasks(self._window, self._paths)
+        self._commits = CommitTasks(self._window, self._paths, identity)
         self._snapshot: SnapshotTasks | None = None
         self._spool = spool
         self._partition_zone = partition_zone or PartitionZone(name)
@@ -113,6 +114,7 @@ class DeltaChangeSource(ConsecutiveVersions):
         changes: ChangeMode = ChangeMode.AUTO,
         allowed_paths: Iterable[str] = (),
         columns: Sequence[str] | None = None,
+        identity: Sequence[str] = (),
         wrap_store: Callable[[ObjectStore], ObjectStore] | None = None,
         on_mismatch: Callable[[CorruptLogError], None] | None = None,
         clock: Clock | None = None,
@@ -128,11 +130,10 @@ class DeltaChangeSource(ConsecutiveVersions):
             changes: Which changes are asked for.
             allowed_paths: Places outside the table its log may name, as tables' places are given.
             columns: Logical names of the columns to read; None for all.
+            identity: Columns that make a deleted and an inserted row of a commit an update.
             wrap_store: Puts a wrapper (metering, retries) around the store of the log.
-            on_mismatch: Told when a version checksum differs from the replay; without it, that
-                is an error.
-            spool: Keeps the file list of a snapshot over a restart; without it, the snapshot goes
-                on only as long as the log has its version.
+            on_mismatch: Called when a version checksum differs; without it, that is an error.
+            spool: Keeps the file list of a snapshot over a restart; see `OpenRequest.scratch`.
             partition_zone: Of partition timestamps without a zone; without it they are UTC.
             memory_bytes: The configured `memory`, which readers of the log keep within.
 
@@ -158,6 +159,7 @@ class DeltaChangeSource(ConsecutiveVersions):
             changes=changes,
             allowed_paths=allowed_paths,
             columns=columns,
+            identity=identity,
             clock=clock,
             spool=spool,
             partition_zone=partition_zone,
