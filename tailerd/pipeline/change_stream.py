@@ -121,7 +121,7 @@ class ChangeStream:
             memory = self._memory.admit(wanted)
         most = run.limit_bytes(min(self._limit.max_bytes, memory.size_bytes))
         limit = replace(self._limit, max_bytes=most, working_bytes=memory.size_bytes)
-        reading = _Reading(self._reader.read(run, limit), wanted)
+        reading = _Reading(self._reader.read(run, limit), wanted, most)
         reading.read_on(memory, self._executor)
         return reading
 
@@ -182,9 +182,11 @@ class _Piece:
 class _Reading:
     """One run's batches, read in a thread, a piece ahead of their use."""
 
-    def __init__(self, batches: Iterator[ChangeBatch], wanted_bytes: int) -> None:
+    def __init__(self, batches: Iterator[ChangeBatch], wanted_bytes: int, most_bytes: int) -> None:
+        """Read pieces of at most `most_bytes`; what is wanted may be more, for comparing rows."""
         self._batches = batches
         self.wanted_bytes = wanted_bytes
+        self._most_bytes = most_bytes
         self._memory: Piece | None = None
         self._pending: asyncio.Future[_Piece] | None = None
 
@@ -200,7 +202,7 @@ class _Reading:
         for batch in self._batches:
             batches.append((batch, batch.count_changes()))
             size += batch.size_bytes
-            if size >= memory.size_bytes:
+            if size >= min(memory.size_bytes, self._most_bytes):
                 return _Piece(batches, False, memory)
         return _Piece(batches, True, memory)
 

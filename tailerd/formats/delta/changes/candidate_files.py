@@ -20,9 +20,11 @@ from tailerd.formats.delta.protocol.data_file import DataFile
 from tailerd.formats.delta.protocol.rewritten_files import rewritten_files
 from tailerd.reading.files_ahead import FilesAhead
 from tailerd.reading.parquet import read_positioned
+from tailerd.reading.parquet_bounds import footer_bounds
 from tailerd.reading.row_selection import RowSelection
 from tailerd.rows.difference import Side
 from tailerd.rows.exact import PositionedRows
+from tailerd.rows.groups import ColumnBounds, FileBounds
 from tailerd.rows.hash_kernels import Rows
 
 LEAST_MEMORY_BYTES = 16 * 1024 * 1024
@@ -64,6 +66,21 @@ class CandidateFiles:
         """Tell whether the vectors of a file leave no row of it, so that it need not be read."""
         rows = self.file(side, number).rows
         return selects_nothing(rows, self._files.open_beside, self.limit.memory_bytes)
+
+    def footer_bounds(self, side: Side, number: int) -> FileBounds:
+        """Return what the footer of a file says of its rows; good to guess by, not to rely on."""
+        url = self.file(side, number).url
+        try:
+            with self._files.open_beside(url) as source:
+                bounds = footer_bounds(source, url, self.limit.memory_bytes)
+        except FileMissingError as error:
+            raise missing_data_file(url) from error
+        return FileBounds(
+            columns={
+                name: ColumnBounds(lower=lower, upper=upper)
+                for name, (lower, upper) in bounds.items()
+            }
+        )
 
     def read(
         self, side: Side, number: int, wanted: Rows | None = None, columns: Columns = None

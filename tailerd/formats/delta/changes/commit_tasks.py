@@ -17,6 +17,7 @@ from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.errors import BugError, MissingVersionError, TableError
 from tailerd.formats.delta.changes.commit_window import CommitWindow
+from tailerd.formats.delta.changes.former_values import FormerValues
 from tailerd.formats.delta.log.log_reader import CommitBody
 from tailerd.formats.delta.protocol.change_plan import CommitPlan, TaskPlanner
 from tailerd.formats.delta.protocol.data_file import VERSIONS, TableSchema, data_file
@@ -67,11 +68,13 @@ class CommitTasks:
         self._window = window
         self._paths = paths
         self._key = tuple(key)
+        self._former = FormerValues(window.reader, paths)
         self._marks: dict[int, _Marks] = {}
         self._split_tasks: tuple[Offset, list[ChangeTask]] | None = None
 
     def forget_before(self, version: int) -> None:
         """Drop what only versions before `version` need."""
+        self._former.forget_before(version)
         for old in [known for known in self._marks if known < version]:
             del self._marks[old]
 
@@ -215,9 +218,9 @@ class CommitTasks:
         tasks = self._file_tasks(found, plan, planner, position)
         if not plan.is_compared:
             async for some in tasks:
-                yield some
+                yield await self._former.completed(some)
             return
-        candidates = [task async for some in tasks for task in some]
+        candidates = [task async for some in tasks for task in await self._former.completed(some)]
         yield compared(candidates, planner.bounds, plan, self._key)
 
     async def _file_tasks(

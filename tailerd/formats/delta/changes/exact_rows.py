@@ -8,7 +8,7 @@ side by side among the inserts.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 import pyarrow as pa
@@ -25,8 +25,11 @@ from tailerd.reading.files_ahead import FilesAhead
 from tailerd.reading.merged_batches import merged
 from tailerd.rows.difference import Side
 from tailerd.rows.exact import Inputs, PositionedRows, exact_difference
+from tailerd.rows.groups import FileGroup, likely_rewrites
 from tailerd.rows.positions import Positions
 
+MAX_GUESSED_FILES = 1000
+"""Of more files the footers are not read before their rows."""
 _SEED_BITS = 128
 
 Changes = Iterable[tuple[ChangeType | pa.Array, pa.RecordBatch]]
@@ -86,16 +89,35 @@ def _different(
         schema=candidates.schema(),
         removed=numbers[Side.REMOVED],
         added=numbers[Side.ADDED],
-        aligned=[
-            (one, other)
-            for one, other in group.aligned
-            if one in numbers[Side.REMOVED] and other in numbers[Side.ADDED]
-        ],
+        aligned=_aligned(candidates, group, numbers),
         read=lambda side, number, positions: _rows(candidates, side, number, positions),
     )
     seed = secrets.randbits(_SEED_BITS)
     for each in exact_difference(inputs, seed=seed, max_bytes=candidates.working_bytes):
         yield each.side, each.input, each.positions
+
+
+def _aligned(
+    candidates: CandidateFiles, group: FilesToCompare, numbers: Mapping[Side, list[int]]
+) -> list[tuple[int, int]]:
+    """Return pairs of a removed and an added file that are likely one file rewritten.
+
+    The log says little of removed files; where it says too little, their footers do.
+    """
+    removed, added = numbers[Side.REMOVED], numbers[Side.ADDED]
+    there = set(removed), set(added)
+    known = [pair for pair in group.aligned if pair[0] in there[0] and pair[1] in there[1]]
+    if known or len(removed) + len(added) > MAX_GUESSED_FILES:
+        return known
+    if len(removed) == len(added) == 1:
+        return [(removed[0], added[0])]
+    places = FileGroup(tuple(range(len(removed))), tuple(range(len(added))))
+    pairs = likely_rewrites(
+        places,
+        [candidates.footer_bounds(Side.REMOVED, number) for number in removed],
+        [candidates.footer_bounds(Side.ADDED, number) for number in added],
+    )
+    return [(removed[one], added[other]) for one, other in pairs]
 
 
 def _rows(
