@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import Executor
@@ -120,8 +121,14 @@ class ChangeStream:
         else:
             memory = self._memory.admit(wanted)
         most = run.limit_bytes(min(self._limit.max_bytes, memory.size_bytes))
-        limit = replace(self._limit, max_bytes=most, working_bytes=memory.size_bytes)
-        reading = _Reading(self._reader.read(run, limit), wanted, most)
+        is_abandoned = threading.Event()
+        limit = replace(
+            self._limit,
+            max_bytes=most,
+            working_bytes=memory.size_bytes,
+            is_abandoned=is_abandoned.is_set,
+        )
+        reading = _Reading(self._reader.read(run, limit), wanted, most, is_abandoned)
         reading.read_on(memory, self._executor)
         return reading
 
@@ -182,11 +189,18 @@ class _Piece:
 class _Reading:
     """One run's batches, read in a thread, a piece ahead of their use."""
 
-    def __init__(self, batches: Iterator[ChangeBatch], wanted_bytes: int, most_bytes: int) -> None:
+    def __init__(
+        self,
+        batches: Iterator[ChangeBatch],
+        wanted_bytes: int,
+        most_bytes: int,
+        is_abandoned: threading.Event,
+    ) -> None:
         """Read pieces of at most `most_bytes`; what is wanted may be more, for comparing rows."""
         self._batches = batches
         self.wanted_bytes = wanted_bytes
         self._most_bytes = most_bytes
+        self._is_abandoned = is_abandoned
         self._memory: Piece | None = None
         self._pending: asyncio.Future[_Piece] | None = None
 
@@ -221,6 +235,7 @@ class _Reading:
 
     async def abandon(self) -> None:
         """Wait for the thread, close the file, free the memory; errors no longer matter."""
+        self._is_abandoned.set()
         if self._pending is not None:
             with suppress(Exception):
                 await self._pending

@@ -33,7 +33,8 @@ def footer_bounds(source: BinaryIO, url: str, memory_bytes: int) -> dict[str, tu
             return {}
         columns = (_bounds(about, column) for column in range(about.num_columns))
         return dict(islice((found for found in columns if found is not None), MAX_COLUMNS))
-    except (pa.ArrowException, OSError, TailerdError):
+    except (pa.ArrowException, OSError, ValueError, OverflowError, TailerdError):
+        # Also a text cut within a letter, and a time that Python does not have.
         return {}
 
 

@@ -132,7 +132,9 @@ class History:
 
     def _remove(self, file: LiveFile, actions: list[Action]) -> None:
         self.files.remove(file)
-        actions.append(self.builder.remove(file.add))
+        stats = file.add["add"].get("stats")
+        known = {"stats": stats} if stats and self.data.draw(st.booleans()) else {}
+        actions.append(self.builder.remove(file.add, **known))
 
     def _rewritten(self, rows: list[Row]) -> list[Row]:
         if self.data.draw(st.booleans()):

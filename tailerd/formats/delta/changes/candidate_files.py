@@ -34,13 +34,16 @@ Columns = tuple[str, ...] | None
 """Logical names, as far as the version has them; None for all."""
 
 
+class _AbandonedError(Exception):
+    """Nobody wants the rows any more; raised in place of reading on."""
+
+
 class CandidateFiles:
     """Reads the files of one exact commit; what was read first is kept as far as memory allows.
 
     Args:
         task: From `exact_task`.
-        limit: Of a batch. `working_bytes` is used up to half for rows that are kept; the rest is
-            for comparing.
+        limit: Of a batch. Half of `working_bytes` is for rows that are kept, half for comparing.
         files: Opens them.
     """
 
@@ -127,7 +130,10 @@ class CandidateFiles:
         if wanted is not None:
             # They are among those that its vectors let through.
             scan = replace(scan, select_rows=partial(_selection, wanted))
-        return iter(read_positioned(scan, self.limit, self._open))
+        for part in read_positioned(scan, self.limit, self._open):
+            if self.limit.is_abandoned():
+                raise _AbandonedError
+            yield part
 
     def _open(self, url: str) -> BinaryIO:
         try:

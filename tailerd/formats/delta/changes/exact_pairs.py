@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
@@ -12,14 +13,16 @@ from tailerd.changefeed.change_task import ChangeType
 from tailerd.formats.delta.changes.candidate_files import CandidateFiles, Columns
 from tailerd.reading.merged_batches import merged
 from tailerd.rows.difference import Side
-from tailerd.rows.hash_kernels import Rows
+from tailerd.rows.hash_kernels import Bools, Rows
 from tailerd.rows.hashing import RowHasher, RowHashes
 from tailerd.rows.ordering import ordered_changes
 from tailerd.rows.pairing import Pairs, pair_by_key
 from tailerd.rows.positions import Positions
 
 PAIRING_BYTES = 96
-"""Memory that a row needs while its key is looked for."""
+"""Memory that a row needs while its key is looked for; of ranges of hashes one at a time."""
+PAIR_BYTES = 16
+"""Memory that a row needs once it is found, and as long as rows are given."""
 _SEED_BITS = 128
 
 Changes = Iterator[tuple[ChangeType | pa.Array, pa.RecordBatch]]
@@ -48,10 +51,7 @@ class LeftRows:
 class NumberedRows:
     """The left rows of one side, numbered in the commit's order.
 
-    Attributes:
-        files: Numbers of the files.
-        positions: Of their rows, for each file.
-        starts: Number of the first row of each file, and the count of all.
+    Memory: about a bit a row.
     """
 
     def __init__(
@@ -59,51 +59,76 @@ class NumberedRows:
     ) -> None:
         self._candidates = candidates
         self._side = side
-        found: dict[int, list[Rows]] = {}
-        for number, places, rows in left.read(candidates, side, key):
-            if isinstance(places, int):
-                places = np.arange(places, places + rows.num_rows)
-            found.setdefault(number, []).append(places)
-        self.files = list(found)
-        self.positions = [np.concatenate(found.pop(number)) for number in self.files]
-        self.starts = np.cumsum([0, *map(len, self.positions)])
+        self._files: list[tuple[int, Positions]] = []
+        parts = left.read(candidates, side, key)
+        for number, those in groupby(parts, key=lambda part: part[0]):
+            found = [_positions(places, rows.num_rows) for _, places, rows in those]
+            ascending = np.concatenate([each.to_numpy() for each in found])
+            self._files.append((number, Positions.of(ascending)))
+        counts = [len(positions) for _, positions in self._files]
+        self._starts = np.cumsum([0, *counts])
 
     def __len__(self) -> int:
-        return int(self.starts[-1])
+        return int(self._starts[-1])
 
-    def read(self, columns: Columns, numbers: Rows | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield rows in order: those of some ascending numbers, or all."""
-        for place, file in enumerate(self.files):
-            wanted = self.positions[place]
-            if numbers is not None:
-                first, end = np.searchsorted(numbers, self.starts[place : place + 2])
-                wanted = wanted[numbers[first:end] - self.starts[place]]
+    def read(self, columns: Columns, is_wanted: Bools | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield rows in order, by a flag for each, or all."""
+        for place, (number, positions) in enumerate(self._files):
+            wanted = positions.to_numpy()
+            if is_wanted is not None:
+                wanted = wanted[is_wanted[self._starts[place] : self._starts[place + 1]]]
             if len(wanted):
-                for _, rows in self._candidates.read(self._side, file, wanted, columns):
+                for _, rows in self._candidates.read(self._side, number, wanted, columns):
                     yield rows
 
     def rows(self, columns: Columns, numbers: Rows) -> pa.RecordBatch:
-        """Return the rows of some numbers, in their order."""
+        """Return the rows of some numbers, in their order; at least one."""
         ascending = np.sort(numbers)
-        found = pa.concat_batches(list(self.read(columns, ascending)))
-        return found.take(pa.array(np.searchsorted(ascending, numbers)))
+        found: list[pa.RecordBatch] = []
+        bounds = np.searchsorted(ascending, self._starts)
+        for place, (number, positions) in enumerate(self._files):
+            here = ascending[bounds[place] : bounds[place + 1]] - self._starts[place]
+            if len(here):
+                wanted = positions.to_numpy()[here]
+                read = self._candidates.read(self._side, number, wanted, columns)
+                found += [rows for _, rows in read]
+        return pa.concat_batches(found).take(pa.array(np.searchsorted(ascending, numbers)))
+
+
+def _positions(places: Rows | int, count: int) -> Positions:
+    return Positions.of(np.arange(places, places + count) if isinstance(places, int) else places)
 
 
 def paired_changes(
     candidates: CandidateFiles, left: LeftRows, key: Sequence[str], columns: Columns
-) -> Changes:
-    """Yield the deletes, then the inserts with updates among them, whose old image comes first.
+) -> Changes | None:
+    """Return the deletes, then the inserts with updates among them, whose old image comes first.
 
     Args:
         key: Columns of the schema.
+
+    Returns:
+        None where they are more than memory allows to pair.
     """
     deleted, inserted = (
         NumberedRows(candidates, side, left, tuple(key)) for side in (Side.REMOVED, Side.ADDED)
     )
-    pairs = _pairs(candidates, deleted, inserted, tuple(key))
-    alone = np.ones(len(deleted), np.bool_)
-    alone[pairs.deleted] = False
-    for batch in merged(deleted.read(columns, np.flatnonzero(alone)), candidates.limit):
+    if (len(deleted) + len(inserted)) * PAIR_BYTES > candidates.limit.memory_bytes // 2:
+        return None
+    return _paired(candidates, deleted, inserted, tuple(key), columns)
+
+
+def _paired(
+    candidates: CandidateFiles,
+    deleted: NumberedRows,
+    inserted: NumberedRows,
+    key: tuple[str, ...],
+    columns: Columns,
+) -> Changes:
+    pairs = _pairs(candidates, deleted, inserted, key)
+    is_alone = np.ones(len(deleted), np.bool_)
+    is_alone[pairs.deleted] = False
+    for batch in merged(deleted.read(columns, is_alone), candidates.limit):
         yield ChangeType.DELETE, batch
     at = 0
     for rows in merged(inserted.read(columns), candidates.limit):

@@ -13,7 +13,7 @@ from itertools import chain
 
 import pyarrow as pa
 
-from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.changefeed.change_batch import ChangeBatch, rows_of_columns
 from tailerd.changefeed.change_task import ChangeTask, ChangeType
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.formats.delta.changes.candidate_files import CandidateFiles, Columns
@@ -58,10 +58,17 @@ def read_exact(
     for group in payload.groups:
         for side, number, positions in _different(candidates, group):
             left.add(side, number, positions)
-    changes: Changes
+    changes: Changes | None = None
     if payload.key and set(payload.key) <= set(candidates.schema().names):
-        changes = paired_changes(candidates, left, payload.key, wanted)
-    else:
+        # Without columns only a batch itself knows how many rows it has.
+        is_bare = wanted is not None and not candidates.schema(wanted).names
+        given = payload.key if is_bare else wanted
+        changes = paired_changes(candidates, left, payload.key, given)
+        if changes is not None and is_bare:
+            changes = (
+                (kind, rows_of_columns([], pa.schema([]), len(rows))) for kind, rows in changes
+            )
+    if changes is None:
         changes = _unpaired(candidates, left, wanted)
     for change_type, rows in changes:
         yield ChangeBatch(

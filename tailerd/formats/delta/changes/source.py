@@ -127,11 +127,7 @@ class DeltaChangeSource(ConsecutiveVersions):
         Args:
             table: A path or URL.
             stores: How its files are reached; by default as the environment says.
-            changes: Which changes are asked for.
-            allowed_paths: Places outside the table its log may name, as tables' places are given.
-            columns: Logical names of the columns to read; None for all.
-            identity: Columns that make a deleted and an inserted row of a commit an update.
-            wrap_store: Puts a wrapper (metering, retries) around the store of the log.
+            changes, allowed_paths, columns, identity, wrap_store: As `OpenRequest` has them.
             on_mismatch: Called when a version checksum differs; without it, that is an error.
             spool: Keeps the file list of a snapshot over a restart; see `OpenRequest.scratch`.
             partition_zone: Of partition timestamps without a zone; without it they are UTC.
@@ -143,12 +139,8 @@ class DeltaChangeSource(ConsecutiveVersions):
         """
         stores = stores or Stores()
         store, root = stores.locate_table(table, allowed_places(allowed_paths))
-        reader = LogReader(
-            wrap_store(store) if wrap_store else store,
-            root,
-            on_mismatch=on_mismatch,
-            memory_bytes=memory_bytes,
-        )
+        store = wrap_store(store) if wrap_store else store
+        reader = LogReader(store, root, on_mismatch=on_mismatch, memory_bytes=memory_bytes)
         head, segment = await reader.open_listed(with_files=False)
         head.state.check_rows()
         source = cls(

@@ -66,7 +66,6 @@ from tailerd.rows.groups import FileBounds
 MAX_PAIRS_PER_PASS = 50_000
 """Removes held in memory at once while they wait for their adds."""
 
-_COMPARED = (ChangeSourceKind.ROWS, ChangeSourceKind.VECTORS)
 _WHOLE = (ChangeSourceKind.CDC, ChangeSourceKind.ROWS)
 _MERGE_COUNTS = ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
 
@@ -147,7 +146,8 @@ def plan_commit(
             size_bytes = commit.data_added.size_bytes + commit.data_removed.size_bytes
             if mode is ChangeMode.AUTO:
                 kind = _kind_of_files(commit, before.schema, after.schema, len(paired), tasks)
-    is_compared = tasks <= MAX_EXACT_FILES and kind in _COMPARED
+    operation = commit.info.operation if commit.info else ""
+    is_compared = tasks <= MAX_EXACT_FILES and _must_compare(kind, operation)
     return CommitPlan(
         version=Version(commit.version),
         table_id=after.metadata.id,
@@ -160,10 +160,21 @@ def plan_commit(
         after=after.schema,
         added=commit.added,
         removed=commit.removed,
-        operation=commit.info.operation if commit.info else "",
+        operation=operation,
         paired=paired,
         has_both=_has_both(commit, kind, len(paired)),
         is_compared=is_compared,
+    )
+
+
+def _must_compare(kind: ChangeSourceKind, operation: str) -> bool:
+    """Tell whether rows may be on both sides.
+
+    A DELETE gives none back: its vectors only grow, and each file can be read by itself. Should a
+    writer call something else so, its rows still lead from one version to the next.
+    """
+    return kind is ChangeSourceKind.ROWS or (
+        kind is ChangeSourceKind.VECTORS and operation != "DELETE"
     )
 
 

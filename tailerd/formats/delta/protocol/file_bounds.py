@@ -6,8 +6,8 @@ Protocol: PROTOCOL.md#per-file-statistics
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator
-from itertools import islice
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from tailerd.formats.delta.protocol.actions import UNREADABLE
 from tailerd.formats.delta.protocol.data_file import TableSchema
-from tailerd.formats.delta.protocol.schema import PrimitiveType, StructField, StructType
+from tailerd.formats.delta.protocol.schema import PrimitiveType, parse_schema
 from tailerd.rows.groups import ColumnBounds, widened_bounds
 
 MAX_COLUMNS = 8
@@ -32,9 +32,7 @@ _TEXT = msgspec.json.Decoder(str | None)
 _BOUNDS = msgspec.json.Decoder(_Bounds)
 
 
-def bounds_of(
-    stats: str | bytes | None, schema: StructType, table: TableSchema
-) -> dict[str, ColumnBounds]:
+def bounds_of(stats: str | bytes | None, schema: TableSchema) -> dict[str, ColumnBounds]:
     """Return the bounds of a file's columns by physical name; none where they are not known.
 
     Only of columns whose values JSON keeps and whose order is certain: integers, texts, dates and
@@ -52,11 +50,10 @@ def bounds_of(
         # Statistics are optional: unreadable ones are as good as absent ones.
         return {}
     columns = {}
-    for field in islice(_ordered(schema, table), MAX_COLUMNS):
-        name = field.physical_name(table.column_mapping)
+    for name, kind in _ordered(schema):
         nulls = found.null_count.get(name)
         lower, upper = widened_bounds(
-            _value(found.min_values.get(name), field), _value(found.max_values.get(name), field)
+            _value(found.min_values.get(name), kind), _value(found.max_values.get(name), kind)
         )
         columns[name] = ColumnBounds(
             lower=lower, upper=upper, null_count=nulls if type(nulls) is int else None
@@ -64,19 +61,24 @@ def bounds_of(
     return columns
 
 
-def _ordered(schema: StructType, table: TableSchema) -> Iterator[StructField]:
-    for field in schema.fields:
-        is_flat = isinstance(field.type, PrimitiveType) and field.type.name in _PARSED
-        if is_flat and not field.char_length and field.name not in table.partition_columns:
-            yield field
+@functools.lru_cache(maxsize=64)
+def _ordered(schema: TableSchema) -> tuple[tuple[str, str], ...]:
+    """Return the columns to look at, physical name and type; the same for many files."""
+    return tuple(
+        (field.physical_name(schema.column_mapping), field.type.name)
+        for field in parse_schema(schema.text).fields
+        if isinstance(field.type, PrimitiveType)
+        and field.type.name in _PARSED
+        and not field.char_length
+        and field.name not in schema.partition_columns
+    )[:MAX_COLUMNS]
 
 
-def _value(value: Any, field: StructField) -> Any:
+def _value(value: Any, kind: str) -> Any:
     """Return a bound, None if it is not known."""
-    assert isinstance(field.type, PrimitiveType)
     try:
-        return _PARSED[field.type.name](value)
-    except (ValueError, TypeError):
+        return _PARSED[kind](value)
+    except (ValueError, TypeError, OverflowError):
         return None
 
 

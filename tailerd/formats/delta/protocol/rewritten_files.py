@@ -6,8 +6,11 @@ shows only when they are compared, so all of them are one task.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
+
+import pyarrow as pa
 
 from tailerd.changefeed.change_task import ChangeTask, ChangeType
 from tailerd.errors import BugError
@@ -189,25 +192,34 @@ def file_bounds(
         stats: The statistics of its action.
         with_statistics: Whether to look at them.
     """
-    schema = parse_schema(file.schema.text)
     values = dict(file.partition_values)
     partition: list[Hashable] = []
-    for name in file.schema.partition_columns:
-        field = schema.named(name)
-        # An instant's text may lack its zone, which is said later: it excludes nothing here.
-        if field is None or arrow_field(field).type == UTC_TIMESTAMP:
-            continue
-        physical = field.physical_name(file.schema.column_mapping)
+    for name, physical, kind in _partition_fields(file.schema):
         if physical not in values:
             return None
         try:
-            parsed = parse_partition_value(values[physical], arrow_field(field).type, name).as_py()
+            partition.append(parse_partition_value(values[physical], kind, name).as_py())
         except OverflowError:
             # Python's years are 1 to 9999, Delta's are not.
             return None
-        partition.append(parsed)
-    columns = bounds_of(stats, schema, file.schema) if with_statistics else {}
+    columns = bounds_of(stats, file.schema) if with_statistics else {}
     return FileBounds(partition=tuple(partition), columns=columns)
+
+
+@functools.lru_cache(maxsize=64)
+def _partition_fields(schema: TableSchema) -> tuple[tuple[str, str, pa.DataType], ...]:
+    """Return logical name, physical name and type of the partition columns that tell files apart.
+
+    An instant's text may lack its zone, which is said later; texts of a CHAR column are padded
+    when they are read.
+    """
+    columns = parse_schema(schema.text)
+    found = (columns.named(name) for name in schema.partition_columns)
+    return tuple(
+        (field.name, field.physical_name(schema.column_mapping), arrow_field(field).type)
+        for field in found
+        if field is not None and not field.char_length and arrow_field(field).type != UTC_TIMESTAMP
+    )
 
 
 def can_compare(before: TableSchema, after: TableSchema) -> bool:
@@ -218,6 +230,9 @@ def can_compare(before: TableSchema, after: TableSchema) -> bool:
     """
     if before == after:
         return True
+    if after.column_mapping == "id" != before.column_mapping:
+        # Files written before have no ids to find columns by.
+        return False
     old, new = parse_schema(before.text), parse_schema(after.text)
     if not old.fields or not new.fields:
         return False

@@ -203,6 +203,14 @@ def test_case_g_rows_are_compared_where_some_are_taken_away_and_others_brought(
     assert (raw.kind, raw.is_compared) == (ChangeSourceKind.FILES, False)
 
 
+def test_case_g_vectors_of_a_delete_only_grow() -> None:
+    actions = [remove("a", **vector("v")), add("a", **vector("w"))]
+    for operation in ("DELETE", "RESTORE"):
+        plan = plan_of({"commitInfo": {"operation": operation}}, *actions)
+        assert (plan.kind, plan.is_whole) == (ChangeSourceKind.VECTORS, True)
+        assert plan.is_compared is (operation == "RESTORE")
+
+
 def test_actions_without_a_change_of_data_give_no_rows() -> None:
     plan = plan_of(remove("a", dataChange=False), add("b", dataChange=False))
     assert (plan.kind, plan.max_tasks) == (ChangeSourceKind.NONE, 0)
