@@ -79,40 +79,60 @@ async def open_source(
         warned: Places whose users know that a zone is guessed; pipelines open theirs often.
 
     Raises:
-        TableError: It is none, or asks for what this reader does not know.
-        StorageError: Its place cannot be read.
+        TableError, StorageError: It is none, cannot be read, or asks for what is not known here.
+        ConfigError: Its `identity` names a column that is not there.
     """
 
     def count(verb: RequestKind) -> None:
         telemetry.emit(events.StorageRequested(operation=verb))
 
-    known_guesses = set[str]() if warned is None else warned
-
-    def warn(error: TailerdError) -> None:
-        if isinstance(error, ZoneAssumedError):
-            if config.path in known_guesses:
-                return
-            known_guesses.add(config.path)
-            told: events.Event = events.ZoneAssumed(
-                path=config.path, error_code=error.code, hint=str(error)
-            )
-        else:
-            is_checksum = isinstance(error, ChecksumMismatchError)
-            event = events.ChecksumDiffered if is_checksum else events.CheckpointSkipped
-            told = event(path=config.path, error_code=error.code, hint=str(error))
-        telemetry.emit(told)
-
     request = OpenRequest(
         stores=stores,
         changes=ChangeMode(config.changes),
         allowed_paths=config.allowed_paths,
+        identity=config.pairing_columns,
         wrap_store=lambda store: telling(MeteredStore(store, count), stores.shared_reads),
-        on_warning=warn,
+        on_warning=_warnings_of(config.path, telemetry, set() if warned is None else warned),
         scratch=scratch,
         options=config.options_of_format(),
         memory_bytes=memory_bytes,
     )
-    return await open_table(config.path, request, config.format)
+    source = await open_table(config.path, request, config.format)
+    await _check_identity(config, source)
+    return source
+
+
+def _warnings_of(
+    path: str, telemetry: Telemetry, known_guesses: set[str]
+) -> Callable[[TailerdError], None]:
+    """Return what emits the warnings of a table; that of a guessed zone once a place."""
+
+    def warn(error: TailerdError) -> None:
+        if isinstance(error, ZoneAssumedError):
+            if path in known_guesses:
+                return
+            known_guesses.add(path)
+            told: events.Event = events.ZoneAssumed(
+                path=path, error_code=error.code, hint=str(error)
+            )
+        else:
+            is_checksum = isinstance(error, ChecksumMismatchError)
+            event = events.ChecksumDiffered if is_checksum else events.CheckpointSkipped
+            told = event(path=path, error_code=error.code, hint=str(error))
+        telemetry.emit(told)
+
+    return warn
+
+
+async def _check_identity(config: TableConfig, source: ChangeSource) -> None:
+    """Refuse an identity of columns that the table does not have."""
+    names = (await source.arrow_schema()).names if config.identity else []
+    if unknown := [name for name in config.identity if name not in names]:
+        raise ConfigError(
+            f"`identity` names {unknown[0]!r}, and {config.path} has no such column: it has"
+            f" {', '.join(names)}.",
+            hint="Check the spelling; names are case-sensitive.",
+        )
 
 
 async def open_statistics(

@@ -21,7 +21,13 @@ class ChangeSourceKind(enum.StrEnum):
     """How the rows of a commit are found."""
 
     CDC = "cdc"
+    """Its change files."""
+    VECTORS = "vectors"
+    """Rows that only deletion vectors take away or give back."""
+    ROWS = "rows"
+    """The rows it takes away and those it brings, compared."""
     FILES = "files"
+    """All rows of added and removed files."""
     SNAPSHOT = "snapshot"
     NONE = "none"
 

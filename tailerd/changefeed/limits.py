@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 DEFAULT_MEMORY_BYTES = 256 * 1024 * 1024
@@ -33,17 +34,27 @@ class ReadLimit:
         )
 
 
+def never() -> bool:
+    """Return false."""
+    return False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimit:
     """Upper bounds of one Arrow batch; a single row larger than `max_bytes` still comes.
 
     Attributes:
         memory_bytes: The configured `memory`: what a single row and a file's pages must fit.
+        working_bytes: What a reader that compares rows may use besides its batches.
+        is_abandoned: Asked now and then by readers that take long before their first batch; once
+            it is true nobody wants their rows any more, and they may raise anything.
     """
 
     max_rows: int = 65_536
     max_bytes: int = 32 * 1024 * 1024
     memory_bytes: int = DEFAULT_MEMORY_BYTES
+    working_bytes: int = DEFAULT_MEMORY_BYTES // 2
+    is_abandoned: Callable[[], bool] = never
 
 
 DEFAULT_READ_LIMIT = ReadLimit()

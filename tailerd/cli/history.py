@@ -45,8 +45,8 @@ def command(
 ) -> None:
     """Show what each commit did, newest last, and how its row changes are read.
 
-    `changes` of a Delta table is cdc (change files), files (added and removed files, deletion
-    vectors) or none.
+    `changes` of a Delta table is cdc (change files), vectors (deletion vectors), rows (the rows it
+    removes and adds, compared), files (all rows of files it adds or removes) or none.
     """
     asyncio.run(_history(table, table_format, allowed_paths, limit, as_json))
 

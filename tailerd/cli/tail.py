@@ -32,6 +32,7 @@ Examples:
   tailerd tail /lake/orders
   tailerd tail /lake/orders --from snapshot --format jsonl | head
   tailerd tail /lake/orders --from 12 --to 20 --changes files
+  tailerd tail /lake/orders --from 12 --key order_id
   tailerd tail /lake/orders --from 2026-11-21T08:00:00 --once --columns order_id,amount
 """
 _READ_LIMIT = ReadLimit(max_files=20_000, max_bytes=8 * 1024**3)
@@ -49,6 +50,7 @@ class TailRequest:
     is_once: bool
     changes: ChangeMode
     columns: tuple[str, ...] | None
+    key: tuple[str, ...]
     allowed_paths: tuple[str, ...]
     partition_timezone: str | None
     table_format: str
@@ -71,11 +73,16 @@ class TailRequest:
     type=click.Choice([mode.value for mode in ChangeMode]),
     default=ChangeMode.AUTO.value,
     show_default=True,
-    help="cdf: Delta's change data feed; files: from added and removed files; auto: the feed where"
-    " it is enabled, files elsewhere.",
+    help="auto: exactly the rows that changed; cdf: Delta's change data feed only; files: every row"
+    " of removed and of added files.",
 )
 @click.option("--format", "format_name", type=click.Choice(FORMATS), help="table by default.")
 @click.option("--columns", help="Only these columns, separated by commas.")
+@click.option(
+    "--key",
+    help="Columns that tell rows apart, separated by commas: a deleted and an inserted row of one"
+    " commit with the same values there are shown as an update.",
+)
 @allow_path_option
 @click.option(
     "--partition-timezone",
@@ -91,6 +98,7 @@ def command(
     changes: str,
     format_name: str | None,
     columns: str | None,
+    key: str | None,
     allowed_paths: tuple[str, ...],
     partition_timezone: str | None,
     table_format: str,
@@ -100,7 +108,7 @@ def command(
     Rows come in commit order. Keeps no offset: every start is a fresh one. Ends with --to, with
     --once, or on Ctrl-C.
     """
-    names = None if columns is None else _names(columns)
+    names = None if columns is None else _names("--columns", columns)
     request = TailRequest(
         table=table,
         start=start,
@@ -108,6 +116,7 @@ def command(
         is_once=once,
         changes=ChangeMode(changes),
         columns=names,
+        key=() if key is None else _names("--key", key),
         allowed_paths=allowed_paths,
         partition_timezone=_timezone(partition_timezone),
         table_format=table_format,
@@ -122,16 +131,14 @@ def command(
     asyncio.run(_tail(request, writer))
 
 
-def _names(columns: str) -> tuple[str, ...]:
+def _names(option: str, columns: str) -> tuple[str, ...]:
     names = tuple(part.strip() for part in columns.split(","))
     if not all(names):
-        raise UsageError(
-            f"--columns {columns!r} has an empty name.", hint="Write a,b without gaps."
-        )
+        raise UsageError(f"{option} {columns!r} has an empty name.", hint="Write a,b without gaps.")
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise UsageError(
-            f"--columns {columns!r} names {twice[0]} twice.", hint="Name each column once."
+            f"{option} {columns!r} names {twice[0]} twice.", hint="Name each column once."
         )
     return names
 
@@ -152,6 +159,7 @@ async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
             changes=request.changes,
             allowed_paths=request.allowed_paths,
             columns=request.columns,
+            identity=request.key,
             on_warning=warn,
             options={"partition_timezone": request.partition_timezone},
         ),
@@ -159,6 +167,9 @@ async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
     )
     await source.arrow_schema()
     at = await source.initial_offset(request.start)
+    if request.key:
+        # Refuses names that the table does not have.
+        await source.schema_at((await source.backlog(at)).head_version, request.key)
     last = None if request.end is None else await source.end_version(request.end)
     if request.is_once and last is None:
         last = (await source.backlog(at)).head_version

@@ -57,6 +57,11 @@ class SinkConfig(BaseModel):
 
     kind: str = Field(description="Which sink.", examples=["file"])
 
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """Return the columns whose values make the key of a record; empty without a key."""
+        return ()
+
     def place(self) -> str:
         """Return what two tables must not share, or nothing if they may share this sink."""
         return ""
@@ -175,9 +180,18 @@ class TableConfig(BaseModel):
     )
     changes: Literal["auto", "cdf", "files"] = Field(
         default="auto",
-        description="How rows are found: Delta's change data feed, the files of each commit, or"
-        " whichever the commit offers.",
+        description="How rows are found. `auto`: exactly the rows that changed, from the change"
+        " files of a commit or, where it has none, by comparing the rows it removes with those it"
+        " adds. `cdf`: Delta's change data feed only. `files`: every row of removed files is"
+        " deleted, every row of added files inserted.",
         examples=["auto"],
+    )
+    identity: list[str] = Field(
+        default_factory=list,
+        description="Columns that tell the rows of the table apart. Where rows are compared"
+        " (`changes: auto`), a deleted and an inserted row of one commit with the same values there"
+        " are the two images of an update. The sink's `key` does so too.",
+        examples=[["order_id"]],
     )
     max_files_per_batch: int = Field(
         default=1000, ge=1, le=1_000_000, description="Files one step admits.", examples=[1000]
@@ -270,6 +284,16 @@ class TableConfig(BaseModel):
         if not self.has_sink and self.maintenance is None:
             raise ValueError("sink is missing: say where the changes go, or give `maintenance`")
         return self
+
+    @property
+    def pairing_columns(self) -> tuple[str, ...]:
+        """Return the columns by which deletes and inserts become updates; empty: they do not.
+
+        With a key of records too: an update that changes it must delete the old one first.
+        """
+        if not self.identity:
+            return self.sink.key_columns
+        return tuple(dict.fromkeys((*self.identity, *self.sink.key_columns)))
 
     @property
     def has_sink(self) -> bool:

@@ -336,6 +336,8 @@ class OpenRequest:
         changes: Which changes are asked for.
         allowed_paths: Places outside the table that its log may name, as tables' places are given.
         columns: Names of the columns to read; None for all.
+        identity: Columns that tell rows apart, so that a format that finds a deleted and an
+            inserted row of one commit with the same values there gives an update; empty: none.
         wrap_store: Puts a wrapper (metering, retries) around the store of the log.
         on_warning: Called with what is wrong and can be read all the same; without it, a damaged
             checksum or checkpoint is an error.
@@ -350,6 +352,7 @@ class OpenRequest:
     changes: ChangeMode = ChangeMode.AUTO
     allowed_paths: Sequence[str] = ()
     columns: Sequence[str] | None = None
+    identity: Sequence[str] = ()
     wrap_store: Callable[[ObjectStore], ObjectStore] | None = None
     on_warning: Callable[[TailerdError], None] | None = None
     scratch: ScratchPlace | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import Executor
@@ -11,7 +12,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 
 from tailerd.changefeed.change_batch import ChangeBatch
-from tailerd.changefeed.change_task import TaskGroup
+from tailerd.changefeed.change_task import ChangeSourceKind, TaskGroup
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.formats.base import ChangeSource
@@ -24,6 +25,8 @@ RUNS_AHEAD = 1 + (os.cpu_count() or 1)
 EXPANSION = 8
 """Rows in memory are about this much larger than in their files; only a guess to begin with."""
 UNBOUNDED_BYTES = 1 << 60
+COMPARED = (ChangeSourceKind.ROWS, ChangeSourceKind.VECTORS)
+"""What is found by comparing rows takes memory besides the batches."""
 
 
 class ChangeStream:
@@ -118,8 +121,14 @@ class ChangeStream:
         else:
             memory = self._memory.admit(wanted)
         most = run.limit_bytes(min(self._limit.max_bytes, memory.size_bytes))
-        limit = replace(self._limit, max_bytes=most)
-        reading = _Reading(self._reader.read(run, limit), wanted)
+        is_abandoned = threading.Event()
+        limit = replace(
+            self._limit,
+            max_bytes=most,
+            working_bytes=memory.size_bytes,
+            is_abandoned=is_abandoned.is_set,
+        )
+        reading = _Reading(self._reader.read(run, limit), wanted, most, is_abandoned)
         reading.read_on(memory, self._executor)
         return reading
 
@@ -161,9 +170,11 @@ def _details(group: TaskGroup) -> DeliveredCommit:
 def _wanted(run: Run, limit: BatchLimit) -> int:
     """Return about how much memory a run takes, as far as its files' sizes tell."""
     sizes = [task.size_bytes for task in run.tasks]
+    is_compared = any(task.change_source in COMPARED for task in run.tasks)
+    most = max(limit.max_bytes, limit.memory_bytes // 2) if is_compared else limit.max_bytes
     if min(sizes) <= 0:
-        return limit.max_bytes
-    return min(limit.max_bytes, EXPANSION * sum(sizes) + SMALLEST_PIECE)
+        return most
+    return min(most, EXPANSION * sum(sizes) + SMALLEST_PIECE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +189,18 @@ class _Piece:
 class _Reading:
     """One run's batches, read in a thread, a piece ahead of their use."""
 
-    def __init__(self, batches: Iterator[ChangeBatch], wanted_bytes: int) -> None:
+    def __init__(
+        self,
+        batches: Iterator[ChangeBatch],
+        wanted_bytes: int,
+        most_bytes: int,
+        is_abandoned: threading.Event,
+    ) -> None:
+        """Read pieces of at most `most_bytes`; what is wanted may be more, for comparing rows."""
         self._batches = batches
         self.wanted_bytes = wanted_bytes
+        self._most_bytes = most_bytes
+        self._is_abandoned = is_abandoned
         self._memory: Piece | None = None
         self._pending: asyncio.Future[_Piece] | None = None
 
@@ -196,7 +216,7 @@ class _Reading:
         for batch in self._batches:
             batches.append((batch, batch.count_changes()))
             size += batch.size_bytes
-            if size >= memory.size_bytes:
+            if size >= min(memory.size_bytes, self._most_bytes):
                 return _Piece(batches, False, memory)
         return _Piece(batches, True, memory)
 
@@ -215,6 +235,7 @@ class _Reading:
 
     async def abandon(self) -> None:
         """Wait for the thread, close the file, free the memory; errors no longer matter."""
+        self._is_abandoned.set()
         if self._pending is not None:
             with suppress(Exception):
                 await self._pending

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -47,7 +50,49 @@ def read_file(
         UnreadableDataFileError: The file is no Parquet, or its columns do not fit.
         TailerdError: As `open_file` and the scan's `select_rows` raise it.
     """
-    open_file = open_file or Stores().open_data_file
+    parts = _parts(scan, limit, open_file or Stores().open_data_file)
+    yield from _with_whole_pairs(
+        part for rows, changes, _ in parts for part in bounded(rows, changes, limit)
+    )
+
+
+def read_positioned(
+    scan: FileScan, limit: BatchLimit, open_file: OpenFile
+) -> Iterator[tuple[npt.NDArray[np.int64] | int, pa.RecordBatch]]:
+    """Read the rows of a scan with their positions in the file, in file order.
+
+    Yields:
+        Positions of the rows, or that of the first where they follow each other, and the rows; a
+        batch may be larger than the limit where the file says less than it has.
+
+    Raises:
+        TailerdError: As `read_file`.
+    """
+    for rows, _, stretch in _parts(scan, limit, open_file):
+        if rows.num_rows:
+            yield stretch.positions(), rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Which rows of the file a batch has: of [start, start + count) those that are selected."""
+
+    start: int
+    count: int
+    selection: RowSelection | None
+
+    def positions(self) -> npt.NDArray[np.int64] | int:
+        """Return them; the first alone where all are there."""
+        places = (
+            None if self.selection is None else self.selection.positions(self.start, self.count)
+        )
+        return self.start if places is None else places
+
+
+def _parts(
+    scan: FileScan, limit: BatchLimit, open_file: OpenFile
+) -> Iterator[tuple[pa.RecordBatch, pa.Array | None, _Stretch]]:
+    """Yield rows that count, their changes, and where in the file they are."""
     with open_file(scan.url) as source, _named(scan.url):
         check_footer(source, limit.memory_bytes, scan.url)
         file = _open(source, scan.change_column)
@@ -63,13 +108,11 @@ def read_file(
             limit,
             shape.constant_bytes,
         )
-        yield from _with_whole_pairs(
-            part
-            for batch, at in _row_groups(
-                file, source, scan.share, shape.leaves, selection, limit, batches
-            )
-            for part in _bounded(*_selected(shape.of(batch), selection, at), limit)
-        )
+        for batch, at in _row_groups(
+            file, source, scan.share, shape.leaves, selection, limit, batches
+        ):
+            rows, changes = _selected(shape.of(batch), selection, at)
+            yield rows, changes, _Stretch(at, batch.num_rows, selection)
 
 
 def _open(source: BinaryIO, change_column: str, **options: Any) -> pq.ParquetFile:
@@ -263,7 +306,7 @@ def _selected(part: _Part, selection: RowSelection | None, at: int) -> _Part:
     return selection.apply(rows, at), None if changes is None else selection.apply(changes, at)
 
 
-def _bounded(rows: pa.RecordBatch, changes: pa.Array | None, limit: BatchLimit) -> Iterator[_Part]:
+def bounded(rows: pa.RecordBatch, changes: pa.Array | None, limit: BatchLimit) -> Iterator[_Part]:
     """Yield rows, cut where they turned out larger than their file said (dictionaries do)."""
     pieces = min(rows.num_rows, -(-rows.get_total_buffer_size() // limit.max_bytes))
     if pieces <= 1:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap64
 
@@ -30,6 +31,24 @@ class RowSelection:
         """Tell whether no row of [start, end) counts, so that it need not be read."""
         found = self._positions.range_cardinality(start, end)
         return bool(found == 0 if self._is_kept else found == end - start)
+
+    @classmethod
+    def of(cls, positions: npt.NDArray[np.int64]) -> RowSelection:
+        """Return the selection of the rows at some positions."""
+        return cls(BitMap64(positions.astype(np.uint64)), is_kept=True)
+
+    def positions(self, start: int, count: int) -> npt.NDArray[np.int64] | None:
+        """Return the positions of the rows of [start, start + count) that count; None: all do."""
+        end = start + count
+        if not self._is_kept and not self._positions.range_cardinality(start, end):
+            return None
+        here = self._positions & BitMap64(range(start, end))
+        places = np.asarray(here.to_array(), np.uint64).astype(np.int64)
+        if self._is_kept:
+            return places
+        mask = np.ones(count, np.bool_)
+        mask[places - start] = False
+        return np.flatnonzero(mask) + start
 
     def apply(self, rows: Rows, start: int) -> Rows:
         """Return those of `rows` that count; the first of them is row `start` of the file."""

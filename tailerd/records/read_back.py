@@ -124,7 +124,7 @@ def _spelling(column: pa.Field, path: str, reader: RowReader, is_widened: bool) 
     """
     kind = column.type
     if is_variant(column):
-        return _as_it_is
+        return _plain_variant
     if pa.types.is_decimal(kind):
         return _plain_decimal
     if pa.types.is_floating(kind):
@@ -150,6 +150,15 @@ def _spelling(column: pa.Field, path: str, reader: RowReader, is_widened: bool) 
 
 def _as_it_is(value: Any) -> Any:
     return value
+
+
+def _plain_variant(value: Any) -> Any:
+    """Spell numbers of a variant alike at any depth: 1, 1.00 and 1e0 are one number there."""
+    if isinstance(value, dict):
+        return {name: _plain_variant(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_plain_variant(each) for each in value]
+    return _plain_number(value)
 
 
 def _plain_struct(fields: Mapping[str, Spelling], path: str, foreign: set[str], value: Any) -> Any:

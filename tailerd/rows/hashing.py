@@ -305,8 +305,10 @@ class _Column:
             yield _NumberPart(numbers_in(array), is_null, self._factors)
             return
         width = len(self._words)
-        words = np.frombuffer(array.buffers()[1], np.uint64)
-        words = words[array.offset * width : (array.offset + len(array)) * width]
+        end = (array.offset + len(array)) * width
+        # A buffer may be longer than its values, by a part of one.
+        words = np.frombuffer(array.buffers()[1] if end else b"", np.uint64, end)
+        words = words[array.offset * width :]
         for number, factors in enumerate(self._words):
             yield _NumberPart(words[number::width], is_null, factors)
 
@@ -356,8 +358,8 @@ def numbers_in(array: pa.Array) -> _Numbers:
     if not pa.types.is_primitive(kind) or kind.bit_width > 64:
         raise BugError(f"Rows with a column of type {kind} cannot be compared.")
     letter = "f" if pa.types.is_floating(kind) else "i"
-    numbers = np.frombuffer(buffer, f"{letter}{kind.bit_width // 8}")
-    return numbers[array.offset : array.offset + count]
+    numbers = np.frombuffer(buffer, f"{letter}{kind.bit_width // 8}", array.offset + count)
+    return numbers[array.offset :]
 
 
 def texts_of(array: pa.Array, is_null: Bools | None) -> Texts:
@@ -376,8 +378,9 @@ def texts_of(array: pa.Array, is_null: Bools | None) -> Texts:
         if not count or offset_buffer is None:
             offsets = np.zeros(count + 1, np.int64)
         else:
-            found = np.frombuffer(offset_buffer, np.int64 if is_large else np.int32)
-            offsets = found[array.offset : array.offset + count + 1].astype(np.int64)
+            width = np.int64 if is_large else np.int32
+            found = np.frombuffer(offset_buffer, width, array.offset + count + 1)
+            offsets = found[array.offset :].astype(np.int64)
         starts, lengths = offsets[:-1], np.diff(offsets)
     if is_null is not None:
         lengths[is_null] = 0

@@ -6,11 +6,13 @@ Options of a read, batch or stream; ranges are inclusive:
 - `startingVersion` (a number or `latest`) or `startingTimestamp`
 - `endingVersion`, or for a batch `endingTimestamp`
 - `maxFilesPerTrigger`, `maxBytesPerTrigger`: how much one micro-batch admits; batches have no limit
-- `changes`: `auto`, `cdf` or `files`
+- `changes`: `auto` (exactly the rows that changed), `cdf` or `files`
 - `snapshot`: `true` gives the rows of the starting version first
 - `schemaVersion`: gives the columns of that version; an error that asks for it names the number
 - `columns`: names of the table's columns to read, `a,b`; Spark does not tell a Python source which
   ones a query needs
+- `identity`: names of columns that tell rows apart, `a,b`: a deleted and an inserted row of one
+  commit with the same values there are an update, where rows are compared
 - `pollInterval`, `allowedPaths` (`/a,/b`, or a JSON list), `partitionTimezone`: as `poll_interval`,
   `allowed_paths` and `partition_timezone` in a configuration file
 - `hintsFolder`: where `tailerd run` leaves hints of commits in buckets, for its own queries

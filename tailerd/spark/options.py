@@ -38,6 +38,7 @@ READ_OPTIONS = (
     "snapshot",
     "schemaVersion",
     "columns",
+    "identity",
     "pollInterval",
     "hintsFolder",
     "allowedPaths",
@@ -98,6 +99,8 @@ class ReadOptions:
         schema_version: The version whose columns the rows come with; None for the end of the
             range, or the head.
         columns: The table's columns to read; empty for all.
+        identity: Columns that tell rows apart, so that deletes and inserts found by comparing rows
+            become updates; empty: they do not.
         snapshot: Whether the rows of the starting version come first; None when not said.
         limit: How much one micro-batch may admit; batch reads have no limit.
         poll_seconds: Longest time between two looks at the log while nothing is seen to change;
@@ -116,6 +119,7 @@ class ReadOptions:
     snapshot: bool | None = None
     schema_version: Version | None = None
     columns: tuple[str, ...] = ()
+    identity: tuple[str, ...] = ()
     limit: ReadLimit = DEFAULT_READ_LIMIT
     poll_seconds: float | None = None
     hints_folder: str = ""
@@ -144,7 +148,8 @@ class ReadOptions:
             changes=_choice(given, "changes", ChangeMode, ChangeMode.AUTO),
             snapshot=_boolean(given, "snapshot"),
             schema_version=_schema_version(given),
-            columns=_columns(given),
+            columns=_names(given, "columns"),
+            identity=_names(given, "identity"),
             limit=_read_limit(given),
             poll_seconds=_seconds(given, "pollInterval"),
             hints_folder=given.get("hintsFolder", ""),
@@ -312,20 +317,20 @@ def _version(given: Mapping[str, str], name: str, *, allow_latest: bool) -> str:
     return str(int(text))
 
 
-def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
-    if "columns" not in given:
+def _names(given: Mapping[str, str], option: str) -> tuple[str, ...]:
+    if option not in given:
         return ()
-    names = tuple(name.strip() for name in given["columns"].split(","))
+    names = tuple(name.strip() for name in given[option].split(","))
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise UsageError(
-            f"The option columns={given['columns']!r} names {twice[0]} twice.",
+            f"The option {option}={given[option]!r} names {twice[0]} twice.",
             hint="Name each column once.",
         )
     if not all(names):
         raise UsageError(
-            f"The option columns={given['columns']!r} names no column between two commas.",
-            hint="Write names of the table's columns like a,b; the change columns always come.",
+            f"The option {option}={given[option]!r} names no column between two commas.",
+            hint="Write names of the table's columns like a,b.",
         )
     return names
 

@@ -39,6 +39,7 @@ async def open_source(options: ReadOptions, stores: Stores | None = None) -> Cha
             stores=stores or Stores(options.storage),
             changes=options.changes,
             allowed_paths=options.allowed_paths,
+            identity=options.identity,
             on_warning=warn,
             options={"partition_timezone": options.partition_timezone or None},
         ),

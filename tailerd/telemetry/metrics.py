@@ -195,7 +195,7 @@ class Metrics:
         )
         self._commits = Counter(
             "tailerd_commits_total",
-            "Commits delivered, rows or not, by how they were read: cdc, files or none",
+            "Commits delivered, rows or not, by how: cdc, vectors, rows, files or none",
             (*_PIPELINE, "mode"),
             registry=r,
         )

@@ -156,7 +156,8 @@ async def test_row_14_offsets_on_both_sides_of_a_replacement_are_good_in_another
 ) -> None:
     table = TableBuilder(tmp_path)
     [add] = table.append([{"id": 1, "name": "a"}]).adds
-    at = await (await DeltaChangeSource.open(str(tmp_path))).initial_offset("0")
+    raw = ChangeMode.FILES
+    at = await (await DeltaChangeSource.open(str(tmp_path), changes=raw)).initial_offset("0")
     table.commit(
         table.metadata(id=OTHER_ID), table.remove(add), table.data_file([{"id": 2, "name": "b"}])
     )
@@ -165,7 +166,7 @@ async def test_row_14_offsets_on_both_sides_of_a_replacement_are_good_in_another
     found, ids = [], []
     for _ in range(4):
         # The replacing commit is given in two parts, and each part to another process.
-        source = await DeltaChangeSource.open(str(tmp_path))
+        source = await DeltaChangeSource.open(str(tmp_path), changes=raw)
         end = await source.latest_offset(at, ReadLimit(max_files=1))
         found += told(rows_of(await batches_of(source, at, end)), "id")
         at = end

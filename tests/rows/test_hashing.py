@@ -207,3 +207,19 @@ def test_some_hashes_can_be_taken() -> None:
     found = RowHashes(np.array([1, 2, 3], np.uint64), np.array([4, 5, 6], np.uint64))
     taken = found.take(np.array([2, 0]))
     assert (len(taken), taken.first.tolist(), taken.second.tolist()) == (2, [3, 1], [6, 4])
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.decimal128(10, 2), pa.int64(), pa.string()], ids=["decimal", "integer", "text"]
+)
+def test_a_buffer_that_ends_with_part_of_a_value_is_read_as_far_as_it_has_values(
+    kind: pa.DataType,
+) -> None:
+    whole = pa.array([None, None], kind)
+    buffers = [None if each is None else each.to_pybytes() + b"\0" for each in whole.buffers()]
+    for count in (0, 2):
+        array = pa.Array.from_buffers(
+            kind, count, [None if each is None else pa.py_buffer(each) for each in buffers]
+        )
+        rows = pa.RecordBatch.from_arrays([array], names=["c"])
+        assert len(RowHasher(rows.schema, 1).hash(rows)) == count

@@ -63,6 +63,7 @@ class DeltaFormat(DeltaParts):
             changes=request.changes,
             allowed_paths=request.allowed_paths,
             columns=request.columns,
+            identity=request.identity,
             wrap_store=request.wrap_store,
             on_mismatch=warn,
             clock=request.clock,

@@ -373,6 +373,11 @@ class KafkaSinkConfig(SinkConfig):
         return tuple(columns)
 
     @property
+    def key_columns(self) -> tuple[str, ...]:
+        """Return the columns whose values make the key of a record; empty without a key."""
+        return tuple(self.key)
+
+    @property
     def ordering_key(self) -> tuple[str, ...]:
         """Return the columns by which a topic's or partition's readers tell rows apart.
 

@@ -125,6 +125,7 @@ class FollowedMember:
                     stores=self._stores,
                     changes=self.changes,
                     allowed_paths=config.allowed_paths,
+                    identity=config.pairing_columns,
                     on_warning=warn,
                     options=config.options_of_format(),
                 ),

@@ -5,7 +5,13 @@ import { el } from "./dom.js";
 import { NONE, bytes, count, counted, moment, seconds, signed, time } from "./format.js";
 
 const DAY = 86400;
-const MODES = { cdc: "change files", files: "data files", none: "no changes" };
+const MODES = {
+  cdc: "change files",
+  vectors: "deletion vectors",
+  rows: "rows compared",
+  files: "data files",
+  none: "no changes",
+};
 
 // Words between backticks are code.
 const empty = (text) => el("p", { class: "empty small" }, ...text.split("`").map((part, at) => (at % 2 ? el("code", {}, part) : part)));

@@ -350,3 +350,19 @@ def _error(work: Any) -> TailerdError:
     with pytest.raises(PySparkException) as raised:
         work()
     return error_of(str(raised.value))
+
+
+@pytest.mark.parametrize("identity", ["", "id"])
+def test_a_commit_without_a_feed_gives_the_rows_that_changed(
+    spark: SparkSession, tmp_path: Path, identity: str
+) -> None:
+    table = TableBuilder(tmp_path)
+    rows = [{"id": number, "name": "a"} for number in range(100)]
+    [add] = table.append(rows).adds
+    table.commit(
+        table.remove(add), table.data_file([{**rows[7], "name": "b"}, *rows[:7], *rows[8:]])
+    )
+    options = {"identity": identity} if identity else {}
+    found = _read(spark, table, startingVersion="1", **options)
+    kinds = ("update_postimage", "update_preimage") if identity else ("delete", "insert")
+    assert _changes(found) == [(7, kind, 1) for kind in kinds]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from tailerd.changefeed.change_task import (
@@ -17,10 +17,13 @@ from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.errors import BugError, MissingVersionError, TableError
 from tailerd.formats.delta.changes.commit_window import CommitWindow
+from tailerd.formats.delta.changes.former_values import FormerValues
 from tailerd.formats.delta.log.log_reader import CommitBody
 from tailerd.formats.delta.protocol.change_plan import CommitPlan, TaskPlanner
 from tailerd.formats.delta.protocol.data_file import VERSIONS, TableSchema, data_file
 from tailerd.formats.delta.protocol.data_path import DataPaths
+from tailerd.formats.delta.protocol.rewritten_files import exact_task
+from tailerd.rows.groups import FileBounds
 
 GROUP_TASKS = 10_000
 """Tasks of one commit come in groups of at most this many, so that memory stays bounded."""
@@ -58,16 +61,20 @@ class CommitTasks:
     Args:
         window: Looks up commits.
         paths: Resolves the files they name.
+        key: Columns by which deletes and inserts become updates; empty: they do not.
     """
 
-    def __init__(self, window: CommitWindow, paths: DataPaths) -> None:
+    def __init__(self, window: CommitWindow, paths: DataPaths, key: Sequence[str] = ()) -> None:
         self._window = window
         self._paths = paths
+        self._key = tuple(key)
+        self._former = FormerValues(window.reader, paths)
         self._marks: dict[int, _Marks] = {}
         self._split_tasks: tuple[Offset, list[ChangeTask]] | None = None
 
     def forget_before(self, version: int) -> None:
         """Drop what only versions before `version` need."""
+        self._former.forget_before(version)
         for old in [known for known in self._marks if known < version]:
             del self._marks[old]
 
@@ -176,7 +183,7 @@ class CommitTasks:
     async def _steps_of(self, plan: CommitPlan, at: Offset) -> AsyncIterator[TableSchemaStep]:
         if plan.kind is ChangeSourceKind.NONE:
             return
-        if plan.kind is ChangeSourceKind.CDC or plan.before == plan.after:
+        if plan.kind is ChangeSourceKind.CDC or plan.is_compared or plan.before == plan.after:
             yield TableSchemaStep(offset=at, version=plan.version, schema=plan.after)
             return
         found, plan = await self._expect(at.version)
@@ -208,6 +215,18 @@ class CommitTasks:
         if not plan.passes:
             return
         planner = TaskPlanner(plan, self._paths)
+        tasks = self._file_tasks(found, plan, planner, position)
+        if not plan.is_compared:
+            async for some in tasks:
+                yield await self._former.completed(some)
+            return
+        candidates = [task async for some in tasks for task in await self._former.completed(some)]
+        yield compared(candidates, planner.bounds, plan, self._key)
+
+    async def _file_tasks(
+        self, found: CommitBody, plan: CommitPlan, planner: TaskPlanner, position: int
+    ) -> AsyncIterator[list[ChangeTask]]:
+        """Yield a task for each file."""
         # A commit that must stay whole is never taken up in its middle.
         marks = _Marks()
         if found.body is None and not plan.is_whole:
@@ -223,6 +242,21 @@ class CommitTasks:
             planner.end_pass()
             mark, byte = planner.position, 0
             marks.note(mark, number + 1, byte)
+
+
+def compared(
+    tasks: list[ChangeTask],
+    bounds: Sequence[FileBounds | None],
+    plan: CommitPlan,
+    key: Sequence[str],
+) -> list[ChangeTask]:
+    """Return the one task that compares the rows of all; themselves where one side has none."""
+    is_one_sided = len({task.change_type for task in tasks}) < 2
+    if is_one_sided and plan.before == plan.after:
+        return tasks
+    known = [each for each in bounds if each is not None]
+    whole = known if len(known) == len(tasks) else []
+    return [exact_task(tasks, whole, before=plan.before, after=plan.after, key=key)]
 
 
 def _behind(at: Offset, plan: CommitPlan) -> Offset:

@@ -58,6 +58,21 @@ def select_rows(
     )
 
 
+def selects_nothing(rows: RowFilter, open_file: OpenFile, memory_bytes: int) -> bool:
+    """Tell whether a filter names the rows it includes and excludes all of them.
+
+    So with a vector that only grew: nothing is given back.
+
+    Raises:
+        TailerdError: As `select_rows`.
+    """
+    if rows.include is None:
+        return False
+    any_row = 1 << 62
+    included = _load(rows.include, any_row, open_file, memory_bytes)
+    return not included - _load(rows.exclude, any_row, open_file, memory_bytes)
+
+
 def _load(
     vector: DeletionVector | None, num_rows: int, open_file: OpenFile, memory_bytes: int
 ) -> BitMap64:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Iterable, Iterator
 
 from tailerd.changefeed.change_task import ChangeTask, TaskGroup
-from tailerd.formats.delta.protocol.data_file import data_file
+from tailerd.formats.delta.protocol.rewritten_files import files_of
 from tailerd.storage.links import RealPlaces
 
 
@@ -37,8 +37,7 @@ class LinkedFiles:
 
 
 def _local_files(tasks: Iterable[ChangeTask]) -> Iterator[str]:
-    for task in tasks:
-        file = data_file(task)
+    for file in (file for task in tasks for file in files_of(task)):
         if file.url.startswith("/"):
             yield file.url
         for vector in (file.rows.include, file.rows.exclude):

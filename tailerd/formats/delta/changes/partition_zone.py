@@ -10,11 +10,12 @@ import functools
 from collections.abc import Callable
 from dataclasses import replace
 
-from tailerd.changefeed.change_task import ChangeTask, TaskGroup
+from tailerd.changefeed.change_task import TaskGroup
 from tailerd.clock import zone_named
 from tailerd.errors import ConfigError, ZoneAssumedError
-from tailerd.formats.delta.protocol.data_file import TableSchema, data_file
+from tailerd.formats.delta.protocol.data_file import DataFile, TableSchema
 from tailerd.formats.delta.protocol.partition_values import in_zone, lacks_zone
+from tailerd.formats.delta.protocol.rewritten_files import with_files
 from tailerd.formats.delta.protocol.schema import UTC_TIMESTAMP, arrow_field, parse_schema
 
 
@@ -50,22 +51,21 @@ class PartitionZone:
         """Return tasks whose partition timestamps have a zone, as far as one is set."""
         if self._zone is None and (self._on_guess is None or self._is_told):
             return group
-        tasks = tuple(self._task(task) for task in group.tasks)
+        tasks = tuple(with_files(task, self._file) for task in group.tasks)
         is_same = all(new is old for new, old in zip(tasks, group.tasks, strict=True))
         return group if is_same else replace(group, tasks=tasks)
 
-    def _task(self, task: ChangeTask) -> ChangeTask:
-        file = data_file(task)
+    def _file(self, file: DataFile) -> DataFile:
         columns = _instants(file.schema) if file.partition_values else {}
         if not columns:
-            return task
+            return file
         values = tuple(
             (name, self._text(columns[name], text) if text and name in columns else text)
             for name, text in file.partition_values
         )
         if values == file.partition_values:
-            return task
-        return replace(task, payload=replace(file, partition_values=values))
+            return file
+        return replace(file, partition_values=values)
 
     def _text(self, column: str, text: str) -> str:
         if self._zone is not None:

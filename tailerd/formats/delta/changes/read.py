@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import BinaryIO
 
@@ -13,6 +14,7 @@ import pyarrow.compute as pc
 from tailerd.changefeed.change_batch import CHANGE_COLUMNS, CHANGE_TYPE, VARIANT_FIELD, ChangeBatch
 from tailerd.changefeed.change_task import ChangeTask, ChangeType
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
+from tailerd.changefeed.offset import Version
 from tailerd.errors import (
     LEAVE_OUT,
     START_BEHIND,
@@ -23,7 +25,7 @@ from tailerd.errors import (
     UsageError,
 )
 from tailerd.formats.delta.changes.deleted_rows import OpenFile, missing_data_file, select_rows
-from tailerd.formats.delta.protocol.data_file import ALL_ROWS, TableSchema, data_file
+from tailerd.formats.delta.protocol.data_file import ALL_ROWS, DataFile, TableSchema, data_file
 from tailerd.formats.delta.protocol.partition_values import parse_partition_value
 from tailerd.formats.delta.protocol.schema import (
     ArrayType,
@@ -71,7 +73,7 @@ def read_changes(
         if change is None:
             raise BugError(f"The task of {file.url} does not say which change it is.")
         if not parse_schema(file.schema.text).fields:
-            raise _no_columns(task)
+            raise no_columns(task.version, file.url)
         yield ChangeBatch(
             rows=rows,
             change_type=change,
@@ -85,15 +87,40 @@ def file_scan(
     task: ChangeTask, columns: tuple[str, ...] | None, open_vectors: OpenFile
 ) -> FileScan:
     """Return what to read of a task's file."""
-    file = data_file(task)
+    scan = scan_of(
+        data_file(task),
+        columns,
+        open_vectors,
+        version=task.version,
+        is_removed=task.change_type is ChangeType.DELETE,
+    )
+    return replace(scan, change_column=CHANGE_TYPE if task.change_type is None else "")
+
+
+def scan_of(
+    file: DataFile,
+    columns: tuple[str, ...] | None,
+    open_vectors: OpenFile,
+    *,
+    version: Version,
+    is_removed: bool,
+) -> FileScan:
+    """Return what to read of a data file.
+
+    Args:
+        is_removed: Whether an old writer may have left its partition values out.
+
+    Raises:
+        TableError: It did.
+    """
     fields = list(column_scans(file.schema, columns))
     schema = parse_schema(file.schema.text)
     values = dict(file.partition_values)
     partitions = frozenset(file.schema.partition_columns)
     for index, field in enumerate(fields):
         if field.target.name in partitions:
-            if task.change_type is ChangeType.DELETE and not values:
-                raise _unpartitioned(task)
+            if is_removed and not values:
+                raise _unpartitioned(file, version)
             item = schema.named(field.target.name)
             name = item.physical_name(file.schema.column_mapping) if item else field.target.name
             constant = parse_partition_value(
@@ -111,21 +138,21 @@ def file_scan(
         if file.rows == ALL_ROWS
         else partial(select_rows, file.rows, open_vectors),
         share=FileShare(index=file.share_index, count=file.share_count),
-        change_column=CHANGE_TYPE if task.change_type is None else "",
     )
 
 
-def _no_columns(task: ChangeTask) -> CorruptLogError:
+def no_columns(version: Version, url: str) -> CorruptLogError:
+    """Return the error for rows of a table without columns."""
     return CorruptLogError(
-        f"Version {task.version} has rows in {data_file(task).url}, and the table has no columns"
+        f"Version {version} has rows in {url}, and the table has no columns"
         " then, so what they say cannot be told.",
         hint="The writer is broken: restore the log entry from a backup.",
     )
 
 
-def _unpartitioned(task: ChangeTask) -> TableError:
+def _unpartitioned(file: DataFile, version: Version) -> TableError:
     return TableError(
-        f"Version {task.version} removes {data_file(task).url} without its partition values,"
+        f"Version {version} removes {file.url} without its partition values,"
         " which an old writer may leave out, so its deleted rows cannot be told whole.",
         hint=f"Either {START_BEHIND}, or {LEAVE_OUT}.",
     )

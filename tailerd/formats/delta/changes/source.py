@@ -79,6 +79,7 @@ class DeltaChangeSource(ConsecutiveVersions):
         changes: ChangeMode,
         allowed_paths: Iterable[str] = (),
         columns: Sequence[str] | None = None,
+        identity: Sequence[str] = (),
         clock: Clock | None = None,
         spool: Spool | None = None,
         partition_zone: PartitionZone | None = None,
@@ -94,7 +95,7 @@ class DeltaChangeSource(ConsecutiveVersions):
         self._paths = DataPaths(reader.url, places)
         self._links = LinkedFiles(reader.url, places)
         self._window = CommitWindow(reader, changes)
-        self._commits = CommitTasks(self._window, self._paths)
+        self._commits = CommitTasks(self._window, self._paths, identity)
         self._snapshot: SnapshotTasks | None = None
         self._spool = spool
         self._partition_zone = partition_zone or PartitionZone(name)
@@ -113,6 +114,7 @@ class DeltaChangeSource(ConsecutiveVersions):
         changes: ChangeMode = ChangeMode.AUTO,
         allowed_paths: Iterable[str] = (),
         columns: Sequence[str] | None = None,
+        identity: Sequence[str] = (),
         wrap_store: Callable[[ObjectStore], ObjectStore] | None = None,
         on_mismatch: Callable[[CorruptLogError], None] | None = None,
         clock: Clock | None = None,
@@ -125,14 +127,9 @@ class DeltaChangeSource(ConsecutiveVersions):
         Args:
             table: A path or URL.
             stores: How its files are reached; by default as the environment says.
-            changes: Which changes are asked for.
-            allowed_paths: Places outside the table its log may name, as tables' places are given.
-            columns: Logical names of the columns to read; None for all.
-            wrap_store: Puts a wrapper (metering, retries) around the store of the log.
-            on_mismatch: Told when a version checksum differs from the replay; without it, that
-                is an error.
-            spool: Keeps the file list of a snapshot over a restart; without it, the snapshot goes
-                on only as long as the log has its version.
+            changes, allowed_paths, columns, identity, wrap_store: As `OpenRequest` has them.
+            on_mismatch: Called when a version checksum differs; without it, that is an error.
+            spool: Keeps the file list of a snapshot over a restart; see `OpenRequest.scratch`.
             partition_zone: Of partition timestamps without a zone; without it they are UTC.
             memory_bytes: The configured `memory`, which readers of the log keep within.
 
@@ -142,12 +139,8 @@ class DeltaChangeSource(ConsecutiveVersions):
         """
         stores = stores or Stores()
         store, root = stores.locate_table(table, allowed_places(allowed_paths))
-        reader = LogReader(
-            wrap_store(store) if wrap_store else store,
-            root,
-            on_mismatch=on_mismatch,
-            memory_bytes=memory_bytes,
-        )
+        store = wrap_store(store) if wrap_store else store
+        reader = LogReader(store, root, on_mismatch=on_mismatch, memory_bytes=memory_bytes)
         head, segment = await reader.open_listed(with_files=False)
         head.state.check_rows()
         source = cls(
@@ -158,6 +151,7 @@ class DeltaChangeSource(ConsecutiveVersions):
             changes=changes,
             allowed_paths=allowed_paths,
             columns=columns,
+            identity=identity,
             clock=clock,
             spool=spool,
             partition_zone=partition_zone,

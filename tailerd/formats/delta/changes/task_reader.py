@@ -11,9 +11,11 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.column_filter import UNKNOWN, ColumnFilter, may_pass
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
+from tailerd.formats.delta.changes.exact_rows import read_exact
 from tailerd.formats.delta.changes.read import column_scans, read_changes
 from tailerd.formats.delta.protocol.data_file import DataFile, data_file
 from tailerd.formats.delta.protocol.partition_values import parse_partition_value
+from tailerd.formats.delta.protocol.rewritten_files import RewrittenFiles, files_of, schema_of
 from tailerd.formats.delta.protocol.schema import arrow_field, parse_schema
 from tailerd.reading.files_ahead import FilesAhead
 from tailerd.storage.stores import Stores
@@ -29,7 +31,7 @@ class DeltaTaskReader:
             UnsupportedFeatureError: A column has a type that is not read.
             TableError: A column is named like a change column.
         """
-        scans = column_scans(data_file(task).schema, None if columns is None else tuple(columns))
+        scans = column_scans(schema_of(task), None if columns is None else tuple(columns))
         return pa.schema([field.target for field in scans])
 
     def read(
@@ -45,7 +47,7 @@ class DeltaTaskReader:
         Raises:
             TableError: A file is missing or damaged.
         """
-        return read_changes(task, limit, columns, FilesAhead((), stores or Stores()))
+        return _read(task, limit, columns, FilesAhead((), stores or Stores()))
 
     def read_run(
         self,
@@ -56,16 +58,20 @@ class DeltaTaskReader:
         stores: Stores | None = None,
     ) -> Iterator[ChangeBatch]:
         """Yield the rows of tasks in order; files of a bucket are asked for some ahead."""
-        with FilesAhead((data_file(task).url for task in tasks), stores or Stores()) as files:
+        urls = (file.url for task in tasks for file in files_of(task))
+        with FilesAhead(urls, stores or Stores()) as files:
             for task in tasks:
-                yield from read_changes(task, limit, columns, files)
+                yield from _read(task, limit, columns, files)
 
     def split(self, task: ChangeTask, target_bytes: int) -> Sequence[ChangeTask]:
         """Cut a large file into shares of its row groups; a row group is never cut."""
         count = -(-task.size_bytes // target_bytes)
+        # Both images of an update stay together: neither a change file nor an exact commit is
+        # divided.
+        if count < 2 or task.change_type is None:
+            return [task]
         file = data_file(task)
-        # Both images of an update stay together: a change file is not divided.
-        if count < 2 or task.change_type is None or file.share_count > 1:
+        if file.share_count > 1:
             return [task]
         return [
             replace(
@@ -78,8 +84,19 @@ class DeltaTaskReader:
 
     def excludes(self, task: ChangeTask, filters: Sequence[ColumnFilter]) -> bool:
         """Tell whether a partition value of the task's file keeps all its rows out."""
+        if isinstance(task.payload, RewrittenFiles):
+            # What is left out of one file would be compared in vain with what is in another.
+            return False
         file = data_file(task)
         return not all(may_pass(_value(file, each.column), each) for each in filters)
+
+
+def _read(
+    task: ChangeTask, limit: BatchLimit, columns: Sequence[str] | None, files: FilesAhead
+) -> Iterator[ChangeBatch]:
+    if isinstance(task.payload, RewrittenFiles):
+        return read_exact(task, limit, columns, files)
+    return read_changes(task, limit, columns, files)
 
 
 def _value(file: DataFile, name: str) -> object:

@@ -6,7 +6,9 @@ Case C: remove: its rows but those in its vector are deleted.
 Case D: remove and add of one path, vectors V1 and V2, one of which may be absent:
     V2 - V1 is deleted, V1 - V2 is inserted, nothing else of the file changed.
 Case E: remove and add of one path without any vector: impossible, an error.
-Case F: a MERGE that says it changed no row: nothing.
+Case F: a MERGE that says it changed no row: nothing. Only where raw changes are asked for.
+Case G: under `auto`, rows are taken away and others brought by B to D: they are compared, and what
+    is on both sides is no change (`rewritten_files`).
 
 B to F look at actions with `dataChange`; in D it is enough that either has it.
 
@@ -47,15 +49,24 @@ from tailerd.formats.delta.protocol.data_file import (
     DeletionVector,
     RowFilter,
     TableSchema,
+    data_file,
 )
 from tailerd.formats.delta.protocol.data_path import DataPaths
 from tailerd.formats.delta.protocol.file_key import file_key
+from tailerd.formats.delta.protocol.rewritten_files import (
+    MAX_BOUNDED_FILES,
+    MAX_EXACT_FILES,
+    can_compare,
+    file_bounds,
+)
 from tailerd.formats.delta.protocol.schema import parse_schema
 from tailerd.formats.delta.protocol.snapshot import TableState
+from tailerd.rows.groups import FileBounds
 
 MAX_PAIRS_PER_PASS = 50_000
 """Removes held in memory at once while they wait for their adds."""
 
+_WHOLE = (ChangeSourceKind.CDC, ChangeSourceKind.ROWS)
 _MERGE_COUNTS = ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
 
 
@@ -73,6 +84,7 @@ class CommitPlan:
         added, removed: All data files that the commit adds and removes.
         paired: Keys of paths both removed and added, sorted.
         has_both: Whether files tell of deleted rows and of inserted ones.
+        is_compared: Whether the rows of both sides are compared (case G).
     """
 
     version: Version
@@ -89,6 +101,7 @@ class CommitPlan:
     operation: str = ""
     paired: npt.NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
     has_both: bool = False
+    is_compared: bool = False
 
     @property
     def pair_passes(self) -> int:
@@ -131,25 +144,44 @@ def plan_commit(
             paired = _paired_paths(commit)
             tasks = commit.data_added.files + commit.data_removed.files + 2 * len(paired)
             size_bytes = commit.data_added.size_bytes + commit.data_removed.size_bytes
-        case _:
-            pass
+            if mode is ChangeMode.AUTO:
+                kind = _kind_of_files(commit, before.schema, after.schema, len(paired), tasks)
+    operation = commit.info.operation if commit.info else ""
+    is_compared = tasks <= MAX_EXACT_FILES and _must_compare(kind, operation)
     return CommitPlan(
         version=Version(commit.version),
         table_id=after.metadata.id,
         timestamp_us=timestamp_ms * 1000,
         kind=kind,
-        is_whole=kind is ChangeSourceKind.CDC or commit.has_vectors or len(paired) > 0,
+        is_whole=kind in _WHOLE or commit.has_vectors or len(paired) > 0,
         max_tasks=tasks,
         size_bytes=size_bytes,
         before=before.schema,
         after=after.schema,
         added=commit.added,
         removed=commit.removed,
-        operation=commit.info.operation if commit.info else "",
+        operation=operation,
         paired=paired,
-        has_both=kind is ChangeSourceKind.FILES
-        and (len(paired) > 0 or (commit.data_added.files > 0 and commit.data_removed.files > 0)),
+        has_both=_has_both(commit, kind, len(paired)),
+        is_compared=is_compared,
     )
+
+
+def _must_compare(kind: ChangeSourceKind, operation: str) -> bool:
+    """Tell whether rows may be on both sides.
+
+    A DELETE gives none back: its vectors only grow, and each file can be read by itself. Should a
+    writer call something else so, its rows still lead from one version to the next.
+    """
+    return kind is ChangeSourceKind.ROWS or (
+        kind is ChangeSourceKind.VECTORS and operation != "DELETE"
+    )
+
+
+def _has_both(commit: Commit, kind: ChangeSourceKind, pairs: int) -> bool:
+    if kind in (ChangeSourceKind.CDC, ChangeSourceKind.NONE):
+        return False
+    return pairs > 0 or (commit.data_added.files > 0 and commit.data_removed.files > 0)
 
 
 def _kind_of(commit: Commit, mode: ChangeMode) -> ChangeSourceKind:
@@ -157,9 +189,24 @@ def _kind_of(commit: Commit, mode: ChangeMode) -> ChangeSourceKind:
         return ChangeSourceKind.CDC
     if not commit.data_added.files and not commit.data_removed.files:
         return ChangeSourceKind.NONE
-    if commit.info is not None and is_no_op_merge(commit.info):  # Case F
+    is_raw = mode is not ChangeMode.AUTO
+    if is_raw and commit.info is not None and is_no_op_merge(commit.info):  # Case F
         return ChangeSourceKind.NONE
     return ChangeSourceKind.FILES
+
+
+def _kind_of_files(
+    commit: Commit, before: TableSchema, after: TableSchema, pairs: int, tasks: int
+) -> ChangeSourceKind:
+    """Return how the rows of a commit without change files are found under `auto`."""
+    added, removed = commit.data_added.files, commit.data_removed.files
+    if not can_compare(before, after):
+        return ChangeSourceKind.FILES
+    if pairs and max(added, removed) <= pairs:
+        return ChangeSourceKind.VECTORS
+    if (not pairs and (not added or not removed)) or tasks > MAX_EXACT_FILES:
+        return ChangeSourceKind.FILES
+    return ChangeSourceKind.ROWS
 
 
 def is_no_op_merge(info: CommitInfo) -> bool:
@@ -187,6 +234,10 @@ class TaskPlanner:
     Args:
         plan: From `plan_commit`.
         paths: Resolves the files' places.
+
+    Attributes:
+        position: Number of tasks so far.
+        bounds: Of a commit whose rows are compared, what is known of the file of each task.
     """
 
     def __init__(self, plan: CommitPlan, paths: DataPaths) -> None:
@@ -197,7 +248,9 @@ class TaskPlanner:
         self._gives_deletes = self._gives_inserts = True
         self._waiting: dict[int, tuple[FileAction | None, FileAction | None]] = {}
         self._chosen: set[int] = set()
+        self._has_bounds = plan.is_compared and plan.before == plan.after
         self.position = 0
+        self.bounds: list[FileBounds | None] = []
 
     def begin_pass(self, number: int, position: int) -> None:
         """Start pass `number`, counted from 0.
@@ -316,6 +369,9 @@ class TaskPlanner:
             table_id=plan.table_id,
         )
         self.position += 1
+        if self._has_bounds:
+            is_few = plan.max_tasks <= MAX_BOUNDED_FILES
+            self.bounds.append(file_bounds(data_file(task), action.stats, with_statistics=is_few))
         return task
 
 

@@ -150,7 +150,8 @@ def test_case_e_does_not_hold_without_a_change_of_data() -> None:
 
 def test_case_f_a_merge_that_says_it_changed_no_row_gives_none() -> None:
     actions = [NO_ROWS_INFO, remove("a"), add("b")]
-    plan = plan_of(*actions)
+    assert plan_of(*actions).kind is ChangeSourceKind.ROWS, "its rows are compared"
+    plan = plan_of(*actions, mode=ChangeMode.FILES)
     assert (plan.kind, plan.passes, plan.operation) == (ChangeSourceKind.NONE, 0, "MERGE")
     assert tasks_of(plan, *actions) == []
 
@@ -176,6 +177,38 @@ def test_case_f_needs_a_merge_and_all_three_counts(changed: dict[str, Any]) -> N
     else:
         info[name] = value
     assert len(changes({"commitInfo": info}, remove("a"), add("b"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("actions", "kind"),
+    [
+        ([add("a"), add("b")], "files"),
+        ([remove("a"), remove("b")], "files"),
+        ([remove("a"), add("b")], "rows"),
+        ([remove("a"), add("a", **vector("v"))], "vectors"),
+        ([remove("a", **vector("v")), add("a")], "vectors"),
+        ([remove("a"), add("a", **vector("v")), add("b")], "rows"),
+        ([remove("a"), add("b"), cdc("c")], "cdc"),
+    ],
+    ids=["adds", "removes", "both", "deleted", "given back", "deleted and added", "feed"],
+)
+def test_case_g_rows_are_compared_where_some_are_taken_away_and_others_brought(
+    actions: list[Action], kind: str
+) -> None:
+    plan = plan_of(*actions)
+    assert plan.kind == kind
+    assert plan.is_compared is (kind in ("rows", "vectors"))
+    assert plan.is_whole is (kind != "files")
+    raw = plan_of(*actions, mode=ChangeMode.FILES)
+    assert (raw.kind, raw.is_compared) == (ChangeSourceKind.FILES, False)
+
+
+def test_case_g_vectors_of_a_delete_only_grow() -> None:
+    actions = [remove("a", **vector("v")), add("a", **vector("w"))]
+    for operation in ("DELETE", "RESTORE"):
+        plan = plan_of({"commitInfo": {"operation": operation}}, *actions)
+        assert (plan.kind, plan.is_whole) == (ChangeSourceKind.VECTORS, True)
+        assert plan.is_compared is (operation == "RESTORE")
 
 
 def test_actions_without_a_change_of_data_give_no_rows() -> None:

@@ -1,0 +1,193 @@
+"""Rows that are left over once equal ones have cancelled, and updates made of them by key."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+
+import numpy as np
+import pyarrow as pa
+
+from tailerd.changefeed.change_task import ChangeType
+from tailerd.formats.delta.changes.candidate_files import CandidateFiles, Columns
+from tailerd.reading.merged_batches import merged
+from tailerd.rows.difference import Side
+from tailerd.rows.hash_kernels import Bools, Rows
+from tailerd.rows.hashing import RowHasher, RowHashes
+from tailerd.rows.ordering import ordered_changes
+from tailerd.rows.pairing import Pairs, pair_by_key
+from tailerd.rows.positions import Positions
+
+PAIRING_BYTES = 96
+"""Memory that a row needs while its key is looked for; of ranges of hashes one at a time."""
+PAIR_BYTES = 16
+"""Memory that a row needs once it is found, and as long as rows are given."""
+_SEED_BITS = 128
+
+Changes = Iterator[tuple[ChangeType | pa.Array, pa.RecordBatch]]
+
+
+class LeftRows:
+    """Rows of both sides that are on one side only, by file and position."""
+
+    def __init__(self) -> None:
+        self._left: dict[Side, dict[int, Positions | None]] = {side: {} for side in Side}
+
+    def add(self, side: Side, number: int, positions: Positions | None) -> None:
+        """Note rows of a file; None: all that count."""
+        self._left[side][number] = positions
+
+    def read(
+        self, candidates: CandidateFiles, side: Side, columns: Columns
+    ) -> Iterator[tuple[int, Rows | int, pa.RecordBatch]]:
+        """Yield the rows of a side in the commit's order: number of the file, positions, rows."""
+        for number, positions in sorted(self._left[side].items(), key=lambda item: item[0]):
+            wanted = None if positions is None else positions.to_numpy()
+            for places, rows in candidates.read(side, number, wanted, columns):
+                yield number, places, rows
+
+
+class NumberedRows:
+    """The left rows of one side, numbered in the commit's order.
+
+    Memory: about a bit a row.
+    """
+
+    def __init__(
+        self, candidates: CandidateFiles, side: Side, left: LeftRows, key: Columns
+    ) -> None:
+        self._candidates = candidates
+        self._side = side
+        self._files: list[tuple[int, Positions]] = []
+        parts = left.read(candidates, side, key)
+        for number, those in groupby(parts, key=lambda part: part[0]):
+            found = [_positions(places, rows.num_rows) for _, places, rows in those]
+            ascending = np.concatenate([each.to_numpy() for each in found])
+            self._files.append((number, Positions.of(ascending)))
+        counts = [len(positions) for _, positions in self._files]
+        self._starts = np.cumsum([0, *counts])
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def read(self, columns: Columns, is_wanted: Bools | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield rows in order, by a flag for each, or all."""
+        for place, (number, positions) in enumerate(self._files):
+            wanted = positions.to_numpy()
+            if is_wanted is not None:
+                wanted = wanted[is_wanted[self._starts[place] : self._starts[place + 1]]]
+            if len(wanted):
+                for _, rows in self._candidates.read(self._side, number, wanted, columns):
+                    yield rows
+
+    def rows(self, columns: Columns, numbers: Rows) -> pa.RecordBatch:
+        """Return the rows of some numbers, in their order; at least one."""
+        ascending = np.sort(numbers)
+        found: list[pa.RecordBatch] = []
+        bounds = np.searchsorted(ascending, self._starts)
+        for place, (number, positions) in enumerate(self._files):
+            here = ascending[bounds[place] : bounds[place + 1]] - self._starts[place]
+            if len(here):
+                wanted = positions.to_numpy()[here]
+                read = self._candidates.read(self._side, number, wanted, columns)
+                found += [rows for _, rows in read]
+        return pa.concat_batches(found).take(pa.array(np.searchsorted(ascending, numbers)))
+
+
+def _positions(places: Rows | int, count: int) -> Positions:
+    return Positions.of(np.arange(places, places + count) if isinstance(places, int) else places)
+
+
+def paired_changes(
+    candidates: CandidateFiles, left: LeftRows, key: Sequence[str], columns: Columns
+) -> Changes | None:
+    """Return the deletes, then the inserts with updates among them, whose old image comes first.
+
+    Args:
+        key: Columns of the schema.
+
+    Returns:
+        None where they are more than memory allows to pair.
+    """
+    deleted, inserted = (
+        NumberedRows(candidates, side, left, tuple(key)) for side in (Side.REMOVED, Side.ADDED)
+    )
+    if (len(deleted) + len(inserted)) * PAIR_BYTES > candidates.limit.memory_bytes // 2:
+        return None
+    return _paired(candidates, deleted, inserted, tuple(key), columns)
+
+
+def _paired(
+    candidates: CandidateFiles,
+    deleted: NumberedRows,
+    inserted: NumberedRows,
+    key: tuple[str, ...],
+    columns: Columns,
+) -> Changes:
+    pairs = _pairs(candidates, deleted, inserted, key)
+    is_alone = np.ones(len(deleted), np.bool_)
+    is_alone[pairs.deleted] = False
+    for batch in merged(deleted.read(columns, is_alone), candidates.limit):
+        yield ChangeType.DELETE, batch
+    at = 0
+    for rows in merged(inserted.read(columns), candidates.limit):
+        first, end = np.searchsorted(pairs.inserted, (at, at + rows.num_rows))
+        if first == end:
+            yield ChangeType.INSERT, rows
+        else:
+            before = deleted.rows(columns, pairs.deleted[first:end])
+            yield _with_updates(before, rows, pairs.inserted[first:end] - at)
+        at += rows.num_rows
+
+
+def _with_updates(
+    before: pa.RecordBatch, rows: pa.RecordBatch, updated: Rows
+) -> tuple[pa.Array, pa.RecordBatch]:
+    """Return rows, each old image right before the row at its place in `updated`."""
+    count = before.num_rows
+    order = ordered_changes(count, rows.num_rows, Pairs(np.arange(count), updated))
+    places = order.rows + np.where(order.sides == Side.ADDED, count, 0)
+    return order.change_types, pa.concat_batches([before, rows]).take(pa.array(places))
+
+
+def _pairs(
+    candidates: CandidateFiles, deleted: NumberedRows, inserted: NumberedRows, key: tuple[str, ...]
+) -> Pairs:
+    """Return which rows are updates; in ranges of the keys' hashes, so that memory is bounded."""
+    if not len(deleted) or not len(inserted):
+        return Pairs(np.empty(0, np.int64), np.empty(0, np.int64))
+    hasher = RowHasher(candidates.schema(key), secrets.randbits(_SEED_BITS))
+    wanted = (len(deleted) + len(inserted)) * PAIRING_BYTES // candidates.working_bytes
+    bits = wanted.bit_length()
+    ones, others = [], []
+    for part in range(1 << bits):
+        (one, one_numbers), (other, other_numbers) = (
+            _hashes(side.read(key), hasher, bits, part) for side in (deleted, inserted)
+        )
+        found = pair_by_key(one, other)
+        ones.append(one_numbers[found.deleted])
+        others.append(other_numbers[found.inserted])
+    one_side, other_side = np.concatenate(ones), np.concatenate(others)
+    order = np.argsort(other_side)
+    return Pairs(one_side[order], other_side[order])
+
+
+def _hashes(
+    batches: Iterable[pa.RecordBatch], hasher: RowHasher, bits: int, part: int
+) -> tuple[RowHashes, Rows]:
+    """Return the hashes whose first bits are a part's, and the numbers of their rows."""
+    first, second, numbers = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)], []
+    at = 0
+    for batch in batches:
+        hashes = hasher.hash(batch)
+        places = np.arange(len(hashes))
+        if bits:
+            places = np.flatnonzero(hashes.first >> np.uint64(64 - bits) == np.uint64(part))
+        taken = hashes.take(places)
+        first.append(taken.first)
+        second.append(taken.second)
+        numbers.append(places + at)
+        at += len(hashes)
+    found = np.concatenate(numbers) if numbers else np.empty(0, np.int64)
+    return RowHashes(np.concatenate(first), np.concatenate(second)), found

@@ -1,0 +1,112 @@
+"""Bounds of a file's columns, from its statistics. Pure.
+
+Protocol: PROTOCOL.md#per-file-statistics
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from tailerd.formats.delta.protocol.actions import UNREADABLE
+from tailerd.formats.delta.protocol.data_file import TableSchema
+from tailerd.formats.delta.protocol.schema import PrimitiveType, parse_schema
+from tailerd.rows.groups import ColumnBounds, widened_bounds
+
+MAX_COLUMNS = 8
+"""Columns whose bounds are looked at: the first have statistics, and order files if any does."""
+
+
+class _Bounds(Struct, rename="camel", gc=False):
+    min_values: dict[str, Any] = {}
+    max_values: dict[str, Any] = {}
+    null_count: dict[str, Any] = {}
+
+
+_TEXT = msgspec.json.Decoder(str | None)
+_BOUNDS = msgspec.json.Decoder(_Bounds)
+
+
+def bounds_of(stats: str | bytes | None, schema: TableSchema) -> dict[str, ColumnBounds]:
+    """Return the bounds of a file's columns by physical name; none where they are not known.
+
+    Only of columns whose values JSON keeps and whose order is certain: integers, texts, dates and
+    times. Floats have NaN outside of all bounds; decimals are floats in JSON.
+
+    Args:
+        stats: The `stats` of an action as the log has it: a JSON text of a JSON object.
+    """
+    if not stats:
+        return {}
+    try:
+        text = _TEXT.decode(stats)
+        found = _BOUNDS.decode(text) if text else _Bounds()
+    except UNREADABLE:
+        # Statistics are optional: unreadable ones are as good as absent ones.
+        return {}
+    columns = {}
+    for name, kind in _ordered(schema):
+        nulls = found.null_count.get(name)
+        lower, upper = widened_bounds(
+            _value(found.min_values.get(name), kind), _value(found.max_values.get(name), kind)
+        )
+        columns[name] = ColumnBounds(
+            lower=lower, upper=upper, null_count=nulls if type(nulls) is int else None
+        )
+    return columns
+
+
+@functools.lru_cache(maxsize=64)
+def _ordered(schema: TableSchema) -> tuple[tuple[str, str], ...]:
+    """Return the columns to look at, physical name and type; the same for many files."""
+    return tuple(
+        (field.physical_name(schema.column_mapping), field.type.name)
+        for field in parse_schema(schema.text).fields
+        if isinstance(field.type, PrimitiveType)
+        and field.type.name in _PARSED
+        and not field.char_length
+        and field.name not in schema.partition_columns
+    )[:MAX_COLUMNS]
+
+
+def _value(value: Any, kind: str) -> Any:
+    """Return a bound, None if it is not known."""
+    try:
+        return _PARSED[kind](value)
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def _integer(value: object) -> int | None:
+    return value if type(value) is int else None
+
+
+def _string(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _date(value: Any) -> dt.date:
+    return dt.date.fromisoformat(value)
+
+
+def _instant(value: Any) -> dt.datetime:
+    time = dt.datetime.fromisoformat(value)
+    return time.astimezone(dt.UTC) if time.tzinfo else time.replace(tzinfo=dt.UTC)
+
+
+def _local_time(value: Any) -> dt.datetime:
+    return dt.datetime.fromisoformat(value).replace(tzinfo=None)
+
+
+_PARSED: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("long", "bigint", "integer", "int", "short", "byte"), _integer),
+    "string": _string,
+    "date": _date,
+    "timestamp": _instant,
+    "timestamp_ntz": _local_time,
+}

@@ -1,0 +1,267 @@
+"""What a task of an exact commit carries: the files whose rows are compared, in groups. Pure.
+
+A commit that takes rows away and brings rows has candidates on both sides. Which of them changed
+shows only when they are compared, so all of them are one task.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from tailerd.changefeed.change_task import ChangeTask, ChangeType
+from tailerd.errors import BugError
+from tailerd.formats.delta.protocol.data_file import DataFile, TableSchema, data_file
+from tailerd.formats.delta.protocol.file_bounds import bounds_of
+from tailerd.formats.delta.protocol.partition_values import parse_partition_value
+from tailerd.formats.delta.protocol.schema import (
+    UTC_TIMESTAMP,
+    ArrayType,
+    DataType,
+    MapType,
+    PrimitiveType,
+    StructField,
+    StructType,
+    arrow_field,
+    arrow_schema,
+    parse_schema,
+)
+from tailerd.rows.groups import FileBounds, group_files, likely_rewrites
+from tailerd.rows.schema_cast import MatchColumns, schema_cast
+
+MAX_EXACT_FILES = 50_000
+"""Files of one commit that are compared at most; those of a larger one come as they are."""
+MAX_BOUNDED_FILES = 10_000
+"""Of more files bounds are not looked at: they would take more memory than they save."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesToCompare:
+    """Files that share rows with none outside.
+
+    Attributes:
+        removed, added: Numbers of files among the task's removed, and added ones.
+        aligned: Pairs of a removed and an added one that are likely one file rewritten.
+    """
+
+    removed: tuple[int, ...]
+    added: tuple[int, ...]
+    aligned: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewrittenFiles:
+    """The payload of an exact commit's only task.
+
+    Attributes:
+        schema: Of the rows, deleted ones included: that after the commit.
+        removed, added: Files whose rows, as far as their filters let them through, were taken away
+            and brought.
+        groups: Every file is in one.
+        key: Columns whose values make a deleted and an inserted row the two images of an update;
+            empty: nothing is paired.
+    """
+
+    schema: TableSchema
+    removed: tuple[DataFile, ...]
+    added: tuple[DataFile, ...]
+    groups: tuple[FilesToCompare, ...]
+    key: tuple[str, ...] = ()
+
+
+def rewritten_files(task: ChangeTask) -> RewrittenFiles:
+    """Return the payload of an exact commit's task."""
+    if not isinstance(task.payload, RewrittenFiles):
+        raise BugError(f"A task of {task.change_source.value} was read as one of an exact commit.")
+    return task.payload
+
+
+def schema_of(task: ChangeTask) -> TableSchema:
+    """Return the schema of the rows of a task of either kind."""
+    if isinstance(task.payload, RewrittenFiles):
+        return task.payload.schema
+    return data_file(task).schema
+
+
+def with_files(task: ChangeTask, change: Callable[[DataFile], DataFile]) -> ChangeTask:
+    """Return a task of either kind with its files changed; the task itself where none is."""
+    if not isinstance(task.payload, RewrittenFiles):
+        before = data_file(task)
+        after = change(before)
+        return task if after is before else replace(task, payload=after)
+    payload = task.payload
+    removed, added = tuple(map(change, payload.removed)), tuple(map(change, payload.added))
+    pairs = zip((*removed, *added), (*payload.removed, *payload.added), strict=True)
+    if all(new is old for new, old in pairs):
+        return task
+    return replace(task, payload=replace(payload, removed=removed, added=added))
+
+
+def files_of(task: ChangeTask) -> Iterator[DataFile]:
+    """Yield the files of a task of either kind, in the order in which they are read first."""
+    match task.payload:
+        case RewrittenFiles(removed=removed, added=added, groups=groups):
+            for group in groups:
+                for one, other in group.aligned:
+                    yield from (removed[one], added[other])
+                paired = {number for pair in group.aligned for number in pair[:1]}
+                yield from (removed[number] for number in group.removed if number not in paired)
+                paired = {number for pair in group.aligned for number in pair[1:]}
+                yield from (added[number] for number in group.added if number not in paired)
+        case _:
+            yield data_file(task)
+
+
+def exact_task(
+    tasks: Sequence[ChangeTask],
+    bounds: Sequence[FileBounds],
+    *,
+    before: TableSchema,
+    after: TableSchema,
+    key: Sequence[str],
+) -> ChangeTask:
+    """Return the task that compares what the tasks of one commit would give.
+
+    Args:
+        tasks: One for each file that takes rows away or brings some; of one kind or both.
+        bounds: What is known of their rows, parallel; empty where nothing is.
+        before, after: Schemas of the table without and with the commit.
+    """
+    sides: dict[bool, list[int]] = {True: [], False: []}
+    for number, task in enumerate(tasks):
+        sides[task.change_type is ChangeType.DELETE].append(number)
+    # A removed file is read as a reader of the new version would see it, but for where its
+    # partition values are.
+    seen = replace(after, partition_columns=before.partition_columns)
+    removed = tuple(replace(data_file(tasks[n]), schema=seen) for n in sides[True])
+    added = tuple(data_file(tasks[number]) for number in sides[False])
+    payload = RewrittenFiles(
+        schema=after,
+        removed=removed,
+        added=added,
+        groups=_groups(
+            [bounds[number] for number in sides[True]] if bounds else (),
+            [bounds[number] for number in sides[False]] if bounds else (),
+            len(removed),
+            len(added),
+        ),
+        key=tuple(key),
+    )
+    records = [task.num_records for task in tasks]
+    known = [count for count in records if count is not None]
+    return replace(
+        tasks[0],
+        position=0,
+        change_type=None,
+        size_bytes=sum(task.size_bytes for task in tasks),
+        payload=payload,
+        num_records=sum(known) if len(known) == len(records) else None,
+    )
+
+
+def _groups(
+    removed: Sequence[FileBounds], added: Sequence[FileBounds], num_removed: int, num_added: int
+) -> tuple[FilesToCompare, ...]:
+    if not removed or not added:
+        aligned = ((0, 0),) if num_removed == num_added == 1 else ()
+        return (
+            FilesToCompare(
+                removed=tuple(range(num_removed)), added=tuple(range(num_added)), aligned=aligned
+            ),
+        )
+    return tuple(
+        FilesToCompare(
+            removed=group.removed,
+            added=group.added,
+            aligned=tuple(likely_rewrites(group, removed, added)),
+        )
+        for group in group_files(removed, added)
+    )
+
+
+def file_bounds(
+    file: DataFile, stats: str | bytes | None, *, with_statistics: bool
+) -> FileBounds | None:
+    """Return what is known of a file's rows; None where its partition values are not.
+
+    Args:
+        file: Of a commit that changes neither schema nor partition columns.
+        stats: The statistics of its action.
+        with_statistics: Whether to look at them.
+    """
+    values = dict(file.partition_values)
+    partition: list[Hashable] = []
+    for name, physical, kind in _partition_fields(file.schema):
+        if physical not in values:
+            return None
+        try:
+            partition.append(parse_partition_value(values[physical], kind, name).as_py())
+        except OverflowError:
+            # Python's years are 1 to 9999, Delta's are not.
+            return None
+    columns = bounds_of(stats, file.schema) if with_statistics else {}
+    return FileBounds(partition=tuple(partition), columns=columns)
+
+
+@functools.lru_cache(maxsize=64)
+def _partition_fields(schema: TableSchema) -> tuple[tuple[str, str, pa.DataType], ...]:
+    """Return logical name, physical name and type of the partition columns that tell files apart.
+
+    An instant's text may lack its zone, which is said later; texts of a CHAR column are padded
+    when they are read.
+    """
+    columns = parse_schema(schema.text)
+    found = (columns.named(name) for name in schema.partition_columns)
+    return tuple(
+        (field.name, field.physical_name(schema.column_mapping), arrow_field(field).type)
+        for field in found
+        if field is not None and not field.char_length and arrow_field(field).type != UTC_TIMESTAMP
+    )
+
+
+def can_compare(before: TableSchema, after: TableSchema) -> bool:
+    """Tell whether rows of the old schema can be read and compared in the new one.
+
+    They can where each column is still there and has its type or a wider one. A table that is
+    replaced by one with other columns is not: its deleted rows would have nothing but nulls.
+    """
+    if before == after:
+        return True
+    if after.column_mapping == "id" != before.column_mapping:
+        # Files written before have no ids to find columns by.
+        return False
+    old, new = parse_schema(before.text), parse_schema(after.text)
+    if not old.fields or not new.fields:
+        return False
+    if not _keeps(old, new, before.column_mapping, after.column_mapping):
+        return False
+    return schema_cast(arrow_schema(old), arrow_schema(new), MatchColumns.BY_NAME) is not None
+
+
+def _keeps(old: DataType, new: DataType, old_mapping: str, new_mapping: str) -> bool:
+    """Tell whether every field of the old type, at any depth, is that of the new one by name."""
+    match old, new:
+        case StructType(fields), StructType():
+            return all(
+                (found := new.named(field.name)) is not None
+                and _is_same_column(field, found, old_mapping, new_mapping)
+                and _keeps(field.type, found.type, old_mapping, new_mapping)
+                for field in fields
+            )
+        case ArrayType(one, _), ArrayType(other, _):
+            return _keeps(one, other, old_mapping, new_mapping)
+        case MapType(key, value, _), MapType(new_key, new_value, _):
+            return _keeps(key, new_key, old_mapping, new_mapping) and _keeps(
+                value, new_value, old_mapping, new_mapping
+            )
+        case PrimitiveType(), PrimitiveType():
+            return True
+    return False
+
+
+def _is_same_column(old: StructField, new: StructField, old_mapping: str, new_mapping: str) -> bool:
+    is_padded_alike = old.char_length == new.char_length
+    return is_padded_alike and old.physical_name(old_mapping) == new.physical_name(new_mapping)

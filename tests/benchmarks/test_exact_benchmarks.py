@@ -1,0 +1,183 @@
+"""Exact changes of Delta tables without a feed, planned from the log and read as pipelines do.
+
+Against DuckDB and polars over the same files, PyArrow reading them once, and our own raw changes.
+Whole processes, in turns; times are those of the work, without imports.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks.conftest import Report
+from tests.benchmarks.measuring import Measured, Row, middle, run_process
+from tests.benchmarks.rewritten_files import rewritten_files
+from tests.benchmarks.test_rows_benchmarks import (
+    DUCKDB,
+    POLARS,
+    READING,
+    against,
+    at_most,
+    memory_of,
+)
+from tests.tables.builder import TableBuilder
+from tests.tables.naive_log import Action
+
+pytestmark = [pytest.mark.benchmark, pytest.mark.slow]
+
+FILES, ROWS = 10, 1_000_000
+COMMITS = 1000
+TIMES = 3
+FIELDS = (
+    ("id", "long"),
+    ("customer", "string"),
+    ("product", "string"),
+    ("status", "string"),
+    ("quantity", "integer"),
+    ("amount", "double"),
+    ("updated", "timestamp"),
+)
+
+OURS = """
+    import asyncio, sys, time
+    from contextlib import aclosing
+    from pathlib import Path
+    from tailerd.changefeed.change_task import ChangeMode
+    from tailerd.changefeed.limits import BatchLimit, ReadLimit
+    from tailerd.formats.delta.changes.source import DeltaChangeSource
+    from tailerd.pipeline.change_stream import ChangeStream
+    from tailerd.pipeline.memory_budget import MemoryBudget
+    table, mode, key, megabytes = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+    identity = [key] if key else []
+    memory = MemoryBudget(megabytes * 2**20).join()
+    limit = BatchLimit(memory_bytes=megabytes * 2**20)
+
+    async def changes():
+        source = await DeltaChangeSource.open(table, changes=ChangeMode(mode), identity=identity)
+        at = await source.initial_offset("1")
+        found = {}
+        while (end := await source.latest_offset(at, ReadLimit())) != at:
+            stream = ChangeStream(source, at, end, limit=limit, memory=memory)
+            async with aclosing(stream.batches()) as batches:
+                async for batch in batches:
+                    for kind, count in batch.count_changes().items():
+                        found[kind] = found.get(kind, 0) + count
+            await source.commit(end)
+            at = end
+        return found
+
+    idle = int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+    open("/proc/self/clear_refs", "w").write("5")
+    start, start_cpu = time.perf_counter(), time.process_time()
+    found = asyncio.run(changes())
+    seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - start_cpu
+    result = {"seconds": seconds, "cpu_seconds": cpu_seconds, "idle": idle, "found": found}
+"""
+
+
+def table_of(folder: Path, added: str, home: Path) -> Path:
+    """Write a table whose version 1 replaces the files of `before` by those of `added`."""
+    table = TableBuilder(home, fields=FIELDS)
+    before, after = (
+        [_linked(home, file) for file in sorted((folder / name).iterdir())]
+        for name in ("before", added)
+    )
+    table.create(*before)
+    table.commit(*map(table.remove, before), *after)
+    return table.folder
+
+
+def _linked(home: Path, file: Path) -> Action:
+    """Return the `add` of a file that the table shares with the peers."""
+    name = f"{file.parent.name}-{file.name}"
+    (home / name).hardlink_to(file)
+    size = file.stat().st_size
+    body = {"path": name, "partitionValues": {}, "size": size, "modificationTime": 0}
+    return {"add": {**body, "dataChange": True}}
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A folder on the file system of the benchmark's files, for links to them."""
+    with tempfile.TemporaryDirectory(dir=rewritten_files(FILES, ROWS).parent) as folder:
+        yield Path(folder)
+
+
+def measured(**programs: tuple[str, ...]) -> dict[str, Measured]:
+    """Run programs in turns; return their medians by name."""
+    runs: dict[str, list[Measured]] = {name: [] for name in programs}
+    for _ in range(TIMES):
+        for name, (program, *arguments) in programs.items():
+            runs[name].append(run_process(program, *arguments))
+    return {name: middle(each) for name, each in runs.items()}
+
+
+def test_one_row_of_each_of_ten_files_updated(report: Report, home: Path) -> None:
+    folder = rewritten_files(FILES, ROWS)
+    table, peer = str(table_of(folder, "after", home)), (str(folder), "after", "256")
+    found = measured(
+        plain=(OURS, table, "auto", "", "256"),
+        keyed=(OURS, table, "auto", "id", "256"),
+        reading=(READING, *peer),
+        duckdb=(DUCKDB, *peer),
+        polars=(POLARS, *peer),
+    )
+    plain, keyed = found["plain"], found["keyed"]
+    assert plain.result["found"] == {"delete": FILES, "insert": FILES}
+    assert keyed.result["found"] == {"update_preimage": FILES, "update_postimage": FILES}
+    report(
+        [
+            against("commit updating 1 row of each of 10 x 1M, DuckDB", plain, found["duckdb"], 6),
+            against("  the same, polars anti joins", plain, found["polars"], 3),
+            at_most("  the same, PyArrow reading both sides", plain, found["reading"], 1.3),
+            memory_of("  the same: memory above idle with 256 MiB", plain, 256),
+            against("  as updates by key, DuckDB", keyed, found["duckdb"], 6),
+        ]
+    )
+
+
+def test_all_rows_rewritten_in_another_order(report: Report, home: Path) -> None:
+    folder = rewritten_files(FILES, ROWS)
+    table, peer = str(table_of(folder, "shuffled", home)), (str(folder), "shuffled", "256")
+    found = measured(ours=(OURS, table, "auto", "", "256"), duckdb=(DUCKDB, *peer))
+    assert found["ours"].result["found"] == {"delete": FILES, "insert": FILES}
+    report(
+        [
+            against(
+                "commit rewriting 10M rows in another order", found["ours"], found["duckdb"], 3
+            ),
+            memory_of("  the same: memory above idle with 256 MiB", found["ours"], 256),
+        ]
+    )
+
+
+def test_small_commits_cost_little_more_than_raw(report: Report, tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path / "t")
+    rows = [{"id": number, "name": "a"} for number in range(100)]
+    [add] = table.append(rows).adds
+    for version in range(COMMITS):
+        rows[version % 100] = {"id": version % 100, "name": f"n{version}"}
+        following = table.data_file(rows)
+        table.commit(table.remove(add), following)
+        add = following
+    found = measured(
+        exact=(OURS, str(table.folder), "auto", "", "256"),
+        raw=(OURS, str(table.folder), "files", "", "256"),
+    )
+    one, other = found["exact"].result["seconds"], found["raw"].result["seconds"]
+    ratio = one / other
+    report(
+        [
+            Row(
+                "1,000 small commits, raw",
+                f"{one:.2f} s",
+                f"{other:.2f} s",
+                ratio,
+                "<= 1.3x",
+                ratio <= 1.3,
+            )
+        ]
+    )
