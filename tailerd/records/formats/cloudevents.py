@@ -29,6 +29,7 @@ STRUCTURED_CONTENT = "application/cloudevents+json; charset=UTF-8"
 _VERSION_ATTRIBUTE = "iotailerdversion"
 _CHANGE_ATTRIBUTE = "iotailerdchange"
 _BLOCK_BYTES = 256 * 1024 * 1024
+_PART_RECORDS = 1 << 32
 _JSON_CONTENT = "application/json"
 _UNKNOWN_CONTENT = "application/octet-stream"
 
@@ -131,8 +132,10 @@ def events(
 
 
 def _ids(batch: ChangeBatch, first: int, count: int) -> pa.Array:
-    numbers = pa.array(np.arange(first, first + count)).cast(pa.string())
-    prefix = f"{batch.version}-{batch.change_source.value}-"
+    # Numbers of parts of a commit begin beyond 64 bits.
+    part, place = divmod(first, _PART_RECORDS)
+    numbers = pa.array(np.arange(place, place + count)).cast(pa.string())
+    prefix = f"{batch.version}-{batch.change_source.value}-{f'{part}.' if part else ''}"
     return pc.binary_join_element_wise(prefix, numbers, "")
 
 

@@ -18,10 +18,25 @@ from tailerd.records.formats.registered_records import RegisteredRecords, Schema
 class RegisteredFormat:
     """A `RecordFormat` in Confluent's wire format: the id of the schema, then the value."""
 
-    def __init__(self, options: FormatOptions) -> None:
-        self._options = options
-        self._form = self._made(options, ())
-        self._ids: SchemaIds | None = None
+    def __init__(
+        self,
+        options: FormatOptions,
+        earlier: tuple[str, ...] = (),
+        ids: SchemaIds | None = None,
+    ) -> None:
+        """Make the format.
+
+        Args:
+            options: What it is told.
+            earlier: The texts of the schemas before its own, where they matter.
+            ids: Of its schemas; None before it is prepared.
+        """
+        self._options, self._earlier_texts, self._ids = options, earlier, ids
+        self._form = self._made(options, earlier)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # What encodes is made again in another process.
+        return type(self), (self._options, self._earlier_texts, self._ids)
 
     def _made(self, options: FormatOptions, earlier: tuple[str, ...]) -> RegisteredRecords:
         """Return what encodes.
@@ -38,13 +53,10 @@ class RegisteredFormat:
 
     def prepare(self, rows: pa.Schema, registry: SchemaRegistry) -> Self:
         """Return the format with the ids of its schemas; see `RecordFormat`."""
-        prepared = type(self)(self._options)
-        if earlier := self._earlier(rows, registry):
-            prepared._form = self._made(self._options, earlier)
-        found = record_schemas(prepared._form, rows)
-        value, *key = registry.ids(found)
-        prepared._ids = SchemaIds(key=key[0] if key else None, value=value)
-        return prepared
+        earlier = self._earlier(rows, registry)
+        value, *key = registry.ids(record_schemas(self._made(self._options, earlier), rows))
+        ids = SchemaIds(key=key[0] if key else None, value=value)
+        return type(self)(self._options, earlier, ids)
 
     def records(self, batch: ChangeBatch, *, now_us: int | None = None, first: int = 0) -> Records:
         """Return the records of all rows; see `RecordFormat`."""

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.errors import ConfigError, IncompatibleSchemaError, SchemaNotRegisteredError
-from tailerd.records.base import FormatOptions, RecordPart, Records, RecordSchema
+from tailerd.records.base import FormatOptions, RecordFormat, RecordPart, Records, RecordSchema
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.routing import format_options
 from tailerd.sinks.kafka.schema_registry.subjects import Registry, TopicSubjects
@@ -38,7 +38,8 @@ class Destination:
 
 
 TOPIC = Destination()
-_Placed = tuple[Destination, TableRecords]
+Placed = tuple[Destination, RecordFormat]
+"""Where records of one schema go, and what makes them."""
 
 
 class TableDestinations:
@@ -62,9 +63,9 @@ class TableDestinations:
         self._config, self._table, self._options = config, table, options
         self._registry = registry
         self._plain = TableRecords(config.format, options)
-        self._topics: dict[Destination, _Placed] = {}
-        self._chosen: OrderedDict[bytes, _Placed] = OrderedDict()
-        self._latest: tuple[pa.Schema, _Placed] | None = None
+        self._topics: dict[Destination, TableRecords] = {}
+        self._chosen: OrderedDict[bytes, Placed] = OrderedDict()
+        self._latest: tuple[pa.Schema, Placed] | None = None
 
     def records(
         self, batch: ChangeBatch, *, now_us: int | None = None, first: int = 0
@@ -81,14 +82,14 @@ class TableDestinations:
         destination, records = self.prepared(batch.rows.schema)
         return destination, records.records(batch, now_us=now_us, first=first)
 
-    def prepared(self, schema: pa.Schema) -> _Placed:
+    def prepared(self, schema: pa.Schema) -> Placed:
         """Return where rows with a schema go, and what makes their records.
 
         Raises:
             TailerdError: As `records`.
         """
         if self._registry is None:
-            return TOPIC, self._plain
+            return TOPIC, self._plain.prepared(schema)
         if self._latest is not None and self._latest[0].equals(schema, check_metadata=True):
             return self._latest[1]
         text = schema.serialize().to_pybytes()
@@ -99,39 +100,31 @@ class TableDestinations:
         self._latest = schema, found
         return found
 
-    def _placed(self, schema: pa.Schema, registry: Registry) -> _Placed:
+    def _placed(self, schema: pa.Schema, registry: Registry) -> Placed:
         section = self._config.schema_registry
         policy = "stop" if section is None else section.on_incompatible_schema
         if policy == "new_topic":
             return self._in_newest(schema, registry)
-        topic = self._at(TOPIC, registry)
         try:
-            topic[1].prepared(schema)
+            return self._into(TOPIC, schema, registry)
         except IncompatibleSchemaError:
             if policy == "stop":
                 raise
-            letters = self._at(Destination(is_dead_letter=True), registry)
-            letters[1].prepared(schema)
-            return letters
-        return topic
+            return self._into(Destination(is_dead_letter=True), schema, registry)
 
-    def _in_newest(self, schema: pa.Schema, registry: Registry) -> _Placed:
+    def _in_newest(self, schema: pa.Schema, registry: Registry) -> Placed:
         """Return the topic that has this schema, else the newest that allows it, else a new one."""
         used = list(self._used(schema, registry))
         for destination in used:
             known = self._made(destination, registry, may_register=False)
             try:
-                known.prepared(schema)
+                return destination, known.prepared(schema)
             except SchemaNotRegisteredError:
                 continue
-            return destination, known
-        newest = self._at(used[-1] if used else TOPIC, registry)
         try:
-            newest[1].prepared(schema)
+            return self._into(used[-1] if used else TOPIC, schema, registry)
         except IncompatibleSchemaError:
-            newest = self._at(_generation(len(used) + 1), registry)
-            newest[1].prepared(schema)
-        return newest
+            return self._into(_generation(len(used) + 1), schema, registry)
 
     def _used(self, schema: pa.Schema, registry: Registry) -> Iterator[Destination]:
         """Yield the topics that have a schema of values, the oldest first."""
@@ -145,13 +138,13 @@ class TableDestinations:
             yield destination
             number += 1
 
-    def _at(self, destination: Destination, registry: Registry) -> _Placed:
+    def _into(self, destination: Destination, schema: pa.Schema, registry: Registry) -> Placed:
         if destination not in self._topics:
             section = self._config.schema_registry
             may_register = section is None or section.auto_register
             made = self._made(destination, registry, may_register=may_register)
-            self._topics[destination] = destination, made
-        return self._topics[destination]
+            self._topics[destination] = made
+        return destination, self._topics[destination].prepared(schema)
 
     def _made(
         self, destination: Destination, registry: Registry, *, may_register: bool
