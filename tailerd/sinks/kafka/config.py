@@ -19,7 +19,7 @@ from pydantic import (
 from tailerd.config import SinkConfig, SizeBytes
 from tailerd.config.values import Seconds, parse_address
 from tailerd.errors import ConfigError
-from tailerd.registry import FORMATS_WITH_SCHEMAS, value_format_names
+from tailerd.registry import FORMATS_WITH_SCHEMAS, VALUE_FORMATS, value_format_names
 from tailerd.sinks.kafka.producer_options import SECRETS, OptionValue, checked_options, revealed
 from tailerd.sinks.kafka.schema_registry.config import SchemaRegistryConfig
 from tailerd.sinks.topics.templates import (
@@ -439,6 +439,18 @@ class KafkaSinkConfig(SinkConfig):
     def data_format(self) -> str:
         """Return the value format; of events that of their data."""
         return self.cloudevents.data if self.format == CLOUD_EVENTS else self.format
+
+    @property
+    def has_schemas(self) -> bool:
+        """Tell whether the value format may have schemas in a registry that is configured."""
+        form = self.data_format
+        is_known = form in VALUE_FORMATS and form not in FORMATS_WITH_SCHEMAS
+        return self.schema_registry is not None and not is_known
+
+    @property
+    def is_structured(self) -> bool:
+        """Tell whether values are events that hold the values of another format."""
+        return self.format == CLOUD_EVENTS and self.cloudevents.mode == "structured"
 
     @property
     def is_enveloped(self) -> bool:

@@ -11,7 +11,15 @@ import pyarrow as pa
 
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.errors import ConfigError, IncompatibleSchemaError, SchemaNotRegisteredError
-from tailerd.records.base import FormatOptions, RecordFormat, RecordPart, Records, RecordSchema
+from tailerd.records.base import (
+    FormatOptions,
+    RecordFormat,
+    RecordPart,
+    Records,
+    RecordSchema,
+    SchemaRegistry,
+)
+from tailerd.records.schemas.record_shape import topic_name
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.routing import format_options
 from tailerd.sinks.kafka.schema_registry.subjects import Registry, TopicSubjects
@@ -19,6 +27,7 @@ from tailerd.sinks.record_formats import TableRecords
 from tailerd.sinks.topics.templates import TopicTemplate
 
 if TYPE_CHECKING:
+    from tailerd.sinks.kafka.registered_values import ValueReader
     from tailerd.sinks.kafka.schema_registry.client import RegistryClient
 
 _MOST_SCHEMAS = 8
@@ -116,9 +125,9 @@ class TableDestinations:
         """Return the topic that has this schema, else the newest that allows it, else a new one."""
         used = list(self._used(schema, registry))
         for destination in used:
-            known = self._made(destination, registry, may_register=False)
+            known = replace(self._subjects(destination, registry), may_register=False)
             try:
-                return destination, known.prepared(schema)
+                return destination, self._made(known).prepared(schema)
             except SchemaNotRegisteredError:
                 continue
         try:
@@ -131,8 +140,8 @@ class TableDestinations:
         number = 1
         while True:
             destination = _generation(number)
-            probe = _Probe(self._subjects(destination, registry, may_register=False))
-            TableRecords(self._config.format, self._options, probe).prepared(schema)
+            probe = _Probe(self._subjects(destination, registry))
+            self._made(probe).prepared(schema)
             if not probe.is_used:
                 return
             yield destination
@@ -140,35 +149,41 @@ class TableDestinations:
 
     def _into(self, destination: Destination, schema: pa.Schema, registry: Registry) -> Placed:
         if destination not in self._topics:
-            section = self._config.schema_registry
-            may_register = section is None or section.auto_register
-            made = self._made(destination, registry, may_register=may_register)
-            self._topics[destination] = made
+            self._topics[destination] = self._made(self._subjects(destination, registry))
         return destination, self._topics[destination].prepared(schema)
 
-    def _made(
-        self, destination: Destination, registry: Registry, *, may_register: bool
-    ) -> TableRecords:
-        subjects = self._subjects(destination, registry, may_register=may_register)
-        return TableRecords(self._config.format, self._options, subjects)
+    def _made(self, registry: SchemaRegistry) -> TableRecords:
+        return TableRecords(self._config.format, self._options, registry)
 
-    def _subjects(
-        self, destination: Destination, registry: Registry, *, may_register: bool
-    ) -> TopicSubjects:
-        section, config = self._config.schema_registry, self._config
-        template = TopicTemplate.parse(config.topic)
-        topic = config.topic if template.column else template.topic(self._table)
-        subjects = TopicSubjects(
-            registry=registry,
-            topic=f"{topic}{destination.suffix}",
-            strategy="topic" if section is None else section.subject_strategy,
-            may_register=may_register,
-        )
-        if not destination.is_dead_letter:
-            return subjects
-        letters = config.topic_of(config.dead_letter_topic or "", self._table)
-        # Tables share the topic, so its subjects are named after their records too.
-        return replace(subjects, topic=letters, strategy="topic_record", is_checked=False)
+    def _subjects(self, destination: Destination, registry: Registry) -> TopicSubjects:
+        return topic_subjects(self._config, self._table, destination, registry)
+
+
+def topic_subjects(
+    config: KafkaSinkConfig, table: str, destination: Destination, registry: Registry
+) -> TopicSubjects:
+    """Return the schemas of what goes to a destination.
+
+    Args:
+        config: The sink's section, with a registry.
+        table: Configured name of the table.
+        destination: Where records go.
+        registry: Is asked.
+    """
+    section = config.schema_registry
+    template = TopicTemplate.parse(config.topic)
+    topic = config.topic if template.column else template.topic(table)
+    subjects = TopicSubjects(
+        registry=registry,
+        topic=f"{topic}{destination.suffix}",
+        strategy="topic" if section is None else section.subject_strategy,
+        may_register=section is None or section.auto_register,
+    )
+    if not destination.is_dead_letter:
+        return subjects
+    letters = config.topic_of(config.dead_letter_topic or "", table)
+    # Tables share the topic, so its subjects are named after their records too.
+    return replace(subjects, topic=letters, strategy="topic_record", is_checked=False)
 
 
 class TableSchemas:
@@ -205,21 +220,47 @@ class TableSchemas:
         """
         client = self._client()
         if client is not None:
-            client.check()
+            options = format_options(self._config, self._table, "")
+            name = f"{topic_name(options)}.Value"
+            subjects = topic_subjects(self._config, self._table, TOPIC, client)
+            client.check(subjects.subject("value", name))
+
+    def reader(self) -> ValueReader:
+        """Return what brings values that were delivered to JSON texts.
+
+        Raises:
+            ConfigError: What reads them is not installed.
+        """
+        client = self._client()
+        try:
+            from tailerd.sinks.kafka.registered_values import ValueReader
+        except ImportError as error:
+            raise _not_installed(error) from error
+        return ValueReader(self._config, client)
+
+    def close(self) -> None:
+        """Close connections to the registry; idempotent. What is needed later is opened again."""
+        registry, self._registry, self._destinations = self._registry, None, None
+        if registry is not None:
+            registry.close()
 
     def _client(self) -> RegistryClient | None:
         section = self._config.schema_registry
-        if section is not None and self._registry is None:
+        if section is not None and self._config.has_schemas and self._registry is None:
             try:
                 # Imported here: it takes half a second, and most sinks have no registry.
                 from tailerd.sinks.kafka.schema_registry.client import RegistryClient
             except ImportError as error:
-                raise ConfigError(
-                    f"The client of schema registries cannot be loaded: {error}.",
-                    hint="Install tailerd[registry].",
-                ) from error
+                raise _not_installed(error) from error
             self._registry = RegistryClient(section)
         return self._registry
+
+
+def _not_installed(error: ImportError) -> ConfigError:
+    return ConfigError(
+        f"What talks to schema registries cannot be loaded: {error}.",
+        hint="Install tailerd[registry].",
+    )
 
 
 class _Probe:

@@ -27,14 +27,13 @@ from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import Connection
 from tailerd.sinks.kafka.destinations import TableSchemas
 from tailerd.sinks.kafka.offset_topic import OffsetTopic, check_offset_topic
-from tailerd.sinks.kafka.read_back import read_values
+from tailerd.sinks.kafka.read_back import read_back_format, read_values
 from tailerd.sinks.kafka.session import Session, wanted_topics
 from tailerd.sinks.kafka.topics import TROUBLE_HINT, Topics, check_writable, topic_missing
 from tailerd.sinks.kafka.transactions import Claim
 from tailerd.sinks.kafka.worker import Worker
 from tailerd.sinks.resources import DAEMON_NAME, SinkResources, pipeline_identity
 from tailerd.sinks.topics.control_records import ControlRecord, gap_record, heartbeat
-from tailerd.sinks.topics.templates import TopicTemplate
 from tailerd.telemetry import Telemetry, events
 
 _WATCH_SECONDS = 5.0
@@ -216,8 +215,8 @@ class KafkaSink:
 
     @property
     def value_format(self) -> str:
-        """`json` or `debezium`."""
-        return self._config.format
+        """`json` or `debezium`, which `read_back` gives of other formats too; else its name."""
+        return read_back_format(self._config)
 
     @property
     def has_decimal_numbers(self) -> bool:
@@ -230,8 +229,7 @@ class KafkaSink:
         Raises:
             TailerdError: They cannot be read, or the first are gone.
         """
-        template = TopicTemplate.parse(self._config.topic)
-        return read_values(self._connection, template, self._table)
+        return read_values(self._connection, self._config, self._table, self._schemas)
 
     async def aclose(self) -> None:
         """End the producer within bounded time; what is not acknowledged is dropped. Idempotent."""
@@ -244,6 +242,7 @@ class KafkaSink:
             session, self._session = self._session, None
             if session is not None:
                 await self._worker.run(lambda: session.close(is_clean=True))
+            self._schemas.close()
         self._worker.close()
 
     async def load_offset(

@@ -40,15 +40,21 @@ def run_once(folder: Path, engine: str, sink: dict[str, Any]) -> None:
     }
     config = folder / "tailerd.yaml"
     config.write_text(yaml.safe_dump(settings))
+    tailerd("run", "--config", str(config), "--once")
+
+
+def tailerd(*arguments: str) -> str:
+    """Run a command that ends well; return what it prints."""
     done = subprocess.run(
-        [sys.executable, "-m", "tailerd", "run", "--config", str(config), "--once"],
+        [sys.executable, "-m", "tailerd", *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
         timeout=240,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def section(broker: Broker, topic: str, **fields: Any) -> dict[str, Any]:
@@ -98,6 +104,33 @@ def test_events_have_ids_and_changes_of_their_own(
     assert len({each["ce_id"] for each in headers}) == 3
     assert {each["ce_source"] for each in headers} == {b"/tailerd/orders"}
     assert {each["ce_iotailerdchange"] for each in headers} == {b"insert"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"format": "avro", "envelope": "debezium"},
+        pytest.param({"format": "json_schema"}, marks=pytest.mark.full),
+        pytest.param(
+            {"format": "cloudevents", "cloudevents": {"data": "avro", "mode": "structured"}},
+            marks=pytest.mark.full,
+        ),
+    ],
+    ids=["avro", "json_schema", "cloudevents"],
+)
+def test_what_was_delivered_is_verified_against_the_table(
+    fields: dict[str, Any],
+    kafka_broker: Broker,
+    schema_registry: SchemaRegistry,
+    topics: Topics,
+    tmp_path: Path,
+) -> None:
+    registry = {"urls": [schema_registry.url]}
+    sink = section(kafka_broker, topics.new_name(), schema_registry=registry, **fields)
+    config = str(tmp_path / "tailerd.yaml")
+    run_once(tmp_path, "arrow", sink)
+    tailerd("validate", config)
+    assert "equal" in tailerd("verify", "orders", "--config", config)
 
 
 def said(record: Record) -> dict[str, bytes | None]:

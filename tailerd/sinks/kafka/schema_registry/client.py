@@ -20,6 +20,8 @@ _FIRST_WAIT_MS = 200
 _LONGEST_WAIT_MS = 2000
 _KEPT_SCHEMAS = 100
 _SHORT_SECONDS = 0.001
+_NO_SCHEMA = (40401, 40402)
+"""What registries answer of a subject, or a version of it, that is not there."""
 _HIDDEN = "(secret)"
 
 
@@ -40,14 +42,23 @@ class RegistryClient:
         with registry_calls("it is not asked", self._address):
             self._client = SchemaRegistryClient(_options(config))
 
-    def check(self) -> None:
-        """Make sure that the registry answers and lets this user in.
+    def close(self) -> None:
+        """Close its connections; it cannot be used any more."""
+        self._client.close()
+
+    def check(self, subject: str) -> None:
+        """Make sure that the registry answers this user, about a subject that need not be there.
 
         Raises:
             TailerdError: It does not.
         """
         with self._asking("it cannot be used"):
-            self._client.get_compatibility()
+            try:
+                self._client.get_latest_version(subject)
+            except SchemaRegistryError as error:
+                # Where another server answers, or at another path, nothing is found either.
+                if error.error_code not in _NO_SCHEMA:
+                    raise
 
     def registered_id(self, subject: str, schema: RecordSchema) -> int | None:
         """Return the id of a schema under a subject; None where it is not registered there.
@@ -102,6 +113,15 @@ class RegistryClient:
                 if error.http_status_code == NOT_FOUND:
                     return ""
                 raise
+
+    def text_of(self, schema_id: int) -> str:
+        """Return the text of a schema.
+
+        Raises:
+            TailerdError: The registry cannot be asked, or has none of that id.
+        """
+        with self._asking(f"the schema {schema_id} is not known"):
+            return self._client.get_schema(schema_id).schema_str or ""
 
     def allow_every_schema(self, subject: str) -> None:
         """Switch the registry's rule off for a subject.
