@@ -1,16 +1,19 @@
 """A real schema registry, Apicurio, on a loopback port: its jars are fetched once and kept.
 
-`python -m tests.kafka.schema_registry` fetches them if need be and says where they are. They are
-kept in $TAILERD_REGISTRY, or in a folder of the user's cache.
+`python -m tests.kafka.schema_registry` fetches them if need be and says where they are; with
+`--port` it runs a registry to try things with. They are kept in $TAILERD_REGISTRY, or in a folder
+of the user's cache.
 """
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import os
 import shlex
 import shutil
 import signal
+import sys
 import tarfile
 import tempfile
 import time
@@ -82,9 +85,9 @@ def _fetch(home: Path) -> None:
 class SchemaRegistry:
     """A registry in memory that can be started, stopped, paused, and started again on its port."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, port: int | None = None) -> None:
         """Prepare; its log goes to `folder`."""
-        self.port = free_port()
+        self.port = port or free_port()
         self._log = folder / "registry.log"
         self._folder = folder
         self._process: ServerProcess | None = None
@@ -93,6 +96,11 @@ class SchemaRegistry:
     def url(self) -> str:
         """Where it speaks Confluent's interface."""
         return f"http://127.0.0.1:{self.port}/apis/ccompat/v7"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its process is there."""
+        return self._process is not None and self._process.is_running
 
     def start(self) -> None:
         """Start it, without any schema, and wait until it answers.
@@ -137,6 +145,30 @@ class SchemaRegistry:
             self._process.resume()
 
 
+def main() -> None:
+    """Fetch the registry; with a port, run it there until Ctrl-C or SIGTERM."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.kafka.schema_registry", description=main.__doc__
+    )
+    parser.add_argument("--port", type=int, help="of its interface")
+    port = parser.parse_args().port
+    if port is None:
+        started = time.monotonic()
+        print(f"{registry_jars()}, after {time.monotonic() - started:.1f} s")
+        return
+    # A shell starts what it puts into the background with Ctrl-C ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: sys.exit(0))
+    with tempfile.TemporaryDirectory(prefix="tailerd-registry-") as folder:
+        registry = SchemaRegistry(Path(folder), port=port)
+        try:
+            registry.start()
+            print(registry.url, flush=True)
+            while registry.is_running:
+                time.sleep(0.2)
+        finally:
+            registry.stop()
+
+
 if __name__ == "__main__":
-    started = time.monotonic()
-    print(f"{registry_jars()}, after {time.monotonic() - started:.1f} s")
+    main()

@@ -175,7 +175,7 @@ class FollowedMember:
             TailerdError: The registry cannot be asked, or refuses.
         """
         kafka = self.member.kafka
-        if kafka is None or kafka.schema_registry is None:
+        if kafka is None or not kafka.has_schemas:
             return None
         if self._formats is None:
             self._formats = DriverFormats(kafka, self.member.name)
