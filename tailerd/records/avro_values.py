@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tailerd.records.json_text import date_text, time_text, timestamp_text
+from tailerd.records.json_text import date_text, spaced_text, time_text, timestamp_text
 from tailerd.records.schemas.avro_schema import COLUMN_NAME, VARIANT_TYPE
 
 Value = Callable[[Any], Any]
@@ -89,7 +89,10 @@ def _array(items: Any, known: dict[str, Value]) -> Value:
 
 
 def _key(key: object) -> str:
-    return key if isinstance(key, str) else msgspec.json.encode(key).decode()
+    if isinstance(key, str):
+        return key
+    text = msgspec.json.encode(key).decode()
+    return spaced_text(text) if isinstance(key, dict | list) else text
 
 
 def _as_it_is(found: Any) -> Any:

@@ -42,11 +42,18 @@ def json_texts(form: Any, batch: Any) -> list[bytes]:
     ]
 
 
+def has_wide_unsigned(kind: pa.DataType) -> bool:
+    """Tell whether a type has numbers that are decimals in Avro; no table format has them."""
+    if pa.types.is_uint64(kind):
+        return True
+    return any(has_wide_unsigned(kind.field(place).type) for place in range(kind.num_fields))
+
+
 @settings(max_examples=100, deadline=None)
 @given(table=tables())
 def test_rows_are_those_of_the_json_format(table: tuple[pa.RecordBatch, Any]) -> None:
     rows = table[0]
-    if any(has_times(kind) for kind in rows.schema.types):
+    if any(has_times(kind) or has_wide_unsigned(kind) for kind in rows.schema.types):
         return
     batch = change_batch(rows)
     reader = RowReader(rows.schema, "json", JsonRecords.changes_in)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 from tailerd.changefeed.offset import Offset, Version
-from tailerd.errors import IncompatibleSchemaError, SchemaNotRegisteredError
+from tailerd.errors import ConfigError, IncompatibleSchemaError, SchemaNotRegisteredError
 from tailerd.records.base import RecordSchema
 from tailerd.sinks.kafka.config import KafkaSinkConfig
+from tailerd.sinks.kafka.destinations import TableSchemas
 from tailerd.sinks.kafka.routing import CommitRecords, plain_topic
 from tailerd.sinks.kafka.schema_registry.subjects import TopicSubjects
 from tests.unit.sinks.kafka.test_routing import batch
@@ -119,3 +121,20 @@ def test_only_topics_that_may_be_new_ones_are_taken_for_them() -> None:
     assert names == {"t": "t", "t.v2": "t", "t.v10": "t", "t.v1": "t.v1", "t.v02": "t.v02"}
     plain = KafkaSinkConfig.model_validate(SECTION)
     assert plain_topic(plain, "t.v2") == "t.v2"
+
+
+def test_without_the_client_a_registry_is_refused_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(sys.modules, "tailerd.sinks.kafka.schema_registry.client", raising=False)
+    monkeypatch.setitem(sys.modules, "confluent_kafka.schema_registry", None)
+    section = {**SECTION, "format": "avro", "schema_registry": REGISTRY}
+    schemas = TableSchemas(KafkaSinkConfig.model_validate(section), "orders")
+    with pytest.raises(ConfigError) as raised:
+        schemas.check()
+    assert raised.value.hint == "Install tailerd[registry]."
+
+
+def test_formats_without_schemas_need_no_client_though_a_registry_is_configured() -> None:
+    section = {**SECTION, "format": "debezium", "schema_registry": REGISTRY}
+    TableSchemas(KafkaSinkConfig.model_validate(section), "orders").check()
