@@ -106,11 +106,11 @@ class SchemaRegistryConfig(BaseModel):
         examples=["stop"],
     )
     timeout: Seconds = Field(
-        default=10.0,
+        default=5.0,
         ge=0.1,
         le=60,
-        description="Longest time of one request, with a unit.",
-        examples=["10s"],
+        description="Longest time of one request, with a unit; stopping waits for it.",
+        examples=["5s"],
     )
     retries: int = Field(
         default=2,

@@ -94,7 +94,8 @@ def test_what_is_held_back_for_many_topics_is_bounded() -> None:
 def test_headers_of_each_record_are_joined_with_the_records() -> None:
     def headed(version: int, ids: list[str], source: bytes = b"s") -> Versioned:
         headers = (Header(name="source", value=source), Header(name="id", value=pa.array(ids)))
-        return piece("t", [b"x"] * len(ids), version=version, headers=headers)
+        values: list[bytes | None] = [b"x" for _ in ids]
+        return piece("t", values, version=version, headers=headers)
 
     merger = Merger()
     early = [*merger.add(headed(1, ["a", "b"])), *merger.add(headed(2, ["c"]))]

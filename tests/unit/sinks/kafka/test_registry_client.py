@@ -51,7 +51,7 @@ class Scripted:
 
             do_POST = do_PUT = do_GET  # noqa: N815 - of http.server
 
-            def log_message(self, *arguments: object) -> None:
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - of http.server
                 pass
 
         server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
