@@ -64,7 +64,7 @@ def test_rows_are_those_of_the_json_format(table: tuple[pa.RecordBatch, Any]) ->
 
 def test_envelopes_are_those_of_the_debezium_format() -> None:
     batch = change_batch(ENVELOPE_ROWS, ENVELOPE_KINDS)
-    reader = RowReader(ENVELOPE_ROWS.schema, "debezium", DebeziumRecords.changes_in)
+    reader = RowReader(batch.rows.schema, "debezium", DebeziumRecords.changes_in)
     plain = DebeziumRecords(OPTIONS).records(batch).values.to_pylist()
     assert reader.read(json_texts(avro_envelopes(OPTIONS), batch)) == reader.read(plain)
 
