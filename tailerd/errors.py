@@ -448,6 +448,18 @@ class SinkRefusedError(SinkError):
     retryable = False
 
 
+class IncompatibleSchemaError(SinkRefusedError):
+    """A schema registry's rule forbids the schema that a table has now."""
+
+    code = "incompatible_schema"
+
+
+class SchemaNotRegisteredError(SinkRefusedError):
+    """A schema is not in the registry, and it is not for us to put it there."""
+
+    code = "schema_not_registered"
+
+
 class SinkFencedError(SinkError):
     """Another process took over writing for this pipeline."""
 

@@ -44,10 +44,17 @@ STORES: Mapping[str, str] = {
 """URL scheme -> the class that finds its stores, a `tailerd.storage.base.StoreProvider`."""
 
 VALUE_FORMATS: dict[str, str] = {
+    "avro": "tailerd.records.formats.registered_formats:AvroRecords",
+    "cloudevents": "tailerd.records.formats.cloudevents:CloudEventsRecords",
     "debezium": "tailerd.records.formats.debezium:DebeziumRecords",
     "json": "tailerd.records.formats.json:JsonRecords",
+    "json_schema": "tailerd.records.formats.registered_formats:RegisteredJsonRecords",
+    "protobuf": "tailerd.records.formats.registered_formats:ProtobufRecords",
 }
 """Name of a value format -> its class, a `tailerd.records.base.RecordFormat`."""
+
+FORMATS_WITH_SCHEMAS = frozenset({"avro", "json_schema", "protobuf"})
+"""Value formats that need a schema registry; another distribution's says so when it is used."""
 
 MAINTENANCE_PROGRAMS: dict[str, str] = {"spark": "tailerd.spark.maintenance_program"}
 """Engine of maintenance -> the module that is run as a program to do one large job."""

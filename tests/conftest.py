@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.kafka.broker import Broker
+    from tests.kafka.schema_registry import SchemaRegistry
     from tests.kafka.topics import Topics
     from tests.maintenance.delta_spark import DeltaSpark
     from tests.s3.servers import S3Server
@@ -175,6 +176,26 @@ def kafka_broker(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     yield broker
     broker.kill()
     broker.remove_data()
+
+
+@pytest.fixture(scope="session")
+def schema_registry(
+    kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SchemaRegistry]:
+    """The one schema registry of this run: shared, so leave it running, and use new subjects."""
+    from tests.kafka.jars import KafkaUnavailableError
+    from tests.kafka.schema_registry import SchemaRegistry, registry_jars
+
+    try:
+        registry_jars()
+    except KafkaUnavailableError as error:
+        if os.environ.get("CI"):
+            pytest.fail(str(error), pytrace=False)
+        pytest.skip(str(error))
+    registry = SchemaRegistry(tmp_path_factory.mktemp("schema-registry"))
+    registry.start()
+    yield registry
+    registry.stop()
 
 
 @pytest.fixture

@@ -19,6 +19,11 @@ CHANGE_COLUMNS = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP)
 VARIANT_FIELD = {b"tailerd.type": b"variant"}
 """Metadata of an Arrow field struct<metadata: binary, value: binary> that is a Delta variant."""
 
+FIELD_ID = b"PARQUET:field_id"
+"""Key of the metadata of an Arrow field: its stable id, as text."""
+COMMENT = b"comment"
+"""Key of the metadata of an Arrow field: what the column means, UTF-8."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeBatch:
@@ -27,7 +32,8 @@ class ChangeBatch:
     Attributes:
         rows: The table's columns by their logical names, in schema order. Timestamps are
             `timestamp[us, UTC]` or `timestamp[us]`; a variant is a struct marked by
-            `VARIANT_FIELD`. No change columns: they are constants, kept apart.
+            `VARIANT_FIELD`. Fields have `FIELD_ID` and `COMMENT` where the table does. No change
+            columns: they are constants, kept apart.
         change_type: One change for all rows, or an array of the same length: strings, or a
             dictionary of them, which is what reading gives.
         version, timestamp_us: Commit version and timestamp (microseconds since the epoch, UTC).

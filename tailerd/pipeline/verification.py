@@ -183,7 +183,7 @@ class Verification:
         if not isinstance(value_format, ReadsBack):
             raise ConfigError(
                 f"Values of the format {form} cannot be read back, so they cannot be compared.",
-                hint="Verify pipelines that write json or debezium.",
+                hint="Verify pipelines whose values are json, debezium, avro or json_schema.",
             )
         schema = await self._source.arrow_schema()
         return RowReader(schema, form, value_format.changes_in, self._widened)

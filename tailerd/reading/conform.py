@@ -13,12 +13,11 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailerd.changefeed.change_batch import VARIANT_FIELD
+from tailerd.changefeed.change_batch import FIELD_ID, VARIANT_FIELD
 from tailerd.errors import UnreadableDataFileError
 from tailerd.reading.file_scan import FieldScan
 from tailerd.reading.shredded_variant import TYPED_VALUE, assembled
 
-FIELD_ID = b"PARQUET:field_id"
 _Key = TypeVar("_Key", str, bytes)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
@@ -15,6 +15,8 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.records.json import DecimalStyle
 
 Rows = npt.NDArray[np.int64]
+Envelope = Literal["none", "debezium"]
+RecordPart = Literal["key", "value"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,11 +30,13 @@ class Records:
         rows: For each record the row of the batch it was made of (of an update the newer image);
             None when record i is row i. Headers, topics and partitions that come from columns
             are taken with it.
+        headers: What each record says of itself beside its value.
     """
 
     keys: pa.Array | None
     values: pa.Array
     rows: Rows | None = None
+    headers: tuple[Header, ...] = ()
 
     def __len__(self) -> int:
         return len(self.values)
@@ -48,6 +52,7 @@ class Records:
             keys=None if self.keys is None else pc.take(self.keys, wanted),
             values=pc.take(self.values, wanted),
             rows=np.asarray(records, np.int64) if self.rows is None else self.rows[records],
+            headers=tuple(header.take(wanted) for header in self.headers),
         )
 
 
@@ -62,6 +67,33 @@ class Header:
 
     name: str
     value: bytes | pa.Array | None
+
+    def take(self, records: pa.Array) -> Header:
+        """Return the header of the given records, by their numbers, in that order."""
+        if not isinstance(self.value, pa.Array):
+            return self
+        return Header(name=self.name, value=self.value.take(records))
+
+    def slice(self, start: int, length: int) -> Header:
+        """Return the header of `length` records from `start` on, without copying."""
+        if not isinstance(self.value, pa.Array):
+            return self
+        return Header(name=self.name, value=self.value.slice(start, length))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventOptions:
+    """What CloudEvents are told.
+
+    Attributes:
+        data: Makes the values that events carry.
+        mode: `binary` says all in headers, `structured` in the value.
+        source: URI reference of the context in which changes happen.
+    """
+
+    data: RecordFormat
+    mode: Literal["binary", "structured"] = "binary"
+    source: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +113,10 @@ class FormatOptions:
         decimals: `string` keeps every digit in any reader; `number` is the bare number.
         tombstones: A record without value follows each delete, where there is a key.
         schemas: Each key and value carries its Kafka Connect schema.
+        envelope: What a value with a registered schema is: the row with its change columns
+            (`none`), or Debezium's envelope.
+        collections: How Protobuf writes lists and maps: `repeated` has no nulls, `wrapped` does.
+        events: What CloudEvents say of a table.
     """
 
     name: str
@@ -93,6 +129,9 @@ class FormatOptions:
     decimals: DecimalStyle = "string"
     tombstones: bool = True
     schemas: bool = False
+    envelope: Envelope = "none"
+    collections: Literal["repeated", "wrapped"] = "repeated"
+    events: EventOptions | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,14 +145,37 @@ class RecordSchema:
         text: The schema.
     """
 
-    part: Literal["key", "value"]
+    part: RecordPart
     kind: str
     name: str
     text: str
 
 
-SchemaIds = Callable[[RecordSchema], int]
-"""Returns the id that a registry has for a schema; may ask it."""
+class SchemaRegistry(Protocol):
+    """Where the schemas of one table's records are registered. May do IO."""
+
+    def earlier(self, part: RecordPart, name: str) -> str:
+        """Return the text of the latest schema of keys or values; empty where there is none.
+
+        Args:
+            part: Which of the two.
+            name: Full name of the record.
+
+        Raises:
+            TailerdError: The registry cannot be asked.
+        """
+        ...
+
+    def ids(self, schemas: Sequence[RecordSchema]) -> Sequence[int]:
+        """Return the ids of the schemas of one kind of records, registered if need be.
+
+        Args:
+            schemas: The value's, and the key's where records have keys.
+
+        Raises:
+            TailerdError: The registry cannot be asked, or refuses.
+        """
+        ...
 
 
 class RecordFormat(Protocol):
@@ -130,30 +192,32 @@ class RecordFormat(Protocol):
     values that the format cannot carry. Nothing is returned then.
     """
 
-    def prepare(self, rows: pa.Schema, ids: SchemaIds) -> Self:
+    def prepare(self, rows: pa.Schema, registry: SchemaRegistry) -> Self:
         """Return the format for rows with this schema: ids of its schemas are part of its values.
 
         Called by whoever may do IO, once for each schema that comes, before its first rows. A
-        format without schemas in a registry returns itself and asks for no id.
+        format without schemas in a registry returns itself and does not ask it.
 
         Args:
             rows: The table's columns, without change columns.
-            ids: Called for each schema that values or keys of such rows have.
+            registry: Asked for the ids of the schemas that values and keys of such rows have.
 
         Raises:
             ConfigError: A key column is not among the columns.
             TableError: A column has no type in this format.
-            TailerdError: What `ids` raises.
+            TailerdError: What `registry` raises.
         """
         ...
 
-    def records(self, batch: ChangeBatch, *, now_us: int | None = None) -> Records:
+    def records(self, batch: ChangeBatch, *, now_us: int | None = None, first: int = 0) -> Records:
         """Return the records of all rows; none for an empty batch.
 
         Args:
             batch: Rows of one commit.
             now_us: When the change is processed, microseconds since the epoch, for formats that
                 say so; None takes the commit's timestamp.
+            first: Number of the first record among those of the commit, for formats whose records
+                have a name each; the others count on from it.
         """
         ...
 

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from tailerd.changefeed.change_batch import FIELD_ID
 from tailerd.rows.hashing import is_variant, nulls_of
-
-FIELD_ID = b"PARQUET:field_id"
 
 
 class MatchColumns(enum.Enum):

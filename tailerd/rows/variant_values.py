@@ -12,12 +12,19 @@ from __future__ import annotations
 
 import math
 import struct
-from itertools import pairwise
+from collections.abc import Sequence
 
 import pyarrow as pa
 
-_MAX_DEPTH = 200
-_PRIMITIVE, _SHORT_STRING, _OBJECT, _ARRAY = range(4)
+from tailerd.rows.variant_encoding import (
+    BAD_BYTES,
+    VariantReader,
+    bytes_at,
+    signed_at,
+    unsigned_at,
+    variant_names,
+)
+
 _INTEGERS = {3: 1, 4: 2, 5: 4, 6: 8}
 _DECIMALS = {8: 4, 9: 8, 10: 16}
 _TIMES = {12: (b"T", 1000), 13: (b"N", 1000), 18: (b"T", 1), 19: (b"N", 1)}
@@ -47,95 +54,48 @@ def canonical_variants(array: pa.StructArray) -> pa.Array:
 def canonical_variant(metadata: bytes, value: bytes) -> bytes:
     """Return bytes that are equal for variants of equal value."""
     try:
-        return _Reader(_names(metadata), value).read(0, 0)
-    except (IndexError, struct.error, ValueError):
+        return VariantReader(variant_names(metadata), value, _CANONICAL).read()
+    except BAD_BYTES:
         return b"x" + _sized(metadata) + value
 
 
-def _names(metadata: bytes) -> list[bytes]:
-    header = metadata[0]
-    if header & 0x0F != 1:
-        raise ValueError("version")
-    width = (header >> 6) + 1
-    count = _unsigned(metadata, 1, width)
-    start = 1 + width
-    _require(metadata, start, (count + 1) * width)
-    offsets = [_unsigned(metadata, start + index * width, width) for index in range(count + 1)]
-    base = start + (count + 1) * width
-    return [_bytes(metadata, base + begin, end - begin) for begin, end in pairwise(offsets)]
+class _Canonical:
+    """Makes the bytes of values, as a `VariantMaker`."""
+
+    def primitive(self, data: bytes, kind: int, position: int) -> bytes:
+        return _primitive(data, kind, position)
+
+    def short_string(self, text: bytes) -> bytes:
+        return b"s" + _sized(text)
+
+    def object(self, members: Sequence[tuple[bytes, bytes]]) -> bytes:
+        ordered = sorted(members)
+        return b"o%d;" % len(ordered) + b"".join(_sized(name) + made for name, made in ordered)
+
+    def array(self, items: Sequence[bytes]) -> bytes:
+        return b"a%d;" % len(items) + b"".join(items)
 
 
-class _Reader:
-    def __init__(self, names: list[bytes], data: bytes) -> None:
-        self._names = names
-        self._data = data
-        self._values_left = len(data)
-
-    def read(self, position: int, depth: int) -> bytes:
-        # Every value has a byte of its own; offsets that share bytes could multiply without end.
-        self._values_left -= 1
-        if self._values_left < 0 or depth > _MAX_DEPTH:
-            raise ValueError("its parts overlap, or it is too deep")
-        head = _unsigned(self._data, position, 1)
-        kind, header = head & 3, head >> 2
-        if kind == _SHORT_STRING:
-            return b"s" + _sized(_bytes(self._data, position + 1, header))
-        if kind == _OBJECT:
-            return self._object(position + 1, header, depth)
-        if kind == _ARRAY:
-            return self._array(position + 1, header, depth)
-        return _primitive(self._data, header, position + 1)
-
-    def _object(self, position: int, header: int, depth: int) -> bytes:
-        offset_width, id_width = (header & 3) + 1, (header >> 2 & 3) + 1
-        count_width = 4 if header >> 4 & 1 else 1
-        count = _unsigned(self._data, position, count_width)
-        ids = position + count_width
-        offsets = ids + count * id_width
-        values = offsets + (count + 1) * offset_width
-        _require(self._data, ids, values - ids)
-        members = []
-        for index in range(count):
-            name = self._names[_unsigned(self._data, ids + index * id_width, id_width)]
-            offset = _unsigned(self._data, offsets + index * offset_width, offset_width)
-            members.append((name, self.read(values + offset, depth + 1)))
-        members.sort()
-        return b"o%d;" % count + b"".join(_sized(name) + member for name, member in members)
-
-    def _array(self, position: int, header: int, depth: int) -> bytes:
-        offset_width = (header & 3) + 1
-        count_width = 4 if header >> 2 & 1 else 1
-        count = _unsigned(self._data, position, count_width)
-        offsets = position + count_width
-        values = offsets + (count + 1) * offset_width
-        _require(self._data, offsets, values - offsets)
-        items = (
-            self.read(
-                values + _unsigned(self._data, offsets + index * offset_width, offset_width),
-                depth + 1,
-            )
-            for index in range(count)
-        )
-        return b"a%d;" % count + b"".join(items)
+_CANONICAL = _Canonical()
 
 
 def _primitive(data: bytes, kind: int, position: int) -> bytes:
     if kind in _CONSTANTS:
         return _CONSTANTS[kind]
     if kind in _INTEGERS:
-        return _exact(_signed(data, position, _INTEGERS[kind]), 0)
+        return _exact(signed_at(data, position, _INTEGERS[kind]), 0)
     if kind in _DECIMALS:
-        scale = _unsigned(data, position, 1)
-        return _exact(_signed(data, position + 1, _DECIMALS[kind]), scale)
+        scale = unsigned_at(data, position, 1)
+        return _exact(signed_at(data, position + 1, _DECIMALS[kind]), scale)
     if kind in _TIMES:
         tag, factor = _TIMES[kind]
-        return tag + b"%d;" % (_signed(data, position, 8) * factor)
+        return tag + b"%d;" % (signed_at(data, position, 8) * factor)
     if kind in _FIXED:
         tag, width = _FIXED[kind]
-        return tag + _bytes(data, position, width)
+        return tag + bytes_at(data, position, width)
     if kind in _SIZED:
-        length = _unsigned(data, position, 4)
-        return _SIZED[kind] + _sized(_bytes(data, position + 4, length))
+        length = unsigned_at(data, position, 4)
+        return _SIZED[kind] + _sized(bytes_at(data, position + 4, length))
     if kind == 7:
         return b"F" + _floating(data, position, "<d", 8)
     if kind == 14:
@@ -152,27 +112,9 @@ def _exact(unscaled: int, scale: int) -> bytes:
 
 
 def _floating(data: bytes, position: int, form: str, width: int) -> bytes:
-    [number] = struct.unpack(form, _bytes(data, position, width))
+    [number] = struct.unpack(form, bytes_at(data, position, width))
     return struct.pack(form, math.nan if math.isnan(number) else number + 0.0)
 
 
 def _sized(data: bytes) -> bytes:
     return b"%d:" % len(data) + data
-
-
-def _require(data: bytes, position: int, length: int) -> None:
-    if length < 0 or position + length > len(data):
-        raise ValueError("outside the data")
-
-
-def _bytes(data: bytes, position: int, length: int) -> bytes:
-    _require(data, position, length)
-    return data[position : position + length]
-
-
-def _unsigned(data: bytes, position: int, width: int) -> int:
-    return int.from_bytes(_bytes(data, position, width), "little")
-
-
-def _signed(data: bytes, position: int, width: int) -> int:
-    return int.from_bytes(_bytes(data, position, width), "little", signed=True)

@@ -167,7 +167,7 @@ class Readable(Protocol):
 
     @property
     def value_format(self) -> str:
-        """How records are encoded: `json` or `debezium`."""
+        """How the values that `read_back` gives are encoded, such as `json` or `debezium`."""
         ...
 
     @property

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.errors import BugError, ConfigError
-from tailerd.records.base import FormatOptions, RecordFormat, Records, RecordSchema, SchemaIds
+from tailerd.records.base import (
+    FormatOptions,
+    RecordFormat,
+    RecordPart,
+    Records,
+    RecordSchema,
+    SchemaRegistry,
+)
 from tailerd.registry import value_format
 
 
@@ -16,7 +25,9 @@ from tailerd.registry import value_format
 class _FormatClass(Protocol):
     def __call__(self, options: FormatOptions) -> RecordFormat: ...
 
-    def prepare(self, format_: RecordFormat, rows: pa.Schema, ids: SchemaIds) -> RecordFormat: ...
+    def prepare(
+        self, format_: RecordFormat, rows: pa.Schema, registry: SchemaRegistry
+    ) -> RecordFormat: ...
 
     def records(self, format_: RecordFormat, batch: ChangeBatch) -> Records: ...
 
@@ -33,41 +44,77 @@ def record_format(name: str, options: FormatOptions) -> RecordFormat:
     return format_class(options)
 
 
+_MOST_PREPARED = 8
+"""Schemas of rows that are kept ready: of late those of a table, and of older files among them."""
+
+
 class TableRecords:
     """Makes the records of one table in one value format."""
 
-    def __init__(self, name: str, options: FormatOptions, ids: SchemaIds | None = None) -> None:
+    def __init__(
+        self, name: str, options: FormatOptions, registry: SchemaRegistry | None = None
+    ) -> None:
         """Make the format.
 
         Args:
             name: Of the value format.
             options: What it is told.
-            ids: Gives the ids of schemas; None where no registry is configured.
+            registry: Where its schemas are registered; None where none is configured.
 
         Raises:
             ConfigError: As `record_format`.
         """
-        self._name = name
-        self._ids = self._no_registry if ids is None else ids
+        self._registry = NoRegistry(name) if registry is None else registry
         self._format = record_format(name, options)
-        self._prepared = self._format
-        self._schema: pa.Schema | None = None
+        self._prepared: OrderedDict[bytes, RecordFormat] = OrderedDict()
+        self._latest: tuple[pa.Schema, RecordFormat] | None = None
 
-    def records(self, batch: ChangeBatch, *, now_us: int | None = None) -> Records:
-        """Return the records of a batch; where its schema is new, ids may be asked for first.
+    def records(self, batch: ChangeBatch, *, now_us: int | None = None, first: int = 0) -> Records:
+        """Return the records of a batch; where its schema is new, a registry may be asked first.
+
+        Args:
+            batch, now_us, first: As for `RecordFormat.records`.
 
         Raises:
             TailerdError: As `RecordFormat.prepare` and `RecordFormat.records`.
         """
-        schema = batch.rows.schema
-        if self._schema is None or not self._schema.equals(schema, check_metadata=True):
-            self._prepared = self._format.prepare(schema, self._ids)
-            self._schema = schema
-        return self._prepared.records(batch, now_us=now_us)
+        return self.prepared(batch.rows.schema).records(batch, now_us=now_us, first=first)
 
-    def _no_registry(self, schema: RecordSchema) -> int:
+    def prepared(self, schema: pa.Schema) -> RecordFormat:
+        """Return the format for rows with a schema.
+
+        Raises:
+            TailerdError: As `RecordFormat.prepare`.
+        """
+        if self._latest is not None and self._latest[0].equals(schema, check_metadata=True):
+            return self._latest[1]
+        text = schema.serialize().to_pybytes()
+        found = self._prepared.pop(text, None) or self._format.prepare(schema, self._registry)
+        self._prepared[text] = found
+        if len(self._prepared) > _MOST_PREPARED:
+            self._prepared.popitem(last=False)
+        self._latest = schema, found
+        return found
+
+
+class NoRegistry:
+    """Stands for a registry where none is configured: who needs one is refused."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def earlier(self, part: RecordPart, name: str) -> str:
+        """Return that there is none."""
+        return ""
+
+    def ids(self, schemas: Sequence[RecordSchema]) -> Sequence[int]:
+        """Refuse.
+
+        Raises:
+            ConfigError: Always.
+        """
         raise ConfigError(
-            f"The value format {self._name} has its {schema.kind} schemas in a schema registry, and"
-            " none is configured.",
-            hint="Choose the format json or debezium.",
+            f"The value format {self._name} has its {schemas[0].kind} schemas in a schema registry,"
+            " and none is configured.",
+            hint="Set `schema_registry`, or choose the format json or debezium.",
         )

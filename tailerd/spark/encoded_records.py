@@ -24,6 +24,7 @@ from tailerd.records.json import JsonEncoder
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.routing import Router, format_options
 from tailerd.sinks.record_formats import TableRecords
+from tailerd.spark.given_formats import GivenFormats
 
 PARTITION, KEY, VALUE = "partition", "key", "value"
 
@@ -49,7 +50,7 @@ class RecordPiece:
         version, timestamp_us: Of the commit.
         order: Number of the first record among the table's in the commit; the others count on. In
             a part of a piece that of the piece: all of it is before the pieces behind.
-        headers: Of each of them.
+        headers: Of each of them: one value for all, or a column.
         records: With the schema `ENCODED_ARROW`.
         partition: The one they all go to; None where nobody, or a column, has chosen.
     """
@@ -67,27 +68,38 @@ class RecordPiece:
 class RecordEncoder:
     """Makes the encoded records of one table."""
 
-    def __init__(self, table: str, table_id: str, kafka: KafkaSinkConfig | None) -> None:
+    def __init__(
+        self,
+        table: str,
+        table_id: str,
+        kafka: KafkaSinkConfig | None,
+        formats: GivenFormats | None = None,
+    ) -> None:
         """Prepare.
 
         Args:
             table: The configured name.
             table_id: `metaData.id`, which the Debezium envelope tells.
             kafka: How records and topics are made; None gives JSON lines without topics.
+            formats: What makes the records, where their schemas are registered.
         """
-        self._table = table
+        self._table, self._table_id = table, table_id
+        self._formats = formats
         self._router: Router | None = None
         self._lines = JsonEncoder()
         if kafka is not None:
             self._router = Router(kafka, table)
             self._records = TableRecords(kafka.format, format_options(kafka, table, table_id))
 
-    def encoded(self, batch: ChangeBatch, first_order: int = 0) -> Iterator[RecordPiece]:
+    def encoded(
+        self, batch: ChangeBatch, first_order: int = 0, *, first: int = 0
+    ) -> Iterator[RecordPiece]:
         """Yield the records of a batch, those of one topic after those of another.
 
         Args:
             batch: Rows of one commit.
             first_order: `order` of the first record; the others count on from it.
+            first: As for `RecordFormat.records`.
 
         Raises:
             ConfigError, SinkRefusedError: A column that chooses key, topic or partition is missing,
@@ -99,13 +111,21 @@ class RecordEncoder:
             if len(lines):
                 yield self._piece(batch, lines, "", None, headers=(), order=first_order)
             return
-        records = self._records.records(batch)
+        suffix, records = self._made(batch, first)
         headers = self._router.headers_of(batch)
-        for topic, part in self._router.by_topic(batch, records):
+        for name, part in self._router.by_topic(batch, records):
+            topic, own = f"{name}{suffix}", (*headers, *part.headers)
             partition = self._router.named_partitions(batch, part)
             if len(part):
-                yield self._piece(batch, part, topic, partition, headers, order=first_order)
+                yield self._piece(batch, part, topic, partition, own, order=first_order)
             first_order += len(part)
+
+    def _made(self, batch: ChangeBatch, first: int) -> tuple[str, Records]:
+        """Return the records of a batch, and what the names of their topics end with."""
+        if self._formats is None:
+            return "", self._records.records(batch, first=first)
+        destination, form = self._formats.of_rows(self._table_id, batch.rows.schema)
+        return destination.suffix, form.records(batch, first=first)
 
     def _piece(
         self,

@@ -51,7 +51,7 @@ PACKED_SCHEMA: Final = StructType(
 size of `records` before it was compressed."""
 
 _PACKED_ARROW: Final[pa.Schema] = declared_schema(PACKED_SCHEMA)
-_Common = tuple[int, tuple[tuple[str, bytes | None], ...], int]
+_Common = tuple[int, tuple[tuple[str, bytes | pa.Array | None], ...], int]
 
 
 def packed(pieces: Iterable[RecordPiece]) -> Iterator[pa.RecordBatch]:
@@ -95,7 +95,7 @@ def _row(piece: RecordPiece, codec: pa.Codec) -> tuple[dict[str, object], int]:
     """Return the row of a piece, and the size of its records."""
     plain = piece.records.serialize()
     body = codec.compress(plain, asbytes=True)
-    headers = tuple((each.name, each.value) for each in piece.headers)
+    headers = tuple((each.name, _alone(each.value)) for each in piece.headers)
     common: _Common = piece.timestamp_us, headers, plain.size
     row = {
         TABLE: piece.table,
@@ -109,11 +109,19 @@ def _row(piece: RecordPiece, codec: pa.Codec) -> tuple[dict[str, object], int]:
     return row, len(body)
 
 
+def _alone(value: bytes | pa.Array | None) -> bytes | pa.Array | None:
+    """Return a header's value without what it was cut from: pickle would take that along."""
+    return pa.concat_arrays([value, value[:0]]) if isinstance(value, pa.Array) else value
+
+
 def _cut(piece: RecordPiece) -> Iterator[RecordPiece]:
     records = piece.records
     if records.num_rows <= 1 or records.nbytes <= PIECE_BYTES:
         yield piece
         return
     middle = records.num_rows // 2
-    yield from _cut(replace(piece, records=records.slice(0, middle)))
-    yield from _cut(replace(piece, records=records.slice(middle), order=piece.order + middle))
+    rest = records.num_rows - middle
+    for start, count in ((0, middle), (middle, rest)):
+        headers = tuple(header.slice(start, count) for header in piece.headers)
+        part = records.slice(start, count)
+        yield from _cut(replace(piece, records=part, headers=headers, order=piece.order + start))

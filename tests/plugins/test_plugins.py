@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeSourceKind, ChangeType
 from tailerd.changefeed.offset import Version
 from tailerd.errors import ConfigError
-from tailerd.records.base import FormatOptions, RecordSchema
+from tailerd.records.base import FormatOptions, RecordPart, RecordSchema
 from tailerd.registry import sink_kinds, value_format_names
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.record_formats import TableRecords
@@ -104,11 +104,16 @@ def test_what_is_installed_is_known_by_its_name_and_can_be_configured() -> None:
 def test_a_format_is_prepared_once_for_each_schema_with_the_ids_of_its_schemas() -> None:
     asked: list[RecordSchema] = []
 
-    def ids(schema: RecordSchema) -> int:
-        asked.append(schema)
-        return len(asked)
+    class Registry:
+        def earlier(self, part: RecordPart, name: str) -> str:
+            return ""
 
-    records = TableRecords("piped", FormatOptions(name="n", table="orders", schemas=True), ids)
+        def ids(self, schemas: Sequence[RecordSchema]) -> Sequence[int]:
+            asked.extend(schemas)
+            return [len(asked)]
+
+    options = FormatOptions(name="n", table="orders", schemas=True)
+    records = TableRecords("piped", options, Registry())
     values = [
         records.records(each).values.to_pylist()
         for each in (batch(id=[1]), batch(id=[2]), batch(id=[3], name=["c"]))

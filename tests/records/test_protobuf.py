@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
 
-from tailerd.changefeed.change_batch import VARIANT_FIELD
+from tailerd.changefeed.change_batch import FIELD_ID, VARIANT_FIELD
 from tailerd.changefeed.change_task import ChangeSourceKind
 from tailerd.errors import TableError, UnsupportedFeatureError
 from tailerd.records.base import FormatOptions
@@ -23,7 +23,6 @@ from tailerd.records.formats.registered_records import SchemaIds
 from tailerd.records.schemas.protobuf_schema import allowed_number
 from tailerd.records.schemas.protobuf_text import earlier_numbers
 from tailerd.records.schemas.record_shape import (
-    FIELD_ID,
     envelope_shape,
     image_shape,
     key_shape,

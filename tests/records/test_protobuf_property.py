@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
-from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2
-from google.type import date_pb2
-from grpc_tools import protoc
 from hypothesis import given, settings
 
 from tailerd.records.base import FormatOptions
@@ -30,6 +25,7 @@ from tailerd.records.schemas.protobuf_text import (
 )
 from tailerd.records.schemas.record_shape import row_shape
 from tests.records.naive_protobuf import fill, message_class
+from tests.records.protobuf_compiler import compiled
 from tests.records.tables import rows_of, tables
 from tests.unit.records.batches import TIMESTAMP_US, change_batch
 
@@ -77,29 +73,6 @@ def test_wrapped_collections_hold_every_null(table: Table) -> None:
 
 
 # ---------------------------------------------------------------- what protoc makes of the text
-
-
-def compiled(text: str) -> Any:
-    """Return the descriptor that protoc makes of a text."""
-    with tempfile.TemporaryDirectory() as folder:
-        source, made = Path(folder, "table.proto"), Path(folder, "made.bin")
-        source.write_text(text)
-        shipped = str(files("grpc_tools").joinpath("_proto"))
-        types = Path(date_pb2.__file__).parents[2]
-        decimal = Path(folder, "confluent/type/decimal.proto")
-        decimal.parent.mkdir(parents=True)
-        decimal.write_text(DECIMAL)
-        paths = [f"-I{path}" for path in (folder, shipped, types)]
-        status = protoc.main(["protoc", *paths, f"--descriptor_set_out={made}", "table.proto"])
-        assert status == 0, text
-        found = descriptor_pb2.FileDescriptorSet.FromString(made.read_bytes())
-    return found.file[0]
-
-
-DECIMAL = """syntax = "proto3";
-package confluent.type;
-message Decimal { bytes value = 1; uint32 precision = 2; int32 scale = 3; }
-"""
 
 
 @pytest.mark.parametrize("collections", ["repeated", "wrapped"])

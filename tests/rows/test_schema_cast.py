@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailerd.changefeed.change_batch import VARIANT_FIELD
-from tailerd.rows.schema_cast import FIELD_ID, MatchColumns, schema_cast
+from tailerd.changefeed.change_batch import FIELD_ID, VARIANT_FIELD
+from tailerd.rows.schema_cast import MatchColumns, schema_cast
 from tests.rows.random_tables import VARIANT, RandomTable, tables
 
 BY_NAME = MatchColumns.BY_NAME

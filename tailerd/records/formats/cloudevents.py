@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailerd.changefeed.change_batch import ChangeBatch
-from tailerd.records.base import Header, Records
+from tailerd.errors import BugError
+from tailerd.records.base import FormatOptions, Header, RecordFormat, Records, SchemaRegistry
 from tailerd.records.binary.byte_pieces import binary_array, joined_rows
 from tailerd.records.binary.row_columns import BLOCK_ROWS
 from tailerd.records.byte_rows import ConstantBytes, Piece, byte_column
@@ -28,6 +29,9 @@ STRUCTURED_CONTENT = "application/cloudevents+json; charset=UTF-8"
 _VERSION_ATTRIBUTE = "iotailerdversion"
 _CHANGE_ATTRIBUTE = "iotailerdchange"
 _BLOCK_BYTES = 256 * 1024 * 1024
+_PART_RECORDS = 1 << 32
+_JSON_CONTENT = "application/json"
+_UNKNOWN_CONTENT = "application/octet-stream"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +69,43 @@ class Events:
     headers: tuple[Header, ...]
 
 
+@runtime_checkable
+class HasContentType(Protocol):
+    """A value format that says what its values are. Optional."""
+
+    content_type: str
+
+
+class CloudEventsRecords:
+    """The records of another value format as events."""
+
+    def __init__(self, options: FormatOptions) -> None:
+        self._options = options
+        if options.events is None:
+            raise BugError("CloudEvents were asked for, but not what they say.")
+        self._events = options.events
+        self._data: RecordFormat = options.events.data
+        data = self._data
+        content = data.content_type if isinstance(data, HasContentType) else _UNKNOWN_CONTENT
+        self._context = EventContext(
+            source=options.events.source,
+            subject=options.table,
+            content_type=content,
+            is_json=content == _JSON_CONTENT,
+        )
+
+    def prepare(self, rows: pa.Schema, registry: SchemaRegistry) -> Self:
+        """Return events of values that are prepared."""
+        data = self._data.prepare(rows, registry)
+        return type(self)(replace(self._options, events=replace(self._events, data=data)))
+
+    def records(self, batch: ChangeBatch, *, now_us: int | None = None, first: int = 0) -> Records:
+        """Return the records of the other format as events; see `events`."""
+        records = self._data.records(batch, now_us=now_us, first=first)
+        found = events(self._context, self._events.mode, batch, records, first=first)
+        return replace(found.records, headers=(*records.headers, *found.headers))
+
+
 def events(
     context: EventContext, mode: Mode, batch: ChangeBatch, records: Records, *, first: int = 0
 ) -> Events:
@@ -91,8 +132,10 @@ def events(
 
 
 def _ids(batch: ChangeBatch, first: int, count: int) -> pa.Array:
-    numbers = pa.array(np.arange(first, first + count)).cast(pa.string())
-    prefix = f"{batch.version}-{batch.change_source.value}-"
+    # Numbers of parts of a commit begin beyond 64 bits.
+    part, place = divmod(first, _PART_RECORDS)
+    numbers = pa.array(np.arange(place, place + count)).cast(pa.string())
+    prefix = f"{batch.version}-{batch.change_source.value}-{f'{part}.' if part else ''}"
     return pc.binary_join_element_wise(prefix, numbers, "")
 
 

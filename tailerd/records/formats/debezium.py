@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from tailerd.changefeed.change_batch import ChangeBatch
-from tailerd.records.base import Change, FormatOptions, Records, SchemaIds
+from tailerd.records.base import Change, FormatOptions, Records, SchemaRegistry
 from tailerd.records.connect_schema import envelope_schema, key_schema, with_json_variants
 from tailerd.records.debezium import DebeziumEncoder
 from tailerd.records.record_keys import record_keys
@@ -31,6 +31,8 @@ class DebeziumRecords:
     of the old row, its tombstone, and a create.
     """
 
+    content_type: ClassVar[str] = "application/json"
+
     def __init__(self, options: FormatOptions) -> None:
         self._options = options
         self._key = tuple(options.key)
@@ -44,11 +46,11 @@ class DebeziumRecords:
             decimals=options.decimals,
         )
 
-    def prepare(self, rows: pa.Schema, ids: SchemaIds) -> Self:
+    def prepare(self, rows: pa.Schema, registry: SchemaRegistry) -> Self:
         """Return itself: schemas, where they are wanted, stand in the values."""
         return self
 
-    def records(self, batch: ChangeBatch, *, now_us: int | None = None) -> Records:
+    def records(self, batch: ChangeBatch, *, now_us: int | None = None, first: int = 0) -> Records:
         """Return the changes of a batch."""
         if self._options.schemas:
             batch = with_json_variants(batch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
@@ -14,7 +14,7 @@ from tailerd.changefeed.change_batch import (
     ChangeBatch,
 )
 from tailerd.changefeed.change_task import ChangeType
-from tailerd.records.base import Change, FormatOptions, Records, SchemaIds
+from tailerd.records.base import Change, FormatOptions, Records, SchemaRegistry
 from tailerd.records.json import JsonEncoder
 from tailerd.records.record_keys import record_keys
 from tailerd.records.update_pairs import known_columns, replay_order
@@ -34,17 +34,19 @@ class JsonRecords:
     Without a key the records are in the order of the rows.
     """
 
+    content_type: ClassVar[str] = "application/json"
+
     def __init__(self, options: FormatOptions) -> None:
         self._key = tuple(options.key)
         self._routed_by = tuple(options.routed_by)
         self._quote_decimals = options.decimals == "string"
         self._encoder = JsonEncoder(decimals=options.decimals)
 
-    def prepare(self, rows: pa.Schema, ids: SchemaIds) -> Self:
+    def prepare(self, rows: pa.Schema, registry: SchemaRegistry) -> Self:
         """Return itself: values say nothing of a schema."""
         return self
 
-    def records(self, batch: ChangeBatch, *, now_us: int | None = None) -> Records:
+    def records(self, batch: ChangeBatch, *, now_us: int | None = None, first: int = 0) -> Records:
         """Return the rows; they say nothing of when they are processed."""
         values = self._encoder.encode(batch)
         if not self._key:

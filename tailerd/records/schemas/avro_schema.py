@@ -53,6 +53,10 @@ from tailerd.records.schemas.record_shape import (
 Node: TypeAlias = "dict[str, object] | list[object] | str"
 
 UINT64_DIGITS = 20
+COLUMN_NAME = "tailerd.name"
+"""Property of a field: what the table calls it, where that is no name in Avro."""
+VARIANT_TYPE = {"type": "string", "tailerd.type": "variant"}
+"""The type of a variant: a string that holds JSON."""
 _JSON_NAME = "io.debezium.data.Json"
 _NAIVE_TIMESTAMP_NAME = "io.debezium.time.MicroTimestamp"
 _DECIMAL_NAME = "org.apache.kafka.connect.data.Decimal"
@@ -131,7 +135,7 @@ class _Writer:
         if is_union(field) or kind_of(field) is Kind.NULL:
             node["default"] = None
         if written != field.name:
-            node["tailerd.name"] = field.name
+            node[COLUMN_NAME] = field.name
         return node
 
     def _optional(self, field: pa.Field, name: str, path: tuple[str, ...]) -> Node:
@@ -193,7 +197,7 @@ class _Writer:
                 return self._with_name(node, _NAIVE_TIMESTAMP_NAME)
             case Kind.UUID:
                 return {"type": "string", "logicalType": "uuid"}
-        return self._with_name({"type": "string"}, _JSON_NAME)
+        return self._with_name({**VARIANT_TYPE}, _JSON_NAME)
 
     def _integer(self, stored: pa.DataType) -> Node:
         if not fits_int32(stored):

@@ -2,7 +2,8 @@
 
 It describes the JSON that the JSON formats write: decimals are strings or numbers, as they are told
 to be; binary is base64; a map is an object; the three floats that JSON has no number for are
-strings. A variant may be anything.
+strings. A variant may be anything. Objects have no other properties, which makes a new column
+compatible by the rule BACKWARD of registries, and a column that is gone not.
 
 Protocol: JSON Schema draft-07
 """
@@ -64,7 +65,8 @@ def _object(name: str, fields: Sequence[pa.Field], decimals: DecimalStyle) -> No
         field.name: {"connect.index": place, **_member(field, decimals)}
         for place, field in enumerate(fields)
     }
-    node: Node = {"type": "object", "properties": members}
+    # Nothing else stands in it: so a further column is compatible with readers of the former.
+    node: Node = {"type": "object", "properties": members, "additionalProperties": False}
     if name:
         node["title"] = name
     if required := [field.name for field in fields if not field.nullable]:

@@ -195,6 +195,48 @@ def protobuf_file(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """A column's place in a message; its type comes later.
+
+    Attributes:
+        name, number, place, column: As of `MessageField`.
+    """
+
+    name: str
+    number: int
+    place: int
+    column: pa.Field
+
+    def of(self, label: Label, value: ValueType, key: ValueType | None = None) -> MessageField:
+        """Return the field with its type."""
+        return MessageField(self.name, self.number, self.place, label, value, self.column, key)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """The message that fields and other messages are written in.
+
+    Attributes:
+        message: Its full name.
+        taken: Names in it; grows.
+        path: The columns above, outermost first.
+    """
+
+    message: str
+    taken: set[str]
+    path: tuple[str, ...]
+
+    def below(self, column: pa.Field) -> _Scope:
+        """Return the scope of what a column consists of."""
+        return _Scope(self.message, self.taken, (*self.path, column.name))
+
+    def inside(self, name: str, *fields: str) -> _Scope:
+        """Return the scope of a message in this one that has fields of these names."""
+        taken = {*fields, *(f"_{field}" for field in fields)}
+        return _Scope(_joined(self.message, name), taken, self.path)
+
+
 class _Writer:
     def __init__(
         self, package: str, collections: Collections, earlier: Mapping[str, Numbers]
@@ -213,95 +255,69 @@ class _Writer:
         names = field_names(fields, compared=_compared)
         self.adjusted += adjusted_fields(path, fields, names)
         numbers, reserved = field_numbers(fields, names, self._earlier.get(full_name))
-        taken = {*names, *(f"_{other}" for other in names)}
+        own = _Scope(full_name, {*names, *(f"_{other}" for other in names)}, path)
         members = [
-            self._field(names[place], numbers[place], place, column, full_name, taken, path)
+            self._field(_Slot(names[place], numbers[place], place, column), own.below(column))
             for place, column in enumerate(fields)
             if kind_of(column) is not Kind.NULL
         ]
         return Message(name, full_name, tuple(members), "struct", reserved)
 
-    def _field(
-        self,
-        name: str,
-        number: int,
-        place: int,
-        column: pa.Field,
-        scope: str,
-        taken: set[str],
-        path: tuple[str, ...],
-    ) -> MessageField:
-        path = (*path, column.name)
-        if kind_of(column) in (Kind.LIST, Kind.MAP) and not self._is_wrapped:
-            return self._repeated(name, number, place, column, scope, taken, path)
-        value = self._value(column, name, scope, taken, path)
-        return MessageField(name, number, place, "optional", value, column)
+    def _field(self, slot: _Slot, scope: _Scope) -> MessageField:
+        if kind_of(slot.column) in (Kind.LIST, Kind.MAP) and not self._is_wrapped:
+            return self._repeated(slot, scope)
+        return slot.of("optional", self._value(slot.column, slot.name, scope))
 
-    def _repeated(
-        self,
-        name: str,
-        number: int,
-        place: int,
-        column: pa.Field,
-        scope: str,
-        taken: set[str],
-        path: tuple[str, ...],
-    ) -> MessageField:
-        stored = stored_type(column.type)
-        if kind_of(column) is Kind.LIST:
-            value = self._item(stored.value_field, name, scope, taken, path)
-            return MessageField(name, number, place, "repeated", value, column)
-        own_entry = entry_name(name)
-        is_map = kind_of(stored.key_field) in _KEYS and own_entry not in taken
+    def _repeated(self, slot: _Slot, scope: _Scope) -> MessageField:
+        stored = stored_type(slot.column.type)
+        if kind_of(slot.column) is Kind.LIST:
+            return slot.of("repeated", self._item(stored.value_field, slot.name, scope))
+        own_entry = entry_name(slot.name)
+        is_map = kind_of(stored.key_field) in _KEYS and own_entry not in scope.taken
         if is_map and not own_entry[0].isdigit():
-            taken.add(own_entry)
-            key = self._value(stored.key_field, name, scope, taken, path)
-            value = self._item(stored.item_field, name, scope, taken, path)
-            return MessageField(name, number, place, "map", value, column, key)
-        own_entry = _free(f"{_type_name(name)}Entry", taken)
-        inside = _joined(scope, own_entry)
-        inner = {"key", "value", "_key", "_value"}
-        key = self._value(stored.key_field, "key", inside, inner, path)
-        value = self._value(stored.item_field, "value", inside, inner, path)
-        members = (
-            MessageField("key", 1, 0, "optional", key, stored.key_field),
-            MessageField("value", 2, 1, "optional", value, stored.item_field),
+            scope.taken.add(own_entry)
+            key = self._value(stored.key_field, slot.name, scope)
+            return slot.of("map", self._item(stored.item_field, slot.name, scope), key)
+        own_entry = _free(f"{_type_name(slot.name)}Entry", scope.taken)
+        inside = scope.inside(own_entry, "key", "value")
+        members = tuple(
+            part.of("optional", self._value(part.column, part.name, inside))
+            for part in (
+                _Slot("key", 1, 0, stored.key_field),
+                _Slot("value", 2, 1, stored.item_field),
+            )
         )
-        entry = Message(own_entry, inside, members)
-        whole = ValueType(inside, Kind.MAP, entry)
-        return MessageField(name, number, place, "repeated", whole, column)
+        entry = Message(own_entry, inside.message, members)
+        return slot.of("repeated", ValueType(inside.message, Kind.MAP, entry))
 
-    def _item(
-        self, column: pa.Field, name: str, scope: str, taken: set[str], path: tuple[str, ...]
-    ) -> ValueType:
+    def _item(self, column: pa.Field, name: str, scope: _Scope) -> ValueType:
         """Return the type of a list's or map's items."""
         if not (self._is_wrapped and column.nullable):
-            return self._value(column, name, scope, taken, path)
-        item_name = _free(f"{_type_name(name)}Item", taken)
-        inside = _joined(scope, item_name)
-        value = self._value(column, "value", inside, {"value", "_value"}, path)
-        member = MessageField("value", 1, 0, "optional", value, column)
-        return ValueType(inside, kind_of(column), Message(item_name, inside, (member,), "item"))
+            return self._value(column, name, scope)
+        item_name = _free(f"{_type_name(name)}Item", scope.taken)
+        inside = scope.inside(item_name, "value")
+        member = _Slot("value", 1, 0, column).of("optional", self._value(column, "value", inside))
+        item = Message(item_name, inside.message, (member,), "item")
+        return ValueType(inside.message, kind_of(column), item)
 
-    def _value(
-        self, column: pa.Field, name: str, scope: str, taken: set[str], path: tuple[str, ...]
-    ) -> ValueType:
+    def _value(self, column: pa.Field, name: str, scope: _Scope) -> ValueType:
         """Return the type of a column, of which there is one value a row."""
         kind, stored = kind_of(column), stored_type(column.type)
         if kind is Kind.NULL:
-            raise unsupported(column.with_name(".".join(path)))
+            raise unsupported(column.with_name(".".join(scope.path)))
         if kind is Kind.STRUCT:
             if given := record_name_of(column):
-                return self._shared(given.rpartition(".")[2], tuple(stored), path)
-            nested = self.struct(_free(_type_name(name), taken), scope, tuple(stored), path)
+                return self._shared(given.rpartition(".")[2], tuple(stored), scope.path)
+            free = _free(_type_name(name), scope.taken)
+            nested = self.struct(free, scope.message, tuple(stored), scope.path)
             return ValueType(nested.full_name, kind, nested)
         if kind in (Kind.LIST, Kind.MAP):
-            list_name = _free(f"{_type_name(name)}{kind.value.title()}", taken)
-            inside = _joined(scope, list_name)
-            names = {"items", "_items"}
-            whole = column.with_name(".".join(path))
-            items = self._repeated("items", 1, 0, whole, inside, names, path)
-            return ValueType(inside, kind, Message(list_name, inside, (items,), "collection"))
+            list_name = _free(f"{_type_name(name)}{kind.value.title()}", scope.taken)
+            inside = scope.inside(list_name, "items")
+            whole = column.with_name(".".join(scope.path))
+            items = self._repeated(_Slot("items", 1, 0, whole), inside)
+            held = Message(list_name, inside.message, (items,), "collection")
+            return ValueType(inside.message, kind, held)
         return self._plain(kind, stored)
 
     def _shared(self, name: str, fields: tuple[pa.Field, ...], path: tuple[str, ...]) -> ValueType:

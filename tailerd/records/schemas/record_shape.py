@@ -17,11 +17,14 @@ from typing import Literal
 
 import pyarrow as pa
 
-from tailerd.changefeed.change_batch import CHANGE_COLUMNS, with_change_columns
+from tailerd.changefeed.change_batch import (
+    CHANGE_COLUMNS,
+    COMMENT,
+    FIELD_ID,
+    with_change_columns,
+)
 from tailerd.records.base import FormatOptions
 
-FIELD_ID = b"PARQUET:field_id"
-COMMENT = b"comment"
 RECORD_NAME = b"tailerd.record"
 NUMBER = b"tailerd.number"
 

@@ -34,6 +34,10 @@ column chooses, those of the first 500): one that was deleted, or made again und
 in `topic_recreated` within seconds, while the daemon lives and at its next start. Dead letters have
 the reason in their headers and are counted in `tailerd_dead_letter_records_total`.
 
+Schemas. Values and keys of `avro`, `protobuf` and `json_schema` have theirs in a registry:
+`tailerd.sinks.kafka.schema_registry` says when they are registered, and what happens where one is
+not compatible or the registry is down.
+
 Rights needed. Write and Describe on the topics, Read on the offsets topic, Write and Describe on
 the transactional id.
 

@@ -19,8 +19,9 @@ from pydantic import (
 from tailerd.config import SinkConfig, SizeBytes
 from tailerd.config.values import Seconds, parse_address
 from tailerd.errors import ConfigError
-from tailerd.registry import value_format_names
+from tailerd.registry import FORMATS_WITH_SCHEMAS, VALUE_FORMATS, value_format_names
 from tailerd.sinks.kafka.producer_options import SECRETS, OptionValue, checked_options, revealed
+from tailerd.sinks.kafka.schema_registry.config import SchemaRegistryConfig
 from tailerd.sinks.topics.templates import (
     HEADER_PLACEHOLDERS,
     TABLE_NAMES,
@@ -32,6 +33,8 @@ from tailerd.sinks.topics.templates import (
 
 Delivery = Literal["at-least-once", "exactly-once"]
 OFFSETS_TOPIC = "__tailerd_offsets"
+CLOUD_EVENTS = "cloudevents"
+SOURCE_PLACEHOLDERS = (*TABLE_NAMES, "topic_prefix")
 
 _SECTION = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
 
@@ -64,6 +67,42 @@ class CreateTopicConfig(BaseModel):
         if not isinstance(value, dict):
             return value
         return {k: str(v).lower() if isinstance(v, bool) else v for k, v in value.items()}
+
+
+class CloudEventsConfig(BaseModel):
+    """What events say, and what they carry."""
+
+    model_config = _SECTION
+
+    data: str = Field(
+        default="json", description="Value format of the data in events.", examples=["json"]
+    )
+    mode: Literal["binary", "structured"] = Field(
+        default="binary",
+        description="`binary`: the value is the data, and headers say the rest; `structured`: the"
+        " value is a JSON object with all of it.",
+        examples=["binary"],
+    )
+    source: str = Field(
+        default="/{topic_prefix}/{table}",
+        min_length=1,
+        description="URI reference of the context of the events; `{table}` and `{topic_prefix}` are"
+        " filled in. With it the ids of a table's events are unique.",
+        examples=["/lake/{table}"],
+    )
+
+    @field_validator("data")
+    @classmethod
+    def _is_a_value_format(cls, value: str) -> str:
+        if value not in (names := sorted({*value_format_names()} - {CLOUD_EVENTS})):
+            raise ValueError(f"write one of {', '.join(names)}")
+        return value
+
+    @field_validator("source")
+    @classmethod
+    def _has_known_placeholders(cls, value: str) -> str:
+        check_placeholders(value, SOURCE_PLACEHOLDERS)
+        return value
 
 
 class ColumnPartition(BaseModel):
@@ -100,9 +139,32 @@ class KafkaSinkConfig(SinkConfig):
     format: str = Field(
         default="json",
         description="`json`: the row with the change columns; `debezium`: its envelope, in which"
-        " the two images of an update are one record; or the name of another value format that is"
-        " installed.",
+        " the two images of an update are one record; `avro`, `protobuf`, `json_schema`: values and"
+        " keys whose schemas are in `schema_registry`; `cloudevents`; or the name of another value"
+        " format that is installed.",
         examples=["debezium"],
+    )
+    envelope: Literal["none", "debezium"] = Field(
+        default="none",
+        description="What a value of `avro`, `protobuf` or `json_schema` is: the row with the"
+        " change columns, or Debezium's envelope.",
+        examples=["debezium"],
+    )
+    schema_registry: SchemaRegistryConfig | None = Field(
+        default=None,
+        description="Where the schemas of keys and values are registered.",
+        examples=[{"urls": ["http://127.0.0.1:8081"]}],
+    )
+    collections: Literal["repeated", "wrapped"] = Field(
+        default="repeated",
+        description="How `protobuf` writes lists and maps: `repeated` knows no null list and no"
+        " null in one; `wrapped` puts each into a message, so that nothing is lost.",
+        examples=["wrapped"],
+    )
+    cloudevents: CloudEventsConfig = Field(
+        default=CloudEventsConfig(),
+        description="What events of the format `cloudevents` say and carry.",
+        examples=[{"data": "json", "mode": "structured"}],
     )
     decimals: Literal["string", "number"] = Field(
         default="string", description="How decimals are written.", examples=["string"]
@@ -301,7 +363,26 @@ class KafkaSinkConfig(SinkConfig):
             raise ValueError("transactional_id is for exactly-once; leave it out")
         if self.on_oversize == "dead-letter" and self.dead_letter_topic is None:
             raise ValueError("on_oversize is dead-letter, so name the dead_letter_topic")
+        if fault := self._schema_fault():
+            raise ValueError(fault)
         return self
+
+    def _schema_fault(self) -> str:
+        """Return what is wrong with how schemas are registered; empty where nothing is."""
+        registry = self.schema_registry
+        if self.data_format not in FORMATS_WITH_SCHEMAS:
+            return "envelope is for avro, protobuf and json_schema" if self.is_enveloped else ""
+        if registry is None:
+            return f"values of the format {self.data_format} need a schema_registry: set its urls"
+        by_column = TopicTemplate.parse(self.topic).column is not None
+        if by_column and registry.subject_strategy != "record":
+            return (
+                "a column chooses the topic, so that subjects cannot be named after it: set"
+                " schema_registry.subject_strategy to record"
+            )
+        if registry.on_incompatible_schema == "dead_letter" and self.dead_letter_topic is None:
+            return "on_incompatible_schema is dead_letter, so name the dead_letter_topic"
+        return ""
 
     def place(self) -> str:
         """Return the transactional id where one is given: two pipelines would fence each other."""
@@ -329,6 +410,7 @@ class KafkaSinkConfig(SinkConfig):
         unable = {
             "transaction_topic": self.transaction_topic is not None,
             "heartbeat_interval": self.heartbeat_interval is not None,
+            "schema_registry.on_incompatible_schema: dead_letter": self.has_incompatible_letters,
             "offsets: kafka": self.offsets == "kafka" and not self.is_exactly_once,
         }
         return next((name for name, is_set in unable.items() if is_set and engine == "spark"), "")
@@ -352,6 +434,34 @@ class KafkaSinkConfig(SinkConfig):
                 sorted((name, options[name]) for name in options if name not in SECRETS),
             ]
         )
+
+    @property
+    def data_format(self) -> str:
+        """Return the value format; of events that of their data."""
+        return self.cloudevents.data if self.format == CLOUD_EVENTS else self.format
+
+    @property
+    def has_schemas(self) -> bool:
+        """Tell whether the value format may have schemas in a registry that is configured."""
+        form = self.data_format
+        is_known = form in VALUE_FORMATS and form not in FORMATS_WITH_SCHEMAS
+        return self.schema_registry is not None and not is_known
+
+    @property
+    def is_structured(self) -> bool:
+        """Tell whether values are events that hold the values of another format."""
+        return self.format == CLOUD_EVENTS and self.cloudevents.mode == "structured"
+
+    @property
+    def is_enveloped(self) -> bool:
+        """Tell whether values with registered schemas are Debezium's envelopes."""
+        return self.envelope == "debezium"
+
+    @property
+    def has_incompatible_letters(self) -> bool:
+        """Tell whether rows whose schema is incompatible become dead letters."""
+        registry = self.schema_registry
+        return registry is not None and registry.on_incompatible_schema == "dead_letter"
 
     @property
     def is_exactly_once(self) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tailerd.records.base import Records
+from tailerd.records.base import Header, Records
 from tailerd.sinks.kafka.outgoing import Outgoing
 
 _ENOUGH_BYTES = 2 * 1024**2
@@ -70,9 +70,31 @@ class Merger:
 
 def _fits(first: Outgoing, other: Outgoing) -> bool:
     return (
-        first.headers == other.headers
+        _have_alike_headers(first.headers, other.headers)
         and first.max_bytes == other.max_bytes
         and (first.records.keys is None) == (other.records.keys is None)
+    )
+
+
+def _have_alike_headers(first: Sequence[Header], other: Sequence[Header]) -> bool:
+    """Tell whether headers can be joined: of one name and order, constants of one value."""
+    if len(first) != len(other):
+        return False
+    for mine, others in zip(first, other, strict=True):
+        is_column = isinstance(mine.value, pa.Array)
+        if mine.name != others.name or is_column != isinstance(others.value, pa.Array):
+            return False
+        if not is_column and mine.value != others.value:
+            return False
+    return True
+
+
+def _joined_headers(pieces: Sequence[Sequence[Header]]) -> tuple[Header, ...]:
+    return tuple(
+        Header(name=some[0].name, value=_concatenated([each.value for each in some]))
+        if isinstance(some[0].value, pa.Array)
+        else some[0]
+        for some in zip(*pieces, strict=True)
     )
 
 
@@ -92,6 +114,7 @@ def _joined(pieces: Sequence[Versioned]) -> Versioned:
             ),
             partitions=_of_each([part.partitions for part in parts], counts),
             timestamps_ms=_of_each([part.timestamps_ms for part in parts], counts),
+            headers=_joined_headers([part.headers for part in parts]),
         ),
         versions=_of_each([piece.versions for piece in pieces], counts),
     )

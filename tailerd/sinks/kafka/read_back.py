@@ -10,24 +10,46 @@ from contextlib import suppress
 from kafka import KafkaConsumer, TopicPartition
 
 from tailerd.errors import SinkError, SinkRefusedError
+from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import Connection
+from tailerd.sinks.kafka.destinations import TableSchemas
+from tailerd.sinks.kafka.routing import plain_topic
 from tailerd.sinks.topics.templates import TopicTemplate
 
+_READ_BACK = ("avro", "json_schema")
 _POLL_MS = 500
 _MOST_RECORDS = 5000
 _SILENCE_SECONDS = 30.0
 
 
+def read_back_format(config: KafkaSinkConfig) -> str:
+    """Return the format of the values that `read_values` gives.
+
+    That is `json` or `debezium`; of a format that is not read back it is that format's name.
+    """
+    if config.data_format in _READ_BACK:
+        return "debezium" if config.is_enveloped else "json"
+    return config.data_format
+
+
 async def read_values(
-    connection: Connection, template: TopicTemplate, table: str
+    connection: Connection, config: KafkaSinkConfig, table: str, schemas: TableSchemas
 ) -> AsyncGenerator[Sequence[bytes]]:
     """Give the values of all records that are committed now, partition by partition.
 
+    Values of formats that are read back come as the JSON texts of `read_back_format`.
+
+    Args:
+        connection: To the brokers.
+        config: The sink's section.
+        table: Configured name of the table.
+        schemas: The sink's, for values with registered schemas.
+
     Raises:
         SinkRefusedError: The first records are gone.
-        SinkError: There is no such topic, or it cannot be read.
+        SinkError: There is no such topic, it cannot be read, or has values of another format.
     """
-    pieces = _pieces(connection, template, table)
+    pieces = _pieces(connection, config, table, schemas)
     try:
         while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
             yield piece
@@ -38,16 +60,26 @@ async def read_values(
 
 
 def _pieces(
-    connection: Connection, template: TopicTemplate, table: str
+    connection: Connection, config: KafkaSinkConfig, table: str, schemas: TableSchemas
 ) -> Generator[Sequence[bytes]]:
+    is_decoded = config.is_structured or config.data_format in _READ_BACK
+    read = schemas.reader().read if is_decoded else _as_they_are
     with connection.consumer() as consumer, connection.calls("does not give its records"):
-        for topic in _topics(consumer, template, table):
+        for topic in _topics(consumer, config, table):
             for partition in sorted(consumer.partitions_for_topic(topic) or ()):
-                yield from _values(consumer, TopicPartition(topic, partition))
+                for values in _values(consumer, TopicPartition(topic, partition)):
+                    yield read(values)
 
 
-def _topics(consumer: KafkaConsumer, template: TopicTemplate, table: str) -> list[str]:
-    found = sorted(name for name in consumer.topics() if template.gives(table, name))
+def _as_they_are(values: Sequence[bytes]) -> Sequence[bytes]:
+    return values
+
+
+def _topics(consumer: KafkaConsumer, config: KafkaSinkConfig, table: str) -> list[str]:
+    template = TopicTemplate.parse(config.topic)
+    found = sorted(
+        name for name in consumer.topics() if template.gives(table, plain_topic(config, name))
+    )
     if not found:
         raise SinkError(
             f"There is no topic {template.text!r}.", hint="Look whether the pipeline has run."

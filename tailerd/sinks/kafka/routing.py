@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from tailerd.changefeed.change_batch import ChangeBatch
-from tailerd.errors import CommitAheadError, ConfigError, SinkRefusedError
-from tailerd.records.base import FormatOptions, Header, Records
+from tailerd.changefeed.offset import Offset, Version
+from tailerd.errors import (
+    CommitAheadError,
+    ConfigError,
+    IncompatibleSchemaError,
+    SinkRefusedError,
+)
+from tailerd.records.base import EventOptions, FormatOptions, Header, Records
 from tailerd.records.json_text import timestamp_text
-from tailerd.sinks.kafka.config import ColumnPartition, KafkaSinkConfig
+from tailerd.sinks.kafka.config import CLOUD_EVENTS, ColumnPartition, KafkaSinkConfig
 from tailerd.sinks.kafka.outgoing import Outgoing
 from tailerd.sinks.kafka.record_batches.partitioning import assign_partitions, explicit_partitions
+from tailerd.sinks.record_formats import record_format
 from tailerd.sinks.topics.routing import TopicRouter, column_of
-from tailerd.sinks.topics.templates import TopicTemplate
+from tailerd.sinks.topics.templates import TABLE_NAMES, TopicTemplate, filled_text
 
 _MOST_PARTITIONS = 2**31 - 1
+_GENERATION = re.compile(r"\.v(?:[2-9]|[1-9]\d+)\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +69,7 @@ class Router:
     """Chooses topic, partition and headers of the records of one table."""
 
     def __init__(self, config: KafkaSinkConfig, table: str) -> None:
+        self._config, self._table = config, table
         self._topics = TopicRouter(TopicTemplate.parse(config.topic), table, config.headers)
         self._partition = config.partition
         self._is_commit_time = config.timestamp == "commit"
@@ -80,6 +90,7 @@ class Router:
         shape_of: Callable[[str], TopicShape],
         *,
         now_ms: int,
+        suffix: str = "",
     ) -> Iterator[Outgoing]:
         """Yield the records by topic, each topic's in their order.
 
@@ -88,6 +99,7 @@ class Router:
             records: What a format made of them.
             shape_of: Says what is known of a topic; may raise.
             now_ms: Milliseconds since the epoch.
+            suffix: Of the topics' names, for records whose schema no longer fits the others.
 
         Raises:
             ConfigError: A column is missing, has no texts for topics, or names no partition.
@@ -97,7 +109,8 @@ class Router:
         """
         headers = self.headers_of(batch)
         time_ms = batch.timestamp_us // 1000 if self._is_commit_time else now_ms
-        for topic, part in self.by_topic(batch, records):
+        for name, part in self.by_topic(batch, records):
+            topic = f"{name}{suffix}"
             shape = shape_of(topic)
             shape.check_time(topic, time_ms, now_ms, version=batch.version)
             yield Outgoing(
@@ -105,7 +118,45 @@ class Router:
                 records=part,
                 partitions=self._partitions(batch, part, shape.partitions, topic),
                 timestamps_ms=time_ms,
-                headers=headers,
+                headers=(*headers, *part.headers),
+                max_bytes=shape.max_bytes,
+            )
+
+    def incompatible(
+        self,
+        batch: ChangeBatch,
+        records: Records,
+        shape_of: Callable[[str], TopicShape],
+        *,
+        now_ms: int,
+    ) -> Iterator[Outgoing]:
+        """Yield the records of rows whose schema is incompatible, as dead letters.
+
+        They keep key, value and headers, and say why they are there and where they were to go.
+
+        Args:
+            batch, records, shape_of, now_ms: As for `route`.
+
+        Raises:
+            ConfigError, SinkRefusedError: As `route`.
+        """
+        name = self._config.topic_of(self._config.dead_letter_topic or "", self._table)
+        time_ms = batch.timestamp_us // 1000 if self._is_commit_time else now_ms
+        shape = shape_of(name)
+        for topic, part in self.by_topic(batch, records):
+            reasons = {
+                "tailerd.reason": IncompatibleSchemaError.code,
+                "tailerd.table": self._table,
+                "tailerd.topic": topic,
+                "tailerd.commit_version": str(batch.version),
+            }
+            said = tuple(Header(name=key, value=text.encode()) for key, text in reasons.items())
+            yield Outgoing(
+                topic=name,
+                records=part,
+                partitions=0,
+                timestamps_ms=time_ms,
+                headers=(*self.headers_of(batch), *part.headers, *said),
                 max_bytes=shape.max_bytes,
             )
 
@@ -150,9 +201,40 @@ class Router:
         return tuple(Header(name=name, value=text.encode()) for name, text in headers.items())
 
 
+@dataclass(slots=True)
+class CommitRecords:
+    """Counts the records of the commits of one delivery, so that each has a number of its own.
+
+    A delivery that begins inside a commit counts from the position where it does, so that numbers
+    do not come again; a delivery that is repeated gives the same.
+    """
+
+    _version: Version | None = None
+    _count: int = 0
+
+    def first(self, start: Offset, batch: ChangeBatch) -> int:
+        """Return the number of a batch's first record; `start` is that of the delivery."""
+        if batch.version != self._version:
+            self._version = batch.version
+            self._count = start.position << 32 if batch.version == start.version else 0
+        return self._count
+
+    def add(self, batch: ChangeBatch, records: int) -> None:
+        """Count the records of a batch."""
+        self._count += records
+
+
+def plain_topic(config: KafkaSinkConfig, topic: str) -> str:
+    """Return the configured topic of one that was made for rows of an incompatible schema."""
+    registry = config.schema_registry
+    if registry is None or registry.on_incompatible_schema != "new_topic":
+        return topic
+    return _GENERATION.sub("", topic)
+
+
 def format_options(config: KafkaSinkConfig, table: str, table_id: str) -> FormatOptions:
     """Return what the value format of a sink is told of a table."""
-    return FormatOptions(
+    options = FormatOptions(
         name=config.topic_prefix,
         table=table,
         table_id=table_id,
@@ -161,6 +243,20 @@ def format_options(config: KafkaSinkConfig, table: str, table_id: str) -> Format
         decimals=config.decimals,
         tombstones=config.tombstones,
         schemas=config.schemas,
+        envelope=config.envelope,
+        collections=config.collections,
+    )
+    if config.format != CLOUD_EVENTS:
+        return options
+    events = config.cloudevents
+    names = {**dict.fromkeys(TABLE_NAMES, table), "topic_prefix": config.topic_prefix}
+    return replace(
+        options,
+        events=EventOptions(
+            data=record_format(events.data, options),
+            mode=events.mode,
+            source=filled_text(events.source, names),
+        ),
     )
 
 

@@ -19,6 +19,7 @@ from tailerd.changefeed.saved_offset import SavedOffset
 from tailerd.errors import (
     BugError,
     ConfigError,
+    IncompatibleSchemaError,
     SinkRefusedError,
     TailerdError,
     TopicRecreatedError,
@@ -35,6 +36,7 @@ from tailerd.sinks.kafka.connection import (
     metadata_now,
 )
 from tailerd.sinks.kafka.dead_letters import dead_letters_of, takes_more_now
+from tailerd.sinks.kafka.destinations import Destination, TableDestinations, TableSchemas
 from tailerd.sinks.kafka.errors import mapped
 from tailerd.sinks.kafka.merging import Merger, Versioned
 from tailerd.sinks.kafka.offset_topic import PARTITION, check_offset_topic, new_offset_topic
@@ -42,11 +44,17 @@ from tailerd.sinks.kafka.outgoing import Outgoing, Producer, control_record
 from tailerd.sinks.kafka.record_batches.compression import Compression
 from tailerd.sinks.kafka.record_batches.record_batch import OversizeRecord
 from tailerd.sinks.kafka.record_producer import RecordProducer
-from tailerd.sinks.kafka.routing import Router, TopicShape, format_options, too_far_ahead
+from tailerd.sinks.kafka.routing import (
+    CommitRecords,
+    Router,
+    TopicShape,
+    plain_topic,
+    too_far_ahead,
+)
 from tailerd.sinks.kafka.topics import MAX_AGE_SECONDS, NewTopic, Topics
 from tailerd.sinks.kafka.transactions import Claim, Transactions
-from tailerd.sinks.record_formats import TableRecords
 from tailerd.sinks.topics.control_records import CommitMarkers, ControlRecord
+from tailerd.sinks.topics.dead_letters import TOO_LARGE
 from tailerd.sinks.topics.templates import TopicTemplate
 
 _CLOSE_SECONDS = 5.0
@@ -64,6 +72,7 @@ class Session:
         *,
         connection: Connection,
         topics: Topics,
+        schemas: TableSchemas,
         before: Claim | None = None,
     ) -> None:
         """Open a producer; for exactly-once, shut out others with its transactional id.
@@ -71,26 +80,25 @@ class Session:
         Args:
             config: The sink's section.
             pipeline: The one that writes.
-            connection, topics: The sink's.
+            connection, topics, schemas: The sink's.
             before: How this process held the transactional id in a session that failed.
 
         Raises:
             TailerdError: The brokers cannot be reached, or refuse.
         """
         self._config, self._pipeline = config, pipeline
-        self._table = table = pipeline.table
-        self._connection, self._topics = connection, topics
-        self._router = Router(config, table)
-        self._records: TableRecords | None = None
+        self._table = pipeline.table
+        self._connection, self._topics, self._schemas = connection, topics, schemas
+        self._router = Router(config, pipeline.table)
+        self._records: TableDestinations | None = None
         self._table_id = ""
         self._markers: CommitMarkers | None = None
         self._delivery: Acknowledgements | None = None
-        self._merger = Merger()
-        self._set_aside: Counter[str] = Counter()
+        self._merger, self._counted = Merger(), CommitRecords()
+        self._set_aside: Counter[tuple[str, str]] = Counter()
         # Time and version of the commit of this delivery that is dated latest.
         self._latest = (0, 0)
-        self._used: set[str] = set()
-        self._looked = time.monotonic()
+        self._used, self._looked = set[str](), time.monotonic()
         identity = _transactional_id(config, pipeline)
         self._client = connection.producer(identity)
         self._transactions: Transactions | None = None
@@ -136,14 +144,14 @@ class Session:
 
     def _describe(self, table_id: str) -> None:
         """Make records that say which table they are of."""
-        config = self._config
         self._table_id = table_id
-        self._records = TableRecords(config.format, format_options(config, self._table, table_id))
+        self._records = self._schemas.of_table(table_id)
 
     def begin(self) -> Acknowledgements:
         """Begin a delivery; return what another thread may abandon it with."""
         self._merger = Merger()
         self._set_aside.clear()
+        self._counted = CommitRecords()
         self._latest = (0, 0)
         timeout_ms = self._connection.number("delivery_timeout_ms", DEFAULT_DELIVERY_TIMEOUT_MS)
         self._delivery = Acknowledgements(
@@ -194,11 +202,13 @@ class Session:
             # REPLACE gave the table another one. The same as after a start anew at this offset.
             self._describe(start.table_id)
         now_us = time.time_ns() // 1000
-        records = self._records.records(batch, now_us=now_us)
+        place = self._counted.first(start, batch)
+        destination, records = self._records.records(batch, now_us=now_us, first=place)
+        self._counted.add(batch, len(records))
         self._latest = max(self._latest, (batch.timestamp_us // 1000, batch.version))
         self._topics.renew(MAX_AGE_SECONDS)
         # Before a marker goes out: a commit that has to wait does not begin.
-        pieces = self._routed(batch, records, now_us // 1000)
+        pieces = self._routed(batch, records, now_us // 1000, destination)
         if self._markers is not None:
             for marker in self._markers.rows(start, batch, len(records)):
                 self._send_marker(marker)
@@ -228,9 +238,9 @@ class Session:
             self._transactions.commit()
         self._delivery = None
 
-    def take_set_aside(self) -> list[tuple[str, int]]:
-        """Return for each dead-letter topic how many records the last delivery put there."""
-        counts = list(self._set_aside.items())
+    def take_set_aside(self) -> list[tuple[str, str, int]]:
+        """Return for each dead-letter topic and reason how many records the last delivery had."""
+        counts = [(*place, count) for place, count in self._set_aside.items()]
         self._set_aside.clear()
         return counts
 
@@ -272,14 +282,32 @@ class Session:
         close_producer(self._client, seconds=_CLOSE_SECONDS, is_clean=is_clean)
         return held
 
-    def _routed(self, batch: ChangeBatch, records: Records, now_ms: int) -> list[Outgoing]:
+    def _routed(
+        self, batch: ChangeBatch, records: Records, now_ms: int, destination: Destination
+    ) -> list[Outgoing]:
+        suffix = destination.suffix
+        if destination.is_dead_letter:
+            return self._letters(batch, records, now_ms)
+
+        def pieces() -> list[Outgoing]:
+            return [
+                *self._router.route(batch, records, self._shape_of, now_ms=now_ms, suffix=suffix)
+            ]
+
         try:
-            return [*self._router.route(batch, records, self._shape_of, now_ms=now_ms)]
+            return pieces()
         except ConfigError:
             # The topic may have partitions since that it had not.
             if not self._topics.renew():
                 raise
-            return [*self._router.route(batch, records, self._shape_of, now_ms=now_ms)]
+            return pieces()
+
+    def _letters(self, batch: ChangeBatch, records: Records, now_ms: int) -> list[Outgoing]:
+        """Return the records of rows whose schema is incompatible."""
+        letters = list(self._router.incompatible(batch, records, self._shape_of, now_ms=now_ms))
+        for piece in letters:
+            self._set_aside[piece.topic, IncompatibleSchemaError.code] += len(piece.records)
+        return letters
 
     def _send(self, ready: Versioned) -> None:
         piece = ready.outgoing
@@ -302,7 +330,7 @@ class Session:
         )
         if left := self._hand_over(letters):
             raise BugError(f"A dead letter of {left[0].size_bytes} bytes fits no topic.")
-        self._set_aside[letters.topic] += len(oversize)
+        self._set_aside[letters.topic, TOO_LARGE] += len(oversize)
 
     def _send_marker(self, marker: ControlRecord) -> None:
         if self._config.timestamp == "delivery":
@@ -378,7 +406,9 @@ def wanted_topics(config: KafkaSinkConfig, table: str) -> dict[str, NewTopic | N
     fixed = Router(config, table).fixed_topic()
     if fixed is not None:
         wanted[fixed] = new
-    if config.on_oversize == "dead-letter" and config.dead_letter_topic is not None:
+    if config.dead_letter_topic is not None and (
+        config.on_oversize == "dead-letter" or config.has_incompatible_letters
+    ):
         wanted[config.topic_of(config.dead_letter_topic, table)] = single
     if config.transaction_topic is not None:
         wanted[config.topic_of(config.transaction_topic, table)] = single
@@ -397,7 +427,8 @@ def writes_into(config: KafkaSinkConfig, table: str, topic: str) -> bool:
     if topic in wanted_topics(config, table):
         return True
     template = TopicTemplate.parse(config.topic)
-    return template.column is not None and template.gives(table, topic)
+    plain = plain_topic(config, topic)
+    return (template.column is not None or plain != topic) and template.gives(table, plain)
 
 
 def new_topic(config: KafkaSinkConfig) -> NewTopic | None:

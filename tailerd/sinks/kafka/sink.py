@@ -25,16 +25,15 @@ from tailerd.errors import SinkError, TailerdError
 from tailerd.sinks.base import Delivery
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import Connection
+from tailerd.sinks.kafka.destinations import TableSchemas
 from tailerd.sinks.kafka.offset_topic import OffsetTopic, check_offset_topic
-from tailerd.sinks.kafka.read_back import read_values
+from tailerd.sinks.kafka.read_back import read_back_format, read_values
 from tailerd.sinks.kafka.session import Session, wanted_topics
 from tailerd.sinks.kafka.topics import TROUBLE_HINT, Topics, check_writable, topic_missing
 from tailerd.sinks.kafka.transactions import Claim
 from tailerd.sinks.kafka.worker import Worker
 from tailerd.sinks.resources import DAEMON_NAME, SinkResources, pipeline_identity
 from tailerd.sinks.topics.control_records import ControlRecord, gap_record, heartbeat
-from tailerd.sinks.topics.dead_letters import TOO_LARGE
-from tailerd.sinks.topics.templates import TopicTemplate
 from tailerd.telemetry import Telemetry, events
 
 _WATCH_SECONDS = 5.0
@@ -60,6 +59,7 @@ class KafkaSink:
         # A heartbeat topic holds nothing that could be lost.
         heartbeats = config.topic_of(config.heartbeat_topic, table)
         self._topics = Topics(self._connection, untracked=[heartbeats])
+        self._schemas = TableSchemas(config, table)
         self._worker = Worker(table)
         self._busy = asyncio.Lock()
         self._session: Session | None = None
@@ -186,12 +186,12 @@ class KafkaSink:
                 await self._tell_trouble(error)
                 raise
         self._next_version = delivery.end.version
-        for topic, records in session.take_set_aside():
+        for topic, code, records in session.take_set_aside():
             self._telemetry.emit(
                 events.DeadLettersStored(
                     table=self._table,
                     sink=self._config.kind,
-                    error_code=TOO_LARGE,
+                    error_code=code,
                     topic=topic,
                     records=records,
                 )
@@ -215,8 +215,8 @@ class KafkaSink:
 
     @property
     def value_format(self) -> str:
-        """`json` or `debezium`."""
-        return self._config.format
+        """`json` or `debezium`, which `read_back` gives of other formats too; else its name."""
+        return read_back_format(self._config)
 
     @property
     def has_decimal_numbers(self) -> bool:
@@ -229,8 +229,7 @@ class KafkaSink:
         Raises:
             TailerdError: They cannot be read, or the first are gone.
         """
-        template = TopicTemplate.parse(self._config.topic)
-        return read_values(self._connection, template, self._table)
+        return read_values(self._connection, self._config, self._table, self._schemas)
 
     async def aclose(self) -> None:
         """End the producer within bounded time; what is not acknowledged is dropped. Idempotent."""
@@ -243,6 +242,7 @@ class KafkaSink:
             session, self._session = self._session, None
             if session is not None:
                 await self._worker.run(lambda: session.close(is_clean=True))
+            self._schemas.close()
         self._worker.close()
 
     async def load_offset(
@@ -325,7 +325,12 @@ class KafkaSink:
     def _new_session(self, before: Claim | None) -> Session:
         identity = self._identity(self._table)
         return Session(
-            self._config, identity, connection=self._connection, topics=self._topics, before=before
+            self._config,
+            identity,
+            connection=self._connection,
+            topics=self._topics,
+            schemas=self._schemas,
+            before=before,
         )
 
     def _identity(self, pipeline: str) -> PipelineIdentity:
@@ -339,6 +344,7 @@ class KafkaSink:
             self._claim = await self._worker.run(lambda: session.close(is_clean=is_clean))
 
     def _examine(self) -> None:
+        self._schemas.check()
         address = self._connection.address
         wanted = wanted_topics(self._config, self._table)
         for name, facts in self._topics.look(wanted).items():

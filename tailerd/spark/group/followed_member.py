@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tailerd.backoff import ATTEMPTS_ONCE, Backoff
@@ -15,6 +16,7 @@ from tailerd.errors import BugError, TailerdError
 from tailerd.formats.base import ChangeSource, OpenRequest
 from tailerd.formats.detect import open_table
 from tailerd.spark.change_range import clamped, tasks_between
+from tailerd.spark.given_formats import DriverFormats, GivenFormats
 from tailerd.spark.group.group_offset import Entry
 from tailerd.spark.group.holds import Hold, stands_at
 from tailerd.spark.group.members import GroupTable
@@ -85,6 +87,7 @@ class FollowedMember:
         self._retry_at = time.monotonic() + min(wait, Backoff().max_seconds)
         self._is_more = True
         self._final: Offset | None = None
+        self._formats: DriverFormats | None = None
 
     @property
     def changes(self) -> ChangeMode:
@@ -159,6 +162,23 @@ class FollowedMember:
         self._attempt = 0
         self._is_more = step is not None
         return step
+
+    async def formats(self, tasks: Sequence[ChangeTask], table_id: str) -> GivenFormats | None:
+        """Return what makes the records of tasks, where a registry has their schemas.
+
+        Args:
+            tasks: Of one batch.
+            table_id: Of tasks that say none.
+
+        Raises:
+            TailerdError: The registry cannot be asked, or refuses.
+        """
+        kafka = self.member.kafka
+        if kafka is None or not kafka.has_schemas:
+            return None
+        if self._formats is None:
+            self._formats = DriverFormats(kafka, self.member.name)
+        return await asyncio.to_thread(self._formats.of_tasks, tasks, table_id)
 
     async def forget_before(self, offset: Offset) -> None:
         """Let caches forget what is delivered."""

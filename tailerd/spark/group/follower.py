@@ -14,8 +14,11 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.clock import SystemClock
 from tailerd.errors import BugError, TailerdError
@@ -212,16 +215,19 @@ class GroupFollower:
             )
         entry, kafka = end.tables[name], table.member.kafka
         table_id = entry.offset.table_id
-        if step is not None:
-            return TableRows(name=name, table_id=table_id, kafka=kafka, tasks=step.tasks)
+        begin = end.begins[name] if step is None else step.begin
+        planned = TableRows(name=name, table_id=table_id, kafka=kafka, begin=begin)
         try:
-            # Not planned by this process: a repetition. Its errors are those of its rows now.
-            begin = end.begins[name]
-            check_repeats(begin, entry.offset, entry.changes, table.changes)
-            tasks = await tasks_between(await table.source(), begin, entry.offset)
+            if step is not None:
+                tasks: Sequence[ChangeTask] = step.tasks
+            else:
+                # Not planned by this process: a repetition. Its errors are those of its rows now.
+                check_repeats(begin, entry.offset, entry.changes, table.changes)
+                tasks = await tasks_between(await table.source(), begin, entry.offset)
+            formats = await table.formats(tasks, table_id)
         except TailerdError as error:
-            return TableRows(name=name, table_id=table_id, kafka=kafka, error=error)
-        return TableRows(name=name, table_id=table_id, kafka=kafka, tasks=tasks)
+            return replace(planned, error=error)
+        return replace(planned, tasks=tasks, formats=formats)
 
     async def _take_members(self) -> None:
         """Follow the tables that the file names, if it was replaced."""

@@ -8,7 +8,7 @@ only removes comes first of each commit (`encoding.key_order`), over all its par
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from pyspark.sql.datasource import InputPartition
@@ -16,12 +16,13 @@ from pyspark.sql.datasource import InputPartition
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
-from tailerd.changefeed.offset import Version
+from tailerd.changefeed.offset import Offset, Version
 from tailerd.errors import TailerdError
 from tailerd.records.key_order import Part, commits_in_key_order, part_of
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.spark.attribution import attribute_to_table
 from tailerd.spark.encoded_records import RecordEncoder, RecordPiece
+from tailerd.spark.given_formats import GivenFormats
 from tailerd.spark.partitions import (
     OPEN_COST_BYTES,
     TARGET_BYTES,
@@ -51,6 +52,8 @@ class TableRows:
         table_id: `metaData.id` at the batch's end, for tasks that say none.
         kafka: How records are made; None gives JSON lines.
         tasks: What to read, in order.
+        formats: What makes the records, where their schemas are registered.
+        begin: Where the batch begins in the table; None at a commit's first task.
         error: Why that cannot even be planned; the batch was logged before.
     """
 
@@ -58,6 +61,8 @@ class TableRows:
     table_id: str
     kafka: KafkaSinkConfig | None
     tasks: Sequence[ChangeTask] = ()
+    formats: GivenFormats | None = None
+    begin: Offset | None = None
     error: TailerdError | None = None
 
     @property
@@ -90,9 +95,7 @@ def pack_tables(tables: Sequence[TableRows]) -> list[RecordPartition]:
     shared_cost = 0
     for table in tables:
         runs = _runs(table)
-        bare = TableRows(
-            name=table.name, table_id=table.table_id, kafka=table.kafka, error=table.error
-        )
+        bare = replace(table, tasks=())
         first = 0
         parts = []
         for shares in runs or ([()] if table.error else []):
@@ -143,10 +146,17 @@ def _part(part: TablePart, stores: Stores) -> Iterator[RecordPiece]:
         raise table.error
     # A table that was replaced has another identity from there on, wherever batches are cut.
     ids = {each.task.version: each.task.table_id or table.table_id for each in part.shares}
-    encoders = {each: RecordEncoder(table.name, each, table.kafka) for each in set(ids.values())}
+    encoders = {
+        each: RecordEncoder(table.name, each, table.kafka, table.formats)
+        for each in set(ids.values())
+    }
     order = part.first * SHARE_ORDERS
     for batch in _ordered(part.shares, table.key, stores):
-        for piece in encoders[ids[batch.version]].encoded(batch, order):
+        # Of a commit that lies in several batches each counts on from another number.
+        begin = table.begin
+        is_cut = begin is not None and begin.version == batch.version
+        first = order + (begin.position << 64 if begin is not None and is_cut else 0)
+        for piece in encoders[ids[batch.version]].encoded(batch, order, first=first):
             order += piece.records.num_rows
             yield piece
 

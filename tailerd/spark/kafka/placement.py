@@ -69,9 +69,11 @@ class Placement:
                     raise
                 chosen = self._chosen(piece, partitioner)
         for partition in np.unique(chosen).tolist():
-            own = records.take(pa.array(np.flatnonzero(chosen == partition)))
+            places = pa.array(np.flatnonzero(chosen == partition))
+            headers = tuple(header.take(places) for header in piece.headers)
+            own = records.take(places)
             # Named from here on: without a key, another task would choose another one.
-            yield replace(piece, records=own, partition=partition)
+            yield replace(piece, records=own, headers=headers, partition=partition)
 
     def _chosen(self, piece: RecordPiece, partitioner: Partitioner) -> Integers:
         count = self._opened().shape_of(piece.table, piece.topic).partitions

@@ -7,8 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tailerd.changefeed.change_batch import FIELD_ID
 from tailerd.errors import UnreadableDataFileError
-from tailerd.reading.conform import FIELD_ID, FileFields, conform
+from tailerd.reading.conform import FileFields, conform
 from tailerd.reading.file_scan import FieldScan
 
 

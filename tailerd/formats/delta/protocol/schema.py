@@ -14,11 +14,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from tailerd.changefeed.change_batch import VARIANT_FIELD
+from tailerd.changefeed.change_batch import COMMENT, FIELD_ID, VARIANT_FIELD
 from tailerd.errors import LEAVE_OUT, CorruptLogError, UnsupportedFeatureError
 
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 COLUMN_ID = "delta.columnMapping.id"
+_COMMENT = "comment"
 CHAR_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
 
 VARIANT = pa.struct(
@@ -254,9 +255,15 @@ def _primitive(name: str, column: str) -> pa.DataType:
 
 
 def arrow_field(item: StructField, column: str | None = None) -> pa.Field:
-    """Return the Arrow field of a column; variants are marked in its metadata."""
+    """Return the Arrow field of a column; its metadata has id and comment, and marks variants."""
     # Nullability is advisory: data files may lack any column, which then reads as null.
-    return _named(item.name, item.type, column or item.name, True)
+    field = _named(item.name, item.type, column or item.name, True)
+    said: dict[bytes, bytes] = {}
+    if item.column_id is not None:
+        said[FIELD_ID] = str(item.column_id).encode()
+    if isinstance(comment := item.metadata.get(_COMMENT), str) and comment:
+        said[COMMENT] = comment.encode("utf-8", "replace")
+    return field.with_metadata({**(field.metadata or {}), **said}) if said else field
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

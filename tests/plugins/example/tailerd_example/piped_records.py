@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailerd.changefeed.change_batch import ChangeBatch
-from tailerd.records.base import FormatOptions, Records, RecordSchema, SchemaIds
+from tailerd.records.base import FormatOptions, Records, RecordSchema, SchemaRegistry
 
 
 class PipedRecords:
@@ -18,15 +18,15 @@ class PipedRecords:
         self._options = options
         self._id = schema_id
 
-    def prepare(self, rows: pa.Schema, ids: SchemaIds) -> Self:
+    def prepare(self, rows: pa.Schema, registry: SchemaRegistry) -> Self:
         """Ask for an id where there is a key; other tables do without a schema."""
         if not self._options.schemas:
             return self
         text = "|".join(rows.names)
         schema = RecordSchema(part="value", kind="PIPED", name=self._options.table, text=text)
-        return type(self)(self._options, ids(schema))
+        return type(self)(self._options, registry.ids([schema])[0])
 
-    def records(self, batch: ChangeBatch, *, now_us: int | None = None) -> Records:
+    def records(self, batch: ChangeBatch, *, now_us: int | None = None, first: int = 0) -> Records:
         """Return one record per row, in their order."""
         columns = [column.cast(pa.string()) for column in batch.rows.columns]
         head = pa.scalar(str(self._id))

@@ -41,13 +41,60 @@ def test_three_fields_are_enough_and_the_defaults_keep_every_row() -> None:
     assert config(bootstrap_servers="a:1, b:2").bootstrap_servers == ["a:1", "b:2"]
 
 
+REGISTRY = {"urls": ["http://127.0.0.1:8081"]}
 REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
     "no broker": ({"bootstrap_servers": []}, ["bootstrap_servers", "at least 1"]),
     "a broker without port": ({"bootstrap_servers": ["broker"]}, ["host:port"]),
     "a placeholder misspelt": ({"topic": "{tabel}"}, ["{tabel}", "Did you mean `table`"]),
     "two columns for a topic": ({"topic": "{column:a}{column:b}"}, ["one column"]),
     "a topic's name": ({"topic": "a b"}, ["no name of a topic"]),
-    "a format": ({"format": "avro"}, ["write one of debezium, json"]),
+    "a format": ({"format": "xml"}, ["write one of avro, cloudevents, debezium, json"]),
+    "schemas without a registry": ({"format": "avro"}, ["avro need a schema_registry", "urls"]),
+    "events of schemas without a registry": (
+        {"format": "cloudevents", "cloudevents": {"data": "protobuf"}},
+        ["protobuf need a schema_registry"],
+    ),
+    "events of events": (
+        {"format": "cloudevents", "cloudevents": {"data": "cloudevents"}},
+        ["write one of avro, debezium, json, json_schema, protobuf"],
+    ),
+    "an envelope of plain JSON": ({"envelope": "debezium"}, ["envelope is for avro"]),
+    "subjects named after topics of a column": (
+        {"format": "avro", "topic": "t.{column:c}", "schema_registry": REGISTRY},
+        ["a column chooses the topic", "subject_strategy to record"],
+    ),
+    "incompatible rows without a place": (
+        {
+            "format": "avro",
+            "schema_registry": {**REGISTRY, "on_incompatible_schema": "dead_letter"},
+        },
+        ["on_incompatible_schema is dead_letter", "name the dead_letter_topic"],
+    ),
+    "new topics without subjects of their own": (
+        {
+            "schema_registry": {
+                **REGISTRY,
+                "subject_strategy": "record",
+                "on_incompatible_schema": "new_topic",
+            },
+        },
+        ["choose another strategy"],
+    ),
+    "a registry that is no URL": ({"schema_registry": {"urls": ["registry"]}}, ["http://host"]),
+    "a user in a URL": (
+        {"schema_registry": {"urls": ["http://user:geheim@registry:8081"]}},
+        ["set basic_auth"],
+    ),
+    "two kinds of credentials": (
+        {
+            "schema_registry": {
+                **REGISTRY,
+                "bearer_token": "geheim",
+                "basic_auth": {"username": "a", "password": "geheim"},
+            },
+        },
+        ["exclude each other"],
+    ),
     "offset outside the transaction": (
         {"delivery": "exactly-once", "offsets": "state"},
         ["exactly-once", "set offsets to kafka"],
@@ -84,12 +131,17 @@ def test_what_is_refused_names_the_field_and_what_to_write(case: str) -> None:
     fields, parts = REFUSED[case]
     said = refusal(**fields)
     assert [part for part in parts if part not in said] == []
+    assert "geheim" not in said
 
 
 def test_secrets_are_in_no_text_of_the_section_nor_of_its_errors() -> None:
     options = {"sasl_plain_password": "geheim", "ssl_password": "geheim"}
     section = config(producer=options)
     assert "geheim" not in f"{section!r}{section}{section.model_dump()}{section.model_dump_json()}"
+    basic = {"username": "tailerd", "password": "geheim"}
+    for given in ({"basic_auth": basic}, {"bearer_token": "geheim"}):
+        known = config(format="avro", schema_registry={**REGISTRY, **given})
+        assert "geheim" not in f"{known!r}{known}{known.model_dump()}{known.model_dump_json()}"
     assert "geheim" not in refusal(producer={**options, "acks": 0})
     assert "geheim" not in refusal(producer=options, on_oversize="dead-letter")
     assert "geheim" not in refusal(producer={"sasl_plain_password": ["geheim"]})
@@ -124,7 +176,8 @@ def test_the_options_are_those_of_the_installed_client() -> None:
 
 
 def test_every_value_format_can_be_chosen() -> None:
-    assert [config(format=name).format for name in VALUE_FORMATS] == list(VALUE_FORMATS)
+    sections = [config(format=name, schema_registry=REGISTRY) for name in VALUE_FORMATS]
+    assert [section.format for section in sections] == list(VALUE_FORMATS)
 
 
 def test_two_tables_cannot_have_one_transactional_id() -> None:

@@ -89,3 +89,21 @@ def test_what_is_held_back_for_many_topics_is_bounded() -> None:
         sent = list(merger.add(piece(f"t{number}", [b"x" * 1_000_000], version=number)))
         held += 1_000_000 - sum(each.outgoing.records.values.nbytes for each in sent)
         assert held < 10 * 1024**2
+
+
+def test_headers_of_each_record_are_joined_with_the_records() -> None:
+    def headed(version: int, ids: list[str], source: bytes = b"s") -> Versioned:
+        headers = (Header(name="source", value=source), Header(name="id", value=pa.array(ids)))
+        values: list[bytes | None] = [b"x" for _ in ids]
+        return piece("t", values, version=version, headers=headers)
+
+    merger = Merger()
+    early = [*merger.add(headed(1, ["a", "b"])), *merger.add(headed(2, ["c"]))]
+    assert early == []
+    [first] = merger.add(headed(3, ["d"], b"other"))
+    constant, ids = first.outgoing.headers
+    assert constant.value == b"s"
+    assert isinstance(ids.value, pa.Array)
+    assert ids.value.to_pylist() == ["a", "b", "c"]
+    [second] = merger.rest()
+    assert second.outgoing.headers[0].value == b"other"

@@ -173,3 +173,23 @@ def test_only_char_columns_have_a_length(kind: str, length: int | None) -> None:
     item = mapped_field(__CHAR_VARCHAR_TYPE_STRING=kind).named("a")
     assert item is not None
     assert item.char_length == length
+
+
+def test_ids_and_comments_of_columns_are_said_at_every_depth() -> None:
+    inner = {"name": "x", "type": "long", "metadata": {"delta.columnMapping.id": 3}}
+    items = {"type": "array", "elementType": "string", "containsNull": True}
+    fields = [
+        {
+            "name": "s",
+            "type": {"type": "struct", "fields": [inner]},
+            "metadata": {"delta.columnMapping.id": 1, "comment": "Größe"},
+        },
+        {"name": "v", "type": "variant", "metadata": {"delta.columnMapping.id": 2}},
+        {"name": "plain", "type": items, "metadata": {"comment": 5}},
+    ]
+    schema = arrow_schema(parse_schema(json.dumps({"type": "struct", "fields": fields})))
+    s, v, plain = schema
+    assert s.metadata == {b"PARQUET:field_id": b"1", b"comment": "Größe".encode()}
+    assert s.type.field(0).metadata == {b"PARQUET:field_id": b"3"}
+    assert v.metadata == {b"tailerd.type": b"variant", b"PARQUET:field_id": b"2"}
+    assert plain.metadata is None

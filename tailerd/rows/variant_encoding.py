@@ -1,0 +1,157 @@
+"""The binary encoding of variants, taken apart: one walk for all who make something of values.
+
+Every position is checked: damaged bytes raise, they never read outside the value, and what they
+cost is bounded by their length.
+
+Protocol: parquet-format VariantEncoding.md; PROTOCOL.md#variant-data-type
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Generic, Protocol, TypeVar
+
+MOST_LEVELS = 200
+_SHORT_STRING, _OBJECT, _ARRAY = 1, 2, 3
+BAD_BYTES = (IndexError, struct.error, ValueError)
+"""What reading bytes that are no variant raises."""
+
+Name = TypeVar("Name")
+Name_contra = TypeVar("Name_contra", contravariant=True)
+Made = TypeVar("Made")
+
+
+class VariantMaker(Protocol[Name_contra, Made]):
+    """Makes something of each value, from the innermost outwards. May raise `BAD_BYTES`."""
+
+    def primitive(self, data: bytes, kind: int, position: int) -> Made:
+        """Return what a primitive gives.
+
+        Args:
+            data: The bytes of the whole value.
+            kind: The number of its type.
+            position: Where the bytes behind its header begin.
+        """
+        ...
+
+    def short_string(self, text: bytes) -> Made:
+        """Return what a short string gives, UTF-8."""
+        ...
+
+    def object(self, members: Sequence[tuple[Name_contra, Made]]) -> Made:
+        """Return what an object gives, of its members in their order."""
+        ...
+
+    def array(self, items: Sequence[Made]) -> Made:
+        """Return what an array gives."""
+        ...
+
+
+def variant_names(metadata: bytes) -> list[bytes]:
+    """Return the names in a dictionary, UTF-8.
+
+    Raises:
+        IndexError, ValueError: It is no metadata of version 1.
+    """
+    header = metadata[0]
+    if header & 0x0F != 1:
+        raise ValueError(f"metadata version {header & 0x0F}")
+    width = (header >> 6) + 1
+    count = unsigned_at(metadata, 1, width)
+    start = 1 + width
+    _require(metadata, start, (count + 1) * width)
+    offsets = [unsigned_at(metadata, start + index * width, width) for index in range(count + 1)]
+    base = start + (count + 1) * width
+    return [bytes_at(metadata, base + begin, end - begin) for begin, end in pairwise(offsets)]
+
+
+class VariantReader(Generic[Name, Made]):
+    """Reads one value."""
+
+    def __init__(self, names: Sequence[Name], data: bytes, maker: VariantMaker[Name, Made]) -> None:
+        """Prepare.
+
+        Args:
+            names: The dictionary's, as members of objects are to be called.
+            data: The value's bytes.
+            maker: Makes something of them.
+        """
+        self._names = names
+        self._data = data
+        self._maker = maker
+        self._values_left = len(data)
+
+    def read(self, position: int = 0, depth: int = 0) -> Made:
+        """Return what the value at a position gives.
+
+        Raises:
+            IndexError, struct.error, ValueError: There is none.
+        """
+        if depth > MOST_LEVELS:
+            raise ValueError(f"nested deeper than {MOST_LEVELS} levels")
+        # Every value has a byte of its own; offsets that share bytes could multiply without end.
+        self._values_left -= 1
+        if self._values_left < 0:
+            raise ValueError("its parts overlap")
+        head = unsigned_at(self._data, position, 1)
+        kind, header = head & 3, head >> 2
+        if kind == _SHORT_STRING:
+            return self._maker.short_string(bytes_at(self._data, position + 1, header))
+        if kind == _OBJECT:
+            return self._object(position + 1, header, depth)
+        if kind == _ARRAY:
+            return self._array(position + 1, header, depth)
+        return self._maker.primitive(self._data, header, position + 1)
+
+    def _object(self, position: int, header: int, depth: int) -> Made:
+        id_width = (header >> 2 & 3) + 1
+        count_width = 4 if header >> 4 & 1 else 1
+        count = unsigned_at(self._data, position, count_width)
+        ids = position + count_width
+        _require(self._data, ids, count * id_width)
+        items = self._items(ids + count * id_width, count, (header & 3) + 1, depth)
+        names = [
+            self._names[unsigned_at(self._data, ids + index * id_width, id_width)]
+            for index in range(count)
+        ]
+        return self._maker.object(list(zip(names, items, strict=True)))
+
+    def _array(self, position: int, header: int, depth: int) -> Made:
+        count_width = 4 if header >> 2 & 1 else 1
+        count = unsigned_at(self._data, position, count_width)
+        return self._maker.array(
+            self._items(position + count_width, count, (header & 3) + 1, depth)
+        )
+
+    def _items(self, offsets: int, count: int, width: int, depth: int) -> list[Made]:
+        """Return what values give; their offsets begin at a position, and one more ends them."""
+        values = offsets + (count + 1) * width
+        _require(self._data, offsets, values - offsets)
+        return [
+            self.read(values + unsigned_at(self._data, offsets + index * width, width), depth + 1)
+            for index in range(count)
+        ]
+
+
+def _require(data: bytes, position: int, length: int) -> None:
+    """Refuse a range outside the data, before anything is counted or allocated by it."""
+    if length < 0 or position + length > len(data):
+        raise ValueError(f"{length} bytes at {position} are not there")
+
+
+def bytes_at(data: bytes, position: int, length: int) -> bytes:
+    """Return bytes; `ValueError` where they are not there."""
+    _require(data, position, length)
+    return data[position : position + length]
+
+
+def unsigned_at(data: bytes, position: int, width: int) -> int:
+    """Return the number in so many bytes, the lowest first; `ValueError` where they are not."""
+    return int.from_bytes(bytes_at(data, position, width), "little")
+
+
+def signed_at(data: bytes, position: int, width: int) -> int:
+    """Return the number with a sign, as `unsigned_at`."""
+    return int.from_bytes(bytes_at(data, position, width), "little", signed=True)

@@ -1,0 +1,284 @@
+"""The records of one table, and where they go: into its topic, or elsewhere by their schema."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.errors import ConfigError, IncompatibleSchemaError, SchemaNotRegisteredError
+from tailerd.records.base import (
+    FormatOptions,
+    RecordFormat,
+    RecordPart,
+    Records,
+    RecordSchema,
+    SchemaRegistry,
+)
+from tailerd.records.schemas.record_shape import topic_name
+from tailerd.sinks.kafka.config import KafkaSinkConfig
+from tailerd.sinks.kafka.routing import format_options
+from tailerd.sinks.kafka.schema_registry.subjects import Registry, TopicSubjects
+from tailerd.sinks.record_formats import TableRecords
+from tailerd.sinks.topics.templates import TopicTemplate
+
+if TYPE_CHECKING:
+    from tailerd.sinks.kafka.registered_values import ValueReader
+    from tailerd.sinks.kafka.schema_registry.client import RegistryClient
+
+_MOST_SCHEMAS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where records of one schema go.
+
+    Attributes:
+        suffix: Of their topics' names: empty, `.v2`, `.v3`, ...
+        is_dead_letter: They go to the topic of dead letters instead.
+    """
+
+    suffix: str = ""
+    is_dead_letter: bool = False
+
+
+TOPIC = Destination()
+Placed = tuple[Destination, RecordFormat]
+"""Where records of one schema go, and what makes them."""
+
+
+class TableDestinations:
+    """Makes the records of one table and says where they go."""
+
+    def __init__(
+        self,
+        config: KafkaSinkConfig,
+        table: str,
+        options: FormatOptions,
+        registry: Registry | None,
+    ) -> None:
+        """Prepare; nothing is asked yet.
+
+        Args:
+            config: The sink's section.
+            table: Configured name of the table.
+            options: What the value format is told.
+            registry: Has the schemas; None where none is configured.
+        """
+        self._config, self._table, self._options = config, table, options
+        self._registry = registry
+        self._plain = TableRecords(config.format, options)
+        self._topics: dict[Destination, TableRecords] = {}
+        self._chosen: OrderedDict[bytes, Placed] = OrderedDict()
+        self._latest: tuple[pa.Schema, Placed] | None = None
+
+    def records(
+        self, batch: ChangeBatch, *, now_us: int | None = None, first: int = 0
+    ) -> tuple[Destination, Records]:
+        """Return the records of a batch; where its schema is new, the registry is asked first.
+
+        Args:
+            batch, now_us, first: As for `RecordFormat.records`.
+
+        Raises:
+            IncompatibleSchemaError: The registry's rule forbids the schema, and that stops.
+            TailerdError: As `RecordFormat.prepare` and `RecordFormat.records`.
+        """
+        destination, records = self.prepared(batch.rows.schema)
+        return destination, records.records(batch, now_us=now_us, first=first)
+
+    def prepared(self, schema: pa.Schema) -> Placed:
+        """Return where rows with a schema go, and what makes their records.
+
+        Raises:
+            TailerdError: As `records`.
+        """
+        if self._registry is None:
+            return TOPIC, self._plain.prepared(schema)
+        if self._latest is not None and self._latest[0].equals(schema, check_metadata=True):
+            return self._latest[1]
+        text = schema.serialize().to_pybytes()
+        found = self._chosen.pop(text, None) or self._placed(schema, self._registry)
+        self._chosen[text] = found
+        if len(self._chosen) > _MOST_SCHEMAS:
+            self._chosen.popitem(last=False)
+        self._latest = schema, found
+        return found
+
+    def _placed(self, schema: pa.Schema, registry: Registry) -> Placed:
+        section = self._config.schema_registry
+        policy = "stop" if section is None else section.on_incompatible_schema
+        if policy == "new_topic":
+            return self._in_newest(schema, registry)
+        try:
+            return self._into(TOPIC, schema, registry)
+        except IncompatibleSchemaError:
+            if policy == "stop":
+                raise
+            return self._into(Destination(is_dead_letter=True), schema, registry)
+
+    def _in_newest(self, schema: pa.Schema, registry: Registry) -> Placed:
+        """Return the topic that has this schema, else the newest that allows it, else a new one."""
+        used = list(self._used(schema, registry))
+        for destination in used:
+            known = replace(self._subjects(destination, registry), may_register=False)
+            try:
+                return destination, self._made(known).prepared(schema)
+            except SchemaNotRegisteredError:
+                continue
+        try:
+            return self._into(used[-1] if used else TOPIC, schema, registry)
+        except IncompatibleSchemaError:
+            return self._into(_generation(len(used) + 1), schema, registry)
+
+    def _used(self, schema: pa.Schema, registry: Registry) -> Iterator[Destination]:
+        """Yield the topics that have a schema of values, the oldest first."""
+        number = 1
+        while True:
+            destination = _generation(number)
+            probe = _Probe(self._subjects(destination, registry))
+            self._made(probe).prepared(schema)
+            if not probe.is_used:
+                return
+            yield destination
+            number += 1
+
+    def _into(self, destination: Destination, schema: pa.Schema, registry: Registry) -> Placed:
+        if destination not in self._topics:
+            self._topics[destination] = self._made(self._subjects(destination, registry))
+        return destination, self._topics[destination].prepared(schema)
+
+    def _made(self, registry: SchemaRegistry) -> TableRecords:
+        return TableRecords(self._config.format, self._options, registry)
+
+    def _subjects(self, destination: Destination, registry: Registry) -> TopicSubjects:
+        return topic_subjects(self._config, self._table, destination, registry)
+
+
+def topic_subjects(
+    config: KafkaSinkConfig, table: str, destination: Destination, registry: Registry
+) -> TopicSubjects:
+    """Return the schemas of what goes to a destination.
+
+    Args:
+        config: The sink's section, with a registry.
+        table: Configured name of the table.
+        destination: Where records go.
+        registry: Is asked.
+    """
+    section = config.schema_registry
+    template = TopicTemplate.parse(config.topic)
+    topic = config.topic if template.column else template.topic(table)
+    subjects = TopicSubjects(
+        registry=registry,
+        topic=f"{topic}{destination.suffix}",
+        strategy="topic" if section is None else section.subject_strategy,
+        may_register=section is None or section.auto_register,
+    )
+    if not destination.is_dead_letter:
+        return subjects
+    letters = config.topic_of(config.dead_letter_topic or "", table)
+    # Tables share the topic, so its subjects are named after their records too.
+    return replace(subjects, topic=letters, strategy="topic_record", is_checked=False)
+
+
+class TableSchemas:
+    """What a sink knows of the schemas of its table; kept while producers come and go.
+
+    The registry's client is loaded and made with the first rows.
+    """
+
+    def __init__(self, config: KafkaSinkConfig, table: str) -> None:
+        self._config, self._table = config, table
+        self._registry: RegistryClient | None = None
+        self._table_id: str | None = None
+        self._destinations: TableDestinations | None = None
+
+    def of_table(self, table_id: str) -> TableDestinations:
+        """Return what makes the records of the table while it has an id.
+
+        Raises:
+            ConfigError: Certificates for the registry cannot be read.
+        """
+        if self._destinations is None or table_id != self._table_id:
+            options = format_options(self._config, self._table, table_id)
+            self._destinations = TableDestinations(
+                self._config, self._table, options, self._client()
+            )
+            self._table_id = table_id
+        return self._destinations
+
+    def check(self) -> None:
+        """Make sure that the registry answers, where one is configured.
+
+        Raises:
+            TailerdError: It does not, or lets this user not in.
+        """
+        client = self._client()
+        if client is not None:
+            options = format_options(self._config, self._table, "")
+            name = f"{topic_name(options)}.Value"
+            subjects = topic_subjects(self._config, self._table, TOPIC, client)
+            client.check(subjects.subject("value", name))
+
+    def reader(self) -> ValueReader:
+        """Return what brings values that were delivered to JSON texts.
+
+        Raises:
+            ConfigError: What reads them is not installed.
+        """
+        client = self._client()
+        try:
+            from tailerd.sinks.kafka.registered_values import ValueReader
+        except ImportError as error:
+            raise _not_installed(error) from error
+        return ValueReader(self._config, client)
+
+    def close(self) -> None:
+        """Close connections to the registry; idempotent. What is needed later is opened again."""
+        registry, self._registry, self._destinations = self._registry, None, None
+        if registry is not None:
+            registry.close()
+
+    def _client(self) -> RegistryClient | None:
+        section = self._config.schema_registry
+        if section is not None and self._config.has_schemas and self._registry is None:
+            try:
+                # Imported here: it takes half a second, and most sinks have no registry.
+                from tailerd.sinks.kafka.schema_registry.client import RegistryClient
+            except ImportError as error:
+                raise _not_installed(error) from error
+            self._registry = RegistryClient(section)
+        return self._registry
+
+
+def _not_installed(error: ImportError) -> ConfigError:
+    return ConfigError(
+        f"What talks to schema registries cannot be loaded: {error}.",
+        hint="Install tailerd[registry].",
+    )
+
+
+class _Probe:
+    """Finds out whether a topic has any schema of values."""
+
+    def __init__(self, subjects: TopicSubjects) -> None:
+        self._subjects = subjects
+        self.is_used = False
+
+    def earlier(self, part: RecordPart, name: str) -> str:
+        return ""
+
+    def ids(self, schemas: Sequence[RecordSchema]) -> Sequence[int]:
+        """Look whether there is one; the ids mean nothing."""
+        value = schemas[0]
+        self.is_used = bool(self._subjects.earlier(value.part, value.name))
+        return [0] * len(schemas)
+
+
+def _generation(number: int) -> Destination:
+    return TOPIC if number == 1 else Destination(f".v{number}")

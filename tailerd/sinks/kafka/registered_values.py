@@ -1,0 +1,91 @@
+"""Values with registered schemas, and events, as the JSON texts that `verify` compares."""
+
+from __future__ import annotations
+
+import io
+import json
+from base64 import b64decode
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import fastavro
+import msgspec
+
+from tailerd.errors import SinkError
+from tailerd.records.avro_values import Value, json_value, plain_schema
+from tailerd.sinks.kafka.config import KafkaSinkConfig
+
+_HEADER_BYTES = 5
+_MAGIC = 0
+
+
+class KnowsSchemas(Protocol):
+    """Gives the texts of schemas by their ids. Blocking."""
+
+    def text_of(self, schema_id: int) -> str:
+        """Return the text of a schema; `SinkError` where there is none, or nobody answers."""
+        ...
+
+
+class ValueReader:
+    """Brings the values of a sink to JSON texts."""
+
+    def __init__(self, config: KafkaSinkConfig, schemas: KnowsSchemas | None) -> None:
+        """Prepare; nothing is asked yet.
+
+        Args:
+            config: The sink's section.
+            schemas: Asked for what values were written with; None where no registry is configured.
+        """
+        self._schemas = schemas
+        self._is_structured = config.is_structured
+        self._form = config.data_format
+        self._readers: dict[int, Callable[[bytes], bytes]] = {}
+
+    def read(self, values: Sequence[bytes]) -> Sequence[bytes]:
+        """Return the JSON text of each value.
+
+        Raises:
+            SinkError: One is not of this sink's format, or the registry does not answer.
+        """
+        return [self._text(value) for value in values]
+
+    def _text(self, value: bytes) -> bytes:
+        try:
+            data = _event_data(value) if self._is_structured else value
+            if self._form == "json_schema":
+                return data[_HEADER_BYTES:]
+            return self._of_avro(data) if self._form == "avro" else data
+        except (ValueError, KeyError, TypeError, IndexError, EOFError) as error:
+            raise SinkError(
+                f"A record is no {self._form} value: {value[:80]!r} ({error!r}). Something else"
+                " writes to the same place.",
+                hint="Verify a place that only this pipeline writes to.",
+            ) from error
+
+    def _of_avro(self, value: bytes) -> bytes:
+        if value[0] != _MAGIC or self._schemas is None:
+            raise ValueError("it does not begin with the id of a schema")
+        number = int.from_bytes(value[1:_HEADER_BYTES], "big")
+        if number not in self._readers:
+            self._readers[number] = _avro_reader(self._schemas.text_of(number))
+        return self._readers[number](value)
+
+
+def _event_data(value: bytes) -> bytes:
+    event: dict[str, msgspec.Raw] = msgspec.json.decode(value, type=dict[str, msgspec.Raw])
+    if (data := event.get("data")) is not None:
+        return bytes(data)
+    return b64decode(msgspec.json.decode(event["data_base64"], type=str))
+
+
+def _avro_reader(text: str) -> Callable[[bytes], bytes]:
+    node: Any = json.loads(text)
+    schema = fastavro.parse_schema(plain_schema(node))
+    value: Value = json_value(node)
+
+    def read(raw: bytes) -> bytes:
+        decoded = fastavro.schemaless_reader(io.BytesIO(raw[_HEADER_BYTES:]), schema, None)
+        return msgspec.json.encode(value(decoded))
+
+    return read

@@ -1,0 +1,192 @@
+"""Requests to a schema registry, through Confluent's own client. Blocking; one thread at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+from tailerd.records.base import RecordSchema
+from tailerd.sinks.kafka.schema_registry.config import SchemaRegistryConfig
+from tailerd.sinks.kafka.schema_registry.errors import (
+    NOT_FOUND,
+    RegistryAnswerError,
+    registry_calls,
+)
+
+_FIRST_WAIT_MS = 200
+_LONGEST_WAIT_MS = 2000
+_KEPT_SCHEMAS = 100
+_SHORT_SECONDS = 0.001
+_NO_SCHEMA = (40401, 40402)
+"""What registries answer of a subject, or a version of it, that is not there."""
+_HIDDEN = "(secret)"
+
+
+class RegistryClient:
+    """One registry, as a `Registry`.
+
+    Every request ends: after `timeout`, `retries` and the last of `urls`.
+    """
+
+    def __init__(self, config: SchemaRegistryConfig) -> None:
+        """Prepare; nothing is asked yet.
+
+        Raises:
+            ConfigError: Certificates cannot be read.
+        """
+        self._address = config.address
+        self._secrets = _secrets(config)
+        with registry_calls("it is not asked", self._address):
+            self._client = SchemaRegistryClient(_options(config))
+
+    def close(self) -> None:
+        """Close its connections; it cannot be used any more."""
+        self._client.close()
+
+    def check(self, subject: str) -> None:
+        """Make sure that the registry answers this user, about a subject that need not be there.
+
+        Raises:
+            TailerdError: It does not.
+        """
+        with self._asking("it cannot be used"):
+            try:
+                self._client.get_latest_version(subject)
+            except SchemaRegistryError as error:
+                # Where another server answers, or at another path, nothing is found either.
+                if error.error_code not in _NO_SCHEMA:
+                    raise
+
+    def registered_id(self, subject: str, schema: RecordSchema) -> int | None:
+        """Return the id of a schema under a subject; None where it is not registered there.
+
+        Raises:
+            TailerdError: The registry cannot be asked.
+        """
+        with self._asking(f"the schema of {subject} is not known"):
+            try:
+                found = self._client.lookup_schema(subject, _schema(schema))
+            except SchemaRegistryError as error:
+                if error.http_status_code == NOT_FOUND:
+                    return None
+                raise
+            return None if found.schema_id is None else int(found.schema_id)
+
+    def is_compatible(self, subject: str, schema: RecordSchema) -> bool:
+        """Tell whether the registry's rule for a subject allows a schema after its latest.
+
+        Raises:
+            TailerdError: The registry cannot be asked.
+        """
+        with self._asking(f"the schema of {subject} could not be checked"):
+            try:
+                return bool(self._client.test_compatibility(subject, _schema(schema)))
+            except SchemaRegistryError as error:
+                if error.http_status_code == NOT_FOUND:
+                    # There is no subject yet.
+                    return True
+                raise
+
+    def register(self, subject: str, schema: RecordSchema) -> int:
+        """Register a schema under a subject; return its id.
+
+        Raises:
+            IncompatibleSchemaError: The registry's rule for the subject forbids it.
+            TailerdError: The registry cannot be asked, or refuses.
+        """
+        with self._asking(f"the schema of {subject} could not be registered"):
+            return int(self._client.register_schema(subject, _schema(schema)))
+
+    def latest_text(self, subject: str) -> str:
+        """Return the text of the latest schema of a subject; empty where there is none.
+
+        Raises:
+            TailerdError: The registry cannot be asked.
+        """
+        with self._asking(f"the latest schema of {subject} is not known"):
+            try:
+                return self._client.get_latest_version(subject).schema.schema_str or ""
+            except SchemaRegistryError as error:
+                if error.http_status_code == NOT_FOUND:
+                    return ""
+                raise
+
+    def text_of(self, schema_id: int) -> str:
+        """Return the text of a schema.
+
+        Raises:
+            TailerdError: The registry cannot be asked, or has none of that id.
+        """
+        with self._asking(f"the schema {schema_id} is not known"):
+            return self._client.get_schema(schema_id).schema_str or ""
+
+    def allow_every_schema(self, subject: str) -> None:
+        """Switch the registry's rule off for a subject.
+
+        Raises:
+            TailerdError: The registry cannot be asked, or refuses.
+        """
+        with self._asking(f"the compatibility of {subject} could not be set"):
+            self._client.set_compatibility(subject, "NONE")
+
+    @contextmanager
+    def _asking(self, doing: str) -> Iterator[None]:
+        with registry_calls(doing, self._address):
+            try:
+                yield
+            except SchemaRegistryError as error:
+                reason = str(error.error_message)
+                for secret in self._secrets:
+                    reason = reason.replace(secret, _HIDDEN)
+                raise RegistryAnswerError(error.http_status_code, reason) from error
+            except ValueError as error:
+                # Another server answers there: what it says is no JSON.
+                raise RegistryAnswerError(
+                    NOT_FOUND, "what answers is no schema registry"
+                ) from error
+
+
+def _schema(schema: RecordSchema) -> Schema:
+    return Schema(schema.text, schema.kind)
+
+
+def _secrets(config: SchemaRegistryConfig) -> list[str]:
+    given = [config.bearer_token]
+    if config.basic_auth is not None:
+        given.append(config.basic_auth.password)
+    return [each.get_secret_value() for each in given if each]
+
+
+def _options(config: SchemaRegistryConfig) -> dict[str, object]:
+    options: dict[str, object] = {
+        "url": ",".join(config.urls),
+        "timeout": config.timeout,
+        "max.retries": config.retries,
+        "retries.wait.ms": _FIRST_WAIT_MS,
+        "retries.max.wait.ms": _LONGEST_WAIT_MS,
+        "cache.capacity": _KEPT_SCHEMAS,
+        # What is latest is asked each time: others register too.
+        "cache.latest.ttl.sec": _SHORT_SECONDS,
+    }
+    if (basic := config.basic_auth) is not None:
+        user = f"{basic.username}:{basic.password.get_secret_value()}"
+        options["basic.auth.user.info"] = user
+    if config.bearer_token is not None:
+        options |= {
+            "bearer.auth.credentials.source": "STATIC_TOKEN",
+            "bearer.auth.token": config.bearer_token.get_secret_value(),
+            # Of Confluent's cloud; the client insists on it.
+            "bearer.auth.logical.cluster": "",
+        }
+    if (tls := config.tls) is not None:
+        files = {
+            "ssl.ca.location": tls.ca_file,
+            "ssl.certificate.location": tls.certificate_file,
+            "ssl.key.location": tls.key_file,
+            "ssl.key.password": tls.key_password and tls.key_password.get_secret_value(),
+        }
+        options |= {name: value for name, value in files.items() if value is not None}
+    return options

@@ -1,0 +1,82 @@
+"""Every error of the registry's client becomes one of ours, here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+# The module that the client itself takes: one of two of this interface.
+from confluent_kafka.schema_registry.common._httpx_compat import httpx
+
+from tailerd.errors import ConfigError, IncompatibleSchemaError, SinkError, SinkRefusedError
+from tailerd.sinks.kafka.schema_registry.subjects import INCOMPATIBLE_HINT
+
+NOT_FOUND = 404
+_CONFLICT = 409
+_NOT_ALLOWED = (401, 403)
+_PASSING = (408, 429)
+_MOST_CHARACTERS = 500
+
+
+class RegistryAnswerError(Exception):
+    """The registry answered with another status than success; never leaves this folder.
+
+    Attributes:
+        status: Of HTTP.
+        reason: What it said, without secrets.
+    """
+
+    def __init__(self, status: int, reason: str) -> None:
+        self.status = status
+        self.reason = reason
+        super().__init__(status, reason)
+
+
+@contextmanager
+def registry_calls(doing: str, address: str) -> Iterator[None]:
+    """Map what a request raises inside.
+
+    Args:
+        doing: What was tried: `the schema of orders-value could not be registered`.
+        address: The registry's.
+
+    Raises:
+        IncompatibleSchemaError: Its rule for the subject forbids the schema.
+        SinkRefusedError: It refuses, and will until somebody acts.
+        SinkError: It cannot be reached, or has a fault that passes.
+        ConfigError: Certificates cannot be read.
+    """
+    try:
+        yield
+    except RegistryAnswerError as error:
+        raise _of_answer(error, doing, address) from error
+    except httpx.TransportError as error:
+        raise SinkError(
+            f"The schema registry at {address} cannot be reached, so {doing}:"
+            f" {_short(str(error)) or type(error).__name__}.",
+            hint="Check that it runs; deliveries wait for it.",
+        ) from error
+    except OSError as error:
+        raise ConfigError(
+            f"The certificates for the schema registry at {address} cannot be used: {error}.",
+            hint="Correct `schema_registry.tls`.",
+        ) from error
+
+
+def _of_answer(error: RegistryAnswerError, doing: str, address: str) -> SinkError:
+    message = f"The schema registry at {address} refused, so {doing}: {_short(error.reason)}"
+    message = f"{message.rstrip('.')} (HTTP {error.status})."
+    if error.status in _NOT_ALLOWED:
+        return SinkRefusedError(
+            message, hint="Check basic_auth, bearer_token and this user's rights."
+        )
+    if error.status == _CONFLICT:
+        return IncompatibleSchemaError(message, hint=INCOMPATIBLE_HINT)
+    if error.status in _PASSING or error.status >= 500:
+        return SinkError(message, hint="Look at the registry's log; deliveries wait for it.")
+    return SinkRefusedError(message, hint="Check `urls`, and what the registry says.")
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 3]}..."

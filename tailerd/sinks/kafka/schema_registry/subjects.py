@@ -1,0 +1,119 @@
+"""The schemas of the records of one topic: under which subjects, and what may be registered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tailerd.errors import IncompatibleSchemaError, SchemaNotRegisteredError
+from tailerd.records.base import RecordPart, RecordSchema
+from tailerd.sinks.kafka.schema_registry.config import SubjectStrategy
+
+INCOMPATIBLE_HINT = (
+    "Change the table back, lower the compatibility of the subject in the registry, or set"
+    " schema_registry.on_incompatible_schema to new_topic or dead_letter."
+)
+
+
+class Registry(Protocol):
+    """What is asked of a schema registry. Blocking.
+
+    Errors: `SinkError` where it cannot be asked; deliveries wait then.
+    """
+
+    def registered_id(self, subject: str, schema: RecordSchema) -> int | None:
+        """Return the id of a schema under a subject; None where it is not registered there."""
+        ...
+
+    def is_compatible(self, subject: str, schema: RecordSchema) -> bool:
+        """Tell whether the registry's rule for a subject allows a schema after its latest."""
+        ...
+
+    def register(self, subject: str, schema: RecordSchema) -> int:
+        """Register a schema under a subject; return its id."""
+        ...
+
+    def latest_text(self, subject: str) -> str:
+        """Return the text of the latest schema of a subject; empty where there is none."""
+        ...
+
+    def allow_every_schema(self, subject: str) -> None:
+        """Switch the registry's rule off for a subject."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSubjects:
+    """The schemas of one topic's records, as a `SchemaRegistry`.
+
+    Attributes:
+        registry: It is asked.
+        topic: Name of the topic.
+        strategy: Names the subjects.
+        may_register: Whether schemas that are not there are registered.
+        is_checked: Whether the registry's rule for the subject holds; else it is switched off.
+    """
+
+    registry: Registry
+    topic: str
+    strategy: SubjectStrategy
+    may_register: bool
+    is_checked: bool = True
+
+    def earlier(self, part: RecordPart, name: str) -> str:
+        """Return the text of the latest schema; see `SchemaRegistry`."""
+        return self.registry.latest_text(self.subject(part, name))
+
+    def ids(self, schemas: Sequence[RecordSchema]) -> Sequence[int]:
+        """Return the ids of schemas; where one is forbidden, none is registered.
+
+        Raises:
+            IncompatibleSchemaError: The registry's rule forbids one.
+            SchemaNotRegisteredError: One is not there, and is not to be registered.
+            TailerdError: The registry cannot be asked, or refuses.
+        """
+        subjects = [self.subject(each.part, each.name) for each in schemas]
+        asked = list(zip(subjects, schemas, strict=True))
+        found = [self.registry.registered_id(*each) for each in asked]
+        for place, (subject, schema) in enumerate(asked):
+            if found[place] is None:
+                self._check(subject, schema)
+        return [
+            self.registry.register(*each) if number is None else number
+            for each, number in zip(asked, found, strict=True)
+        ]
+
+    def subject(self, part: RecordPart, name: str) -> str:
+        """Return the subject of keys or values.
+
+        Args:
+            part: Which of the two.
+            name: Full name of the record.
+        """
+        match self.strategy:
+            case "topic":
+                return f"{self.topic}-{part}"
+            case "record":
+                return name
+            case "topic_record":
+                return f"{self.topic}-{name}"
+
+    def _check(self, subject: str, schema: RecordSchema) -> None:
+        """Make sure that a schema may be registered."""
+        if not self.may_register:
+            raise SchemaNotRegisteredError(
+                f"The {schema.kind} schema that {schema.name} has now is not registered under the"
+                f" subject {subject}, and auto_register is false.",
+                hint=f"Register it: {schema.text}",
+            )
+        if not self.is_checked:
+            # Not every registry has settings of a subject that has no schema yet.
+            if self.registry.latest_text(subject):
+                self.registry.allow_every_schema(subject)
+        elif not self.registry.is_compatible(subject, schema):
+            raise IncompatibleSchemaError(
+                f"The {schema.kind} schema that {schema.name} has now is not compatible with the"
+                f" latest one of the subject {subject}, by the registry's rule.",
+                hint=INCOMPATIBLE_HINT,
+            )

@@ -1,0 +1,116 @@
+"""Formats with registered schemas, and events around them, as sinks use them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import pyarrow as pa
+import pytest
+
+from tailerd.errors import BugError
+from tailerd.records.base import EventOptions, FormatOptions, RecordPart, RecordSchema
+from tailerd.records.formats.avro import avro_envelopes, avro_rows
+from tailerd.records.formats.json import JsonRecords
+from tailerd.records.formats.registered_records import SchemaIds
+from tailerd.registry import FORMATS_WITH_SCHEMAS
+from tailerd.sinks.record_formats import TableRecords, record_format
+from tests.records.test_avro import ENVELOPE_KINDS, ENVELOPE_ROWS
+from tests.unit.records.batches import change_batch
+
+OPTIONS = FormatOptions(name="lake", table="orders", key=("id",))
+BATCH = change_batch(ENVELOPE_ROWS, ENVELOPE_KINDS)
+FORMATS = sorted(FORMATS_WITH_SCHEMAS)
+
+
+@dataclass
+class MemoryRegistry:
+    """Gives each schema the next id, and remembers the latest of keys and values."""
+
+    asked: list[RecordSchema] = field(default_factory=list)
+
+    def earlier(self, part: RecordPart, name: str) -> str:
+        found = [each.text for each in self.asked if each.part == part]
+        return found[-1] if found else ""
+
+    def ids(self, schemas: Sequence[RecordSchema]) -> Sequence[int]:
+        first = len(self.asked) + 1
+        self.asked.extend(schemas)
+        return range(first, first + len(schemas))
+
+
+@pytest.mark.parametrize("envelope", ["none", "debezium"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_values_and_keys_begin_with_the_ids_of_their_schemas(
+    name: str, envelope: Literal["none", "debezium"]
+) -> None:
+    registry = MemoryRegistry()
+    options = replace(OPTIONS, envelope=envelope)
+    records = TableRecords(name, options, registry).records(BATCH)
+    assert [schema.part for schema in registry.asked] == ["value", "key"]
+    assert records.keys is not None
+    values = [value for value in records.values.to_pylist() if value is not None]
+    assert {value[:5] for value in values} == {b"\0\0\0\0\x01"}
+    assert {key[:5] for key in records.keys.to_pylist()} == {b"\0\0\0\0\x02"}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_schema_is_asked_for_once_and_again_when_it_is_another(name: str) -> None:
+    registry = MemoryRegistry()
+    records = TableRecords(name, replace(OPTIONS, key=()), registry)
+    other = change_batch({"id": pa.array([1]), "more": pa.array(["x"])})
+    for batch in (BATCH, BATCH, other, BATCH, other):
+        records.records(batch)
+    assert len(registry.asked) == 2
+
+
+def test_the_envelope_is_chosen_by_its_option() -> None:
+    ids = SchemaIds(key=2, value=1)
+    enveloped = replace(OPTIONS, envelope="debezium")
+    for options, make in ((OPTIONS, avro_rows), (enveloped, avro_envelopes)):
+        found = TableRecords("avro", options, MemoryRegistry()).records(BATCH, now_us=5)
+        assert found.values.equals(make(options).records(BATCH, ids=ids, now_us=5).values)
+
+
+def test_fields_of_protobuf_keep_the_numbers_of_the_schema_before() -> None:
+    registry = MemoryRegistry()
+    records = TableRecords("protobuf", replace(OPTIONS, key=()), registry)
+    records.records(change_batch({"id": pa.array([1]), "b": pa.array([2])}))
+    records.records(change_batch({"new": pa.array([3]), "b": pa.array([2])}))
+    text = registry.asked[1].text
+    assert "optional int64 b = 2;" in text
+    assert "optional int64 new = 3;" in text
+    assert "reserved 1;" in text
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_format_that_is_not_prepared_makes_no_records(name: str) -> None:
+    with pytest.raises(BugError):
+        record_format(name, OPTIONS).records(BATCH)
+
+
+def test_events_carry_values_of_a_format_and_their_headers_go_with_them() -> None:
+    for data in ("avro", "json"):
+        plain = TableRecords(data, OPTIONS, MemoryRegistry()).records(BATCH)
+        events = EventOptions(data=record_format(data, OPTIONS), source="/lake/orders")
+        options = replace(OPTIONS, events=events)
+        found = TableRecords("cloudevents", options, MemoryRegistry()).records(BATCH, first=7)
+        assert found.values.equals(plain.values)
+        headers = {
+            header.name: header.value for header in found.take(pa.array([2]).to_numpy()).headers
+        }
+        assert headers["content-type"] == f"application/{data}".encode()
+        assert headers["ce_source"] == b"/lake/orders"
+        assert headers["ce_id"] == pa.array(["7-files-9"])
+
+
+def test_structured_events_hold_json_as_it_is() -> None:
+    events = EventOptions(data=JsonRecords(OPTIONS), source="/lake", mode="structured")
+    options = replace(OPTIONS, events=events)
+    found = TableRecords("cloudevents", options).records(BATCH)
+    plain = JsonRecords(OPTIONS).records(BATCH)
+    assert [json.loads(value)["data"] for value in found.values.to_pylist()] == [
+        json.loads(value) for value in plain.values.to_pylist()
+    ]
