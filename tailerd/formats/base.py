@@ -313,7 +313,7 @@ class CommitNames:
 
     Attributes:
         folder: The folder they lie in, below the table's own; empty for that itself.
-        suffix: How their names end.
+        suffix: How their names end; empty where they end in several ways.
         version_of: The version a name says it is a commit of; None where it is no commit's name.
     """
 
@@ -395,7 +395,14 @@ class TableFormat(OptionalParts, Protocol):
         ...
 
     def folder(self, place: str) -> str:
-        """Return the folder of a table's commits, as its store names it; watchers use it."""
+        """Return the folder of a table's commits, as its store names it; watchers use it.
+
+        It may be outside of the table's own folder.
+        """
+        ...
+
+    def is_at(self, place: str) -> bool:
+        """Tell whether a table of this format seems to lie at a place of this machine; blocking."""
         ...
 
     async def open(self, place: str, request: OpenRequest) -> ChangeSource:

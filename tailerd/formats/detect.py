@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Iterable
-from pathlib import Path
 from typing import cast
 
 from tailerd.changefeed.change_task import ChangeTask
-from tailerd.errors import NotATableError
+from tailerd.errors import ConfigError, NotATableError
 from tailerd.formats.allowed_places import allowed_places
 from tailerd.formats.base import ChangeSource, OpenRequest, TableFormat, TaskReader
 from tailerd.formats.parts import Demo, required
@@ -63,7 +63,7 @@ async def find_format(
         stores: How its files are reached.
 
     Raises:
-        ConfigError: The format is unknown, or no store serves this place.
+        ConfigError: The format is unknown, several are there, or no store serves this place.
         NotATableError: No table that a format recognises lies there.
         StorageError: The place cannot be read.
     """
@@ -74,9 +74,15 @@ async def find_format(
         # Opening says better what is wrong.
         return formats[0]
     store, root = stores.locate_table(place, allowed_places(allowed))
-    for each in formats:
-        if await each.detect(store, root):
-            return each
+    answers = await asyncio.gather(*(each.detect(store, root) for each in formats))
+    found = [each for each, is_there in zip(formats, answers, strict=True) if is_there]
+    if len(found) > 1:
+        raise ConfigError(
+            f"{place} is a table of several formats: {', '.join(each.name for each in found)}.",
+            hint="Name the one that is meant (--table-format, or `format` in the configuration).",
+        )
+    if found:
+        return found[0]
     names = ", ".join(each.name for each in formats)
     raise NotATableError(
         f"{place} is not a table of a format known here ({names}).",
@@ -97,7 +103,7 @@ def presumed_format(place: str, name: str = AUTO) -> TableFormat:
         return table_format(name)
     formats = table_formats()
     if len(formats) > 1 and Stores().locate(place)[0].is_local_folder:
-        return next((each for each in formats if Path(each.folder(place)).is_dir()), formats[0])
+        return next((each for each in formats if each.is_at(place)), formats[0])
     return formats[0]
 
 

@@ -32,7 +32,7 @@ ONE = ReadLimit(max_files=1, max_bytes=1)
 
 
 async def opened(table: Table, columns: Sequence[str] | None = None) -> ChangeSource:
-    return await open_table(str(table.place), OpenRequest(columns=columns))
+    return await open_table(str(table.place), OpenRequest(columns=columns, options=table.options))
 
 
 async def groups(source: ChangeSource, start: Offset, end: Offset) -> list[TaskGroup]:
@@ -78,7 +78,9 @@ async def test_the_names_of_commits_are_told_from_others(table: Table) -> None:
     table.append([1])
     kind = table_format(table.format)
     folder = commit_folder(str(table.place))
-    assert folder == f"{table.place}/{kind.names.folder}".rstrip("/")
+    assert folder == kind.folder(str(table.place))
+    assert kind.is_at(str(table.place))
+    assert not kind.is_at(f"{table.place}/not there")
     store, _ = Stores().locate(str(table.place))
     names = [meta.name async for meta in store.list_from(folder)]
     commits = [name for name in names if kind.names.version_of(name) is not None]

@@ -31,7 +31,7 @@ async def inspected(table: Table) -> TableInspection:
 async def test_a_version_is_described_as_the_source_reads_it(table: Table) -> None:
     first = table.append([1, 2, 3])
     head = table.append([4])
-    source = await open_table(str(table.place), OpenRequest())
+    source = await open_table(str(table.place), OpenRequest(options=table.options))
     inspection = await inspected(table)
     newest = await inspection.describe()
     assert (newest.table_id, newest.version, newest.num_rows) == (source.table_id, head, 4)

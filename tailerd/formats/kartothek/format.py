@@ -1,0 +1,130 @@
+"""Kartothek datasets as a table format: the one object that the registry names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tailerd.changefeed.change_task import ChangeMode
+from tailerd.changefeed.offset import Version
+from tailerd.errors import ConfigError, NotATableError, UnsupportedFeatureError
+from tailerd.formats.allowed_places import allowed_places
+from tailerd.formats.base import (
+    Capabilities,
+    CommitNames,
+    History,
+    OpenRequest,
+    Ordering,
+    known_options,
+)
+from tailerd.formats.kartothek.dataset import DatasetAddress, addresses, find_dataset
+from tailerd.formats.kartothek.history import DatasetHistory
+from tailerd.formats.kartothek.metadata import SUFFIXES, uuid_of_metadata
+from tailerd.formats.kartothek.partition_files import FORMAT
+from tailerd.formats.kartothek.reader import KartothekTaskReader
+from tailerd.formats.kartothek.source import KartothekSource
+from tailerd.formats.ledger import open_ledger
+from tailerd.formats.parts import OptionalParts
+from tailerd.storage.base import ObjectStore
+from tailerd.storage.links import RealPlaces
+from tailerd.storage.stores import path_of, within_table
+
+_OBSERVED = Version(0)
+"""A metadata file says that something was committed, and not which version that is."""
+
+
+def commit_version(name: str) -> Version | None:
+    """Tell whether a file is the metadata of a dataset; it says no version."""
+    return None if uuid_of_metadata(name) is None else _OBSERVED
+
+
+class KartothekFormat(OptionalParts):
+    """Kartothek datasets; see `formats.base.TableFormat`."""
+
+    name = FORMAT
+    capabilities = Capabilities(
+        has_deletes=True,
+        has_preimage=True,
+        pairs_updates=False,
+        has_intermediate_versions=False,
+        ordering=Ordering.OBSERVED,
+        history=History.NONE,
+    )
+    names = CommitNames(folder="", suffix="", version_of=commit_version)
+    options = frozenset({"ledger", "ledger_mode"})
+    reader = KartothekTaskReader()
+
+    async def detect(self, store: ObjectStore, root: str) -> bool:
+        """Tell whether the metadata file of a dataset lies where one of this name has it."""
+        return await find_dataset(store, root) is not None
+
+    def folder(self, place: str) -> str:
+        """Return the folder that holds the dataset's metadata file."""
+        found = addresses(path_of(place))
+        return next(filter(_is_here, found), found[0]).folder
+
+    def is_at(self, place: str) -> bool:
+        """Tell whether a dataset lies at a local place; blocking."""
+        return any(map(_is_here, addresses(path_of(place))))
+
+    async def open(self, place: str, request: OpenRequest) -> KartothekSource:
+        """Open a table of a dataset as it is now.
+
+        Raises:
+            NotATableError: There is no dataset.
+            UnsupportedFeatureError: Change files are asked for, which datasets do not have.
+            TableError: It cannot be served.
+            ConfigError: No store serves this place, or the ledger's.
+        """
+        if request.changes is ChangeMode.CDF:
+            raise UnsupportedFeatureError(
+                f"{place} is a Kartothek dataset, which has no change data feed.",
+                hint="Leave `changes` out.",
+            )
+        located, root = request.stores.locate(place)
+        given = known_options(request.options, self.options)
+        ledger = open_ledger(
+            _text(given, "ledger"), request.stores, is_read_only=given.get("ledger_mode") == "read"
+        )
+        address = await find_dataset(located, root)
+        if address is None:
+            if await ledger.numbers():
+                await ledger.mark_dropped()
+            raise NotATableError(
+                f"There is no dataset at {place}: no file UUID.by-dataset-metadata.json or"
+                " .msgpack.zstd beside it.",
+                hint="Name it STORE/UUID, or STORE/UUID/TABLE where it has several tables.",
+            )
+        allowed = allowed_places(request.allowed_paths)
+        store = within_table(located, address.folder, allowed)
+        if request.wrap_store is not None:
+            store = request.wrap_store(store)
+        history = await DatasetHistory.open(store, address, ledger, place)
+        is_local = located.is_local_folder
+        return KartothekSource(
+            place,
+            address,
+            history,
+            self.reader,
+            stores=request.stores,
+            columns=request.columns,
+            places=RealPlaces(address.folder, allowed) if is_local else None,
+            is_exact=request.changes is ChangeMode.AUTO,
+        )
+
+
+def _text(options: dict[str, object], name: str) -> str | None:
+    value = options.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value:
+        raise ConfigError(
+            f"The option {name} of a dataset is {value!r}.",
+            hint="It is a folder, or the URL of one in a bucket.",
+        )
+    return value
+
+
+def _is_here(address: DatasetAddress) -> bool:
+    if address.table is not None and not Path(address.schema_path(address.table)).is_file():
+        return False
+    return any(Path(address.metadata_path(suffix)).is_file() for suffix in SUFFIXES)
