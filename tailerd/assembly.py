@@ -69,11 +69,15 @@ async def open_source(
     stores: Stores,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
     warned: set[str] | None = None,
+    ledger: str | None = None,
+    is_observer: bool = False,
 ) -> ChangeSource:
     """Open a table for its changes.
 
     Args:
         stores: How its files are reached.
+        ledger: Where a format without history keeps the states it observed; see `ledger_of`.
+        is_observer: Nothing is written there.
         memory_bytes: The configured `memory`, which readers of its log keep within.
         scratch: For what a snapshot that is being delivered needs after a restart.
         warned: Places whose users know that a zone is guessed; pipelines open theirs often.
@@ -109,10 +113,21 @@ async def open_source(
         wrap_store=lambda store: telling(MeteredStore(store, count), stores.shared_reads),
         on_warning=warn,
         scratch=scratch,
-        options=config.options_of_format(),
+        options={
+            "ledger": ledger,
+            "ledger_mode": "read" if is_observer else None,
+            **config.options_of_format(),
+        },
         memory_bytes=memory_bytes,
     )
     return await open_table(config.path, request, config.format)
+
+
+def ledger_of(config: Config, name: str) -> str:
+    """Return where the state keeps what was observed of a table without history."""
+    # Spark's processes may work in another folder.
+    state = config.state if is_remote(config.state) else str(Path(config.state).absolute())
+    return f"{state.rstrip('/')}/ledger/{name}"
 
 
 async def open_statistics(
@@ -438,6 +453,7 @@ class Assembly:
                 stores=self._stores,
                 warned=self._warned,
                 memory_bytes=self.memory.total_bytes,
+                ledger=ledger_of(config, name),
             ),
             sink=sink,
             offsets=_offset_store(self._state, sink),
@@ -468,7 +484,7 @@ class Assembly:
                 storage=self._stores.settings,
             )
             self._groups = Groups(self._spark, self._config.spark.tables_per_query)
-        table = config.tables[name]
+        table = _with_ledger(config, name)
         claim = SparkClaim(_claim(config, name, "spark", self._state), identity_of(config, name))
         if self._groups is not None and shares_query(self._config, table):
             return GroupedPipeline(self._groups, name, table, claim)
@@ -485,6 +501,13 @@ class Assembly:
         """Ring no more for a pipeline that has ended, or others of its folder wait for its look."""
         if name in self._bells:
             self.hints.unsubscribe(*self._bells.pop(name))
+
+
+def _with_ledger(config: Config, name: str) -> TableConfig:
+    """Return a table's section with the ledger among its options, for Spark's processes."""
+    table = config.tables[name]
+    options = {"ledger": ledger_of(config, name), **table.format_options}
+    return table.model_copy(update={"format_options": options})
 
 
 async def reset_offset(
@@ -515,7 +538,12 @@ async def reset_offset(
     table = config.tables[name]
     stores = stores or Stores.of_config(config.storage)
     opened = partial(
-        open_source, table, telemetry or Telemetry(), stores=stores, memory_bytes=config.memory
+        open_source,
+        table,
+        telemetry or Telemetry(),
+        stores=stores,
+        memory_bytes=config.memory,
+        ledger=ledger_of(config, name),
     )
     source = await opened()
     offset = await source.initial_offset(to)

@@ -40,7 +40,10 @@ async def open_source(options: ReadOptions, stores: Stores | None = None) -> Cha
             changes=options.changes,
             allowed_paths=options.allowed_paths,
             on_warning=warn,
-            options={"partition_timezone": options.partition_timezone or None},
+            options={
+                "partition_timezone": options.partition_timezone or None,
+                "ledger": options.ledger or None,
+            },
         ),
         options.table_format,
     )

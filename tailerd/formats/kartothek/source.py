@@ -160,8 +160,9 @@ class KartothekSource(ConsecutiveVersions):
                 f" {newest.number}, is of {show_ms(newest.timestamp_ms)}.",
                 hint="Use --from latest to wait for the next one.",
             )
-        self._require_followed(later[0].number)
-        return await self.offset_at(Version(later[0].number))
+        self._require_followed(later[-1].number)
+        followed = (each.number for each in later if each.number >= self._oldest_followed)
+        return await self.offset_at(Version(next(followed)))
 
     async def end_version(self, end: str) -> Version:
         """Return the last version to read up to `end`: a version, or the last at or before a time.
