@@ -159,6 +159,7 @@ async def open_statistics(
             place,
             stores=stores,
             allowed=allowed,
+            commits=folder,
             wrap_store=lambda store: hearing(
                 MeteredStore(store, count), folder, stores.shared_reads
             ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.cli.allowed_paths import allow_path_option
 from tailerd.cli.output import FORMATS, ChangeWriter, warn, writer_for
-from tailerd.cli.table_format import table_format_option
+from tailerd.cli.table_format import format_option, parsed_options, table_format_option
 from tailerd.clock import SystemClock, zone_named
 from tailerd.errors import UsageError
 from tailerd.formats.base import ChangeSource, OpenRequest
@@ -52,6 +52,7 @@ class TailRequest:
     allowed_paths: tuple[str, ...]
     partition_timezone: str | None
     table_format: str
+    options: Mapping[str, object]
 
 
 @click.command("tail", epilog=_EXAMPLES)
@@ -83,6 +84,7 @@ class TailRequest:
     help="The zone of partition timestamps that have none, such as Europe/Berlin; UTC by default.",
 )
 @table_format_option
+@format_option
 def command(
     table: str,
     start: str,
@@ -94,6 +96,7 @@ def command(
     allowed_paths: tuple[str, ...],
     partition_timezone: str | None,
     table_format: str,
+    format_options: tuple[str, ...],
 ) -> None:
     """Print the row changes of a table as they are committed.
 
@@ -111,6 +114,7 @@ def command(
         allowed_paths=allowed_paths,
         partition_timezone=_timezone(partition_timezone),
         table_format=table_format,
+        options=parsed_options(format_options),
     )
     writer = writer_for(
         format_name or "table",
@@ -153,7 +157,7 @@ async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
             allowed_paths=request.allowed_paths,
             columns=request.columns,
             on_warning=warn,
-            options={"partition_timezone": request.partition_timezone},
+            options={"partition_timezone": request.partition_timezone, **request.options},
         ),
         request.table_format,
     )

@@ -129,6 +129,7 @@ class StoredLedger:
     def __init__(self, store: ObjectStore, folder: str, *, is_read_only: bool = False) -> None:
         self._store = store
         self._folder = folder
+        self.is_read_only = is_read_only
         self._unsaved = MemoryLedger() if is_read_only else None
         self._oldest: int | None = None
 
@@ -162,7 +163,8 @@ class StoredLedger:
             StorageError: It cannot be written.
         """
         if self._unsaved is not None:
-            return await self._unsaved.save(number, entry)
+            is_there = await self.load(number) is not None
+            return not is_there and await self._unsaved.save(number, entry)
         try:
             await self._store.put(self._path(number), _packed(entry), if_absent=True)
         except FileExistsAlreadyError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from tailerd.changefeed.change_task import ChangeMode
@@ -16,17 +17,18 @@ from tailerd.formats.base import (
     Ordering,
     known_options,
 )
+from tailerd.formats.inspection import Inspector
 from tailerd.formats.kartothek.dataset import DatasetAddress, addresses, find_dataset
 from tailerd.formats.kartothek.history import DatasetHistory
 from tailerd.formats.kartothek.metadata import SUFFIXES, uuid_of_metadata
 from tailerd.formats.kartothek.partition_files import FORMAT
 from tailerd.formats.kartothek.reader import KartothekTaskReader
 from tailerd.formats.kartothek.source import KartothekSource
-from tailerd.formats.ledger import open_ledger
+from tailerd.formats.ledger import Ledger, open_ledger
 from tailerd.formats.parts import OptionalParts
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.links import RealPlaces
-from tailerd.storage.stores import path_of, within_table
+from tailerd.storage.stores import Stores, path_of, within_table
 
 _OBSERVED = Version(0)
 """A metadata file says that something was committed, and not which version that is."""
@@ -52,6 +54,13 @@ class KartothekFormat(OptionalParts):
     names = CommitNames(folder="", suffix="", version_of=commit_version)
     options = frozenset({"ledger", "ledger_mode"})
     reader = KartothekTaskReader()
+
+    @property
+    def inspector(self) -> Inspector:
+        """Shows the present state, and what a ledger has of former ones."""
+        from tailerd.formats.kartothek.inspect import KartothekInspector
+
+        return KartothekInspector()
 
     async def detect(self, store: ObjectStore, root: str) -> bool:
         """Tell whether the metadata file of a dataset lies where one of this name has it."""
@@ -81,10 +90,8 @@ class KartothekFormat(OptionalParts):
                 hint="Leave `changes` out.",
             )
         located, root = request.stores.locate(place)
-        given = known_options(request.options, self.options)
-        ledger = open_ledger(
-            _text(given, "ledger"), request.stores, is_read_only=given.get("ledger_mode") == "read"
-        )
+        is_observer = request.options.get("ledger_mode") == "read"
+        ledger = ledger_of_options(request.options, request.stores, is_read_only=is_observer)
         address = await find_dataset(located, root)
         if address is None:
             if await ledger.numbers():
@@ -112,16 +119,21 @@ class KartothekFormat(OptionalParts):
         )
 
 
-def _text(options: dict[str, object], name: str) -> str | None:
-    value = options.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, str) or not value:
+def ledger_of_options(
+    options: Mapping[str, object], stores: Stores, *, is_read_only: bool
+) -> Ledger:
+    """Return the ledger that the option `ledger` names; else one that ends with the process.
+
+    Raises:
+        ConfigError: The option is empty, or no store serves the place.
+    """
+    place = known_options(options, KartothekFormat.options).get("ledger")
+    if place is not None and (not isinstance(place, str) or not place):
         raise ConfigError(
-            f"The option {name} of a dataset is {value!r}.",
+            f"The option ledger of a dataset is {place!r}.",
             hint="It is a folder, or the URL of one in a bucket.",
         )
-    return value
+    return open_ledger(place, stores, is_read_only=is_read_only)
 
 
 def _is_here(address: DatasetAddress) -> bool:
