@@ -315,11 +315,14 @@ class CommitNames:
         folder: The folder they lie in, below the table's own; empty for that itself.
         suffix: How their names end; empty where they end in several ways.
         version_of: The version a name says it is a commit of; None where it is no commit's name.
+        table_of: Where commits lie beside the table's folder: the name of the table that a file
+            shows, None for other files. None where they lie in it.
     """
 
     folder: str
     suffix: str
     version_of: Callable[[str], Version | None]
+    table_of: Callable[[str], str | None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

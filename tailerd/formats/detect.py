@@ -34,13 +34,13 @@ def table_formats() -> list[TableFormat]:
     return [table_format(name) for name in format_names()]
 
 
-def commit_folders(name: str = AUTO) -> list[str]:
-    """Return the names of the folders that show a table of a format; `auto` for any.
+def formats_named(name: str = AUTO) -> list[TableFormat]:
+    """Return the format of a name; all of them for `auto`.
 
-    Formats that keep their commits in the table's own folder have none.
+    Raises:
+        ConfigError: The format is unknown, or the distribution that brings it does not load.
     """
-    formats = table_formats() if name == AUTO else [table_format(name)]
-    return [each.names.folder for each in formats if each.names.folder]
+    return table_formats() if name == AUTO else [table_format(name)]
 
 
 def reader_of(task: ChangeTask) -> TaskReader:
@@ -140,6 +140,6 @@ def find_demo(name: str = AUTO) -> Demo:
     Raises:
         UnsupportedFeatureError: The format makes none.
     """
-    formats = table_formats() if name == AUTO else [table_format(name)]
+    formats = formats_named(name)
     demo = next((each.demo for each in formats if each.demo is not None), None)
     return required(demo, ", ".join(each.name for each in formats), "demo")

@@ -51,7 +51,7 @@ class KartothekFormat(OptionalParts):
         ordering=Ordering.OBSERVED,
         history=History.NONE,
     )
-    names = CommitNames(folder="", suffix="", version_of=commit_version)
+    names = CommitNames(folder="", suffix="", version_of=commit_version, table_of=uuid_of_metadata)
     options = frozenset({"ledger", "ledger_mode"})
     reader = KartothekTaskReader()
 

@@ -105,7 +105,7 @@ def test_the_spark_engine_delivers_and_goes_on(tmp_path: Path, sharing: str) -> 
             writer.commit(rows(2, 3), without=lambda label: label == first)
         command = [sys.executable, "-m", "tailerd", "run", "--config", str(config), "--once"]
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=300, cwd=ROOT
+            command, capture_output=True, text=True, check=False, timeout=600, cwd=ROOT
         )
         assert done.returncode == 0, done.stderr[-4000:]
     expected.update([("insert", 1, 0), ("insert", 2, 0), ("delete", 1, 1), ("insert", 3, 1)])
