@@ -25,7 +25,7 @@ from tailerd.formats.kartothek.partition_files import FORMAT
 from tailerd.formats.kartothek.reader import KartothekTaskReader
 from tailerd.formats.kartothek.source import KartothekSource
 from tailerd.formats.ledger import Ledger, open_ledger
-from tailerd.formats.parts import OptionalParts
+from tailerd.formats.parts import Demo, OptionalParts
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.links import RealPlaces
 from tailerd.storage.stores import Stores, path_of, within_table
@@ -61,6 +61,13 @@ class KartothekFormat(OptionalParts):
         from tailerd.formats.kartothek.inspect import KartothekInspector
 
         return KartothekInspector()
+
+    @property
+    def demo(self) -> Demo:
+        """Makes a dataset of orders."""
+        from tailerd.formats.kartothek.demo import KartothekDemo
+
+        return KartothekDemo()
 
     async def detect(self, store: ObjectStore, root: str) -> bool:
         """Tell whether the metadata file of a dataset lies where one of this name has it."""

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pytest
 
 from tests.formats.kartothek.test_daemon import delivered
-from tests.integration.daemon.running import daemon, eventually, write_config
+from tests.integration.daemon.running import daemon, eventually, log_of, write_config
 from tests.kafka.broker import Broker
 from tests.kafka.reader import read_topic
 from tests.kafka.topics import Topics
@@ -109,11 +109,17 @@ def replayed(changes: Iterable[Row]) -> dict[int, Row]:
 
 def _killed_and_caught_up(config: Path, dataset: ChangingDataset, kills: int, is_done: Any) -> None:
     chance = random.Random(5)
+    delivering = 0
     for _ in range(kills):
+        (config.parent / "daemon.log").unlink(missing_ok=True)
         with dataset.changing(), daemon(config) as process:
-            time.sleep(1.0 + chance.random() * 3)
+            eventually(lambda: "The daemon listens." in log_of(config), 60)
+            # Some die before they deliver anything, some while they catch up or follow.
+            time.sleep(chance.random() * 2)
             process.send_signal(signal.SIGKILL)
             process.wait()
+            delivering += "Changes were delivered." in log_of(config)
+    assert delivering >= kills // 3
     with daemon(config):
         eventually(is_done, 60)
 
