@@ -234,7 +234,9 @@ class TableConfig(BaseModel):
     )
     format_options: dict[str, str] = Field(
         default_factory=dict,
-        description="Options of a table format of another distribution, as that documents them.",
+        description="Options of the table's format: for Kartothek `spool: link` and `ledger`, a"
+        " folder or URL in place of the one below `state`; for a format of another distribution,"
+        " what that documents.",
         examples=[{}],
     )
     sink: SerializeAsAny[SinkConfig] = Field(

@@ -269,7 +269,8 @@ class _Follower:
         except (MissingVersionError, TableRecreatedError) as error:
             if error.retryable:
                 raise
-            raise error.restated(error.message, hint=_HINTS[type(error)]) from error
+            hint = next(hint for kind, hint in _HINTS.items() if isinstance(error, kind))
+            raise error.restated(error.message, hint=hint) from error
 
     def _is_finished(self, start: Offset) -> bool:
         return self._end is not None and not start.is_before(self._end)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -102,7 +103,8 @@ async def test_a_start_is_a_word_a_version_or_a_time(table: Table) -> None:
     first, head = table.append([1]), table.append([2])
     source = await opened(table)
     latest = await source.initial_offset("latest")
-    assert latest == Offset(table_id=source.table_id, version=source.next_version(head))
+    expected = Offset(table_id=source.table_id, version=source.next_version(head))
+    assert replace(latest, mark="") == expected
     assert (await source.initial_offset("snapshot")).phase is Phase.SNAPSHOT
     assert (await source.initial_offset("snapshot")).version == head
     assert await source.initial_offset(str(first)) == await source.offset_at(first)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import xxhash
@@ -12,16 +12,17 @@ from tailerd.errors import (
     FileMissingError,
     NotATableError,
     TableError,
+    UnreadableMetadataError,
     UsageError,
 )
 from tailerd.formats.kartothek.metadata import (
     MARK,
     SUFFIXES,
     DatasetMetadata,
-    UnreadableMetadataError,
     metadata_name,
     parse_metadata,
 )
+from tailerd.formats.kartothek.spool import FileSpool
 from tailerd.formats.kartothek.table_schema import COMMON_METADATA, encode_schema, read_schema
 from tailerd.storage.base import FileMeta, ObjectStore
 
@@ -220,9 +221,12 @@ class FileSizes:
     _AT_ONCE = 32
     _MOST_KNOWN = 200_000
 
-    def __init__(self, store: ObjectStore, address: DatasetAddress) -> None:
+    def __init__(
+        self, store: ObjectStore, address: DatasetAddress, spool: FileSpool | None = None
+    ) -> None:
         self._store = store
         self._address = address
+        self._spool = spool
         self._known: dict[str, int] = {}
 
     async def known(self, keys: Sequence[str]) -> dict[str, int]:
@@ -243,14 +247,12 @@ class FileSizes:
                 await self._ask(key)
         return {key: self._known[key] for key in keys if key in self._known}
 
-    def forget(self, keys: Iterable[str]) -> None:
-        """Ask again for files: they may have gone."""
-        for key in keys:
-            self._known.pop(key, None)
-
     async def _ask(self, key: str) -> None:
         try:
             meta = await self._store.head(self._address.path(key))
         except FileMissingError:
+            size = None if self._spool is None else self._spool.size_bytes(key)
+            if size is not None:
+                self._known[key] = size
             return
         self._known[key] = meta.size_bytes

@@ -24,6 +24,7 @@ from tailerd.formats.kartothek.metadata import SUFFIXES, uuid_of_metadata
 from tailerd.formats.kartothek.partition_files import FORMAT
 from tailerd.formats.kartothek.reader import KartothekTaskReader
 from tailerd.formats.kartothek.source import KartothekSource
+from tailerd.formats.kartothek.spool import FileSpool
 from tailerd.formats.ledger import Ledger, open_ledger
 from tailerd.formats.parts import Demo, OptionalParts
 from tailerd.storage.base import ObjectStore
@@ -52,7 +53,7 @@ class KartothekFormat(OptionalParts):
         history=History.NONE,
     )
     names = CommitNames(folder="", suffix="", version_of=commit_version, table_of=uuid_of_metadata)
-    options = frozenset({"ledger", "ledger_mode"})
+    options = frozenset({"ledger", "ledger_mode", "spool"})
     reader = KartothekTaskReader()
 
     @property
@@ -112,7 +113,8 @@ class KartothekFormat(OptionalParts):
         store = within_table(located, address.folder, allowed)
         if request.wrap_store is not None:
             store = request.wrap_store(store)
-        history = await DatasetHistory.open(store, address, ledger, place)
+        spool = None if is_observer else _spool_of(request.options, address, located, place)
+        history = await DatasetHistory.open(store, address, ledger, place, spool)
         is_local = located.is_local_folder
         return KartothekSource(
             place,
@@ -141,6 +143,28 @@ def ledger_of_options(
             hint="It is a folder, or the URL of one in a bucket.",
         )
     return open_ledger(place, stores, is_read_only=is_read_only)
+
+
+def _spool_of(
+    options: Mapping[str, object], address: DatasetAddress, store: ObjectStore, place: str
+) -> FileSpool | None:
+    """Return the links that the option `spool` asks for, beside the ledger's entries.
+
+    Raises:
+        ConfigError: It is not `link`, or the dataset or the ledger is on no disk of this machine.
+    """
+    wanted, ledger = options.get("spool"), options.get("ledger")
+    if wanted is None:
+        return None
+    if wanted != "link":
+        raise ConfigError(f"The option spool of {place} is {wanted!r}.", hint="Say `spool: link`.")
+    if not store.is_local_folder or not isinstance(ledger, str) or "://" in ledger:
+        raise ConfigError(
+            f"The files of {place} cannot be linked: that needs the dataset and its ledger on one"
+            " disk of this machine.",
+            hint="Keep the state in a folder there, or leave the option `spool` out.",
+        )
+    return FileSpool(address.folder, Path(ledger) / "files")
 
 
 def _is_here(address: DatasetAddress) -> bool:

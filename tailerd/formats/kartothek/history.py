@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 
 import msgspec
@@ -15,6 +16,7 @@ from tailerd.formats.kartothek.dataset import (
     look,
     read_dataset,
 )
+from tailerd.formats.kartothek.spool import FileSpool
 from tailerd.formats.kartothek.state import (
     MOST_COMMITS,
     ObservedCommit,
@@ -34,10 +36,20 @@ class DatasetHistory:
     """Observes one dataset and counts its states. Made by `open`.
 
     What `look` finds is a candidate for the next state; `keep` makes it one, durably.
+
+    Attributes:
+        sizes: Of its data files.
+        spool: Links files when they are first seen, until no kept state names them; None: they are
+            not linked.
     """
 
     def __init__(
-        self, store: ObjectStore, address: DatasetAddress, ledger: Ledger, name: str
+        self,
+        store: ObjectStore,
+        address: DatasetAddress,
+        ledger: Ledger,
+        name: str,
+        spool: FileSpool | None = None,
     ) -> None:
         self._store = store
         self._address = address
@@ -49,11 +61,17 @@ class DatasetHistory:
         self._newest: ObservedState | None = None
         self._states: OrderedDict[int, ObservedState] = OrderedDict()
         self._first: int | None = None
-        self.sizes = FileSizes(store, address)
+        self.spool = spool
+        self.sizes = FileSizes(store, address, spool)
 
     @classmethod
     async def open(
-        cls, store: ObjectStore, address: DatasetAddress, ledger: Ledger, name: str
+        cls,
+        store: ObjectStore,
+        address: DatasetAddress,
+        ledger: Ledger,
+        name: str,
+        spool: FileSpool | None = None,
     ) -> DatasetHistory:
         """Read the ledger's newest state and the dataset's present one.
 
@@ -63,7 +81,7 @@ class DatasetHistory:
             OffsetError: The ledger is damaged.
             StorageError: Something cannot be read.
         """
-        history = cls(store, address, ledger, name)
+        history = cls(store, address, ledger, name, spool)
         numbers = await ledger.numbers()
         if numbers:
             history._first = numbers[0]
@@ -80,6 +98,8 @@ class DatasetHistory:
         if before is not None and await ledger.is_marked_dropped():
             await history._found_again(reading, before)
         await history._take(reading)
+        if spool is not None:
+            await asyncio.to_thread(spool.add, history.newest.keys)
         return history
 
     async def _found_again(self, reading: Reading, before: ObservedState) -> None:
@@ -87,6 +107,10 @@ class DatasetHistory:
         if reading.metadata.creation_time == before.creation_time:
             await self._ledger.unmark_dropped()
             return
+        if self.spool is not None:
+            for number in await self._ledger.numbers():
+                old = await self._loaded(number)
+                await asyncio.to_thread(self.spool.remove, () if old is None else old.keys)
         await self._ledger.clear()
         self._states.clear()
         self._kept = self._newest = self._first = None
@@ -150,6 +174,9 @@ class DatasetHistory:
         self, before: ObservedState | None, after: ObservedState
     ) -> ObservedState:
         files = difference(before, after)
+        if self.spool is not None:
+            # Before anything else: garbage may be collected any time.
+            await asyncio.to_thread(self.spool.add, files.added)
         commit = ObservedCommit(
             number=after.number,
             timestamp_ms=after.timestamp_ms,
@@ -179,11 +206,13 @@ class DatasetHistory:
                 self._first = state.number if self._first is None else self._first
                 self._remember(state)
                 break
-            # Another process observed a state of this number first: ours comes after it.
+            # Another process observed a state of this number first. What is there now comes after
+            # its newest; what was read before need not.
             numbers = await self._ledger.numbers()
             self._kept = await self._loaded(max(numbers, default=state.number))
             self._first = min(numbers, default=None)
-            await self._take(self._reading)
+            self._file = None
+            await self.look()
         return self.newest
 
     async def state(self, number: int) -> ObservedState | None:
@@ -224,7 +253,20 @@ class DatasetHistory:
         until = min(number, self.newest.number)
         if self._kept is None or until <= self.first_number:
             return
+        if self.spool is not None:
+            await asyncio.to_thread(self.spool.remove, await self._unneeded(until))
         await self._ledger.forget_before(until)
         for old in [each for each in self._states if each < until]:
             del self._states[old]
         self._first = until
+
+    async def _unneeded(self, until: int) -> set[str]:
+        """Return the files that only states below a number name."""
+        gone: set[str] = set()
+        for number in range(self.first_number, until):
+            state = await self.state(number)
+            gone.update(() if state is None else state.keys)
+        for number in range(until, self.newest.number + 1):
+            state = await self.state(number)
+            gone.difference_update(() if state is None else state.keys)
+        return gone

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from tailerd.errors import CorruptLogError, TableError, UnsupportedFeatureError
+from tailerd.errors import TableError, UnreadableMetadataError, UnsupportedFeatureError
 
 SUPPORTED_VERSION = 4
 MARK = ".by-dataset-metadata."
@@ -73,13 +73,6 @@ class DatasetMetadata:
     files: dict[str, list[str]]
     indices: dict[str, str]
     user_metadata: str
-
-
-class UnreadableMetadataError(CorruptLogError):
-    """The metadata file is no JSON or msgpack; it may be in the middle of being written."""
-
-    code = "unreadable_metadata"
-    retryable = True
 
 
 def parse_metadata(content: bytes, uuid: str, suffix: str) -> DatasetMetadata:

@@ -17,7 +17,7 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeTask, ChangeType
 from tailerd.changefeed.column_filter import UNKNOWN, ColumnFilter, may_pass
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
-from tailerd.errors import BugError, FileMissingError, MissingVersionError
+from tailerd.errors import BugError, FileMissingError, FilesCollectedError
 from tailerd.formats.kartothek.partition_files import PartitionFiles, partition_files
 from tailerd.formats.kartothek.table_schema import (
     chosen,
@@ -35,14 +35,8 @@ from tailerd.rows.exact import Inputs, PositionedRows, exact_difference
 from tailerd.rows.positions import Positions
 from tailerd.storage.stores import Stores
 
-_MOST_DIFFERENCES = 16
+_KEPT_BYTES = 32 * 1024 * 1024
 _SIDES = {ChangeType.DELETE: Side.REMOVED, ChangeType.INSERT: Side.ADDED}
-
-
-class FilesCollectedError(MissingVersionError):
-    """Data files were deleted as garbage before their rows were read."""
-
-    code = "files_collected"
 
 
 def collected(url: str) -> FilesCollectedError:
@@ -50,8 +44,8 @@ def collected(url: str) -> FilesCollectedError:
     return FilesCollectedError(
         f"The data file {url} is gone: its dataset was garbage-collected, or deleted, before its"
         " rows were read.",
-        hint="Collect garbage later than the slowest pipeline delivers (`tailerd maintain` does),"
-        " and go on with `tailerd offsets reset NAME --to snapshot`, or set on_gap.",
+        hint="Go on with `tailerd offsets reset NAME --to snapshot`, or set on_gap. Collect garbage"
+        " later than the slowest pipeline delivers, or set `format_options: {spool: link}`.",
     )
 
 
@@ -133,6 +127,9 @@ class KartothekTaskReader:
             if left.side is side:
                 url = payload.urls[left.input]
                 yield from _file_rows(payload, url, limit, columns, files, left.positions)
+        if side is Side.ADDED:
+            # The inserts of a commit come last.
+            self._differences.forget(payload)
 
     def split(self, task: ChangeTask, target_bytes: int) -> Sequence[ChangeTask]:
         """Cut a large file into shares of its row groups; what is compared stays whole."""
@@ -209,6 +206,11 @@ class _Difference:
     lock: threading.Lock = field(default_factory=threading.Lock)
     left: list[Leftover] | None = None
 
+    @property
+    def nbytes(self) -> int:
+        """Memory of the positions."""
+        return sum(each.positions.nbytes for each in self.left or ())
+
 
 class _Differences:
     """Differences that were found last: the deletes of a folder and its inserts need the same."""
@@ -227,12 +229,18 @@ class _Differences:
         with self._lock:
             known = self._known.setdefault(key, _Difference())
             self._known.move_to_end(key)
-            while len(self._known) > _MOST_DIFFERENCES:
-                self._known.popitem(last=False)
+            kept = sum(each.nbytes for each in self._known.values())
+            while kept > _KEPT_BYTES and len(self._known) > 1:
+                kept -= self._known.popitem(last=False)[1].nbytes
         with known.lock:
             if known.left is None:
                 known.left = _found(payload, removed, added, limit, files)
             return known.left
+
+    def forget(self, inserts: PartitionFiles) -> None:
+        """Drop a difference whose inserts were read."""
+        with self._lock:
+            self._known.pop((inserts.others, inserts.urls, inserts.schema), None)
 
 
 def _found(
@@ -259,4 +267,4 @@ def _found(
         aligned=[(number, number) for number in range(min(len(removed), len(added)))],
         read=read,
     )
-    return exact_difference(inputs, seed=secrets.randbits(63), max_bytes=limit.memory_bytes // 2)
+    return exact_difference(inputs, seed=secrets.randbits(63), max_bytes=limit.memory_bytes // 4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -33,6 +34,7 @@ from tailerd.storage.stores import Stores
 
 _RESET = "Go on with `tailerd offsets reset NAME --to snapshot`, or set on_gap."
 _PLANS_IN_MEMORY = 4
+_SIZES_AT_ONCE = 256
 _REMOTE_RUN_BYTES = 8 * 1024 * 1024
 """What a bucket sends in some tenths of a second: enough to hide the time until it begins to."""
 
@@ -90,9 +92,7 @@ class KartothekSource(ConsecutiveVersions):
 
     async def offset_at(self, version: Version, phase: Phase = Phase.FOLLOW) -> Offset:
         """Return the start of a version's commit, or of its snapshot."""
-        offset = Offset(table_id="", version=version, phase=phase)
-        identity = await self.identity(offset.last_version(self))
-        return replace(offset, table_id=identity.table_id)
+        return await self._named(Offset(table_id="", version=version, phase=phase))
 
     async def initial_offset(self, start: str) -> Offset:
         """Return where to begin: `snapshot`, `latest`, a version, or a time.
@@ -196,7 +196,7 @@ class KartothekSource(ConsecutiveVersions):
         """
         await self._history.look()
         await self._history.keep()
-        self._check_identity(start)
+        await self._check_known(start)
         at, files, size = start, limit.max_files, limit.max_bytes
         while at.version <= self._history.newest.number:
             tasks = (await self._tasks(at))[at.position :]
@@ -207,8 +207,11 @@ class KartothekSource(ConsecutiveVersions):
         return start if at == start else await self._named(at)
 
     async def _named(self, offset: Offset) -> Offset:
-        identity = await self.identity(offset.last_version(self))
-        return replace(offset, table_id=identity.table_id)
+        """Return an offset with the table's identity there, and a mark of the state before it."""
+        before = await self._history.state(offset.last_version(self))
+        known = self._history.newest if before is None else before
+        mark = "" if before is None else before.mark
+        return replace(offset, table_id=known.table_id, mark=mark)
 
     async def _fitting(
         self, tasks: Sequence[FileTask], files: int, size: int, *, is_first: bool
@@ -218,19 +221,32 @@ class KartothekSource(ConsecutiveVersions):
             is_needed = is_first and number == 0
             if files <= 0 and not is_needed:
                 return number, files, size
+            if number % _SIZES_AT_ONCE == 0:
+                await self._ask_sizes(tasks[number : number + min(_SIZES_AT_ONCE, max(files, 1))])
             needed = sum((await self._sizes(task)).values())
             if needed > size and not is_needed:
                 return number, files, size
             files, size = files - len(task.all_keys), size - needed
         return len(tasks), files, size
 
-    def _check_identity(self, offset: Offset) -> None:
-        if origin_of(offset.table_id) != self._history.newest.origin:
+    async def _check_known(self, offset: Offset) -> None:
+        """Make sure that an offset counts the states of this ledger."""
+        newest = self._history.newest
+        if origin_of(offset.table_id) != newest.origin:
             raise TableRecreatedError(
                 f"The offset belongs to {offset.table_id}, and what was observed of {self._name}"
-                f" is {self._history.newest.table_id}: the dataset was dropped and created again,"
-                " or its ledger is another.",
+                f" is {newest.table_id}: the dataset was dropped and created again, or its ledger"
+                " is another.",
                 hint="Reset the pipeline with `tailerd offsets reset NAME --to snapshot`.",
+            )
+        before = await self._history.state(offset.last_version(self))
+        is_other = before is not None and offset.mark and before.mark != offset.mark
+        if is_other or offset.version > newest.number + 1:
+            raise MissingVersionError(
+                f"The offset of {self._name} is at version {offset.version}, after a state that the"
+                f" ledger does not have, whose newest is {newest.number}: it was restored from an"
+                " older copy.",
+                hint=_RESET,
             )
 
     async def _tasks(self, at: Offset) -> list[FileTask]:
@@ -258,6 +274,10 @@ class KartothekSource(ConsecutiveVersions):
             raise self._gap(version)
         return state
 
+    async def _ask_sizes(self, tasks: Sequence[FileTask]) -> None:
+        """Ask for the sizes of many files at once; they are known then."""
+        await self._history.sizes.known([key for task in tasks for key in task.all_keys])
+
     async def _sizes(self, task: FileTask) -> dict[str, int]:
         """Return the sizes of a task's files.
 
@@ -281,13 +301,19 @@ class KartothekSource(ConsecutiveVersions):
     def _url(self, key: str) -> str:
         return self._store.url_of(self._address.path(key))
 
+    def _place(self, key: str) -> str:
+        """Return where a file's rows are read: its link, where it has one."""
+        spool = self._history.spool
+        is_linked = spool is not None and spool.size_bytes(key) is not None
+        return str(spool.path(key)) if spool is not None and is_linked else self._url(key)
+
     async def plan(self, start: Offset, end: Offset) -> AsyncIterator[TaskGroup]:
         """Yield the tasks of [start, end) in order.
 
         Raises:
             TableError: A version cannot be served.
         """
-        self._check_identity(start)
+        await self._check_known(start)
         at = start
         while at.is_before(end):
             is_last = (at.version, at.phase) == (end.version, end.phase)
@@ -297,7 +323,8 @@ class KartothekSource(ConsecutiveVersions):
 
     async def _group(self, at: Offset, reached: Offset, until: int | None) -> TaskGroup:
         wanted = (await self._tasks(at))[at.position : until]
-        self._check_places(wanted)
+        await self._check_places(wanted)
+        await self._ask_sizes(wanted)
         state = await self._state(at.version)
         commit = next((each for each in state.commits if each.number == at.version), None)
         is_commit = commit is not None and at.phase is Phase.FOLLOW
@@ -333,19 +360,19 @@ class KartothekSource(ConsecutiveVersions):
             size_bytes=sum(sizes.values()),
             format=FORMAT,
             payload=PartitionFiles(
-                urls=tuple(self._url(key) for key in task.keys),
-                others=tuple(self._url(key) for key in task.others),
+                urls=tuple(self._place(key) for key in task.keys),
+                others=tuple(self._place(key) for key in task.others),
                 folder=folder_of(task.keys[0]),
                 schema=task.schema,
             ),
             table_id=state.table_id,
         )
 
-    def _check_places(self, tasks: Iterable[FileTask]) -> None:
+    async def _check_places(self, tasks: Iterable[FileTask]) -> None:
         """Make sure that no file lies outside of the store through a symbolic link."""
         if self._places is not None:
-            keys = (key for task in tasks for key in task.all_keys)
-            self._places.check(self._address.path(key) for key in keys)
+            paths = [self._address.path(key) for task in tasks for key in task.all_keys]
+            await asyncio.to_thread(self._places.check, paths)
 
     async def schema_steps(self, start: Offset, end: Offset) -> AsyncIterator[SchemaStep]:
         """Yield where in [start, end) rows of another schema begin, the first rows included."""

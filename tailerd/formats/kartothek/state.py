@@ -69,6 +69,11 @@ class ObservedState(msgspec.Struct, frozen=True):
         return f"{self.uuid}@{self.creation_time}#{self.origin}"
 
     @property
+    def mark(self) -> str:
+        """What an offset after this state finds it again by."""
+        return self.digest[:12]
+
+    @property
     def schema_id(self) -> str:
         """Hash of the columns."""
         return xxhash.xxh3_64_hexdigest(self.schema)

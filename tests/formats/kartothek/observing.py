@@ -36,8 +36,9 @@ class Follower:
         changes: ChangeMode = ChangeMode.AUTO,
         limit: ReadLimit = EVERYTHING,
         columns: Sequence[str] | None = None,
+        spool: str | None = None,
     ) -> Follower:
-        source = await opened(place, ledger=ledger, changes=changes, columns=columns)
+        source = await opened(place, ledger=ledger, changes=changes, columns=columns, spool=spool)
         return cls(source, await source.initial_offset(start), limit)
 
     async def step(self) -> list[ChangeBatch]:
@@ -69,8 +70,9 @@ async def opened(
     ledger: Path | None = None,
     changes: ChangeMode = ChangeMode.AUTO,
     columns: Sequence[str] | None = None,
+    spool: str | None = None,
 ) -> ChangeSource:
-    options = {} if ledger is None else {"ledger": str(ledger)}
+    options = {"ledger": None if ledger is None else str(ledger), "spool": spool}
     request = OpenRequest(changes=changes, options=options, columns=columns)
     return await open_table(str(place), request, "kartothek")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -198,6 +199,66 @@ async def test_a_change_feed_is_refused(tmp_path: Path) -> None:
     writer.commit(rows(1))
     with pytest.raises(UnsupportedFeatureError):
         await opened(writer.place, changes=ChangeMode.CDF)
+
+
+async def test_another_process_repeats_the_same_difference(tmp_path: Path) -> None:
+    store, ledger = tmp_path / "store", tmp_path / "ledger"
+    writer = DatasetWriter(store, partition_on=["name"])
+    writer.commit(rows(1, 2, 3))
+    follower = await Follower.open(writer.place, "latest", ledger=ledger)
+    writer.commit(rows(4, 5), without=lambda label: "n1" in label)
+    start = follower.at
+    end = await follower.source.latest_offset(start, follower.limit)
+    planned = [group async for group in follower.source.plan(start, end)]
+    # Killed here: nothing was acknowledged, and the dataset has changed since.
+    writer.commit(rows(6), without=lambda label: "n4" in label)
+    again = await opened(writer.place, ledger=ledger)
+    limit = ReadLimit(max_files=3)
+    assert await again.latest_offset(start, limit) == end
+    assert [group async for group in again.plan(start, end)] == planned
+
+
+@pytest.mark.parametrize("more", [0, 1, 2])
+async def test_a_ledger_restored_from_an_older_copy_is_a_gap(tmp_path: Path, more: int) -> None:
+    store, ledger, copy = tmp_path / "store", tmp_path / "ledger", tmp_path / "copy"
+    writer = DatasetWriter(store)
+    writer.commit(rows(0))
+    follower = await Follower.open(writer.place, ledger=ledger)
+    await follower.rest()
+    shutil.copytree(ledger, copy)
+    writer.commit(rows(1))
+    await follower.rest()
+    writer.commit(rows(2))
+    await follower.rest()
+    # As many states are observed again, but other ones.
+    for number in range(more):
+        writer.commit(rows(10 + number))
+        await Follower.open(writer.place, ledger=copy)
+    again = await opened(writer.place, ledger=copy)
+    with pytest.raises(MissingVersionError):
+        await again.latest_offset(follower.at, follower.limit)
+
+
+async def test_two_processes_count_the_same_states(tmp_path: Path) -> None:
+    store, ledger = tmp_path / "store", tmp_path / "ledger"
+    writer = DatasetWriter(store)
+    writer.commit(rows(0))
+    one = await Follower.open(writer.place, "latest", ledger=ledger)
+    other = await Follower.open(writer.place, "latest", ledger=ledger)
+    assert one.at == other.at
+    for number in range(1, 4):
+        writer.commit(rows(number))
+        ends = [
+            await each.source.latest_offset(each.at, each.limit)
+            for each in random.Random(number).sample([one, other], 2)
+        ]
+        assert ends[0] == ends[1]
+    assert [
+        inserted(each.source.read(task, DEFAULT_BATCH_LIMIT))
+        for each in (one, other)
+        async for group in each.source.plan(each.at, ends[0])
+        for task in group.tasks
+    ] == [counted(rows(number)) for number in (1, 2, 3)] * 2
 
 
 @pytest.mark.parametrize("number", range(12))

@@ -113,7 +113,7 @@ def _killed_and_caught_up(config: Path, dataset: ChangingDataset, kills: int, is
     for _ in range(kills):
         (config.parent / "daemon.log").unlink(missing_ok=True)
         with dataset.changing(), daemon(config) as process:
-            eventually(lambda: "The daemon listens." in log_of(config), 60)
+            eventually(lambda: "The daemon listens." in log_of(config), 180)
             # Some die before they deliver anything, some while they catch up or follow.
             time.sleep(chance.random() * 2)
             process.send_signal(signal.SIGKILL)
@@ -121,7 +121,7 @@ def _killed_and_caught_up(config: Path, dataset: ChangingDataset, kills: int, is
             delivering += "Changes were delivered." in log_of(config)
     assert delivering >= kills // 3
     with daemon(config):
-        eventually(is_done, 60)
+        eventually(is_done, 180)
 
 
 def test_kills_lose_and_double_nothing_in_files(

@@ -13,16 +13,13 @@ from tailerd.errors import (
     ConfigError,
     TableError,
     TailerdError,
+    UnreadableMetadataError,
     UnsupportedFeatureError,
     UsageError,
 )
 from tailerd.formats.base import OpenRequest
 from tailerd.formats.detect import find_format, open_table
-from tailerd.formats.kartothek.metadata import (
-    UnreadableMetadataError,
-    parse_metadata,
-    uuid_of_metadata,
-)
+from tailerd.formats.kartothek.metadata import parse_metadata, uuid_of_metadata
 from tailerd.formats.kartothek.table_schema import path_pieces, path_value
 from tailerd.storage.stores import Stores
 from tests.formats.kartothek.observing import Follower, inserted, opened
