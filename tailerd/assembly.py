@@ -30,6 +30,7 @@ from tailerd.errors import (
 )
 from tailerd.formats.base import ChangeSource, OpenRequest, ScratchPlace
 from tailerd.formats.detect import find_format, open_table
+from tailerd.formats.ledger import LedgerPlace
 from tailerd.formats.placement import place_at
 from tailerd.formats.statistics import TableStatistics
 from tailerd.maintenance.settings import policies_of
@@ -69,15 +70,13 @@ async def open_source(
     stores: Stores,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
     warned: set[str] | None = None,
-    ledger: str | None = None,
-    is_observer: bool = False,
+    ledger: LedgerPlace | None = None,
 ) -> ChangeSource:
     """Open a table for its changes.
 
     Args:
         stores: How its files are reached.
         ledger: Where a format without history keeps the states it observed; see `ledger_of`.
-        is_observer: Nothing is written there.
         memory_bytes: The configured `memory`, which readers of its log keep within.
         scratch: For what a snapshot that is being delivered needs after a restart.
         warned: Places whose users know that a zone is guessed; pipelines open theirs often.
@@ -113,21 +112,19 @@ async def open_source(
         wrap_store=lambda store: telling(MeteredStore(store, count), stores.shared_reads),
         on_warning=warn,
         scratch=scratch,
-        options={
-            "ledger": ledger,
-            "ledger_mode": "read" if is_observer else None,
-            **config.options_of_format(),
-        },
+        options=config.options_of_format(),
+        ledger=ledger,
         memory_bytes=memory_bytes,
     )
     return await open_table(config.path, request, config.format)
 
 
-def ledger_of(config: Config, name: str) -> str:
-    """Return where the state keeps what was observed of a table without history."""
+def ledger_of(config: Config, name: str, *, is_read_only: bool = False) -> LedgerPlace:
+    """Return where a pipeline keeps what it observed of a table without history."""
     # Spark's processes may work in another folder.
     state = config.state if is_remote(config.state) else str(Path(config.state).absolute())
-    return f"{state.rstrip('/')}/ledger/{name}"
+    place = config.tables[name].ledger or f"{state.rstrip('/')}/ledger/{name}"
+    return LedgerPlace(place, is_read_only)
 
 
 async def open_statistics(
@@ -505,10 +502,8 @@ class Assembly:
 
 
 def _with_ledger(config: Config, name: str) -> TableConfig:
-    """Return a table's section with the ledger among its options, for Spark's processes."""
-    table = config.tables[name]
-    options = {"ledger": ledger_of(config, name), **table.format_options}
-    return table.model_copy(update={"format_options": options})
+    """Return a table's section that says its ledger, for Spark's processes."""
+    return config.tables[name].model_copy(update={"ledger": ledger_of(config, name).place})
 
 
 async def reset_offset(

@@ -12,7 +12,7 @@ from tailerd.changefeed.points import show_ms
 from tailerd.cli.allowed_paths import allow_path_option
 from tailerd.cli.inspected import open_inspection
 from tailerd.cli.output import print_records
-from tailerd.cli.table_format import format_option, parsed_options, table_format_option
+from tailerd.cli.table_format import ledger_option, ledger_place, table_format_option
 from tailerd.formats.inspection import TableInspection
 
 _EXAMPLES = """\b
@@ -38,14 +38,14 @@ _COLUMNS = (
     "--limit", type=click.IntRange(1), default=50, show_default=True, help="Newest so many commits."
 )
 @table_format_option
-@format_option
+@ledger_option
 @allow_path_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def command(
     table: str,
     limit: int,
     table_format: str,
-    format_options: tuple[str, ...],
+    ledger: str | None,
     allowed_paths: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -53,13 +53,12 @@ def command(
 
     `changes` of a Delta table is cdc (change files), files (added and removed files, deletion
     vectors) or none. A Kartothek dataset has no history but what a ledger kept of it: name the
-    folder with --option ledger=FOLDER.
+    folder with --ledger FOLDER.
     """
-    options = parsed_options(format_options)
 
     async def show() -> None:
         inspection = await open_inspection(
-            table, table_format, allowed_paths, is_strict=True, options=options
+            table, table_format, allowed_paths, is_strict=True, ledger=ledger_place(ledger)
         )
         rows = [row async for row in _rows(inspection, limit)]
         print_records(rows, _COLUMNS, as_json=as_json)

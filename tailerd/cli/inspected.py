@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from tailerd.cli.output import warn
 from tailerd.formats.detect import find_format
 from tailerd.formats.inspection import TableInspection
+from tailerd.formats.ledger import LedgerPlace
 from tailerd.formats.parts import required
 from tailerd.formats.placement import place_at
 from tailerd.storage.stores import Stores
@@ -18,7 +19,7 @@ async def open_inspection(
     allowed_paths: Sequence[str],
     *,
     is_strict: bool,
-    options: Mapping[str, object],
+    ledger: LedgerPlace | None,
 ) -> TableInspection:
     """Return the inspection of a table; warnings go to standard error.
 
@@ -27,7 +28,7 @@ async def open_inspection(
         table_format: Name of its format; `auto` to look.
         allowed_paths: Places outside the table that its log may name.
         is_strict: What the log says twice and not the same is an error.
-        options: Of its format.
+        ledger: Where what was observed of a table without history is kept.
 
     Raises:
         UnsupportedFeatureError: The format has no inspection.
@@ -46,6 +47,6 @@ async def open_inspection(
             warn=warn,
             is_strict=is_strict,
             commits=found.folder(table),
-            options=options,
+            ledger=ledger,
         )
     )

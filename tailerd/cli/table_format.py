@@ -1,14 +1,11 @@
-"""The options that say a table's format, and the format's own."""
+"""The options that say a table's format, and where its observed states are kept."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import click
 
-from tailerd.errors import UsageError
 from tailerd.formats.detect import AUTO
+from tailerd.formats.ledger import LedgerPlace
 
 table_format_option = click.option(
     "--table-format",
@@ -19,25 +16,13 @@ table_format_option = click.option(
 )
 
 
-format_option: Callable[[Any], Any] = click.option(
-    "--option",
-    "format_options",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="An option of the table's format, such as ledger=FOLDER; may be given several times.",
+ledger_option = click.option(
+    "--ledger",
+    metavar="FOLDER",
+    help="Where what was observed of a table without history (Kartothek) is kept: a folder or URL.",
 )
 
 
-def parsed_options(options: tuple[str, ...]) -> dict[str, object]:
-    """Return what `--option` gave, by name.
-
-    Raises:
-        UsageError: One is not NAME=VALUE.
-    """
-    found: dict[str, object] = {}
-    for option in options:
-        name, separator, value = option.partition("=")
-        if not separator or not name:
-            raise UsageError(f"--option is {option!r}.", hint="Write it as NAME=VALUE.")
-        found[name] = value
-    return found
+def ledger_place(folder: str | None) -> LedgerPlace | None:
+    """Return the ledger that `--ledger` names."""
+    return None if folder is None else LedgerPlace(folder)

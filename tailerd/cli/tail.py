@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 
@@ -15,11 +15,12 @@ from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.cli.allowed_paths import allow_path_option
 from tailerd.cli.output import FORMATS, ChangeWriter, warn, writer_for
-from tailerd.cli.table_format import format_option, parsed_options, table_format_option
+from tailerd.cli.table_format import ledger_option, ledger_place, table_format_option
 from tailerd.clock import SystemClock, zone_named
 from tailerd.errors import UsageError
 from tailerd.formats.base import ChangeSource, OpenRequest
 from tailerd.formats.detect import open_table, presumed_format
+from tailerd.formats.ledger import LedgerPlace
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.target import clipped
 from tailerd.storage.stores import Stores
@@ -52,7 +53,7 @@ class TailRequest:
     allowed_paths: tuple[str, ...]
     partition_timezone: str | None
     table_format: str
-    options: Mapping[str, object]
+    ledger: LedgerPlace | None
 
 
 @click.command("tail", epilog=_EXAMPLES)
@@ -84,7 +85,7 @@ class TailRequest:
     help="The zone of partition timestamps that have none, such as Europe/Berlin; UTC by default.",
 )
 @table_format_option
-@format_option
+@ledger_option
 def command(
     table: str,
     start: str,
@@ -96,7 +97,7 @@ def command(
     allowed_paths: tuple[str, ...],
     partition_timezone: str | None,
     table_format: str,
-    format_options: tuple[str, ...],
+    ledger: str | None,
 ) -> None:
     """Print the row changes of a table as they are committed.
 
@@ -114,7 +115,7 @@ def command(
         allowed_paths=allowed_paths,
         partition_timezone=_timezone(partition_timezone),
         table_format=table_format,
-        options=parsed_options(format_options),
+        ledger=ledger_place(ledger),
     )
     writer = writer_for(
         format_name or "table",
@@ -157,7 +158,8 @@ async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
             allowed_paths=request.allowed_paths,
             columns=request.columns,
             on_warning=warn,
-            options={"partition_timezone": request.partition_timezone, **request.options},
+            options={"partition_timezone": request.partition_timezone},
+            ledger=request.ledger,
         ),
         request.table_format,
     )

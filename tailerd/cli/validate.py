@@ -198,8 +198,7 @@ async def _examine_pipeline(config: Config, name: str, stores: Stores) -> dict[s
         Telemetry(),
         stores=stores,
         memory_bytes=config.memory,
-        ledger=ledger_of(config, name),
-        is_observer=True,
+        ledger=ledger_of(config, name, is_read_only=True),
     )
     latest = await source.initial_offset("latest")
     found: dict[str, object] = {"head_version": source.version_before(latest.version)}

@@ -85,8 +85,7 @@ async def _verify(config: Config, name: str, stores: Stores) -> Verdict:
             Telemetry(),
             stores=stores,
             memory_bytes=config.memory,
-            ledger=ledger_of(config, name),
-            is_observer=True,
+            ledger=ledger_of(config, name, is_read_only=True),
         )
         with _progress() as report:
             verification = Verification(

@@ -33,6 +33,7 @@ from tailerd.changefeed.limits import (
 from tailerd.changefeed.offset import Offset, Phase, Version, Versions
 from tailerd.clock import Clock
 from tailerd.errors import TailerdError
+from tailerd.formats.ledger import LedgerPlace
 from tailerd.formats.parts import OptionalParts
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.stores import Stores
@@ -345,6 +346,8 @@ class OpenRequest:
         scratch: For files that a snapshot under way needs after a restart; without it, the
             snapshot goes on only as long as the table has its version.
         options: The format's own options, by name; None is one that is not given.
+        ledger: Where a format whose tables have no history keeps the states it observed; without
+            it they are known as long as the source is.
         memory_bytes: The configured `memory`, which readers of the log keep within.
         clock: By default the system's.
     """
@@ -357,6 +360,7 @@ class OpenRequest:
     on_warning: Callable[[TailerdError], None] | None = None
     scratch: ScratchPlace | None = None
     options: Mapping[str, object] = field(default_factory=dict)
+    ledger: LedgerPlace | None = None
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     clock: Clock | None = None
 

@@ -74,8 +74,10 @@ async def find_format(
         # Opening says better what is wrong.
         return formats[0]
     store, root = stores.locate_table(place, allowed_places(allowed))
-    answers = await asyncio.gather(*(each.detect(store, root) for each in formats))
-    found = [each for each, is_there in zip(formats, answers, strict=True) if is_there]
+    answers = await asyncio.gather(
+        *(each.detect(store, root) for each in formats), return_exceptions=True
+    )
+    found = [each for each, answer in zip(formats, answers, strict=True) if answer is True]
     if len(found) > 1:
         raise ConfigError(
             f"{place} is a table of several formats: {', '.join(each.name for each in found)}.",
@@ -83,9 +85,13 @@ async def find_format(
         )
     if found:
         return found[0]
+    for answer in answers:
+        # Rights may end at the table's folder, where another format's files would lie beside it.
+        if isinstance(answer, BaseException):
+            raise answer
     names = ", ".join(each.name for each in formats)
     raise NotATableError(
-        f"{place} is not a table of a format known here ({names}).",
+        f"There is no table at {place}, of no format known here ({names}).",
         hint="Check the path; name the format if you know it.",
     )
 

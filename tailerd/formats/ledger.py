@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
@@ -260,17 +261,21 @@ def _unpacked(content: bytes, path: str) -> bytes:
     return entry
 
 
-def open_ledger(place: str | None, stores: Stores, *, is_read_only: bool = False) -> Ledger:
-    """Return the ledger at a place; without one, it lasts as long as the process.
+@dataclass(frozen=True, slots=True)
+class LedgerPlace:
+    """Where a ledger is: a folder or a URL, and whether it is only looked at."""
 
-    Args:
-        place: A folder, or a URL.
-        is_read_only: As `StoredLedger` has it.
+    place: str
+    is_read_only: bool = False
+
+
+def open_ledger(wanted: LedgerPlace | None, stores: Stores) -> Ledger:
+    """Return the ledger at a place; without one, it lasts as long as the process.
 
     Raises:
         ConfigError: No store serves the place.
     """
-    if place is None:
+    if wanted is None:
         return MemoryLedger()
-    store, folder = stores.locate(place)
-    return StoredLedger(store, folder, is_read_only=is_read_only)
+    store, folder = stores.locate(wanted.place)
+    return StoredLedger(store, folder, is_read_only=wanted.is_read_only)

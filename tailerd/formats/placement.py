@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from tailerd.errors import TailerdError
 from tailerd.formats.allowed_places import allowed_places
+from tailerd.formats.ledger import LedgerPlace
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.stores import Stores, within_table
 
@@ -22,8 +23,8 @@ class TablePlace:
     Attributes:
         store, root: What is asked, and the table's folder in it.
         url: Where other processes find the table: what `Stores.locate` takes.
-        stores: How other places are reached, such as one that an option names.
-        options: The format's own, by name.
+        stores: How other places are reached, such as the ledger's.
+        ledger: As `OpenRequest` has it.
         warn: Receives what is unexpected but safe, such as a checksum that does not add up.
         is_strict: What the log says twice and not the same is an error, not a warning.
     """
@@ -32,7 +33,7 @@ class TablePlace:
     root: str
     url: str
     stores: Stores = field(default_factory=Stores)
-    options: Mapping[str, object] = field(default_factory=dict)
+    ledger: LedgerPlace | None = None
     warn: Callable[[TailerdError], None] = ignore_warning
     is_strict: bool = False
 
@@ -46,7 +47,7 @@ def place_at(
     warn: Callable[[TailerdError], None] = ignore_warning,
     is_strict: bool = False,
     commits: str = "",
-    options: Mapping[str, object] | None = None,
+    ledger: LedgerPlace | None = None,
 ) -> TablePlace:
     """Return where a table is.
 
@@ -55,7 +56,7 @@ def place_at(
         stores: How its files are reached.
         allowed: Places outside the table that symbolic links in it may lead to.
         wrap_store: Puts a wrapper, such as one that counts requests, around the store.
-        warn, is_strict, options: As `TablePlace` has them.
+        warn, is_strict, ledger: As `TablePlace` has them.
         commits: The folder of its commits, as its format says; empty: in the table's own.
 
     Raises:
@@ -71,7 +72,7 @@ def place_at(
         root=root.rstrip("/"),
         url=store.url_of(root),
         stores=stores,
-        options=options or {},
+        ledger=ledger,
         warn=warn,
         is_strict=is_strict,
     )

@@ -83,8 +83,8 @@ def read_options(table: TableConfig) -> dict[str, str]:
         options["tableFormat"] = table.format
     if table.partition_timezone is not None:
         options["partitionTimezone"] = table.partition_timezone
-    if "ledger" in table.format_options:
-        options["ledger"] = table.format_options["ledger"]
+    if table.ledger is not None:
+        options["ledger"] = table.ledger
     if table.start == "snapshot":
         return {**options, "snapshot": "true"}
     if table.start == "latest" or table.start.isdigit():

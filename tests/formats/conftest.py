@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
@@ -15,6 +15,7 @@ from tailerd.changefeed.offset import Version
 from tailerd.errors import NotATableError
 from tailerd.formats.base import OpenRequest
 from tailerd.formats.detect import open_table
+from tailerd.formats.ledger import LedgerPlace
 from tailerd.registry import FORMATS_GROUP
 from tests.doubles.installed import installed
 from tests.doubles.memory_format import MemoryTable
@@ -30,7 +31,7 @@ class Table(Protocol):
 
     place: Path
     format: str
-    options: Mapping[str, object]
+    ledger: LedgerPlace | None
     """What it is opened with, for its history to be known."""
 
     def append(self, ids: Sequence[int]) -> Version:
@@ -54,7 +55,7 @@ class WrittenMemory:
     """A table of the tests' own format."""
 
     format = "memory"
-    options: Mapping[str, object] = {}
+    ledger: LedgerPlace | None = None
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -86,7 +87,7 @@ class WrittenDelta:
     """A Delta table."""
 
     format = "delta"
-    options: Mapping[str, object] = {}
+    ledger: LedgerPlace | None = None
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -124,7 +125,7 @@ class WrittenKartothek:
     def __init__(self, place: Path) -> None:
         self.place = place
         self._ledger = place.parent / "ledger"
-        self.options: Mapping[str, object] = {"ledger": str(self._ledger)}
+        self.ledger: LedgerPlace | None = LedgerPlace(str(self._ledger))
         self._writer = DatasetWriter(place.parent, place.name)
         self._appended: dict[Version, list[str]] = {}
 
@@ -136,7 +137,7 @@ class WrittenKartothek:
 
     def _observed(self) -> Version:
         async def look() -> Version:
-            request = OpenRequest(options=self.options)
+            request = OpenRequest(ledger=self.ledger)
             source = await open_table(str(self.place), request, self.format)
             return source.version_before((await source.initial_offset("latest")).version)
 

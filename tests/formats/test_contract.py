@@ -39,7 +39,7 @@ ONE = ReadLimit(max_files=1, max_bytes=1)
 
 
 async def opened(table: Table, columns: Sequence[str] | None = None) -> ChangeSource:
-    return await open_table(str(table.place), OpenRequest(columns=columns, options=table.options))
+    return await open_table(str(table.place), OpenRequest(columns=columns, ledger=table.ledger))
 
 
 async def groups(source: ChangeSource, start: Offset, end: Offset) -> list[TaskGroup]:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tailerd.errors import OffsetError
-from tailerd.formats.ledger import Ledger, MemoryLedger, StoredLedger, open_ledger
+from tailerd.formats.ledger import Ledger, LedgerPlace, MemoryLedger, StoredLedger, open_ledger
 from tailerd.storage.memory import MemoryStore
 from tailerd.storage.stores import Stores
 
 Make = Callable[[Path], Ledger]
 LEDGERS: dict[str, Make] = {
     "memory": lambda _: MemoryLedger(),
-    "folder": lambda folder: open_ledger(str(folder / "ledger"), Stores()),
+    "folder": lambda folder: open_ledger(LedgerPlace(str(folder / "ledger")), Stores()),
     "store": lambda _: StoredLedger(MemoryStore("ledgers"), "/orders"),
-    "read only": lambda folder: open_ledger(str(folder / "none"), Stores(), is_read_only=True),
+    "read only": lambda folder: open_ledger(
+        LedgerPlace(str(folder / "none"), is_read_only=True), Stores()
+    ),
 }
 
 
@@ -82,9 +85,9 @@ async def test_another_process_finds_a_folders_entries(tmp_path: Path) -> None:
 
 
 async def test_a_process_that_only_looks_changes_nothing(tmp_path: Path) -> None:
-    place = str(tmp_path / "ledger")
+    place = LedgerPlace(str(tmp_path / "ledger"))
     await open_ledger(place, Stores()).save(0, b"entry")
-    looker = open_ledger(place, Stores(), is_read_only=True)
+    looker = open_ledger(replace(place, is_read_only=True), Stores())
     assert not await looker.save(0, b"other")
     assert await looker.save(1, b"mine")
     assert await looker.numbers() == [0, 1]

@@ -237,22 +237,19 @@ class FileSizes:
         """
         if len(self._known) > self._MOST_KNOWN:
             self._known.clear()
-        unknown = [key for key in keys if key not in self._known]
-        if self._store.is_remote:
-            for first in range(0, len(unknown), self._AT_ONCE):
-                some = unknown[first : first + self._AT_ONCE]
-                await asyncio.gather(*(self._ask(key) for key in some))
-        else:
-            for key in unknown:
-                await self._ask(key)
-        return {key: self._known[key] for key in keys if key in self._known}
+        # Others may ask meanwhile, and clear what is known.
+        found = {key: self._known[key] for key in keys if key in self._known}
+        unknown = [key for key in keys if key not in found]
+        at_once = self._AT_ONCE if self._store.is_remote else 1
+        for first in range(0, len(unknown), at_once):
+            some = unknown[first : first + at_once]
+            sizes = await asyncio.gather(*map(self._ask, some))
+            found.update((k, size) for k, size in zip(some, sizes, strict=True) if size is not None)
+        self._known.update(found)
+        return found
 
-    async def _ask(self, key: str) -> None:
+    async def _ask(self, key: str) -> int | None:
         try:
-            meta = await self._store.head(self._address.path(key))
+            return (await self._store.head(self._address.path(key))).size_bytes
         except FileMissingError:
-            size = None if self._spool is None else self._spool.size_bytes(key)
-            if size is not None:
-                self._known[key] = size
-            return
-        self._known[key] = meta.size_bytes
+            return None if self._spool is None else self._spool.size_bytes(key)

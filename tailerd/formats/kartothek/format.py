@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from tailerd.changefeed.change_task import ChangeMode
@@ -15,7 +14,6 @@ from tailerd.formats.base import (
     History,
     OpenRequest,
     Ordering,
-    known_options,
 )
 from tailerd.formats.inspection import Inspector
 from tailerd.formats.kartothek.dataset import DatasetAddress, addresses, find_dataset
@@ -25,11 +23,11 @@ from tailerd.formats.kartothek.partition_files import FORMAT
 from tailerd.formats.kartothek.reader import KartothekTaskReader
 from tailerd.formats.kartothek.source import KartothekSource
 from tailerd.formats.kartothek.spool import FileSpool
-from tailerd.formats.ledger import Ledger, open_ledger
+from tailerd.formats.ledger import open_ledger
 from tailerd.formats.parts import Demo, OptionalParts
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.links import RealPlaces
-from tailerd.storage.stores import Stores, path_of, within_table
+from tailerd.storage.stores import path_of, within_table
 
 _OBSERVED = Version(0)
 """A metadata file says that something was committed, and not which version that is."""
@@ -53,7 +51,7 @@ class KartothekFormat(OptionalParts):
         history=History.NONE,
     )
     names = CommitNames(folder="", suffix="", version_of=commit_version, table_of=uuid_of_metadata)
-    options = frozenset({"ledger", "ledger_mode", "spool"})
+    options = frozenset({"spool"})
     reader = KartothekTaskReader()
 
     @property
@@ -98,8 +96,7 @@ class KartothekFormat(OptionalParts):
                 hint="Leave `changes` out.",
             )
         located, root = request.stores.locate(place)
-        is_observer = request.options.get("ledger_mode") == "read"
-        ledger = ledger_of_options(request.options, request.stores, is_read_only=is_observer)
+        ledger = open_ledger(request.ledger, request.stores)
         address = await find_dataset(located, root)
         if address is None:
             if await ledger.numbers():
@@ -113,7 +110,7 @@ class KartothekFormat(OptionalParts):
         store = within_table(located, address.folder, allowed)
         if request.wrap_store is not None:
             store = request.wrap_store(store)
-        spool = None if is_observer else _spool_of(request.options, address, located, place)
+        spool = _spool_of(request, address, located, place)
         history = await DatasetHistory.open(store, address, ledger, place, spool)
         is_local = located.is_local_folder
         return KartothekSource(
@@ -128,43 +125,26 @@ class KartothekFormat(OptionalParts):
         )
 
 
-def ledger_of_options(
-    options: Mapping[str, object], stores: Stores, *, is_read_only: bool
-) -> Ledger:
-    """Return the ledger that the option `ledger` names; else one that ends with the process.
-
-    Raises:
-        ConfigError: The option is empty, or no store serves the place.
-    """
-    place = known_options(options, KartothekFormat.options).get("ledger")
-    if place is not None and (not isinstance(place, str) or not place):
-        raise ConfigError(
-            f"The option ledger of a dataset is {place!r}.",
-            hint="It is a folder, or the URL of one in a bucket.",
-        )
-    return open_ledger(place, stores, is_read_only=is_read_only)
-
-
 def _spool_of(
-    options: Mapping[str, object], address: DatasetAddress, store: ObjectStore, place: str
+    request: OpenRequest, address: DatasetAddress, store: ObjectStore, place: str
 ) -> FileSpool | None:
-    """Return the links that the option `spool` asks for, beside the ledger's entries.
+    """Return the links that the option `spool` asks for, below the ledger.
 
     Raises:
         ConfigError: It is not `link`, or the dataset or the ledger is on no disk of this machine.
     """
-    wanted, ledger = options.get("spool"), options.get("ledger")
-    if wanted is None:
+    wanted, ledger = request.options.get("spool"), request.ledger
+    if wanted is None or (ledger is not None and ledger.is_read_only):
         return None
     if wanted != "link":
         raise ConfigError(f"The option spool of {place} is {wanted!r}.", hint="Say `spool: link`.")
-    if not store.is_local_folder or not isinstance(ledger, str) or "://" in ledger:
+    if ledger is None or not store.is_local_folder or "://" in ledger.place:
         raise ConfigError(
             f"The files of {place} cannot be linked: that needs the dataset and its ledger on one"
             " disk of this machine.",
             hint="Keep the state in a folder there, or leave the option `spool` out.",
         )
-    return FileSpool(address.folder, Path(ledger) / "files")
+    return FileSpool(address.folder, Path(ledger.place) / "files")
 
 
 def _is_here(address: DatasetAddress) -> bool:

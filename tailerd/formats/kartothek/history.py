@@ -7,7 +7,7 @@ from collections import OrderedDict
 
 import msgspec
 
-from tailerd.errors import NotATableError, TableRecreatedError
+from tailerd.errors import ConfigError, NotATableError, TableRecreatedError
 from tailerd.formats.kartothek.dataset import (
     DatasetAddress,
     FileSizes,
@@ -78,6 +78,7 @@ class DatasetHistory:
         Raises:
             NotATableError: There is no dataset.
             TableError: It cannot be served.
+            ConfigError: The ledger is of another dataset.
             OffsetError: The ledger is damaged.
             StorageError: Something cannot be read.
         """
@@ -87,6 +88,12 @@ class DatasetHistory:
             history._first = numbers[0]
             history._kept = history._newest = await history._loaded(numbers[-1])
         before = history._kept
+        if before is not None and not _is_of(before, address):
+            raise ConfigError(
+                f"The ledger of {name} has states of the dataset {before.uuid}, table"
+                f" {before.table}: two tables cannot share one.",
+                hint="Give each table a `ledger` of its own, or leave it out.",
+            )
         try:
             reading = await read_dataset(
                 store, address, table_before=None if before is None else before.table
@@ -270,3 +277,7 @@ class DatasetHistory:
             state = await self.state(number)
             gone.difference_update(() if state is None else state.keys)
         return gone
+
+
+def _is_of(state: ObservedState, address: DatasetAddress) -> bool:
+    return state.uuid == address.uuid and address.table in (None, state.table)

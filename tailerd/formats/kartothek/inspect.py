@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import msgspec
 import pyarrow.parquet as pq
@@ -15,10 +15,11 @@ from tailerd.changefeed.points import parse_point, to_ms
 from tailerd.errors import MissingVersionError, NotATableError, StorageError, UsageError
 from tailerd.formats.inspection import CommitDescription, FileDescription, TableDescription
 from tailerd.formats.kartothek.dataset import DatasetAddress, find_dataset
-from tailerd.formats.kartothek.format import KartothekFormat, ledger_of_options
+from tailerd.formats.kartothek.format import KartothekFormat
 from tailerd.formats.kartothek.history import DatasetHistory
 from tailerd.formats.kartothek.state import ObservedState
 from tailerd.formats.kartothek.table_schema import decode_schema, folder_of, path_pieces
+from tailerd.formats.ledger import open_ledger
 from tailerd.formats.placement import TablePlace
 
 MOST_FOOTERS = 1000
@@ -53,8 +54,10 @@ class KartothekInspection:
             address = await find_dataset(self._place.store, self._place.root)
             if address is None:
                 raise NotATableError(f"There is no dataset at {self._place.url}.")
-            ledger = ledger_of_options(self._place.options, self._place.stores, is_read_only=True)
-            history = await DatasetHistory.open(self._place.store, address, ledger, self._place.url)
+            place = self._place
+            wanted = None if place.ledger is None else replace(place.ledger, is_read_only=True)
+            ledger = open_ledger(wanted, place.stores)
+            history = await DatasetHistory.open(place.store, address, ledger, place.url)
             self._opened = _Opened(address, history)
         return self._opened
 
@@ -65,8 +68,7 @@ class KartothekInspection:
             raise MissingVersionError(
                 f"Version {version} of {self._place.url} is not known: a dataset has no history but"
                 " what a ledger kept.",
-                hint="Name the ledger's folder with --option ledger=FOLDER; or leave the version"
-                " out.",
+                hint="Name the ledger's folder with --ledger FOLDER; or leave the version out.",
             )
         return state
 

@@ -184,6 +184,9 @@ class KartothekSource(ConsecutiveVersions):
             )
         return Version(before[-1])
 
+    def hear(self, version: int | None) -> None:
+        """Do nothing: each look asks for the metadata file, and a name says no version."""
+
     async def latest_offset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Return the furthest offset one step from `start` may reach; `start` if nothing is new.
 

@@ -14,6 +14,7 @@ from tailerd.changefeed.offset import Offset
 from tailerd.errors import BugError, TailerdError
 from tailerd.formats.base import ChangeSource, OpenRequest
 from tailerd.formats.detect import open_table
+from tailerd.formats.ledger import LedgerPlace
 from tailerd.spark.change_range import clamped, tasks_between
 from tailerd.spark.group.group_offset import Entry
 from tailerd.spark.group.holds import Hold, stands_at
@@ -127,6 +128,7 @@ class FollowedMember:
                     allowed_paths=config.allowed_paths,
                     on_warning=warn,
                     options=config.options_of_format(),
+                    ledger=None if config.ledger is None else LedgerPlace(config.ledger),
                 ),
                 config.format,
             )

@@ -15,6 +15,7 @@ from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset
 from tailerd.formats.base import ChangeSource, OpenRequest
 from tailerd.formats.detect import open_table
+from tailerd.formats.ledger import LedgerPlace
 
 EVERYTHING = ReadLimit(max_files=10**9, max_bytes=10**15)
 Rows = Counter[tuple[object, ...]]
@@ -72,8 +73,12 @@ async def opened(
     columns: Sequence[str] | None = None,
     spool: str | None = None,
 ) -> ChangeSource:
-    options = {"ledger": None if ledger is None else str(ledger), "spool": spool}
-    request = OpenRequest(changes=changes, options=options, columns=columns)
+    request = OpenRequest(
+        changes=changes,
+        options={"spool": spool},
+        ledger=None if ledger is None else LedgerPlace(str(ledger)),
+        columns=columns,
+    )
     return await open_table(str(place), request, "kartothek")
 
 

@@ -87,6 +87,7 @@ async def test_a_commit_costs_its_own_files_alone(
     assert sum(proxy.counts().values()) <= 7, proxy.counts()
 
 
+@pytest.mark.full
 def test_a_daemon_keeps_its_ledger_in_a_bucket(
     s3_moto: S3Server, mirror: Mirror, tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 from tailerd.changefeed.change_task import ChangeMode, ChangeSourceKind
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, ReadLimit
 from tailerd.errors import (
+    ConfigError,
     MissingDataFileError,
     MissingVersionError,
     TableRecreatedError,
@@ -237,6 +238,15 @@ async def test_a_ledger_restored_from_an_older_copy_is_a_gap(tmp_path: Path, mor
     again = await opened(writer.place, ledger=copy)
     with pytest.raises(MissingVersionError):
         await again.latest_offset(follower.at, follower.limit)
+
+
+async def test_a_ledger_of_another_dataset_is_refused(tmp_path: Path) -> None:
+    one, other = DatasetWriter(tmp_path / "store", "a"), DatasetWriter(tmp_path / "store", "b")
+    one.commit(rows(1))
+    other.commit(rows(2))
+    await Follower.open(one.place, ledger=tmp_path / "ledger")
+    with pytest.raises(ConfigError):
+        await opened(other.place, ledger=tmp_path / "ledger")
 
 
 async def test_two_processes_count_the_same_states(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tests.integration.daemon.running import daemon, file_table, run_to_end, write_config
 from tests.tables.dataset_writer import DatasetWriter, Rows
 
@@ -64,6 +66,7 @@ def test_a_dataset_is_delivered_goes_on_and_verifies(tmp_path: Path) -> None:
     assert kept == [f"{2:020d}.entry"], "what is delivered is forgotten"
 
 
+@pytest.mark.full
 def test_looking_writes_nothing(tmp_path: Path) -> None:
     writer = DatasetWriter(tmp_path / "store")
     writer.commit(rows(1))
@@ -78,6 +81,7 @@ def test_looking_writes_nothing(tmp_path: Path) -> None:
     assert list((tmp_path / "state/ledger/orders").iterdir()) == before
 
 
+@pytest.mark.full
 def test_a_lost_ledger_is_a_gap_and_no_fresh_start(tmp_path: Path) -> None:
     writer = DatasetWriter(tmp_path / "store")
     writer.commit(rows(1))
@@ -97,6 +101,7 @@ def test_a_lost_ledger_is_a_gap_and_no_fresh_start(tmp_path: Path) -> None:
     assert found == Counter([("insert", 1, 0), ("insert", 1, 0), ("insert", 2, 0)])
 
 
+@pytest.mark.full
 def test_rows_of_collected_files_are_a_gap(tmp_path: Path) -> None:
     writer = DatasetWriter(tmp_path / "store")
     [first] = writer.commit(rows(1))
@@ -114,6 +119,7 @@ def test_rows_of_collected_files_are_a_gap(tmp_path: Path) -> None:
     assert found == Counter([("insert", 1, 0), ("insert", 2, 1)])
 
 
+@pytest.mark.full
 def test_offsets_are_reset_to_the_present_state(tmp_path: Path) -> None:
     writer = DatasetWriter(tmp_path / "store")
     writer.commit(rows(1))

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tailerd.errors import (
+    AccessDeniedError,
     ConfigError,
     TableError,
     TailerdError,
@@ -19,6 +20,7 @@ from tailerd.errors import (
 )
 from tailerd.formats.base import OpenRequest
 from tailerd.formats.detect import find_format, open_table
+from tailerd.formats.kartothek.format import KartothekFormat
 from tailerd.formats.kartothek.metadata import parse_metadata, uuid_of_metadata
 from tailerd.formats.kartothek.table_schema import path_pieces, path_value
 from tailerd.storage.stores import Stores
@@ -154,6 +156,19 @@ async def test_a_place_of_two_formats_asks_which_is_meant(tmp_path: Path) -> Non
         await open_table(str(writer.place), OpenRequest())
     assert "delta, kartothek" in str(error.value)
     assert (await opened(writer.place)).table_id.startswith("ds@")
+
+
+async def test_rights_that_end_at_a_tables_folder_suffice_for_other_formats(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(*_: object) -> bool:
+        raise AccessDeniedError("beside the table")
+
+    TableBuilder(tmp_path / "delta").append([ROW])
+    monkeypatch.setattr(KartothekFormat, "detect", refused)
+    assert (await find_format(str(tmp_path / "delta"), stores=Stores())).name == "delta"
+    with pytest.raises(AccessDeniedError):
+        await find_format(str(tmp_path / "nothing"), stores=Stores())
 
 
 @pytest.mark.parametrize(

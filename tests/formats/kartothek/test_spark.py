@@ -17,7 +17,7 @@ from tests.integration.daemon.running import file_table, write_config
 from tests.spark_session import require_java
 from tests.tables.dataset_writer import DatasetWriter
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.full]
 
 PROGRAM = """
     import json, pathlib, sys
