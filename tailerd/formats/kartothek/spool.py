@@ -33,7 +33,7 @@ class FileSpool:
 
     def path(self, key: str) -> Path:
         """Return where the link to a file is, if there is one."""
-        name = xxhash.xxh3_128_hexdigest(key)
+        name = xxhash.xxh3_128_hexdigest(key.encode())
         return self._folder / name[:2] / f"{name[2:]}.parquet"
 
     def size_bytes(self, key: str) -> int | None:
