@@ -256,6 +256,7 @@ async def test_two_processes_count_the_same_states(tmp_path: Path) -> None:
     one = await Follower.open(writer.place, "latest", ledger=ledger)
     other = await Follower.open(writer.place, "latest", ledger=ledger)
     assert one.at == other.at
+    ends = [one.at]
     for number in range(1, 4):
         writer.commit(rows(number))
         ends = [

@@ -53,7 +53,9 @@ class ChangingDataset:
     def _append(self) -> None:
         ids = range(self._next_id, self._next_id + 100)
         self._next_id += 100
-        rows = [{"id": n, "part": self._chance.randrange(8), "name": f"n{n}"} for n in ids]
+        rows: list[Row] = [
+            {"id": n, "part": self._chance.randrange(8), "name": f"n{n}"} for n in ids
+        ]
         self.rows |= {row["id"]: row for row in rows}
         self.writer.commit(rows)
 
@@ -128,7 +130,7 @@ def test_kills_lose_and_double_nothing_in_files(
     tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
     dataset = ChangingDataset(tmp_path / "store")
-    table = {
+    table: dict[str, object] = {
         "path": str(dataset.writer.place),
         "from": "snapshot",
         "sink": {"kind": "file", "path": str(tmp_path / "out")},
@@ -158,7 +160,7 @@ def test_kills_lose_and_double_nothing_in_kafka(
         "transactional_id": f"tailerd-{topic}",
         "offsets_topic": f"{topic}-offsets",
     }
-    table = {"path": str(dataset.writer.place), "from": "snapshot", "sink": sink}
+    table: dict[str, object] = {"path": str(dataset.writer.place), "from": "snapshot", "sink": sink}
     config = write_config(tmp_path, orders=table)
 
     def is_done() -> bool:
