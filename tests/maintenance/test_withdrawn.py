@@ -262,4 +262,6 @@ async def test_elsewhere_a_checkpoint_does_not_ask_for_leftovers(table: TableBui
         async def sweep(self, folder: str, before_ms: int) -> int:
             raise AssertionError(folder)
 
-    await checkpoint_by_policy(Asked(memory), "/t")
+    elsewhere = Asked(memory)
+    elsewhere.is_remote = True
+    await checkpoint_by_policy(elsewhere, "/t")
