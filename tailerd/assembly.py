@@ -50,6 +50,7 @@ from tailerd.sinks.base import Sink
 from tailerd.sinks.opening import open_sink
 from tailerd.sinks.resources import pipeline_identity
 from tailerd.spark.kept_offsets import reset_shared, shares_query, spark_checkpoint, spark_offset
+from tailerd.storage.base import ObjectStore
 from tailerd.storage.metered import MeteredStore, RequestKind
 from tailerd.storage.overheard import hearing, telling
 from tailerd.storage.stores import Stores, StoreSettings
@@ -85,10 +86,6 @@ async def open_source(
         TableError: It is none, or asks for what this reader does not know.
         StorageError: Its place cannot be read.
     """
-
-    def count(verb: RequestKind) -> None:
-        telemetry.emit(events.StorageRequested(operation=verb))
-
     known_guesses = set[str]() if warned is None else warned
 
     def warn(error: TailerdError) -> None:
@@ -109,7 +106,7 @@ async def open_source(
         stores=stores,
         changes=ChangeMode(config.changes),
         allowed_paths=config.allowed_paths,
-        wrap_store=lambda store: telling(MeteredStore(store, count), stores.shared_reads),
+        wrap_store=lambda store: telling(_metered(store, telemetry), stores.shared_reads),
         on_warning=warn,
         scratch=scratch,
         options=config.options_of_format(),
@@ -117,6 +114,10 @@ async def open_source(
         memory_bytes=memory_bytes,
     )
     return await open_table(config.path, request, config.format)
+
+
+def _metered(store: ObjectStore, telemetry: Telemetry) -> ObjectStore:
+    return MeteredStore(store, lambda verb: telemetry.emit(events.StorageRequested(operation=verb)))
 
 
 def ledger_of(config: Config, name: str, *, is_read_only: bool = False) -> LedgerPlace:
@@ -143,10 +144,6 @@ async def open_statistics(
         ConfigError: No store serves this place.
         StorageError: It cannot be looked at.
     """
-
-    def count(verb: RequestKind) -> None:
-        telemetry.emit(events.StorageRequested(operation=verb))
-
     found = await find_format(place, allowed=allowed, stores=stores)
     if found.statistics is None:
         return None
@@ -158,7 +155,7 @@ async def open_statistics(
             allowed=allowed,
             commits=folder,
             wrap_store=lambda store: hearing(
-                MeteredStore(store, count), folder, stores.shared_reads
+                _metered(store, telemetry), folder, stores.shared_reads
             ),
         )
     )
@@ -533,13 +530,9 @@ async def reset_offset(
         raise UsageError(f"--to is {to!r}, but {error}.") from error
     table = config.tables[name]
     stores = stores or Stores.of_config(config.storage)
+    told, ledger = telemetry or Telemetry(), ledger_of(config, name)
     opened = partial(
-        open_source,
-        table,
-        telemetry or Telemetry(),
-        stores=stores,
-        memory_bytes=config.memory,
-        ledger=ledger_of(config, name),
+        open_source, table, told, stores=stores, memory_bytes=config.memory, ledger=ledger
     )
     source = await opened()
     offset = await source.initial_offset(to)

@@ -80,12 +80,9 @@ async def _verify(config: Config, name: str, stores: Stores) -> Verdict:
         if held.engine != config.engine_of(name):
             holder = f"kept by the {held.engine} engine in {held.place}"
             click.echo(f"The offset of {name} is {holder}.", err=True)
+        ledger = ledger_of(config, name, is_read_only=True)
         source = await open_source(
-            table,
-            Telemetry(),
-            stores=stores,
-            memory_bytes=config.memory,
-            ledger=ledger_of(config, name, is_read_only=True),
+            table, Telemetry(), stores=stores, memory_bytes=config.memory, ledger=ledger
         )
         with _progress() as report:
             verification = Verification(

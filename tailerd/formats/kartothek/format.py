@@ -9,13 +9,11 @@ from tailerd.changefeed.offset import Version
 from tailerd.errors import ConfigError, NotATableError, UnsupportedFeatureError
 from tailerd.formats.allowed_places import allowed_places
 from tailerd.formats.base import (
-    Capabilities,
     CommitNames,
-    History,
     OpenRequest,
-    Ordering,
 )
 from tailerd.formats.inspection import Inspector
+from tailerd.formats.kartothek.capabilities import CAPABILITIES
 from tailerd.formats.kartothek.dataset import DatasetAddress, addresses, find_dataset
 from tailerd.formats.kartothek.history import DatasetHistory
 from tailerd.formats.kartothek.metadata import SUFFIXES, uuid_of_metadata
@@ -42,14 +40,7 @@ class KartothekFormat(OptionalParts):
     """Kartothek datasets; see `formats.base.TableFormat`."""
 
     name = FORMAT
-    capabilities = Capabilities(
-        has_deletes=True,
-        has_preimage=True,
-        pairs_updates=False,
-        has_intermediate_versions=False,
-        ordering=Ordering.OBSERVED,
-        history=History.NONE,
-    )
+    capabilities = CAPABILITIES
     names = CommitNames(folder="", suffix="", version_of=commit_version, table_of=uuid_of_metadata)
     options = frozenset({"spool"})
     reader = KartothekTaskReader()

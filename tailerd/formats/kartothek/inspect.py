@@ -14,8 +14,8 @@ from tailerd.changefeed.offset import Version
 from tailerd.changefeed.points import parse_point, to_ms
 from tailerd.errors import MissingVersionError, NotATableError, StorageError, UsageError
 from tailerd.formats.inspection import CommitDescription, FileDescription, TableDescription
+from tailerd.formats.kartothek.capabilities import CAPABILITIES
 from tailerd.formats.kartothek.dataset import DatasetAddress, find_dataset
-from tailerd.formats.kartothek.format import KartothekFormat
 from tailerd.formats.kartothek.history import DatasetHistory
 from tailerd.formats.kartothek.state import ObservedState
 from tailerd.formats.kartothek.table_schema import decode_schema, folder_of, path_pieces
@@ -107,7 +107,7 @@ class KartothekInspection:
             "indices": state.indices,
             "metadata": msgspec.json.decode(state.user_metadata),
             "first_version": opened.history.first_number,
-            "capabilities": asdict(KartothekFormat.capabilities),
+            "capabilities": asdict(CAPABILITIES),
         }
         return TableDescription(
             table_id=state.table_id,
