@@ -29,6 +29,7 @@ from tailerd.errors import (
 )
 from tailerd.formats.base import ChangeSource, OpenRequest, ScratchPlace
 from tailerd.formats.detect import find_format, open_table
+from tailerd.formats.ledger import LedgerPlace
 from tailerd.formats.placement import place_at
 from tailerd.formats.statistics import TableStatistics
 from tailerd.maintenance.settings import policies_of
@@ -49,6 +50,7 @@ from tailerd.sinks.base import Sink
 from tailerd.sinks.opening import open_sink
 from tailerd.sinks.resources import pipeline_identity
 from tailerd.spark.kept_offsets import reset_shared, shares_query, spark_checkpoint, spark_offset
+from tailerd.storage.base import ObjectStore
 from tailerd.storage.metered import MeteredStore, RequestKind
 from tailerd.storage.overheard import hearing, telling
 from tailerd.storage.stores import Stores, StoreSettings
@@ -69,11 +71,13 @@ async def open_source(
     stores: Stores,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
     warned: set[str] | None = None,
+    ledger: LedgerPlace | None = None,
 ) -> ChangeSource:
     """Open a table for its changes.
 
     Args:
         stores: How its files are reached.
+        ledger: Where a format without history keeps the states it observed; see `ledger_of`.
         memory_bytes: The configured `memory`, which readers of its log keep within.
         scratch: For what a snapshot that is being delivered needs after a restart.
         warned: Places whose users know that a zone is guessed; pipelines open theirs often.
@@ -82,19 +86,16 @@ async def open_source(
         TableError, StorageError: It is none, cannot be read, or asks for what is not known here.
         ConfigError: Its `identity` names a column that is not there.
     """
-
-    def count(verb: RequestKind) -> None:
-        telemetry.emit(events.StorageRequested(operation=verb))
-
     request = OpenRequest(
         stores=stores,
         changes=ChangeMode(config.changes),
         allowed_paths=config.allowed_paths,
         identity=config.pairing_columns,
-        wrap_store=lambda store: telling(MeteredStore(store, count), stores.shared_reads),
+        wrap_store=lambda store: telling(_metered(store, telemetry), stores.shared_reads),
         on_warning=_warnings_of(config.path, telemetry, set() if warned is None else warned),
         scratch=scratch,
         options=config.options_of_format(),
+        ledger=ledger,
         memory_bytes=memory_bytes,
     )
     source = await open_table(config.path, request, config.format)
@@ -135,6 +136,18 @@ async def _check_identity(config: TableConfig, source: ChangeSource) -> None:
         )
 
 
+def _metered(store: ObjectStore, telemetry: Telemetry) -> ObjectStore:
+    return MeteredStore(store, lambda verb: telemetry.emit(events.StorageRequested(operation=verb)))
+
+
+def ledger_of(config: Config, name: str, *, is_read_only: bool = False) -> LedgerPlace:
+    """Return where a pipeline keeps what it observed of a table without history."""
+    # Spark's processes may work in another folder.
+    state = config.state if is_remote(config.state) else str(Path(config.state).absolute())
+    place = config.tables[name].ledger or f"{state.rstrip('/')}/ledger/{name}"
+    return LedgerPlace(place, is_read_only)
+
+
 async def open_statistics(
     place: str, *, stores: Stores, telemetry: Telemetry, allowed: Sequence[str] = ()
 ) -> TableStatistics | None:
@@ -151,10 +164,6 @@ async def open_statistics(
         ConfigError: No store serves this place.
         StorageError: It cannot be looked at.
     """
-
-    def count(verb: RequestKind) -> None:
-        telemetry.emit(events.StorageRequested(operation=verb))
-
     found = await find_format(place, allowed=allowed, stores=stores)
     if found.statistics is None:
         return None
@@ -164,8 +173,9 @@ async def open_statistics(
             place,
             stores=stores,
             allowed=allowed,
+            commits=folder,
             wrap_store=lambda store: hearing(
-                MeteredStore(store, count), folder, stores.shared_reads
+                _metered(store, telemetry), folder, stores.shared_reads
             ),
         )
     )
@@ -458,6 +468,7 @@ class Assembly:
                 stores=self._stores,
                 warned=self._warned,
                 memory_bytes=self.memory.total_bytes,
+                ledger=ledger_of(config, name),
             ),
             sink=sink,
             offsets=_offset_store(self._state, sink),
@@ -488,7 +499,7 @@ class Assembly:
                 storage=self._stores.settings,
             )
             self._groups = Groups(self._spark, self._config.spark.tables_per_query)
-        table = config.tables[name]
+        table = _with_ledger(config, name)
         claim = SparkClaim(_claim(config, name, "spark", self._state), identity_of(config, name))
         if self._groups is not None and shares_query(self._config, table):
             return GroupedPipeline(self._groups, name, table, claim)
@@ -505,6 +516,11 @@ class Assembly:
         """Ring no more for a pipeline that has ended, or others of its folder wait for its look."""
         if name in self._bells:
             self.hints.unsubscribe(*self._bells.pop(name))
+
+
+def _with_ledger(config: Config, name: str) -> TableConfig:
+    """Return a table's section that says its ledger, for Spark's processes."""
+    return config.tables[name].model_copy(update={"ledger": ledger_of(config, name).place})
 
 
 async def reset_offset(
@@ -534,8 +550,9 @@ async def reset_offset(
         raise UsageError(f"--to is {to!r}, but {error}.") from error
     table = config.tables[name]
     stores = stores or Stores.of_config(config.storage)
+    told, ledger = telemetry or Telemetry(), ledger_of(config, name)
     opened = partial(
-        open_source, table, telemetry or Telemetry(), stores=stores, memory_bytes=config.memory
+        open_source, table, told, stores=stores, memory_bytes=config.memory, ledger=ledger
     )
     source = await opened()
     offset = await source.initial_offset(to)

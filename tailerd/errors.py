@@ -265,6 +265,19 @@ class LogCleanedUpError(MissingVersionError):
     retryable = True
 
 
+class FilesCollectedError(MissingVersionError):
+    """Data files were deleted as garbage before their rows were read."""
+
+    code = "files_collected"
+
+
+class UnreadableMetadataError(CorruptLogError):
+    """A dataset's metadata file cannot be decoded; it may be in the middle of being written."""
+
+    code = "unreadable_metadata"
+    retryable = True
+
+
 class LogChangedError(CorruptLogError):
     """The log changed while something was made from it; another try starts from what is there."""
 

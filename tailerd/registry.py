@@ -20,7 +20,10 @@ SINKS_GROUP = "tailerd.sinks"
 STORES_GROUP = "tailerd.stores"
 VALUE_FORMATS_GROUP = "tailerd.value_formats"
 
-FORMATS: dict[str, str] = {"delta": "tailerd.formats.delta.format:DeltaFormat"}
+FORMATS: dict[str, str] = {
+    "delta": "tailerd.formats.delta.format:DeltaFormat",
+    "kartothek": "tailerd.formats.kartothek.format:KartothekFormat",
+}
 """Name of a table format -> its class, a `tailerd.formats.base.TableFormat` made without arguments.
 
 `tailerd.formats.detect.table_format` makes it.

@@ -23,6 +23,7 @@ _EXAMPLES = """\b
 Examples:
   tailerd demo
   tailerd demo --seconds 120 --engine arrow
+  tailerd demo --format kartothek
   tailerd demo --seconds 120 --open
 """
 _STARTUP_SECONDS = 120.0
@@ -44,12 +45,19 @@ _PAUSE_SECONDS = 1.0
     help="Spark where Java 17 or newer is found, else arrow.",
 )
 @click.option(
+    "--format",
+    "table_format",
+    default="auto",
+    metavar="FORMAT",
+    help="Format of the table, such as kartothek; Delta by default.",
+)
+@click.option(
     "--open",
     "is_opening",
     is_flag=True,
     help="Show the page of the daemon in a browser, with two more tables on it.",
 )
-def command(seconds: float, engine: str | None, is_opening: bool) -> None:
+def command(seconds: float, engine: str | None, is_opening: bool, table_format: str) -> None:
     """Make a small table that keeps changing, and show its changes arriving.
 
     Needs nothing. The table lives in a temporary folder that is removed at the end. Rows go to
@@ -58,7 +66,9 @@ def command(seconds: float, engine: str | None, is_opening: bool) -> None:
     chosen = _choose_engine(engine)
     folder = Path(tempfile.mkdtemp(prefix="tailerd-demo-"))
     try:
-        asyncio.run(_Demo(folder, chosen, seconds, is_opening=is_opening).run())
+        asyncio.run(
+            _Demo(folder, chosen, seconds, table_format=table_format, is_opening=is_opening).run()
+        )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -85,8 +95,18 @@ class _Demo:
     """One demonstration: a writer, a daemon, and a clock."""
 
     def __init__(
-        self, folder: Path, engine: str, seconds: float, *, is_opening: bool = False
+        self,
+        folder: Path,
+        engine: str,
+        seconds: float,
+        *,
+        table_format: str,
+        is_opening: bool = False,
     ) -> None:
+        from tailerd.formats.detect import find_demo
+
+        self._format = table_format
+        self._demo = find_demo(table_format)
         self._is_opening = is_opening
         self._names = ("orders", "payments", "refunds") if is_opening else ("orders",)
         self._folder = folder
@@ -118,16 +138,17 @@ class _Demo:
             "path": str(self._folder / name),
             "from": "snapshot",
             "sink": {"kind": "console"} if name == self._names[0] else file,
-            "maintenance": {"checkpoint": {"every_commits": 20}},
+            "format": self._format,
+            **({} if self._demo.maintenance is None else {"maintenance": self._demo.maintenance}),
         }
 
     async def run(self) -> None:
         """Run until the time is over or Ctrl-C."""
         from tailerd.daemon import Daemon
-        from tailerd.formats.detect import find_demo
 
-        demo = find_demo()
-        tables = [demo.table(self._folder / name, seed) for seed, name in enumerate(self._names, 7)]
+        tables = [
+            self._demo.table(self._folder / name, seed) for seed, name in enumerate(self._names, 7)
+        ]
         for table in tables:
             await asyncio.to_thread(table.create)
             _say(f"Table:  {table.folder}, one commit a second.")

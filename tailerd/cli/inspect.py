@@ -12,7 +12,7 @@ from tailerd.changefeed.points import show_ms
 from tailerd.cli.allowed_paths import allow_path_option
 from tailerd.cli.inspected import open_inspection
 from tailerd.cli.output import print_object, print_records
-from tailerd.cli.table_format import table_format_option
+from tailerd.cli.table_format import ledger_option, ledger_place, table_format_option
 from tailerd.errors import UsageError
 from tailerd.formats.inspection import TableDescription, TableInspection
 
@@ -32,6 +32,7 @@ _FILE_COLUMNS = ("path", "size_bytes", "num_rows", "deletion_vector", "partition
 @click.option("--files", is_flag=True, help="List the live files instead.")
 @click.option("--strict", is_flag=True, help="Fail where a version checksum does not add up.")
 @table_format_option
+@ledger_option
 @allow_path_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def command(
@@ -41,6 +42,7 @@ def command(
     files: bool,
     strict: bool,
     table_format: str,
+    ledger: str | None,
     allowed_paths: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -51,7 +53,13 @@ def command(
         )
 
     async def inspect() -> None:
-        inspection = await open_inspection(table, table_format, allowed_paths, is_strict=strict)
+        inspection = await open_inspection(
+            table,
+            table_format,
+            allowed_paths,
+            is_strict=strict,
+            ledger=ledger_place(ledger),
+        )
         wanted = None if version is None else Version(version)
         if timestamp is not None:
             wanted = await inspection.version_at(timestamp)

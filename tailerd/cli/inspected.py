@@ -7,13 +7,19 @@ from collections.abc import Sequence
 from tailerd.cli.output import warn
 from tailerd.formats.detect import find_format
 from tailerd.formats.inspection import TableInspection
+from tailerd.formats.ledger import LedgerPlace
 from tailerd.formats.parts import required
 from tailerd.formats.placement import place_at
 from tailerd.storage.stores import Stores
 
 
 async def open_inspection(
-    table: str, table_format: str, allowed_paths: Sequence[str], *, is_strict: bool
+    table: str,
+    table_format: str,
+    allowed_paths: Sequence[str],
+    *,
+    is_strict: bool,
+    ledger: LedgerPlace | None,
 ) -> TableInspection:
     """Return the inspection of a table; warnings go to standard error.
 
@@ -22,6 +28,7 @@ async def open_inspection(
         table_format: Name of its format; `auto` to look.
         allowed_paths: Places outside the table that its log may name.
         is_strict: What the log says twice and not the same is an error.
+        ledger: Where what was observed of a table without history is kept.
 
     Raises:
         UnsupportedFeatureError: The format has no inspection.
@@ -33,5 +40,13 @@ async def open_inspection(
     found = await find_format(table, table_format, allowed_paths, stores=stores)
     inspector = required(found.inspector, found.name, "inspection")
     return inspector.open(
-        place_at(table, stores=stores, allowed=allowed_paths, warn=warn, is_strict=is_strict)
+        place_at(
+            table,
+            stores=stores,
+            allowed=allowed_paths,
+            warn=warn,
+            is_strict=is_strict,
+            commits=found.folder(table),
+            ledger=ledger,
+        )
     )

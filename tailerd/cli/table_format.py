@@ -1,10 +1,11 @@
-"""The option that names a table's format."""
+"""The options that say a table's format, and where its observed states are kept."""
 
 from __future__ import annotations
 
 import click
 
 from tailerd.formats.detect import AUTO
+from tailerd.formats.ledger import LedgerPlace
 
 table_format_option = click.option(
     "--table-format",
@@ -13,3 +14,15 @@ table_format_option = click.option(
     metavar="FORMAT",
     help="Format of the table, such as delta; auto recognises it.",
 )
+
+
+ledger_option = click.option(
+    "--ledger",
+    metavar="FOLDER",
+    help="Where what was observed of a table without history (Kartothek) is kept: a folder or URL.",
+)
+
+
+def ledger_place(folder: str | None) -> LedgerPlace | None:
+    """Return the ledger that `--ledger` names."""
+    return None if folder is None else LedgerPlace(folder)

@@ -15,11 +15,12 @@ from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.cli.allowed_paths import allow_path_option
 from tailerd.cli.output import FORMATS, ChangeWriter, warn, writer_for
-from tailerd.cli.table_format import table_format_option
+from tailerd.cli.table_format import ledger_option, ledger_place, table_format_option
 from tailerd.clock import SystemClock, zone_named
 from tailerd.errors import UsageError
 from tailerd.formats.base import ChangeSource, OpenRequest
 from tailerd.formats.detect import open_table, presumed_format
+from tailerd.formats.ledger import LedgerPlace
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.target import clipped
 from tailerd.storage.stores import Stores
@@ -54,6 +55,7 @@ class TailRequest:
     allowed_paths: tuple[str, ...]
     partition_timezone: str | None
     table_format: str
+    ledger: LedgerPlace | None
 
 
 @click.command("tail", epilog=_EXAMPLES)
@@ -90,6 +92,7 @@ class TailRequest:
     help="The zone of partition timestamps that have none, such as Europe/Berlin; UTC by default.",
 )
 @table_format_option
+@ledger_option
 def command(
     table: str,
     start: str,
@@ -102,6 +105,7 @@ def command(
     allowed_paths: tuple[str, ...],
     partition_timezone: str | None,
     table_format: str,
+    ledger: str | None,
 ) -> None:
     """Print the row changes of a table as they are committed.
 
@@ -120,6 +124,7 @@ def command(
         allowed_paths=allowed_paths,
         partition_timezone=_timezone(partition_timezone),
         table_format=table_format,
+        ledger=ledger_place(ledger),
     )
     writer = writer_for(
         format_name or "table",
@@ -162,6 +167,7 @@ async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
             identity=request.key,
             on_warning=warn,
             options={"partition_timezone": request.partition_timezone},
+            ledger=request.ledger,
         ),
         request.table_format,
     )

@@ -187,13 +187,19 @@ def _blank_report(config: Config, name: str) -> dict[str, object]:
 
 
 async def _examine_pipeline(config: Config, name: str, stores: Stores) -> dict[str, object]:
-    from tailerd.assembly import check_pipeline, open_source, saved_offset
+    from tailerd.assembly import check_pipeline, ledger_of, open_source, saved_offset
     from tailerd.changefeed.limits import ReadLimit
     from tailerd.sinks.opening import open_sink
     from tailerd.telemetry import Telemetry
 
     table = config.tables[name]
-    source = await open_source(table, Telemetry(), stores=stores, memory_bytes=config.memory)
+    source = await open_source(
+        table,
+        Telemetry(),
+        stores=stores,
+        memory_bytes=config.memory,
+        ledger=ledger_of(config, name, is_read_only=True),
+    )
     latest = await source.initial_offset("latest")
     found: dict[str, object] = {"head_version": source.version_before(latest.version)}
     saved = await saved_offset(config, name)

@@ -59,7 +59,7 @@ def command(context: click.Context, name: str, config_path: Path, is_json: bool)
 
 
 async def _verify(config: Config, name: str, stores: Stores) -> Verdict:
-    from tailerd.assembly import held_offset, open_source
+    from tailerd.assembly import held_offset, ledger_of, open_source
     from tailerd.errors import OffsetError, UsageError
     from tailerd.pipeline.verification import Verification
     from tailerd.sinks.base import Readable
@@ -80,7 +80,10 @@ async def _verify(config: Config, name: str, stores: Stores) -> Verdict:
         if held.engine != config.engine_of(name):
             holder = f"kept by the {held.engine} engine in {held.place}"
             click.echo(f"The offset of {name} is {holder}.", err=True)
-        source = await open_source(table, Telemetry(), stores=stores, memory_bytes=config.memory)
+        ledger = ledger_of(config, name, is_read_only=True)
+        source = await open_source(
+            table, Telemetry(), stores=stores, memory_bytes=config.memory, ledger=ledger
+        )
         with _progress() as report:
             verification = Verification(
                 source,

@@ -247,8 +247,16 @@ class TableConfig(BaseModel):
     )
     format_options: dict[str, str] = Field(
         default_factory=dict,
-        description="Options of a table format of another distribution, as that documents them.",
+        description="Options of the table's format: for Kartothek `spool: link`; for a format of"
+        " another distribution, what that documents.",
         examples=[{}],
+    )
+    ledger: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Folder or URL where what was observed of a table without history (Kartothek)"
+        " is kept, in place of the one below `state`.",
+        examples=["/var/lib/tailerd/ledger/orders"],
     )
     sink: SerializeAsAny[SinkConfig] = Field(
         default=SinkConfig(kind=NO_SINK),

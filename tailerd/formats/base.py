@@ -33,6 +33,7 @@ from tailerd.changefeed.limits import (
 from tailerd.changefeed.offset import Offset, Phase, Version, Versions
 from tailerd.clock import Clock
 from tailerd.errors import TailerdError
+from tailerd.formats.ledger import LedgerPlace
 from tailerd.formats.parts import OptionalParts
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.stores import Stores
@@ -302,13 +303,16 @@ class CommitNames:
 
     Attributes:
         folder: The folder they lie in, below the table's own; empty for that itself.
-        suffix: How their names end.
+        suffix: How their names end; empty where they end in several ways.
         version_of: The version a name says it is a commit of; None where it is no commit's name.
+        table_of: Where commits lie beside the table's folder: the name of the table that a file
+            shows, None for other files. None where they lie in it.
     """
 
     folder: str
     suffix: str
     version_of: Callable[[str], Version | None]
+    table_of: Callable[[str], str | None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,6 +348,8 @@ class OpenRequest:
         scratch: For files that a snapshot under way needs after a restart; without it, the
             snapshot goes on only as long as the table has its version.
         options: The format's own options, by name; None is one that is not given.
+        ledger: Where a format whose tables have no history keeps the states it observed; without
+            it they are known as long as the source is.
         memory_bytes: The configured `memory`, which readers of the log keep within.
         clock: By default the system's.
     """
@@ -357,6 +363,7 @@ class OpenRequest:
     on_warning: Callable[[TailerdError], None] | None = None
     scratch: ScratchPlace | None = None
     options: Mapping[str, object] = field(default_factory=dict)
+    ledger: LedgerPlace | None = None
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     clock: Clock | None = None
 
@@ -387,7 +394,14 @@ class TableFormat(OptionalParts, Protocol):
         ...
 
     def folder(self, place: str) -> str:
-        """Return the folder of a table's commits, as its store names it; watchers use it."""
+        """Return the folder of a table's commits, as its store names it; watchers use it.
+
+        It may be outside of the table's own folder.
+        """
+        ...
+
+    def is_at(self, place: str) -> bool:
+        """Tell whether a table of this format seems to lie at a place of this machine; blocking."""
         ...
 
     async def open(self, place: str, request: OpenRequest) -> ChangeSource:

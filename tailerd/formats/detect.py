@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Iterable
-from pathlib import Path
 from typing import cast
 
 from tailerd.changefeed.change_task import ChangeTask
@@ -34,13 +34,13 @@ def table_formats() -> list[TableFormat]:
     return [table_format(name) for name in format_names()]
 
 
-def commit_folders(name: str = AUTO) -> list[str]:
-    """Return the names of the folders that show a table of a format; `auto` for any.
+def formats_named(name: str = AUTO) -> list[TableFormat]:
+    """Return the format of a name; all of them for `auto`.
 
-    Formats that keep their commits in the table's own folder have none.
+    Raises:
+        ConfigError: The format is unknown, or the distribution that brings it does not load.
     """
-    formats = table_formats() if name == AUTO else [table_format(name)]
-    return [each.names.folder for each in formats if each.names.folder]
+    return table_formats() if name == AUTO else [table_format(name)]
 
 
 def reader_of(task: ChangeTask) -> TaskReader:
@@ -63,7 +63,7 @@ async def find_format(
         stores: How its files are reached.
 
     Raises:
-        ConfigError: The format is unknown, or no store serves this place.
+        ConfigError: The format is unknown, several are there, or no store serves this place.
         NotATableError: No table that a format recognises lies there.
         StorageError: The place cannot be read.
     """
@@ -74,12 +74,24 @@ async def find_format(
         # Opening says better what is wrong.
         return formats[0]
     store, root = stores.locate_table(place, allowed_places(allowed))
-    for each in formats:
-        if await each.detect(store, root):
-            return each
+    answers = await asyncio.gather(
+        *(each.detect(store, root) for each in formats), return_exceptions=True
+    )
+    found = [each for each, answer in zip(formats, answers, strict=True) if answer is True]
+    if len(found) > 1:
+        raise ConfigError(
+            f"{place} is a table of several formats: {', '.join(each.name for each in found)}.",
+            hint="Name the one that is meant (--table-format, or `format` in the configuration).",
+        )
+    if found:
+        return found[0]
+    for answer in answers:
+        # Rights may end at the table's folder, where another format's files would lie beside it.
+        if isinstance(answer, BaseException):
+            raise answer
     names = ", ".join(each.name for each in formats)
     raise NotATableError(
-        f"{place} is not a table of a format known here ({names}).",
+        f"There is no table at {place}, of no format known here ({names}).",
         hint="Check the path; name the format if you know it.",
     )
 
@@ -97,7 +109,7 @@ def presumed_format(place: str, name: str = AUTO) -> TableFormat:
         return table_format(name)
     formats = table_formats()
     if len(formats) > 1 and Stores().locate(place)[0].is_local_folder:
-        return next((each for each in formats if Path(each.folder(place)).is_dir()), formats[0])
+        return next((each for each in formats if each.is_at(place)), formats[0])
     return formats[0]
 
 
@@ -140,6 +152,6 @@ def find_demo(name: str = AUTO) -> Demo:
     Raises:
         UnsupportedFeatureError: The format makes none.
     """
-    formats = table_formats() if name == AUTO else [table_format(name)]
+    formats = formats_named(name)
     demo = next((each.demo for each in formats if each.demo is not None), None)
     return required(demo, ", ".join(each.name for each in formats), "demo")

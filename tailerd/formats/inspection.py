@@ -65,6 +65,7 @@ class CommitDescription:
 
     Attributes:
         operation: What its writer calls it; None where it does not say.
+        bytes_added, bytes_removed: None where nobody counted them.
         change_files, change_bytes: Files that hold nothing but row changes.
         changes: How its row changes are read, in a word of the format's own.
     """
@@ -74,8 +75,8 @@ class CommitDescription:
     operation: str | None
     files_added: int
     files_removed: int
-    bytes_added: int
-    bytes_removed: int
+    bytes_added: int | None
+    bytes_removed: int | None
     change_files: int
     change_bytes: int
     changes: str

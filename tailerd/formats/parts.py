@@ -31,7 +31,13 @@ class DemoTable(Protocol):
 
 
 class Demo(Protocol):
-    """What a format offers to show how it works."""
+    """What a format offers to show how it works.
+
+    Attributes:
+        maintenance: The section `maintenance` of a demo table; None for none.
+    """
+
+    maintenance: dict[str, object] | None
 
     def table(self, folder: Path, seed: int = 7) -> DemoTable:
         """Return a table that is still to be made.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tailerd.errors import TailerdError
 from tailerd.formats.allowed_places import allowed_places
+from tailerd.formats.ledger import LedgerPlace
 from tailerd.storage.base import ObjectStore
-from tailerd.storage.stores import Stores
+from tailerd.storage.stores import Stores, within_table
 
 
 def ignore_warning(_: TailerdError) -> None:
@@ -22,6 +23,8 @@ class TablePlace:
     Attributes:
         store, root: What is asked, and the table's folder in it.
         url: Where other processes find the table: what `Stores.locate` takes.
+        stores: How other places are reached, such as the ledger's.
+        ledger: As `OpenRequest` has it.
         warn: Receives what is unexpected but safe, such as a checksum that does not add up.
         is_strict: What the log says twice and not the same is an error, not a warning.
     """
@@ -29,6 +32,8 @@ class TablePlace:
     store: ObjectStore
     root: str
     url: str
+    stores: Stores = field(default_factory=Stores)
+    ledger: LedgerPlace | None = None
     warn: Callable[[TailerdError], None] = ignore_warning
     is_strict: bool = False
 
@@ -41,6 +46,8 @@ def place_at(
     wrap_store: Callable[[ObjectStore], ObjectStore] | None = None,
     warn: Callable[[TailerdError], None] = ignore_warning,
     is_strict: bool = False,
+    commits: str = "",
+    ledger: LedgerPlace | None = None,
 ) -> TablePlace:
     """Return where a table is.
 
@@ -49,17 +56,23 @@ def place_at(
         stores: How its files are reached.
         allowed: Places outside the table that symbolic links in it may lead to.
         wrap_store: Puts a wrapper, such as one that counts requests, around the store.
-        warn, is_strict: As `TablePlace` has them.
+        warn, is_strict, ledger: As `TablePlace` has them.
+        commits: The folder of its commits, as its format says; empty: in the table's own.
 
     Raises:
         ConfigError: No store serves this place, or an allowed one.
     """
-    store, root = stores.locate_table(place, allowed_places(allowed))
+    located, root = stores.locate(place)
+    is_within = not commits or f"{commits}/".startswith(f"{root.rstrip('/')}/")
+    # Links may lead anywhere below where the table is, its commits included.
+    store = within_table(located, root if is_within else commits, allowed_places(allowed))
     asked = store if wrap_store is None else wrap_store(store)
     return TablePlace(
         store=asked,
         root=root.rstrip("/"),
         url=store.url_of(root),
+        stores=stores,
+        ledger=ledger,
         warn=warn,
         is_strict=is_strict,
     )

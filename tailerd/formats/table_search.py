@@ -6,16 +6,16 @@ import asyncio
 import glob
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from urllib.parse import unquote
 
 from tailerd.clock import Clock, SystemClock
 from tailerd.config import Config, DiscoverConfig, Discovery
 from tailerd.config.discovery import with_tables_found
 from tailerd.errors import ConfigError, StorageError, TailerdError
-from tailerd.formats.detect import commit_folders
+from tailerd.formats.base import CommitNames, TableFormat
+from tailerd.formats.detect import formats_named
 from tailerd.registry import is_remote
-from tailerd.storage.base import ListsFolders
+from tailerd.storage.base import ListsFolders, ObjectStore
 from tailerd.storage.folder_pattern import FolderPattern
 from tailerd.storage.stores import Stores
 from tailerd.telemetry import Telemetry, events
@@ -170,7 +170,7 @@ class TableSearch:
         pattern = group.config.path
         if not is_remote(pattern):
             return await asyncio.to_thread(
-                _local_folders, pattern, commit_folders(group.config.template.format)
+                _local_folders, pattern, formats_named(group.config.template.format)
             )
         store, path = stores.locate(pattern)
         if not isinstance(store, ListsFolders):
@@ -183,8 +183,8 @@ class TableSearch:
                 found = sorted(
                     {
                         folder
-                        for marker in commit_folders(group.config.template.format)
-                        for folder in await search.holding(marker, before)
+                        for each in formats_named(group.config.template.format)
+                        for folder in await _found(each.names, store, search, before)
                     }
                 )
         except TimeoutError as error:
@@ -199,13 +199,19 @@ class TableSearch:
         self._telemetry.emit(events.StorageRequested(operation="list"))
 
 
-def _local_folders(pattern: str, markers: Sequence[str]) -> list[str]:
-    """Return folders that match and hold a folder of commits, sorted."""
+async def _found(
+    names: CommitNames, store: ObjectStore, search: FolderPattern, known: Sequence[str]
+) -> list[str]:
+    """Return the folders of a bucket that a format's commits show to be tables."""
+    if names.table_of is not None:
+        return await search.shown_beside(store, names.table_of)
+    # Formats that keep their commits in the table's own folder are not looked for.
+    return await search.holding(names.folder, known) if names.folder else []
+
+
+def _local_folders(pattern: str, formats: Sequence[TableFormat]) -> list[str]:
+    """Return folders that match and are a table of one of the formats, sorted."""
     path = unquote(pattern.removeprefix("file://")) if pattern.startswith("file:") else pattern
     # `Path.glob` takes no absolute pattern.
     folders = sorted(glob.glob(path))  # noqa: PTH207
-    return [
-        folder.rstrip("/")
-        for folder in folders
-        if any((Path(folder) / marker).is_dir() for marker in markers)
-    ]
+    return [folder.rstrip("/") for folder in folders if any(each.is_at(folder) for each in formats)]

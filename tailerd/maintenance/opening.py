@@ -89,7 +89,13 @@ async def open_maintained(
     allowed = tuple(allowed)
     found = await find_format(place, table_format, allowed, stores=stores)
     return MaintainedTable(
-        place=place_at(place, stores=stores, allowed=allowed, wrap_store=wrap_store),
+        place=place_at(
+            place,
+            stores=stores,
+            allowed=allowed,
+            wrap_store=wrap_store,
+            commits=found.folder(place),
+        ),
         format=found.name,
         maintainer=required(found.maintainer, found.name, "maintenance"),
         statistics=found.statistics,

@@ -15,6 +15,8 @@ Options of a read, batch or stream; ranges are inclusive:
   commit with the same values there are an update, where rows are compared
 - `pollInterval`, `allowedPaths` (`/a,/b`, or a JSON list), `partitionTimezone`: as `poll_interval`,
   `allowed_paths` and `partition_timezone` in a configuration file
+- `ledger`: a folder or URL where a format without history (Kartothek) keeps what was observed, so
+  that a query goes on after a restart
 - `hintsFolder`: where `tailerd run` leaves hints of commits in buckets, for its own queries
 
 Without a start a stream begins with the snapshot of the newest version, as Delta's own source

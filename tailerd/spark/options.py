@@ -44,6 +44,7 @@ READ_OPTIONS = (
     "allowedPaths",
     "partitionTimezone",
     "tableFormat",
+    "ledger",
 )
 DELTA_OPTIONS = {
     "readChangeFeed": "Leave it out: format tailerd always gives changes.",
@@ -110,6 +111,8 @@ class ReadOptions:
         partition_timezone: IANA name of the zone of partition timestamps without one; empty: UTC.
         storage: How files are reached; executors know only what comes with a task.
         table_format: Name of the table's format; `auto` to recognise it.
+        ledger: Folder or URL where a format without history keeps what was observed; empty: what
+            is observed ends with the process.
     """
 
     path: str
@@ -127,6 +130,7 @@ class ReadOptions:
     partition_timezone: str = ""
     storage: StoreSettings = field(default_factory=StoreSettings.of_environment)
     table_format: str = AUTO
+    ledger: str = ""
 
     @classmethod
     def parse(cls, options: Mapping[str, str], storage: StoreSettings | None = None) -> ReadOptions:
@@ -157,6 +161,7 @@ class ReadOptions:
             partition_timezone=_timezone(given, "partitionTimezone"),
             storage=storage or StoreSettings.of_environment(),
             table_format=_table_format(given),
+            ledger=given.get("ledger", ""),
         )
         parsed._refuse_contradictions()
         return parsed

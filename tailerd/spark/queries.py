@@ -85,6 +85,8 @@ def read_options(table: TableConfig) -> dict[str, str]:
         options["partitionTimezone"] = table.partition_timezone
     if table.pairing_columns:
         options["identity"] = ",".join(table.pairing_columns)
+    if table.ledger is not None:
+        options["ledger"] = table.ledger
     if table.start == "snapshot":
         return {**options, "snapshot": "true"}
     if table.start == "latest" or table.start.isdigit():

@@ -269,7 +269,9 @@ class _Follower:
         except (MissingVersionError, TableRecreatedError) as error:
             if error.retryable:
                 raise
-            raise error.restated(error.message, hint=_HINTS[type(error)]) from error
+            is_gone = isinstance(error, MissingVersionError)
+            kind = MissingVersionError if is_gone else TableRecreatedError
+            raise error.restated(error.message, hint=_HINTS[kind]) from error
 
     def _is_finished(self, start: Offset) -> bool:
         return self._end is not None and not start.is_before(self._end)

@@ -13,6 +13,7 @@ from tailerd.clock import SystemClock
 from tailerd.errors import BugError, TailerdError
 from tailerd.formats.base import Backlog, ChangeSource, OpenRequest
 from tailerd.formats.detect import commit_folder, open_table, presumed_format
+from tailerd.formats.ledger import LedgerPlace
 from tailerd.spark.options import ReadOptions, naming
 from tailerd.storage.stores import Stores
 from tailerd.telemetry import Telemetry
@@ -42,6 +43,7 @@ async def open_source(options: ReadOptions, stores: Stores | None = None) -> Cha
             identity=options.identity,
             on_warning=warn,
             options={"partition_timezone": options.partition_timezone or None},
+            ledger=LedgerPlace(options.ledger) if options.ledger else None,
         ),
         options.table_format,
     )

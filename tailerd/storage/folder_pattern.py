@@ -10,7 +10,7 @@ from functools import partial
 from typing import TypeVar
 
 from tailerd.errors import ConfigError
-from tailerd.storage.base import ListsFolders
+from tailerd.storage.base import ListsFolders, ObjectStore
 
 T = TypeVar("T")
 
@@ -59,21 +59,51 @@ class FolderPattern:
             StorageError: Of a request.
             ConfigError: It takes more than `MOST_REQUESTS`.
         """
-        self._requests = 0
-        first, *parts = self._pattern.split("/")
-        folders, is_listed = [first], False
-        for level in parts:
-            is_listed = has_wildcard(level)
-            if is_listed:
-                found = await self._each(partial(self._below, level=level), folders)
-                folders = [name for names in found for name in names]
-            else:
-                folders = [f"{folder}/{level}" for folder in folders]
-        there = set(known) if is_listed else set()
+        levels = self._pattern.split("/")
+        folders = await self._matching(levels)
+        there = set(known) if has_wildcard(levels[-1]) else set()
         asked = [folder for folder in folders if folder not in there]
         holds = await self._each(partial(self._holds, part=part), asked)
         there |= {folder for folder, is_held in zip(asked, holds, strict=True) if is_held}
         return sorted(folder for folder in folders if folder in there)
+
+    async def shown_beside(
+        self, store: ObjectStore, folder_of: Callable[[str], str | None]
+    ) -> list[str]:
+        """Return the folders that match and that a file beside them shows, sorted.
+
+        A listing for each folder above a wildcard, and one for each that may hold such files.
+
+        Args:
+            store: The same store, for files.
+            folder_of: The name of the folder that a file's name shows; None for other files.
+
+        Raises:
+            As `holding`.
+        """
+        self._requests = 0
+        *above, last = self._pattern.split("/")
+        matches = re.compile(translate(last)).match
+
+        async def shown(folder: str) -> list[str]:
+            self._count()
+            names = [folder_of(file.name) async for file in store.list_from(folder)]
+            return [f"{folder}/{name}" for name in names if name is not None and matches(name)]
+
+        found = await self._each(shown, await self._matching(above)) if above else []
+        return sorted({name for names in found for name in names})
+
+    async def _matching(self, levels: Sequence[str]) -> list[str]:
+        """Return the folders that match the levels of a pattern, whatever they hold."""
+        first, *parts = levels
+        folders = [first]
+        for level in parts:
+            if has_wildcard(level):
+                found = await self._each(partial(self._below, level=level), folders)
+                folders = [name for names in found for name in names]
+            else:
+                folders = [f"{folder}/{level}" for folder in folders]
+        return folders
 
     async def _each(self, ask: Callable[[str], Awaitable[T]], folders: Sequence[str]) -> list[T]:
         """Ask of each folder, some at once; return the answers in order."""

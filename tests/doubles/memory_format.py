@@ -347,6 +347,9 @@ class MemoryFormat(OptionalParts):
     def folder(self, place: str) -> str:
         return f"{path_of(place)}/{FOLDER}"
 
+    def is_at(self, place: str) -> bool:
+        return Path(self.folder(place)).is_dir()
+
     async def open(self, place: str, request: OpenRequest) -> MemorySource:
         store, root = request.stores.locate(place)
         if not await self.detect(store, root):

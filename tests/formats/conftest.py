@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
@@ -10,10 +12,15 @@ import pytest
 
 from tailerd.changefeed.change_task import ChangeType
 from tailerd.changefeed.offset import Version
+from tailerd.errors import NotATableError
+from tailerd.formats.base import OpenRequest
+from tailerd.formats.detect import open_table
+from tailerd.formats.ledger import LedgerPlace
 from tailerd.registry import FORMATS_GROUP
 from tests.doubles.installed import installed
 from tests.doubles.memory_format import MemoryTable
 from tests.tables.builder import TableBuilder
+from tests.tables.dataset_writer import DatasetWriter
 
 ROOT = Path(__file__).resolve().parents[2]
 MEMORY = "tests.doubles.memory_format:MemoryFormat"
@@ -24,6 +31,8 @@ class Table(Protocol):
 
     place: Path
     format: str
+    ledger: LedgerPlace | None
+    """What it is opened with, for its history to be known."""
 
     def append(self, ids: Sequence[int]) -> Version:
         """Commit rows; return the version."""
@@ -46,6 +55,7 @@ class WrittenMemory:
     """A table of the tests' own format."""
 
     format = "memory"
+    ledger: LedgerPlace | None = None
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -77,6 +87,7 @@ class WrittenDelta:
     """A Delta table."""
 
     format = "delta"
+    ledger: LedgerPlace | None = None
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -106,6 +117,50 @@ class WrittenDelta:
         self.append([1])
 
 
+class WrittenKartothek:
+    """A Kartothek dataset, and a ledger that observes it after each commit."""
+
+    format = "kartothek"
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self._ledger = place.parent / "ledger"
+        self.ledger: LedgerPlace | None = LedgerPlace(str(self._ledger))
+        self._writer = DatasetWriter(place.parent, place.name)
+        self._appended: dict[Version, list[str]] = {}
+
+    def append(self, ids: Sequence[int]) -> Version:
+        labels = self._writer.commit([{"id": n, "name": f"n{n}"} for n in ids])
+        version = self._observed()
+        self._appended[version] = labels
+        return version
+
+    def _observed(self) -> Version:
+        async def look() -> Version:
+            request = OpenRequest(ledger=self.ledger)
+            source = await open_table(str(self.place), request, self.format)
+            return source.version_before((await source.initial_offset("latest")).version)
+
+        # Tests of coroutines have a loop of their own.
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(asyncio.run, look()).result()
+
+    def remove(self, version: Version) -> Version:
+        labels = self._appended[version]
+        self._writer.commit(without=lambda label: label in labels)
+        return self._observed()
+
+    def drop_before(self, version: Version) -> None:
+        for old in range(version):
+            (self._ledger / f"{old:020d}.entry").unlink()
+
+    def replace(self) -> None:
+        self._writer.drop()
+        with pytest.raises(NotATableError):
+            self._observed()
+        self.append([1])
+
+
 @pytest.fixture(scope="package", autouse=True)
 def memory_is_installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Register the in-memory format as another distribution does, for these tests alone."""
@@ -113,7 +168,9 @@ def memory_is_installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
         yield
 
 
-@pytest.fixture(params=[WrittenDelta, WrittenMemory], ids=lambda kind: kind.format)
+@pytest.fixture(
+    params=[WrittenDelta, WrittenMemory, WrittenKartothek], ids=lambda kind: kind.format
+)
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
     found: Table = request.param(tmp_path / "table")
     return found

@@ -25,13 +25,15 @@ async def inspected(table: Table) -> TableInspection:
     place, stores = str(table.place), Stores()
     found = await find_format(place, stores=stores)
     inspector = required(found.inspector, found.name, "inspection")
-    return inspector.open(place_at(place, stores=stores))
+    return inspector.open(
+        place_at(place, stores=stores, commits=found.folder(place), ledger=table.ledger)
+    )
 
 
 async def test_a_version_is_described_as_the_source_reads_it(table: Table) -> None:
     first = table.append([1, 2, 3])
     head = table.append([4])
-    source = await open_table(str(table.place), OpenRequest())
+    source = await open_table(str(table.place), OpenRequest(ledger=table.ledger))
     inspection = await inspected(table)
     newest = await inspection.describe()
     assert (newest.table_id, newest.version, newest.num_rows) == (source.table_id, head, 4)
@@ -129,10 +131,11 @@ def test_a_part_that_a_format_lacks_is_an_error_that_names_it(tmp_path: Path) ->
 def test_commands_show_a_table_of_any_format(table: Table, command: Commands) -> None:
     table.append([1, 2])
     head = table.append([3])
-    [found] = command("inspect", table.place, "--json").rows
+    options = [] if table.ledger is None else ["--ledger", table.ledger.place]
+    [found] = command("inspect", table.place, "--json", *options).rows
     assert (found["version"], found["num_rows"]) == (head, 3)
     assert "column name" in command("inspect", table.place).output
-    [commit] = command("history", table.place, "--json", "--limit", "1").rows
+    [commit] = command("history", table.place, "--json", "--limit", "1", *options).rows
     assert commit["version"] == head
 
 

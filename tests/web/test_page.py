@@ -224,7 +224,7 @@ def test_a_broken_table_shows_its_error_and_the_way_out(
     page = open_page(living.url)
     row = row_of(page, "missing")
     expect(row.locator(".pill")).to_have_text("failed")
-    expect(row.locator(".row-error")).to_contain_text("There is no Delta table")
+    expect(row.locator(".row-error")).to_contain_text("There is no table at")
     expect(page).to_have_title("(1 failed) tailerd")
     row.get_by_role("link").click()
     expect(page.locator(".alert")).to_contain_text("Check the path")

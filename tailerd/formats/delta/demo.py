@@ -162,6 +162,8 @@ class DemoTable:
 class DeltaDemo:
     """What Delta offers to show how tailerd works; `formats.parts.Demo`."""
 
+    maintenance: dict[str, object] | None = {"checkpoint": {"every_commits": 20}}  # noqa: RUF012
+
     def table(self, folder: Path, seed: int = 7) -> DemoTable:
         """Return a table that is still to be made."""
         return DemoTable(folder, seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from tailerd.changefeed.offset import Version
 from tailerd.errors import FileMissingError
@@ -47,6 +48,10 @@ class DeltaFormat(DeltaParts):
     def folder(self, place: str) -> str:
         """Return the folder of a table's log."""
         return f"{path_of(place)}/{LOG_FOLDER}"
+
+    def is_at(self, place: str) -> bool:
+        """Tell whether there is a folder of a log."""
+        return Path(self.folder(place)).is_dir()
 
     async def open(self, place: str, request: OpenRequest) -> DeltaChangeSource:
         """Open a table at its newest version.

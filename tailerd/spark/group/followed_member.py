@@ -15,6 +15,7 @@ from tailerd.changefeed.offset import Offset
 from tailerd.errors import BugError, TailerdError
 from tailerd.formats.base import ChangeSource, OpenRequest
 from tailerd.formats.detect import open_table
+from tailerd.formats.ledger import LedgerPlace
 from tailerd.spark.change_range import clamped, tasks_between
 from tailerd.spark.given_formats import DriverFormats, GivenFormats
 from tailerd.spark.group.group_offset import Entry
@@ -131,6 +132,7 @@ class FollowedMember:
                     identity=config.pairing_columns,
                     on_warning=warn,
                     options=config.options_of_format(),
+                    ledger=None if config.ledger is None else LedgerPlace(config.ledger),
                 ),
                 config.format,
             )

@@ -50,9 +50,7 @@ def test_commands_take_a_table_in_a_bucket_on_either_server(
     assert "checkpoint: not due" in kept.stdout
     missing = tailerd(server, "inspect", f"s3://{bucket}/nothing")
     assert missing.returncode == 3
-    assert missing.stderr.startswith(
-        f"error[not_a_table]: There is no Delta table at s3://{bucket}"
-    )
+    assert missing.stderr.startswith(f"error[not_a_table]: There is no table at s3://{bucket}")
 
 
 def configuration(server: S3Server, endpoint: str, folder: Path, place: str) -> Path:

@@ -1,0 +1,1 @@
+"""Kartothek datasets: Parquet files named by one metadata file, without any history."""

@@ -1,0 +1,255 @@
+"""Where a dataset is, and what its metadata file says now."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import xxhash
+
+from tailerd.errors import (
+    FileMissingError,
+    NotATableError,
+    TableError,
+    UnreadableMetadataError,
+    UsageError,
+)
+from tailerd.formats.kartothek.metadata import (
+    MARK,
+    SUFFIXES,
+    DatasetMetadata,
+    metadata_name,
+    parse_metadata,
+)
+from tailerd.formats.kartothek.spool import FileSpool
+from tailerd.formats.kartothek.table_schema import COMMON_METADATA, encode_schema, read_schema
+from tailerd.storage.base import FileMeta, ObjectStore
+
+_DEFAULT_TABLE = "table"
+_INDICES = "indices"
+_WAITS_SECONDS = (0.02, 0.05, 0.1, 0.3, 0.6)
+"""Some stores show a metadata file while it is written, or none for a moment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetAddress:
+    """A dataset in a store.
+
+    Attributes:
+        folder: The folder that holds its metadata file, as the store names it.
+        uuid: Its name.
+        table: The table that was named; None where the dataset's only one is meant.
+    """
+
+    folder: str
+    uuid: str
+    table: str | None = None
+
+    def path(self, key: str) -> str:
+        """Return where the file of a key is; keys are literal names."""
+        return f"{self.folder}/{key}"
+
+    def metadata_path(self, suffix: str) -> str:
+        """Return where its metadata file is."""
+        return self.path(metadata_name(self.uuid, suffix))
+
+    def schema_path(self, table: str) -> str:
+        """Return where the schema of a table is."""
+        return self.path(f"{self.uuid}/{table}/{COMMON_METADATA}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataFile:
+    """A metadata file that was seen: its suffix, and what `head` tells of it."""
+
+    suffix: str
+    meta: FileMeta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a metadata file and the schema of one table said.
+
+    Attributes:
+        digest: Of the metadata file's content.
+        schema: The table's columns, as `encode_schema` has them.
+    """
+
+    file: MetadataFile
+    metadata: DatasetMetadata
+    digest: str
+    table: str
+    schema: bytes
+
+
+def addresses(root: str) -> list[DatasetAddress]:
+    """Return what a place may mean: `STORE/UUID`, or `STORE/UUID/TABLE`."""
+    folder, _, name = root.rstrip("/").rpartition("/")
+    outer, _, inner = folder.rpartition("/")
+    found = [DatasetAddress(folder=folder, uuid=name)]
+    if inner:
+        found.append(DatasetAddress(folder=outer, uuid=inner, table=name))
+    return found
+
+
+async def find_dataset(store: ObjectStore, root: str) -> DatasetAddress | None:
+    """Return the dataset at a place; None where there is none.
+
+    Raises:
+        StorageError: The place cannot be read.
+    """
+    for address in addresses(root):
+        if address.table is not None and not await _has(store, address.schema_path(address.table)):
+            continue
+        if await look(store, address) is not None:
+            return address
+    return None
+
+
+async def _has(store: ObjectStore, path: str) -> bool:
+    try:
+        await store.head(path)
+    except FileMissingError:
+        return False
+    return True
+
+
+async def look(store: ObjectStore, address: DatasetAddress) -> MetadataFile | None:
+    """Return the metadata file that counts; None where there is none.
+
+    Raises:
+        StorageError: It cannot be told.
+    """
+    for suffix in SUFFIXES:
+        try:
+            return MetadataFile(suffix=suffix, meta=await store.head(address.metadata_path(suffix)))
+        except FileMissingError:
+            continue
+    return None
+
+
+async def read_dataset(
+    store: ObjectStore, address: DatasetAddress, *, table_before: str | None = None
+) -> Reading:
+    """Read the metadata file that counts, and the schema of the table.
+
+    A file that is not whole, or not there, is looked at again for about a second.
+
+    Args:
+        table_before: The table there was; for a dataset that has no files any more.
+
+    Raises:
+        NotATableError: There is no dataset.
+        UsageError: It has several tables and none is named, or not the one that is.
+        TableError: It cannot be served.
+        StorageError: It cannot be read.
+    """
+    file, content, metadata = await _whole(store, address)
+    table = await _table(store, address, metadata, table_before)
+    path = address.schema_path(table)
+    try:
+        schema = read_schema(await store.get(path), path)
+    except FileMissingError as error:
+        raise TableError(
+            f"The schema {path} of table {table} is not there.",
+            hint="Writers put it before the metadata: restore it, or let its writer store the"
+            " dataset again.",
+        ) from error
+    return Reading(
+        file=file,
+        metadata=metadata,
+        digest=xxhash.xxh3_128_hexdigest(content),
+        table=table,
+        schema=encode_schema(schema),
+    )
+
+
+async def _whole(
+    store: ObjectStore, address: DatasetAddress
+) -> tuple[MetadataFile, bytes, DatasetMetadata]:
+    waits = iter(_WAITS_SECONDS)
+    while True:
+        try:
+            file, content = await _fetch(store, address)
+            return file, content, parse_metadata(content, address.uuid, file.suffix)
+        except (UnreadableMetadataError, NotATableError):
+            wait = next(waits, None)
+            if wait is None:
+                raise
+        await asyncio.sleep(wait)
+
+
+async def _fetch(store: ObjectStore, address: DatasetAddress) -> tuple[MetadataFile, bytes]:
+    for suffix in SUFFIXES:
+        try:
+            meta, content = await store.fetch(address.metadata_path(suffix))
+        except FileMissingError:
+            continue
+        return MetadataFile(suffix=suffix, meta=meta), content
+    raise NotATableError(
+        f"There is no dataset {address.uuid} in {store.url_of(address.folder)}: no file"
+        f" {address.uuid}{MARK}{{{','.join(SUFFIXES)}}}.",
+        hint="Name it STORE/UUID, or STORE/UUID/TABLE where it has several tables.",
+    )
+
+
+async def _table(
+    store: ObjectStore, address: DatasetAddress, metadata: DatasetMetadata, before: str | None
+) -> str:
+    tables = sorted(metadata.files)
+    if address.table is not None:
+        if tables and address.table not in tables:
+            raise UsageError(
+                f"The dataset {address.uuid} has no table {address.table!r}; it has"
+                f" {', '.join(tables)}.",
+                hint="Check the spelling; names are case-sensitive.",
+            )
+        return address.table
+    if len(tables) > 1:
+        place = store.url_of(address.path(address.uuid))
+        raise UsageError(
+            f"The dataset {address.uuid} has {len(tables)} tables: {', '.join(tables)}.",
+            hint=f"Name one: {' or '.join(f'{place}/{each}' for each in tables)}.",
+        )
+    return tables[0] if tables else before or _DEFAULT_TABLE
+
+
+class FileSizes:
+    """Sizes of data files, asked for once each; files are never changed in place."""
+
+    _AT_ONCE = 32
+    _MOST_KNOWN = 200_000
+
+    def __init__(
+        self, store: ObjectStore, address: DatasetAddress, spool: FileSpool | None = None
+    ) -> None:
+        self._store = store
+        self._address = address
+        self._spool = spool
+        self._known: dict[str, int] = {}
+
+    async def known(self, keys: Sequence[str]) -> dict[str, int]:
+        """Return the sizes of files in bytes; those that are gone are left out.
+
+        Raises:
+            StorageError: It cannot be told.
+        """
+        if len(self._known) > self._MOST_KNOWN:
+            self._known.clear()
+        # Others may ask meanwhile, and clear what is known.
+        found = {key: self._known[key] for key in keys if key in self._known}
+        unknown = [key for key in keys if key not in found]
+        at_once = self._AT_ONCE if self._store.is_remote else 1
+        for first in range(0, len(unknown), at_once):
+            some = unknown[first : first + at_once]
+            sizes = await asyncio.gather(*map(self._ask, some))
+            found.update((k, size) for k, size in zip(some, sizes, strict=True) if size is not None)
+        self._known.update(found)
+        return found
+
+    async def _ask(self, key: str) -> int | None:
+        try:
+            return (await self._store.head(self._address.path(key))).size_bytes
+        except FileMissingError:
+            return None if self._spool is None else self._spool.size_bytes(key)

@@ -1,0 +1,151 @@
+"""A small dataset made by hand, and a writer that keeps changing it: for `demo` only.
+
+Orders, partitioned by customer. Each change rewrites the partition of one customer, as the
+library's users do: data file first, then the schema, then the metadata by rename.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import uuid
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tailerd.formats.kartothek.metadata import CREATION_TIME, SUPPORTED_VERSION, metadata_name
+from tailerd.formats.kartothek.table_schema import COMMON_METADATA
+
+SCHEMA = pa.schema(
+    [
+        pa.field("amount", pa.float64()),
+        pa.field("customer", pa.string()),
+        pa.field("order_id", pa.int64()),
+        pa.field("status", pa.string()),
+        pa.field("updated_at", pa.timestamp("us")),
+    ]
+)
+_TABLE = "table"
+_PARTITION = "customer"
+_CUSTOMERS = ("Ada", "Bola", "Chiara", "Dmitri", "Emre", "Fatima", "Gyeong", "Hinemoa")
+_STEPS = {"placed": "paid", "paid": "shipped", "shipped": "delivered"}
+_FIRST_ROWS = 8
+
+Row = dict[str, object]
+
+
+class DemoDataset:
+    """The dataset and its writer.
+
+    Args:
+        folder: `STORE/UUID`; there must be no such dataset yet.
+        seed: Makes the same changes again.
+    """
+
+    def __init__(self, folder: Path, seed: int = 7) -> None:
+        self._folder = folder
+        self._random = random.Random(seed)
+        self._rows: dict[int, Row] = {}
+        self._next_id = 1001
+        self._keys: dict[str, str] = {}
+        self._created = datetime.now(UTC).replace(tzinfo=None).isoformat()
+
+    @property
+    def folder(self) -> Path:
+        """Where it is."""
+        return self._folder
+
+    def create(self) -> None:
+        """Store the first orders."""
+        for _ in range(_FIRST_ROWS):
+            self._insert()
+        self._store(*_CUSTOMERS)
+
+    def change(self) -> str:
+        """Store one more state: an order is placed, goes on or is deleted; return which."""
+        draw = self._random.random()
+        if draw < 0.45 or len(self._rows) < 3:
+            self._store(self._insert())
+            return "insert"
+        key = self._random.choice(list(self._rows))
+        row = self._rows[key]
+        if draw < 0.85:
+            status = _STEPS.get(str(row["status"]), "placed")
+            self._rows[key] = {**row, "status": status, "updated_at": _now()}
+            self._store(str(row[_PARTITION]))
+            return "update"
+        del self._rows[key]
+        self._store(str(row[_PARTITION]))
+        return "delete"
+
+    def _insert(self) -> str:
+        customer = self._random.choice(_CUSTOMERS)
+        self._rows[self._next_id] = {
+            "amount": self._random.randrange(500, 50_000) / 100,
+            _PARTITION: customer,
+            "order_id": self._next_id,
+            "status": "placed",
+            "updated_at": _now(),
+        }
+        self._next_id += 1
+        return customer
+
+    def _store(self, *customers: str) -> None:
+        """Write the partitions of some customers again, then the metadata."""
+        store, name = self._folder.parent, self._folder.name
+        for customer in customers:
+            rows = [row for row in self._rows.values() if row[_PARTITION] == customer]
+            self._keys.pop(customer, None)
+            if rows:
+                folder = f"{name}/{_TABLE}/{_PARTITION}={quote(customer)}"
+                key = f"{folder}/{uuid.uuid4().hex}.parquet"
+                table = pa.Table.from_pylist(rows, SCHEMA).drop_columns([_PARTITION])
+                _put(store / key, _parquet(table))
+                self._keys[customer] = key
+        _put(store / name / _TABLE / COMMON_METADATA, _parquet(SCHEMA.empty_table()))
+        _put(store / metadata_name(name, "json"), json.dumps(self._metadata(name)).encode())
+
+    def _metadata(self, name: str) -> dict[str, object]:
+        start = len(f"{name}/{_TABLE}/")
+        partitions = {
+            key[start : -len(".parquet")]: {"files": {_TABLE: key}} for key in self._keys.values()
+        }
+        return {
+            "dataset_metadata_version": SUPPORTED_VERSION,
+            "dataset_uuid": name,
+            "metadata": {CREATION_TIME: self._created},
+            "partitions": partitions,
+            "partition_keys": [_PARTITION],
+        }
+
+
+class KartothekDemo:
+    """What the format offers to show how tailerd works; `formats.parts.Demo`."""
+
+    maintenance: dict[str, object] | None = None
+
+    def table(self, folder: Path, seed: int = 7) -> DemoDataset:
+        """Return a dataset that is still to be made."""
+        return DemoDataset(folder, seed)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC).replace(tzinfo=None)
+
+
+def _parquet(table: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    return sink.getvalue()
+
+
+def _put(path: Path, content: bytes) -> None:
+    """Write aside and move in place: readers see all of it or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.tmp")
+    aside.write_bytes(content)
+    aside.replace(path)

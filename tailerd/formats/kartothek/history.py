@@ -1,0 +1,283 @@
+"""The states of a dataset that were observed: the newest here, the others in a ledger."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+
+import msgspec
+
+from tailerd.errors import ConfigError, NotATableError, TableRecreatedError
+from tailerd.formats.kartothek.dataset import (
+    DatasetAddress,
+    FileSizes,
+    MetadataFile,
+    Reading,
+    look,
+    read_dataset,
+)
+from tailerd.formats.kartothek.spool import FileSpool
+from tailerd.formats.kartothek.state import (
+    MOST_COMMITS,
+    ObservedCommit,
+    ObservedState,
+    difference,
+    observed,
+    operation,
+)
+from tailerd.formats.ledger import Ledger
+from tailerd.storage.base import ObjectStore
+
+_STATES_IN_MEMORY = 4
+"""Each may have a million keys."""
+
+
+class DatasetHistory:
+    """Observes one dataset and counts its states. Made by `open`.
+
+    What `look` finds is a candidate for the next state; `keep` makes it one, durably.
+
+    Attributes:
+        sizes: Of its data files.
+        spool: Links files when they are first seen, until no kept state names them; None: they are
+            not linked.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        address: DatasetAddress,
+        ledger: Ledger,
+        name: str,
+        spool: FileSpool | None = None,
+    ) -> None:
+        self._store = store
+        self._address = address
+        self._ledger = ledger
+        self._name = name
+        self._file: MetadataFile | None = None
+        self._reading: Reading | None = None
+        self._kept: ObservedState | None = None
+        self._newest: ObservedState | None = None
+        self._states: OrderedDict[int, ObservedState] = OrderedDict()
+        self._first: int | None = None
+        self.spool = spool
+        self.sizes = FileSizes(store, address, spool)
+
+    @classmethod
+    async def open(
+        cls,
+        store: ObjectStore,
+        address: DatasetAddress,
+        ledger: Ledger,
+        name: str,
+        spool: FileSpool | None = None,
+    ) -> DatasetHistory:
+        """Read the ledger's newest state and the dataset's present one.
+
+        Raises:
+            NotATableError: There is no dataset.
+            TableError: It cannot be served.
+            ConfigError: The ledger is of another dataset.
+            OffsetError: The ledger is damaged.
+            StorageError: Something cannot be read.
+        """
+        history = cls(store, address, ledger, name, spool)
+        numbers = await ledger.numbers()
+        if numbers:
+            history._first = numbers[0]
+            history._kept = history._newest = await history._loaded(numbers[-1])
+        before = history._kept
+        if before is not None and not _is_of(before, address):
+            raise ConfigError(
+                f"The ledger of {name} has states of the dataset {before.uuid}, table"
+                f" {before.table}: two tables cannot share one.",
+                hint="Give each table a `ledger` of its own, or leave it out.",
+            )
+        try:
+            reading = await read_dataset(
+                store, address, table_before=None if before is None else before.table
+            )
+        except NotATableError:
+            if before is not None:
+                await ledger.mark_dropped()
+            raise
+        if before is not None and await ledger.is_marked_dropped():
+            await history._found_again(reading, before)
+        await history._take(reading)
+        if spool is not None:
+            await asyncio.to_thread(spool.add, history.newest.keys)
+        return history
+
+    async def _found_again(self, reading: Reading, before: ObservedState) -> None:
+        """Begin another ledger where what was dropped is not what is there now."""
+        if reading.metadata.creation_time == before.creation_time:
+            await self._ledger.unmark_dropped()
+            return
+        if self.spool is not None:
+            for number in await self._ledger.numbers():
+                old = await self._loaded(number)
+                await asyncio.to_thread(self.spool.remove, () if old is None else old.keys)
+        await self._ledger.clear()
+        self._states.clear()
+        self._kept = self._newest = self._first = None
+
+    @property
+    def newest(self) -> ObservedState:
+        """The newest state, kept or not."""
+        assert self._newest is not None
+        return self._newest
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether states outlast this process."""
+        return self._ledger.is_durable
+
+    @property
+    def first_number(self) -> int:
+        """Number of the oldest state there is."""
+        return self.newest.number if self._first is None else self._first
+
+    async def look(self) -> None:
+        """See whether the dataset has changed; the newest state is not kept thereby.
+
+        Raises:
+            TableRecreatedError: The dataset was dropped.
+            TableError: It cannot be served.
+            StorageError: It cannot be read.
+        """
+        file = await look(self._store, self._address)
+        if file is not None and file == self._file:
+            return
+        try:
+            reading = await read_dataset(self._store, self._address, table_before=self.newest.table)
+        except NotATableError as error:
+            await self._ledger.mark_dropped()
+            raise TableRecreatedError(
+                f"The dataset {self._name} was dropped: its metadata file is gone.",
+                hint="Where it was created again, reset the pipeline with `tailerd offsets reset"
+                " NAME --to snapshot`, or set on_gap.",
+            ) from error
+        await self._take(reading)
+
+    async def _take(self, reading: Reading) -> None:
+        self._file = reading.file
+        before = self._kept
+        if before is not None and before.digest == reading.digest:
+            self._reading, self._newest = None, before
+            return
+        self._reading = reading
+        state = observed(
+            reading.metadata,
+            before=before,
+            digest=reading.digest,
+            timestamp_ms=reading.file.meta.mtime_ms,
+            table=reading.table,
+            schema=reading.schema,
+        )
+        self._newest = await self._with_summary(before, state)
+
+    async def _with_summary(
+        self, before: ObservedState | None, after: ObservedState
+    ) -> ObservedState:
+        files = difference(before, after)
+        if self.spool is not None:
+            # Before anything else: garbage may be collected any time.
+            await asyncio.to_thread(self.spool.add, files.added)
+        commit = ObservedCommit(
+            number=after.number,
+            timestamp_ms=after.timestamp_ms,
+            operation=operation(before, after, files),
+            files_added=len(files.added),
+            files_removed=len(files.removed),
+            bytes_added=-1 if before is None else await self._total(files.added),
+            bytes_removed=await self._total(files.removed),
+        )
+        return msgspec.structs.replace(after, commits=[*after.commits, commit][-MOST_COMMITS:])
+
+    async def _total(self, keys: list[str]) -> int:
+        sizes = await self.sizes.known(keys)
+        return sum(sizes.values()) if len(sizes) == len(keys) else -1
+
+    async def keep(self) -> ObservedState:
+        """Make the newest state durable, if it is not, and return it.
+
+        Raises:
+            OffsetError: The ledger is damaged.
+            StorageError: It cannot be written.
+        """
+        while self._reading is not None:
+            state = self.newest
+            if await self._ledger.save(state.number, state.to_bytes()):
+                self._kept, self._reading = state, None
+                self._first = state.number if self._first is None else self._first
+                self._remember(state)
+                break
+            # Another process observed a state of this number first. What is there now comes after
+            # its newest; what was read before need not.
+            numbers = await self._ledger.numbers()
+            self._kept = await self._loaded(max(numbers, default=state.number))
+            self._first = min(numbers, default=None)
+            self._file = None
+            await self.look()
+        return self.newest
+
+    async def state(self, number: int) -> ObservedState | None:
+        """Return a state; None where there is none, or none any more.
+
+        Raises:
+            OffsetError: The ledger is damaged.
+            StorageError: It cannot be read.
+        """
+        if number == self.newest.number:
+            return self.newest
+        if number > self.newest.number or number < 0:
+            return None
+        return await self._loaded(number)
+
+    async def _loaded(self, number: int) -> ObservedState | None:
+        known = self._states.get(number)
+        if known is None:
+            entry = await self._ledger.load(number)
+            if entry is None:
+                return None
+            known = ObservedState.of_bytes(entry)
+        self._remember(known)
+        return known
+
+    def _remember(self, state: ObservedState) -> None:
+        self._states[state.number] = state
+        self._states.move_to_end(state.number)
+        while len(self._states) > _STATES_IN_MEMORY:
+            self._states.popitem(last=False)
+
+    async def forget_before(self, number: int) -> None:
+        """Delete states that no delivery needs any more; the newest stays.
+
+        Raises:
+            StorageError: One cannot be deleted.
+        """
+        until = min(number, self.newest.number)
+        if self._kept is None or until <= self.first_number:
+            return
+        if self.spool is not None:
+            await asyncio.to_thread(self.spool.remove, await self._unneeded(until))
+        await self._ledger.forget_before(until)
+        for old in [each for each in self._states if each < until]:
+            del self._states[old]
+        self._first = until
+
+    async def _unneeded(self, until: int) -> set[str]:
+        """Return the files that only states below a number name."""
+        gone: set[str] = set()
+        for number in range(self.first_number, until):
+            state = await self.state(number)
+            gone.update(() if state is None else state.keys)
+        for number in range(until, self.newest.number + 1):
+            state = await self.state(number)
+            gone.difference_update(() if state is None else state.keys)
+        return gone
+
+
+def _is_of(state: ObservedState, address: DatasetAddress) -> bool:
+    return state.uuid == address.uuid and address.table in (None, state.table)

@@ -1,0 +1,203 @@
+"""The inspector of datasets: the present state, and what a ledger has of former ones."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+
+import msgspec
+import pyarrow.parquet as pq
+
+from tailerd.changefeed.change_task import ChangeSourceKind
+from tailerd.changefeed.offset import Version
+from tailerd.changefeed.points import parse_point, to_ms
+from tailerd.errors import MissingVersionError, NotATableError, StorageError, UsageError
+from tailerd.formats.inspection import CommitDescription, FileDescription, TableDescription
+from tailerd.formats.kartothek.capabilities import CAPABILITIES
+from tailerd.formats.kartothek.dataset import DatasetAddress, find_dataset
+from tailerd.formats.kartothek.history import DatasetHistory
+from tailerd.formats.kartothek.state import ObservedState
+from tailerd.formats.kartothek.table_schema import decode_schema, folder_of, path_pieces
+from tailerd.formats.ledger import open_ledger
+from tailerd.formats.placement import TablePlace
+
+MOST_FOOTERS = 1000
+"""Rows of larger tables are not counted: each file has to be opened for that."""
+
+_FILES_AT_ONCE = 500
+
+
+class KartothekInspector:
+    """The `Inspector` of datasets."""
+
+    def open(self, place: TablePlace) -> KartothekInspection:
+        """Return the inspection of one table; nothing is asked of it yet."""
+        return KartothekInspection(place)
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    address: DatasetAddress
+    history: DatasetHistory
+
+
+class KartothekInspection:
+    """Looks at one table of a dataset; writes nothing, not into the ledger either."""
+
+    def __init__(self, place: TablePlace) -> None:
+        self._place = place
+        self._opened: _Opened | None = None
+
+    async def _open(self) -> _Opened:
+        if self._opened is None:
+            address = await find_dataset(self._place.store, self._place.root)
+            if address is None:
+                raise NotATableError(f"There is no dataset at {self._place.url}.")
+            place = self._place
+            wanted = None if place.ledger is None else replace(place.ledger, is_read_only=True)
+            ledger = open_ledger(wanted, place.stores)
+            history = await DatasetHistory.open(place.store, address, ledger, place.url)
+            self._opened = _Opened(address, history)
+        return self._opened
+
+    async def _state(self, version: Version | None) -> ObservedState:
+        history = (await self._open()).history
+        state = history.newest if version is None else await history.state(version)
+        if state is None:
+            raise MissingVersionError(
+                f"Version {version} of {self._place.url} is not known: a dataset has no history but"
+                " what a ledger kept.",
+                hint="Name the ledger's folder with --ledger FOLDER; or leave the version out.",
+            )
+        return state
+
+    async def version_at(self, timestamp: str) -> Version:
+        """Return the newest observed version not later than a timestamp.
+
+        Raises:
+            UsageError: The text is no timestamp, or before the first observed state.
+        """
+        point = parse_point(timestamp)
+        if isinstance(point, int):
+            return Version(point)
+        commits = (await self._open()).history.newest.commits
+        before = [each.number for each in commits if each.timestamp_ms <= to_ms(point)]
+        if not before:
+            raise UsageError(f"No state was observed at or before {timestamp}.")
+        return Version(before[-1])
+
+    async def describe(self, version: Version | None = None) -> TableDescription:
+        """Describe a version, the newest by default.
+
+        Raises:
+            NotATableError, MissingVersionError: It is not there.
+            TableError, StorageError: It cannot be read.
+        """
+        state = await self._state(version)
+        opened = await self._open()
+        sizes = await opened.history.sizes.known(state.keys)
+        is_whole = len(sizes) == len(state.keys)
+        columns = tuple((field.name, str(field.type)) for field in decode_schema(state.schema))
+        rows = await self._rows(state.keys) if is_whole else None
+        facts = {
+            "dataset_uuid": state.uuid,
+            "table": state.table,
+            "creation_time": state.creation_time,
+            "indices": state.indices,
+            "metadata": msgspec.json.decode(state.user_metadata),
+            "first_version": opened.history.first_number,
+            "capabilities": asdict(CAPABILITIES),
+        }
+        return TableDescription(
+            table_id=state.table_id,
+            version=Version(state.number),
+            timestamp_ms=state.timestamp_ms,
+            num_files=len(state.keys),
+            size_bytes=sum(sizes.values()) if is_whole else None,
+            num_rows=None if rows is None else sum(rows),
+            columns=columns,
+            schema=dict(columns),
+            partition_columns=_partition_columns(state),
+            facts=facts,
+            shown={
+                "dataset": state.uuid,
+                "table of it": state.table,
+                "created or overwritten": state.creation_time,
+                "indices": ", ".join(state.indices) or "none",
+                "oldest known version": opened.history.first_number,
+            },
+        )
+
+    async def files(
+        self, version: Version | None = None
+    ) -> AsyncIterator[Sequence[FileDescription]]:
+        """Yield the data files of a version, some at a time.
+
+        Raises:
+            As `describe`.
+        """
+        state = await self._state(version)
+        opened = await self._open()
+        is_counted = len(state.keys) <= MOST_FOOTERS
+        for first in range(0, len(state.keys), _FILES_AT_ONCE):
+            keys = state.keys[first : first + _FILES_AT_ONCE]
+            sizes = await opened.history.sizes.known(keys)
+            there = [key for key in keys if key in sizes]
+            rows = await self._rows(there) if is_counted else None
+            yield [
+                FileDescription(
+                    path=key,
+                    size_bytes=sizes[key],
+                    partition_values=dict(path_pieces(folder_of(key))),
+                    modification_time_ms=None,
+                    num_rows=None if rows is None else rows[number],
+                )
+                for number, key in enumerate(there)
+            ]
+
+    async def _rows(self, keys: Sequence[str]) -> list[int] | None:
+        """Return the rows of files, by their footers; None where they are too many, or one went."""
+        if len(keys) > MOST_FOOTERS:
+            return None
+        try:
+            return await asyncio.to_thread(lambda: list(self._footers(keys)))
+        except StorageError:
+            return None
+
+    def _footers(self, keys: Sequence[str]) -> Iterator[int]:
+        assert self._opened is not None
+        for key in keys:
+            with self._place.store.open_input(self._opened.address.path(key)) as file:
+                yield pq.read_metadata(file).num_rows
+
+    async def history(self, limit: int) -> AsyncIterator[CommitDescription]:
+        """Yield the newest `limit` observed commits, oldest first.
+
+        Raises:
+            NotATableError: There is no dataset.
+            TableError, StorageError: It cannot be read.
+        """
+        for commit in (await self._open()).history.newest.commits[-limit:]:
+            is_file_change = bool(commit.files_added or commit.files_removed)
+            yield CommitDescription(
+                version=Version(commit.number),
+                timestamp_ms=commit.timestamp_ms,
+                operation=commit.operation,
+                files_added=commit.files_added,
+                files_removed=commit.files_removed,
+                bytes_added=_known(commit.bytes_added),
+                bytes_removed=_known(commit.bytes_removed),
+                change_files=0,
+                change_bytes=0,
+                changes=(ChangeSourceKind.FILES if is_file_change else ChangeSourceKind.NONE).value,
+            )
+
+
+def _known(size_bytes: int) -> int | None:
+    return None if size_bytes < 0 else size_bytes
+
+
+def _partition_columns(state: ObservedState) -> list[str]:
+    """Return the columns that paths say; those of the first file, as all have the same."""
+    return [name for name, _ in path_pieces(folder_of(state.keys[0]))] if state.keys else []

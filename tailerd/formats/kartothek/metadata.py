@@ -1,0 +1,166 @@
+"""The metadata file of a dataset: JSON, or msgpack compressed with zstd. Pure.
+
+Specification: "Main metadata file", "Attributes".
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from tailerd.errors import TableError, UnreadableMetadataError, UnsupportedFeatureError
+
+SUPPORTED_VERSION = 4
+MARK = ".by-dataset-metadata."
+SUFFIXES = ("json", "msgpack.zstd")
+"""In the order they count: an update of a msgpack dataset writes JSON, and leaves the other."""
+
+_NAME = re.compile(r"(?P<uuid>[A-Za-z0-9+_.-]+)\.by-dataset-metadata\.(json|msgpack\.zstd)")
+_MOST_METADATA_BYTES = 4 << 30
+PARQUET = ".parquet"
+CREATION_TIME = "creation_time"
+
+
+def metadata_name(uuid: str, suffix: str) -> str:
+    """Return the name of a dataset's metadata file."""
+    return f"{uuid}{MARK}{suffix}"
+
+
+def uuid_of_metadata(name: str) -> str | None:
+    """Return the dataset whose metadata file has this name; None for any other file."""
+    found = _NAME.fullmatch(name)
+    return None if found is None else found["uuid"]
+
+
+class _Partition(msgspec.Struct, gc=False):
+    files: dict[str, str]
+
+
+class _Stored(msgspec.Struct):
+    """What is read of the file; other attributes are left alone."""
+
+    dataset_metadata_version: Any = None
+    dataset_uuid: Any = None
+    partitions: dict[str, _Partition] | None = None
+    metadata: dict[str, Any] = {}
+    indices: dict[str, Any] = {}
+    partition_keys: Any = None
+
+
+_json = msgspec.json.Decoder(_Stored)
+_msgpack = msgspec.msgpack.Decoder(_Stored)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetMetadata:
+    """What a metadata file says.
+
+    Attributes:
+        uuid: Name of the dataset.
+        creation_time: When it was made or overwritten, as its writer wrote it; may be empty.
+        files: Keys of the data files of each table, sorted; never decoded, they are literal names.
+        indices: Secondary indices: column -> key of its file.
+        user_metadata: The annotations but `creation_time`, as JSON with sorted keys.
+    """
+
+    uuid: str
+    creation_time: str
+    files: dict[str, list[str]]
+    indices: dict[str, str]
+    user_metadata: str
+
+
+def parse_metadata(content: bytes, uuid: str, suffix: str) -> DatasetMetadata:
+    """Read a metadata file.
+
+    Args:
+        uuid: The dataset its name says.
+        suffix: One of `SUFFIXES`.
+
+    Raises:
+        UnreadableMetadataError: It cannot be decoded; another look may find it whole.
+        UnsupportedFeatureError: It is of another version, names no partitions, or names files that
+            are no Parquet.
+        TableError: It is of another dataset, or names files of another one.
+    """
+    stored = _decoded(content, uuid, suffix)
+    _check(stored, uuid)
+    files: dict[str, list[str]] = {}
+    for partition in (stored.partitions or {}).values():
+        for table, key in partition.files.items():
+            files.setdefault(table, []).append(key)
+    for table, keys in files.items():
+        _check_keys(uuid, table, keys)
+        keys.sort()
+    notes = dict(stored.metadata)
+    creation_time = str(notes.pop(CREATION_TIME, ""))
+    return DatasetMetadata(
+        uuid=uuid,
+        creation_time=creation_time,
+        files=files,
+        indices={str(name): str(key) for name, key in sorted(stored.indices.items())},
+        user_metadata=msgspec.json.encode(notes, order="sorted").decode(),
+    )
+
+
+def _decoded(content: bytes, uuid: str, suffix: str) -> _Stored:
+    try:
+        if suffix == "json":
+            return _json.decode(content)
+        with pa.CompressedInputStream(io.BytesIO(content), "zstd") as stream:
+            body = stream.read(_MOST_METADATA_BYTES)
+        return _msgpack.decode(body)
+    except (
+        msgspec.MsgspecError,
+        UnicodeDecodeError,
+        RecursionError,
+        OSError,
+        pa.ArrowException,
+    ) as e:
+        raise UnreadableMetadataError(
+            f"The metadata file {metadata_name(uuid, suffix)} cannot be read: {e}.",
+            hint="It is torn, or not what its name says: restore it, or let its writer write"
+            " it again.",
+        ) from e
+
+
+def _check(stored: _Stored, uuid: str) -> None:
+    if stored.dataset_metadata_version != SUPPORTED_VERSION:
+        raise UnsupportedFeatureError(
+            f"The dataset {uuid} has metadata of version {stored.dataset_metadata_version!r}, and"
+            f" only version {SUPPORTED_VERSION} can be read.",
+            hint="Let a current release of its writer rewrite it.",
+        )
+    if stored.dataset_uuid != uuid:
+        raise TableError(
+            f"The metadata file of {uuid} says that it belongs to {stored.dataset_uuid!r}.",
+            hint="It was copied or renamed: give it back its name.",
+        )
+    if stored.partitions is None:
+        raise UnsupportedFeatureError(
+            f"The metadata of {uuid} names no partitions, so which files belong to it only a"
+            " listing could tell, and that shows what failed writers left, too.",
+            hint="Let its writer store the dataset with explicit partitions.",
+        )
+
+
+def _check_keys(uuid: str, table: str, keys: list[str]) -> None:
+    prefix = f"{uuid}/{table}/"
+    for key in keys:
+        # Nothing that climbs out of the dataset's folder: the metadata could name any file.
+        if not key.startswith(prefix) or "/../" in key or "/./" in key or "//" in key:
+            raise TableError(
+                f"The metadata of {uuid} names the file {key!r}, which is not below {prefix}.",
+                hint="A dataset has its files to itself: the metadata was made by hand, or the"
+                " dataset was renamed.",
+            )
+        if not key.endswith(PARQUET):
+            raise UnsupportedFeatureError(
+                f"The metadata of {uuid} names the file {key!r}, and only Parquet can be read.",
+                hint="Let its writer store the dataset as Parquet.",
+            )

@@ -1,0 +1,92 @@
+"""Hard links to data files, so that removed rows can be read after garbage collection.
+
+A link takes no space of its own until its file is collected. Only for a dataset on a disk of this
+machine, and a spool on the same file system. Blocking.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import xxhash
+
+from tailerd.errors import ConfigError, StorageError
+from tailerd.private_files import make_private_folder
+
+
+class FileSpool:
+    """The links of one pipeline's dataset, in a folder of its own.
+
+    Args:
+        store: The folder that keys of files are below.
+        folder: Where links are kept; need not be there yet.
+    """
+
+    def __init__(self, store: str, folder: Path) -> None:
+        self._store = store
+        self._folder = folder
+
+    def path(self, key: str) -> Path:
+        """Return where the link to a file is, if there is one."""
+        name = xxhash.xxh3_128_hexdigest(key.encode())
+        return self._folder / name[:2] / f"{name[2:]}.parquet"
+
+    def size_bytes(self, key: str) -> int | None:
+        """Return the size of a file that is linked; None where it is not."""
+        try:
+            return self.path(key).stat().st_size
+        except FileNotFoundError:
+            return None
+
+    def add(self, keys: Iterable[str]) -> None:
+        """Link files that are not linked yet; what is gone, or itself a link, is left out.
+
+        Raises:
+            ConfigError: The spool is on another file system, or that has no hard links.
+            StorageError: A link cannot be made.
+        """
+        for key in keys:
+            source, link = f"{self._store}/{key}", self.path(key)
+            try:
+                # A symbolic link may lead to what is none of the dataset's.
+                if not stat.S_ISREG(os.lstat(source).st_mode):
+                    continue
+                self._link(source, link)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                if error.errno in (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK):
+                    raise ConfigError(
+                        f"{source} cannot be linked below {self._folder}: {error.strerror}.",
+                        hint="`spool: link` needs the state on the file system of the dataset, one"
+                        " with hard links, and files that this user owns or may write. Move the"
+                        " state, or leave the option out.",
+                    ) from error
+                raise StorageError(f"{source} cannot be linked to {link}: {error}.") from error
+
+    def _link(self, source: str, link: Path) -> None:
+        with suppress(FileExistsError):
+            try:
+                os.link(source, link, follow_symlinks=False)
+            except FileNotFoundError:
+                if not Path(source).exists():
+                    raise
+                make_private_folder(link.parent)
+                os.link(source, link, follow_symlinks=False)
+
+    def remove(self, keys: Iterable[str]) -> None:
+        """Remove the links to files that are needed no more.
+
+        Raises:
+            StorageError: One cannot be removed.
+        """
+        for key in keys:
+            try:
+                self.path(key).unlink(missing_ok=True)
+            except OSError as error:
+                raise StorageError(f"{self.path(key)} cannot be removed: {error}.") from error

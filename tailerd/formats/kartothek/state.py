@@ -1,0 +1,171 @@
+"""One observed state of a dataset's table, as the ledger keeps it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+import xxhash
+
+from tailerd.errors import OffsetError
+from tailerd.formats.kartothek.metadata import DatasetMetadata
+
+ENTRY_FORMAT = 1
+MOST_COMMITS = 200
+"""Commits that the newest state remembers for `history`."""
+
+
+class ObservedCommit(msgspec.Struct, frozen=True, gc=False):
+    """What one observed commit did.
+
+    Attributes:
+        operation: A word for it; writers leave none.
+        bytes_added, bytes_removed: -1 where files were gone before they were looked at.
+    """
+
+    number: int
+    timestamp_ms: int
+    operation: str
+    files_added: int
+    files_removed: int
+    bytes_added: int
+    bytes_removed: int
+
+
+class ObservedState(msgspec.Struct, frozen=True):
+    """A table of a dataset as it was when its metadata was read.
+
+    Attributes:
+        number: Of the state in its ledger, from 0; the table's version.
+        origin: Digest of the ledger's first state: what tells two ledgers apart.
+        digest: Of the metadata file's content.
+        creation_time: When the dataset was made or overwritten, as its writer wrote it.
+        timestamp_ms: When the metadata file was written, as its store says.
+        table: Name of the table.
+        keys: Of its data files, sorted.
+        schema: Its columns, as Arrow IPC.
+        indices: Column -> key of its index file.
+        user_metadata: Annotations, as JSON.
+        commits: The newest commits up to this state, oldest first.
+    """
+
+    number: int
+    origin: str
+    digest: str
+    uuid: str
+    creation_time: str
+    timestamp_ms: int
+    table: str
+    keys: list[str]
+    schema: bytes
+    indices: dict[str, str]
+    user_metadata: str
+    commits: list[ObservedCommit] = []
+    format: int = ENTRY_FORMAT
+
+    @property
+    def table_id(self) -> str:
+        """Identity of the dataset, and of the ledger that counts its states."""
+        return f"{self.uuid}@{self.creation_time}#{self.origin}"
+
+    @property
+    def mark(self) -> str:
+        """What an offset after this state finds it again by."""
+        return self.digest[:12]
+
+    @property
+    def schema_id(self) -> str:
+        """Hash of the columns."""
+        return xxhash.xxh3_64_hexdigest(self.schema)
+
+    def to_bytes(self) -> bytes:
+        """Return the ledger's entry."""
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def of_bytes(cls, entry: bytes) -> ObservedState:
+        """Read a ledger's entry.
+
+        Raises:
+            OffsetError: It is none, or a newer release wrote it.
+        """
+        try:
+            found = _decoder.decode(entry)
+        except msgspec.MsgspecError as error:
+            raise OffsetError(
+                f"An entry of the ledger cannot be read: {error}.",
+                hint="Restore it from a backup, or reset with `tailerd offsets reset NAME --to"
+                " snapshot`.",
+            ) from error
+        if found.format != ENTRY_FORMAT:
+            raise OffsetError(
+                f"An entry of the ledger has format {found.format}, this release reads"
+                f" {ENTRY_FORMAT}, because a newer tailerd wrote it.",
+                hint="Run the newer release, or reset with `tailerd offsets reset`.",
+            )
+        return found
+
+
+_decoder = msgspec.msgpack.Decoder(ObservedState)
+
+
+def origin_of(table_id: str) -> str:
+    """Return which ledger a table id is of."""
+    return table_id.rpartition("#")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class FileDifference:
+    """Files that a commit takes away and brings, sorted."""
+
+    removed: list[str]
+    added: list[str]
+
+
+def difference(before: ObservedState | None, after: ObservedState) -> FileDifference:
+    """Return the files that differ between two states; before None there was nothing."""
+    old = set() if before is None else set(before.keys)
+    new = set(after.keys)
+    return FileDifference(sorted(old - new), sorted(new - old))
+
+
+def operation(before: ObservedState | None, after: ObservedState, files: FileDifference) -> str:
+    """Return a word for what a commit did."""
+    if before is None:
+        return "first observed"
+    if before.creation_time != after.creation_time:
+        return "overwrite"
+    if files.added or files.removed:
+        kinds = {(True, True): "update", (True, False): "append", (False, True): "delete"}
+        return kinds[bool(files.added), bool(files.removed)]
+    if before.schema != after.schema:
+        return "schema"
+    if before.indices != after.indices:
+        return "indices"
+    return "metadata"
+
+
+def observed(
+    metadata: DatasetMetadata,
+    *,
+    before: ObservedState | None,
+    digest: str,
+    timestamp_ms: int,
+    table: str,
+    schema: bytes,
+) -> ObservedState:
+    """Return the state that follows another in its ledger; the first has no predecessor."""
+    return ObservedState(
+        number=0 if before is None else before.number + 1,
+        origin=digest[:12] if before is None else before.origin,
+        digest=digest,
+        uuid=metadata.uuid,
+        creation_time=metadata.creation_time,
+        timestamp_ms=timestamp_ms,
+        table=table,
+        keys=metadata.files.get(table, []),
+        schema=schema,
+        indices=metadata.indices,
+        user_metadata=metadata.user_metadata,
+        commits=[] if before is None else before.commits,
+    )

@@ -1,0 +1,281 @@
+"""States of a table that keeps no history of its own, saved as they were observed.
+
+An entry is what a format wrote of one observed state, under its number. It is durable before the
+rows that lead to it are delivered, and kept until a later one is: a crash repeats the same
+difference. An entry that is missing is a gap, never a fresh start.
+
+Several processes may observe one table into one ledger: of those that save the same number exactly
+one wins, and the others take what it saved.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+import xxhash
+
+from tailerd.errors import FileExistsAlreadyError, FileMissingError, OffsetError
+from tailerd.storage.base import ObjectStore
+from tailerd.storage.deletion import delete_all
+from tailerd.storage.stores import Stores
+
+_NAME = re.compile(r"(\d{20})\.entry", re.ASCII)
+_MAGIC = b"tailerd1"
+_HEADER_BYTES = len(_MAGIC) + 16
+_DROPPED = "dropped"
+
+
+class Ledger(Protocol):
+    """The saved states of one table."""
+
+    is_durable: bool
+    """Whether another process finds the entries again."""
+
+    async def numbers(self) -> list[int]:
+        """Return the numbers of all entries, ascending."""
+        ...
+
+    async def load(self, number: int) -> bytes | None:
+        """Return an entry; None where there is none.
+
+        Raises:
+            OffsetError: It is damaged.
+        """
+        ...
+
+    async def save(self, number: int, entry: bytes) -> bool:
+        """Save an entry durably; False where there is one of this number already."""
+        ...
+
+    async def forget_before(self, number: int) -> None:
+        """Delete the entries below a number."""
+        ...
+
+    async def mark_dropped(self) -> None:
+        """Remember that the table was gone when it was looked at."""
+        ...
+
+    async def unmark_dropped(self) -> None:
+        """Forget that: the same table is there again."""
+        ...
+
+    async def is_marked_dropped(self) -> bool:
+        """Tell whether the table was gone, and nobody has settled since what is there now."""
+        ...
+
+    async def clear(self) -> None:
+        """Delete everything."""
+        ...
+
+
+class MemoryLedger:
+    """A ledger that ends with its process."""
+
+    is_durable = False
+
+    def __init__(self) -> None:
+        self._entries: dict[int, bytes] = {}
+        self._is_dropped = False
+
+    async def numbers(self) -> list[int]:
+        """Return the numbers of all entries, ascending."""
+        return sorted(self._entries)
+
+    async def load(self, number: int) -> bytes | None:
+        """Return an entry; None where there is none."""
+        return self._entries.get(number)
+
+    async def save(self, number: int, entry: bytes) -> bool:
+        """Keep an entry; False where there is one of this number already."""
+        return self._entries.setdefault(number, entry) is entry
+
+    async def forget_before(self, number: int) -> None:
+        """Forget the entries below a number."""
+        for old in [each for each in self._entries if each < number]:
+            del self._entries[old]
+
+    async def mark_dropped(self) -> None:
+        """Remember that the table was gone."""
+        self._is_dropped = True
+
+    async def unmark_dropped(self) -> None:
+        """Forget that."""
+        self._is_dropped = False
+
+    async def is_marked_dropped(self) -> bool:
+        """Tell whether the table was gone."""
+        return self._is_dropped
+
+    async def clear(self) -> None:
+        """Forget everything."""
+        self._entries.clear()
+        self._is_dropped = False
+
+
+class StoredLedger:
+    """A ledger in a folder of an object store, one file an entry.
+
+    Args:
+        store, folder: Where; the folder is the ledger's own, and need not be there yet.
+        is_read_only: For a process that only looks: what it saves stays in its memory, and it
+            deletes nothing.
+    """
+
+    is_durable = True
+
+    def __init__(self, store: ObjectStore, folder: str, *, is_read_only: bool = False) -> None:
+        self._store = store
+        self._folder = folder
+        self.is_read_only = is_read_only
+        self._unsaved = MemoryLedger() if is_read_only else None
+        self._oldest: int | None = None
+
+    async def numbers(self) -> list[int]:
+        """Return the numbers of all entries, ascending.
+
+        Raises:
+            StorageError: The folder cannot be listed.
+        """
+        found = {number async for _, number in self._listed()}
+        if self._unsaved is not None:
+            found.update(await self._unsaved.numbers())
+        return sorted(found)
+
+    async def load(self, number: int) -> bytes | None:
+        """Return an entry; None where there is none.
+
+        Raises:
+            OffsetError: It is damaged.
+            StorageError: It cannot be read.
+        """
+        try:
+            return _unpacked(await self._store.get(self._path(number)), self._path(number))
+        except FileMissingError:
+            return None if self._unsaved is None else await self._unsaved.load(number)
+
+    async def save(self, number: int, entry: bytes) -> bool:
+        """Save an entry durably; False where there is one of this number already.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        if self._unsaved is not None:
+            is_there = await self.load(number) is not None
+            return not is_there and await self._unsaved.save(number, entry)
+        try:
+            await self._store.put(self._path(number), _packed(entry), if_absent=True)
+        except FileExistsAlreadyError:
+            return False
+        return True
+
+    async def forget_before(self, number: int) -> None:
+        """Delete the entries below a number; costs nothing where none can be there.
+
+        Raises:
+            StorageError: One cannot be deleted.
+        """
+        if self._unsaved is not None or (self._oldest is not None and self._oldest >= number):
+            return
+        listed = [(path, at) async for path, at in self._listed()]
+        await delete_all(self._store, [path for path, at in listed if at < number])
+        self._oldest = number
+
+    async def mark_dropped(self) -> None:
+        """Remember that the table was gone when it was looked at.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        if self._unsaved is None:
+            await self._store.put(f"{self._folder}/{_DROPPED}", b"")
+
+    async def unmark_dropped(self) -> None:
+        """Forget that: the same table is there again.
+
+        Raises:
+            StorageError: The mark cannot be deleted.
+        """
+        if self._unsaved is None:
+            await self._store.delete(f"{self._folder}/{_DROPPED}")
+
+    async def is_marked_dropped(self) -> bool:
+        """Tell whether the table was gone, and nobody has settled since what is there now.
+
+        Raises:
+            StorageError: It cannot be told.
+        """
+        try:
+            await self._store.head(f"{self._folder}/{_DROPPED}")
+        except FileMissingError:
+            return False
+        return True
+
+    async def clear(self) -> None:
+        """Delete everything, the mark last.
+
+        Raises:
+            StorageError: Something cannot be deleted.
+        """
+        if self._unsaved is not None:
+            await self._unsaved.clear()
+            return
+        await delete_all(self._store, [path async for path, _ in self._listed()])
+        await self._store.delete(f"{self._folder}/{_DROPPED}")
+        self._oldest = None
+
+    def _path(self, number: int) -> str:
+        return f"{self._folder}/{number:020d}.entry"
+
+    async def _listed(self) -> AsyncIterator[tuple[str, int]]:
+        async for file in self._store.list_from(self._folder):
+            match = _NAME.fullmatch(file.name)
+            if match is not None:
+                yield file.path, int(match[1])
+
+
+def _packed(entry: bytes) -> bytes:
+    head = _MAGIC + len(entry).to_bytes(8, "big") + xxhash.xxh3_64_digest(entry)
+    return head + bytes(pa.Codec("zstd").compress(entry, asbytes=True))
+
+
+def _unpacked(content: bytes, path: str) -> bytes:
+    size = int.from_bytes(content[len(_MAGIC) : len(_MAGIC) + 8], "big")
+    digest = content[len(_MAGIC) + 8 : _HEADER_BYTES]
+    try:
+        if not content.startswith(_MAGIC):
+            raise ValueError("it does not begin as one")
+        codec = pa.Codec("zstd")
+        entry = bytes(codec.decompress(content[_HEADER_BYTES:], size, asbytes=True))
+        if len(entry) != size or xxhash.xxh3_64_digest(entry) != digest:
+            raise ValueError("its checksum does not add up")
+    except (ValueError, OSError, OverflowError, MemoryError, pa.ArrowException) as error:
+        raise OffsetError(
+            f"The ledger entry {path} is damaged: {error}.",
+            hint="Restore it from a backup, or reset with `tailerd offsets reset NAME --to"
+            " snapshot`.",
+        ) from error
+    return entry
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerPlace:
+    """Where a ledger is: a folder or a URL, and whether it is only looked at."""
+
+    place: str
+    is_read_only: bool = False
+
+
+def open_ledger(wanted: LedgerPlace | None, stores: Stores) -> Ledger:
+    """Return the ledger at a place; without one, it lasts as long as the process.
+
+    Raises:
+        ConfigError: No store serves the place.
+    """
+    if wanted is None:
+        return MemoryLedger()
+    store, folder = stores.locate(wanted.place)
+    return StoredLedger(store, folder, is_read_only=wanted.is_read_only)

@@ -1,0 +1,75 @@
+"""Commands on a dataset, with a ledger and without one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.formats.kartothek.test_daemon import rows
+from tests.tables.dataset_writer import DatasetWriter
+from tests.unit.cli.commands import Commands
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> DatasetWriter:
+    found = DatasetWriter(tmp_path / "store", partition_on=["name"])
+    found.user_metadata = {"source": "erp"}
+    found.commit(rows(1, 2))
+    return found
+
+
+@pytest.fixture
+def command(capfd: pytest.CaptureFixture[str]) -> Commands:
+    return Commands(capfd)
+
+
+def test_a_snapshot_is_printed(writer: DatasetWriter, command: Commands) -> None:
+    found = command.tail(writer.place, "--from", "snapshot").rows
+    assert [(row["_change_type"], row["id"], row["name"]) for row in found] == [
+        ("insert", 1, "n1"),
+        ("insert", 2, "n2"),
+    ]
+
+
+@pytest.mark.parametrize("start", ["0", "2020-01-01"])
+def test_a_version_that_nobody_kept_is_refused(
+    writer: DatasetWriter, command: Commands, start: str
+) -> None:
+    ran = command.tail(writer.place, "--from", start)
+    assert (ran.status, ran.output) == (3, "")
+    assert "without a ledger" in ran.errors
+
+
+def test_a_kept_version_is_printed(
+    writer: DatasetWriter, command: Commands, tmp_path: Path
+) -> None:
+    ledger = ["--ledger", tmp_path / "ledger"]
+    assert command.tail(writer.place, *ledger).status == 0
+    writer.commit(rows(3), without=lambda label: "n1" in label)
+    found = command.tail(writer.place, "--from", "1", *ledger).rows
+    assert [(row["_change_type"], row["id"]) for row in found] == [("delete", 1), ("insert", 3)]
+    history = command("history", writer.place, "--json", *ledger).rows
+    assert [(row["version"], row["operation"]) for row in history] == [
+        (0, "first observed"),
+        (1, "update"),
+    ]
+    assert (history[0]["bytes_added"], history[0]["files_added"]) == (None, 2)
+    assert history[1]["bytes_added"] > 0
+
+
+def test_inspect_says_what_the_metadata_says(writer: DatasetWriter, command: Commands) -> None:
+    [found] = command("inspect", writer.place, "--json").rows
+    assert (found["num_files"], found["num_rows"], found["table"]) == (2, 2, "table")
+    assert found["metadata"] == {"source": "erp"}
+    assert found["partition_columns"] == ["name"]
+    assert found["capabilities"]["history"] == "none"
+    files = command("inspect", writer.place, "--files", "--json").rows
+    assert [file["partition_values"] for file in files] == [{"name": "n1"}, {"name": "n2"}]
+    assert "first observed" in command("history", writer.place).output
+
+
+def test_a_dataset_is_not_maintained(writer: DatasetWriter, command: Commands) -> None:
+    ran = command("maintain", writer.place)
+    assert ran.status == 3
+    assert "error[unsupported_feature]" in ran.errors
