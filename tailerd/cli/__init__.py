@@ -24,6 +24,8 @@ from tailerd.errors import StorageError, TailerdError, TooLargeError, UsageError
 
 COMMANDS = {
     "demo": "A table that keeps changing, and its changes arriving: needs nothing.",
+    "init": "Write a configuration for the tables of a folder or bucket.",
+    "doctor": "Check this machine and a configuration, with a remedy for each problem.",
     "run": "The daemon: deliver the changes of every configured table.",
     "tail": "Changes of one table to the terminal.",
     "inspect": "A table's newest (or an older) version: schema, protocol, files.",

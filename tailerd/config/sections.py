@@ -75,6 +75,10 @@ class SinkConfig(BaseModel):
         """Return how often a row may come, in the words of `delivery`."""
         return "at-least-once"
 
+    def columns_by_field(self) -> Mapping[str, tuple[str, ...]]:
+        """Return the table's columns that this sink needs, by the field that names them."""
+        return {}
+
     @classmethod
     def check_together(cls, sinks: Mapping[str, SinkConfig]) -> None:
         """Make sure that tables with sinks of this kind do not mix on the Spark engine.
