@@ -12,6 +12,7 @@ from tailerd.changefeed.points import show_ms
 from tailerd.cli.allowed_paths import allow_path_option
 from tailerd.cli.inspected import open_inspection
 from tailerd.cli.output import print_object, print_records
+from tailerd.cli.record_table import Layout
 from tailerd.cli.table_format import table_format_option
 from tailerd.errors import UsageError
 from tailerd.formats.inspection import TableDescription, TableInspection
@@ -22,7 +23,11 @@ Examples:
   tailerd inspect /lake/orders --version 12 --json
   tailerd inspect /lake/orders --files --json | wc -l
 """
-_FILE_COLUMNS = ("path", "size_bytes", "num_rows", "deletion_vector", "partition_values")
+_FILE_LAYOUT = Layout(
+    columns=("path", "size_bytes", "num_rows", "deletion_vector", "partition_values"),
+    optional=("deletion_vector", "partition_values"),
+    cut=("path", "partition_values", "deletion_vector"),
+)
 
 
 @click.command("inspect", epilog=_EXAMPLES)
@@ -112,7 +117,7 @@ async def _print_files(inspection: TableInspection, version: Version | None, as_
     if as_json:
         # A table may have millions: they are printed as they are found.
         async for files in inspection.files(version):
-            print_records(map(asdict, files), _FILE_COLUMNS, as_json=True)
+            print_records(map(asdict, files), _FILE_LAYOUT, as_json=True)
         return
     rows = [asdict(file) async for files in inspection.files(version) for file in files]
-    print_records(rows, _FILE_COLUMNS, as_json=False)
+    print_records(rows, _FILE_LAYOUT, as_json=False)

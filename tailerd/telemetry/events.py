@@ -141,6 +141,8 @@ class BacklogMeasured:
         oldest_timestamp_ms: Commit time of the oldest of them; None when there is none.
         retention_seconds: How long after its time a commit and its files are kept at least; None
             where the source does not tell.
+        delivered_version: The newest version of which everything is delivered; None where there is
+            none, or where that is not told.
     """
 
     table: str
@@ -150,6 +152,7 @@ class BacklogMeasured:
     versions: int
     oldest_timestamp_ms: int | None
     retention_seconds: float | None = None
+    delivered_version: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
