@@ -196,10 +196,16 @@ def _of_json(value: object, expected: type) -> object:
 
 
 class ConfigError(TailerdError):
-    """The configuration or the command line asks for something impossible."""
+    """The configuration or the command line asks for something impossible.
+
+    Attributes:
+        mistakes: Each single one, where there are several: (path of the field, sentence). They stay
+            in this process; the message has all of them.
+    """
 
     code = "config"
     exit_status = 2
+    mistakes: tuple[tuple[str, str], ...] = ()
 
 
 class UsageError(ConfigError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ from tailerd.cli.pinning import (
     pin_texts,
     shown_pins,
 )
+from tailerd.cli.progress import Progress
 from tailerd.cli.table_format import table_format_option
 from tailerd.errors import UsageError
 
@@ -146,7 +146,7 @@ async def _apply(table: str, work: TableMaintenance, survey: Survey) -> list[_Li
         if not due:
             break
         for decision in due:
-            with _progress(f"{decision.job} of {table}"):
+            with Progress(f"{decision.job} of {table}"):
                 result = await work.apply(survey, decision)
             done[decision.job] = _Line(
                 table=table, version=survey.version, decision=decision, result=result
@@ -217,19 +217,6 @@ def _with_engine(config: Config, table: str, engine: str | None) -> Config:
         raise ConfigError(explain(error, MaintenanceConfig)) from None
     altered = section.model_copy(update={"maintenance": maintenance})
     return config.model_copy(update={"tables": {**config.tables, table: altered}})
-
-
-@contextmanager
-def _progress(what: str) -> Iterator[None]:
-    """Show on a terminal's standard error what is being done; nothing on a pipe."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield
-        return
-    with console.status(f"Doing the {what}"):
-        yield
 
 
 def _texts(lines: list[_Line], *, is_applying: bool) -> Iterator[str]:

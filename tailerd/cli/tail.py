@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncGenerator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 
 import click
 
-from tailerd.changefeed.change_task import ChangeMode
+from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.changefeed.change_task import ChangeMode, ChangeSourceKind
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.cli.allowed_paths import allow_path_option
 from tailerd.cli.output import FORMATS, ChangeWriter, warn, writer_for
+from tailerd.cli.progress import Progress
 from tailerd.cli.table_format import table_format_option
 from tailerd.clock import SystemClock, zone_named
 from tailerd.errors import UsageError
@@ -64,7 +66,7 @@ class TailRequest:
     metavar="START",
     help="snapshot, latest, a version (inclusive) or a time (first commit at or after it).",
 )
-@click.option("--to", "end", metavar="END", help="Stop behind this version, or time (inclusive).")
+@click.option("--to", "end", metavar="END", help="Last version, or time (inclusive).")
 @click.option("--once", is_flag=True, help="Stop at the newest version.")
 @click.option(
     "--changes",
@@ -162,8 +164,10 @@ async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
     last = None if request.end is None else await source.end_version(request.end)
     if request.is_once and last is None:
         last = (await source.backlog(at)).head_version
+    progress = _progress(request, is_bounded=last is not None)
     async with _watched(request.table, request.table_format, stores) as hint:
-        await _follow(source, at, last, writer, hint)
+        with progress or nullcontext():
+            await _follow(source, at, last, writer, hint, _Meter(progress, at, last))
     writer.close()
 
 
@@ -189,21 +193,59 @@ async def _watched(table: str, table_format: str, stores: Stores) -> AsyncGenera
         listening.cancel()
 
 
+def _progress(request: TailRequest, *, is_bounded: bool) -> Progress | None:
+    """Return what shows how far reading is; rows on a terminal show that themselves."""
+    if sys.stdout.isatty() or not is_bounded:
+        return None
+    return Progress(f"Reading {request.table}", "rows")
+
+
+class _Meter:
+    """Turns what was printed into progress: rows, and the share of a snapshot or of versions."""
+
+    def __init__(self, progress: Progress | None, start: Offset, last: Version | None) -> None:
+        self._progress = progress
+        self._start = start
+        self._last = last
+        self._rows = 0
+
+    def count(self, batch: ChangeBatch, planned: Offset | None) -> None:
+        """Note a batch that was printed; `planned` is how far files were listed."""
+        self._rows += batch.num_rows
+        if self._progress is not None:
+            self._progress.report(self._rows, self._share(batch, planned))
+
+    def _share(self, batch: ChangeBatch, planned: Offset | None) -> float | None:
+        if batch.change_source is ChangeSourceKind.SNAPSHOT:
+            return None if planned is None else planned.snapshot_share()
+        if self._last is None or self._last <= self._start.version:
+            return None
+        return (batch.version - self._start.version) / (self._last - self._start.version)
+
+
 async def _follow(
-    source: ChangeSource, at: Offset, last: Version | None, writer: ChangeWriter, hint: Hint
+    source: ChangeSource,
+    at: Offset,
+    last: Version | None,
+    writer: ChangeWriter,
+    hint: Hint,
+    meter: _Meter,
 ) -> None:
     while last is None or at.version <= last:
         end = clipped(await source.latest_offset(at, _READ_LIMIT), last, source)
         if end == at:
             await hint.wait()
             continue
-        await _print(source, at, end, writer)
+        await _print(source, at, end, writer, meter)
         await source.commit(end)
         at = end
 
 
-async def _print(source: ChangeSource, start: Offset, end: Offset, writer: ChangeWriter) -> None:
+async def _print(
+    source: ChangeSource, start: Offset, end: Offset, writer: ChangeWriter, meter: _Meter
+) -> None:
     stream = ChangeStream(source, start, end, limit=_BATCH_LIMIT)
     async with aclosing(stream.batches()) as batches:
         async for batch in batches:
             writer.write(batch)
+            meter.count(batch, stream.planned)

@@ -117,6 +117,21 @@ class PipelineStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStarting:
+    """An engine that takes seconds to start is being started: Spark with its Java process."""
+
+    engine: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStarted:
+    """That engine is ready."""
+
+    engine: str
+    duration_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetChosen:
     """A pipeline knows where it begins: at a saved offset, or where `from` or a reset says.
 
@@ -348,6 +363,8 @@ Event = (
     | TableRemoved
     | TableRejected
     | PipelineStarted
+    | EngineStarting
+    | EngineStarted
     | OffsetChosen
     | BacklogMeasured
     | TableMeasured
