@@ -46,22 +46,26 @@ def command(
     """
     client = DaemonClient.of(url, config_path, token_file)
     client.resume(name)
-    deadline = time.monotonic() + wait_seconds
-    state = ""
-    while wait_seconds:
-        table = _table(client.status(), name)
-        state = str(table.get("state"))
-        if state == "failed":
-            raise _error_of(table, f"{name} failed again")
-        if state == "running" or time.monotonic() > deadline:
-            break
-        time.sleep(_LOOK_SECONDS)
-    else:
+    if not wait_seconds:
         click.echo(f"{name} resumed.")
         return
-    if state == "retrying":
-        raise _error_of(table, f"{name} is still retrying")
-    click.echo(f"{name} resumed: {state}.")
+    table = _outcome(client, name, time.monotonic() + wait_seconds)
+    match table.get("state"):
+        case "failed":
+            raise _error_of(table, f"{name} failed again")
+        case "retrying":
+            raise _error_of(table, f"{name} is still retrying")
+        case state:
+            click.echo(f"{name} resumed: {state}.")
+
+
+def _outcome(client: DaemonClient, name: str, deadline: float) -> Mapping[str, object]:
+    """Return what is known of a pipeline once it runs or failed, or at the deadline."""
+    while True:
+        table = _table(client.status(), name)
+        if table.get("state") in ("running", "failed") or time.monotonic() > deadline:
+            return table
+        time.sleep(_LOOK_SECONDS)
 
 
 def _table(status: Mapping[str, object], name: str) -> Mapping[str, object]:

@@ -4,30 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator
-from contextlib import aclosing, asynccontextmanager, nullcontext
+from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
 
 import click
 
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeMode, ChangeSourceKind
-from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.cli.allowed_paths import allow_path_option
 from tailerd.cli.output import FORMATS, ChangeWriter, warn, writer_for
 from tailerd.cli.progress import Progress
 from tailerd.cli.table_format import table_format_option
-from tailerd.clock import SystemClock, zone_named
+from tailerd.clock import zone_named
 from tailerd.errors import UsageError
-from tailerd.formats.base import ChangeSource, OpenRequest
-from tailerd.formats.detect import open_table, presumed_format
-from tailerd.pipeline.change_stream import ChangeStream
-from tailerd.pipeline.target import clipped
+from tailerd.formats.base import OpenRequest
+from tailerd.formats.detect import open_table
+from tailerd.pipeline.table_reading import Reading, watched
 from tailerd.storage.stores import Stores
-from tailerd.watchers.hints import Hint, HintBoard
-from tailerd.watchers.local import watch_folders
-from tailerd.watchers.poll import PollWatcher
 
 _EXAMPLES = """\b
 Examples:
@@ -36,9 +30,6 @@ Examples:
   tailerd tail /lake/orders --from 12 --to 20 --changes files
   tailerd tail /lake/orders --from 2026-11-21T08:00:00 --once --columns order_id,amount
 """
-_READ_LIMIT = ReadLimit(max_files=20_000, max_bytes=8 * 1024**3)
-_BATCH_LIMIT = BatchLimit(max_rows=16_384, max_bytes=16 * 1024 * 1024)
-_POLL_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,32 +156,15 @@ async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
     if request.is_once and last is None:
         last = (await source.backlog(at)).head_version
     progress = _progress(request, is_bounded=last is not None)
-    async with _watched(request.table, request.table_format, stores) as hint:
+    meter = _Meter(progress, at, last)
+    reading = Reading(source=source, last=last)
+    async with watched(request.table, stores, table_format=request.table_format) as hint:
         with progress or nullcontext():
-            await _follow(source, at, last, writer, hint, _Meter(progress, at, last))
+            async with aclosing(reading.batches(at, hint)) as batches:
+                async for batch in batches:
+                    writer.write(batch.rows)
+                    meter.count(batch.rows, batch.planned)
     writer.close()
-
-
-@asynccontextmanager
-async def _watched(table: str, table_format: str, stores: Stores) -> AsyncGenerator[Hint, None]:
-    """Give a bell that rings when the table's log may have changed, and every so often anyway."""
-    store, _ = stores.locate(table)
-    found = presumed_format(table, table_format)
-    folder, version_of = found.folder(table), found.names.version_of
-    board = HintBoard()
-    hint = board.subscribe(folder)
-    watchers = (
-        watch_folders(
-            [folder] if store.is_local_folder else [],
-            names={folder: version_of},
-            finished=stores.local.finished,
-        ),
-        PollWatcher([folder], interval_seconds=_POLL_SECONDS, clock=SystemClock()),
-    )
-    async with asyncio.TaskGroup() as group:
-        listening = group.create_task(board.run(watchers))
-        yield hint
-        listening.cancel()
 
 
 def _progress(request: TailRequest, *, is_bounded: bool) -> Progress | None:
@@ -221,31 +195,3 @@ class _Meter:
         if self._last is None or self._last <= self._start.version:
             return None
         return (batch.version - self._start.version) / (self._last - self._start.version)
-
-
-async def _follow(
-    source: ChangeSource,
-    at: Offset,
-    last: Version | None,
-    writer: ChangeWriter,
-    hint: Hint,
-    meter: _Meter,
-) -> None:
-    while last is None or at.version <= last:
-        end = clipped(await source.latest_offset(at, _READ_LIMIT), last, source)
-        if end == at:
-            await hint.wait()
-            continue
-        await _print(source, at, end, writer, meter)
-        await source.commit(end)
-        at = end
-
-
-async def _print(
-    source: ChangeSource, start: Offset, end: Offset, writer: ChangeWriter, meter: _Meter
-) -> None:
-    stream = ChangeStream(source, start, end, limit=_BATCH_LIMIT)
-    async with aclosing(stream.batches()) as batches:
-        async for batch in batches:
-            writer.write(batch)
-            meter.count(batch, stream.planned)
