@@ -50,10 +50,11 @@ from tailerd.changefeed.change_batch import with_change_columns
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset, Phase, Version
+from tailerd.changefeed.points import resolved_point
 from tailerd.clock import SystemClock
 from tailerd.errors import SchemaChangedError, UsageError
 from tailerd.formats.base import ChangeSource, OpenRequest
-from tailerd.formats.detect import AUTO, find_format, open_table
+from tailerd.formats.detect import AUTO, find_format, open_table, require_folder
 from tailerd.formats.inspection import TableDescription, TableInspection
 from tailerd.formats.parts import required
 from tailerd.formats.placement import place_at
@@ -68,7 +69,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 Point = int | str | dt.datetime
-"""A version, a time (`datetime`, or text such as 2026-11-21T09:30:00), or a word."""
+"""A version, a time (`datetime`, or text such as 2026-11-21T09:30:00 or -2h), or a word."""
 
 _T = TypeVar("_T")
 _ROWS_SHOWN = 20
@@ -87,6 +88,7 @@ class _Request:
     stores: Stores = field(default_factory=Stores)
 
     async def open(self) -> ChangeSource:
+        await require_folder(self.place, self.stores)
         return await open_table(
             self.place,
             OpenRequest(
@@ -100,6 +102,7 @@ class _Request:
         )
 
     async def inspection(self) -> TableInspection:
+        await require_folder(self.place, self.stores)
         found = await find_format(
             self.place, self.table_format, self.allowed_paths, stores=self.stores
         )
@@ -474,7 +477,7 @@ def _point(point: Point) -> str:
         return point.isoformat()
     if isinstance(point, int) and point < 0:
         raise UsageError(f"Version {point} is below 0.", hint="The first version is 0.")
-    return str(point)
+    return resolved_point(str(point), dt.datetime.now(dt.UTC))
 
 
 async def _range(

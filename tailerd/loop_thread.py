@@ -6,6 +6,7 @@ The caller may have a loop itself, as in notebooks, which could run no second on
 from __future__ import annotations
 
 import asyncio
+import atexit
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from types import TracebackType
@@ -23,6 +24,9 @@ class LoopThread:
 
     def __enter__(self) -> Self:
         self._thread.start()
+        # Python ends threads like this one before it clears what a program left open, and whoever
+        # then waited for it would wait for ever.
+        atexit.register(self._stop)
         return self
 
     def __exit__(
@@ -31,8 +35,13 @@ class LoopThread:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        atexit.unregister(self._stop)
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
 
     def _serve(self) -> None:
         loop = self._loop
@@ -99,7 +108,8 @@ class LoopThread:
             while (found := self.run(following())) is not None:
                 yield found[0]
         finally:
-            self.run(ended())
+            if self._thread.is_alive():
+                self.run(ended())
 
 
 _NO_MORE: Any = object()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tailerd.cli.change_table import printable
+from tailerd.cli.progress import Progress
 
 if TYPE_CHECKING:
     from tailerd.checks.finding import Finding
@@ -92,7 +93,8 @@ def _configured_findings(configured: Configured) -> Iterator[Finding]:
     yield from daemon_findings(config)
     for path, reason in configured.discovery.rejected:
         yield Finding.warning("discover", f"{path} is left out: {reason}", "Rename or exclude it.")
-    state, tables = asyncio.run(examine(config, configured.stores))
+    with Progress("Checking tables and sinks"):
+        state, tables = asyncio.run(examine(config, configured.stores))
     for report in state:
         yield from _of_report(f"state {report['state']}", report, "can be read and written")
     for report in tables:

@@ -11,6 +11,7 @@ from tailerd.changefeed.offset import Version
 from tailerd.changefeed.points import show_ms
 from tailerd.cli.allowed_paths import allow_path_option
 from tailerd.cli.inspected import open_inspection
+from tailerd.cli.now import point_of
 from tailerd.cli.output import print_object, print_records
 from tailerd.cli.record_table import Layout
 from tailerd.cli.table_format import table_format_option
@@ -33,7 +34,10 @@ _FILE_LAYOUT = Layout(
 @click.command("inspect", epilog=_EXAMPLES)
 @click.argument("table")
 @click.option("--version", type=click.IntRange(0), help="An older version; the newest by default.")
-@click.option("--timestamp", help="The version at that time (UTC unless it says otherwise).")
+@click.option(
+    "--timestamp",
+    help="The version at that time, such as 2026-11-21T09:30 (UTC), -2h or yesterday.",
+)
 @click.option("--files", is_flag=True, help="List the live files instead.")
 @click.option("--strict", is_flag=True, help="Fail where a version checksum does not add up.")
 @table_format_option
@@ -59,7 +63,7 @@ def command(
         inspection = await open_inspection(table, table_format, allowed_paths, is_strict=strict)
         wanted = None if version is None else Version(version)
         if timestamp is not None:
-            wanted = await inspection.version_at(timestamp)
+            wanted = await inspection.version_at(point_of(timestamp))
         if files:
             await _print_files(inspection, wanted, as_json)
         else:

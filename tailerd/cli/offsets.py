@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tailerd.cli.completion import table_names
 from tailerd.cli.daemon_client import DaemonClient, http_option, token_option
+from tailerd.cli.now import point_of
 from tailerd.cli.output import print_records
 from tailerd.cli.record_table import Layout
 from tailerd.errors import DaemonUnreachableError
@@ -72,7 +74,7 @@ def command() -> None:
 
 
 @command.command("show")
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=table_names)
 @_config_option
 @_json_option
 def show(name: str | None, config_path: Path, is_json: bool) -> None:
@@ -97,7 +99,7 @@ def show(name: str | None, config_path: Path, is_json: bool) -> None:
 
 
 @command.command("reset")
-@click.argument("name")
+@click.argument("name", shell_complete=table_names)
 @click.option(
     "--to",
     required=True,
@@ -128,6 +130,7 @@ def reset(
         spark_checkpoint,
     )
 
+    to = point_of(to)
     config = read_config(config_path, engine=engine).config
     check_name(config, name)
     _check_delivered(config, name)
@@ -147,7 +150,7 @@ def reset(
 
 
 @command.command("rebind", epilog=_REBIND_EXAMPLE)
-@click.argument("name")
+@click.argument("name", shell_complete=table_names)
 @_config_option
 @_engine_option
 def rebind(name: str, config_path: Path, engine: str | None) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from tailerd.cli.completion import table_names
 from tailerd.cli.daemon_client import DaemonClient, config_option, http_option, token_option
 from tailerd.errors import TailerdError, class_of
 
@@ -20,7 +21,7 @@ _LOOK_SECONDS = 0.2
 
 
 @click.command("resume", epilog=_EXAMPLES)
-@click.argument("name")
+@click.argument("name", shell_complete=table_names)
 @http_option
 @config_option
 @token_option

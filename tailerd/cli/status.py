@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from tailerd.cli.change_table import printable
+from tailerd.cli.completion import table_names
 from tailerd.cli.daemon_client import DaemonClient, config_option, http_option, token_option
 from tailerd.cli.output import json_line, print_records, write_bytes
 from tailerd.cli.pipeline_view import view_lines
@@ -38,7 +39,7 @@ _TOP_OF_SCREEN = b"\x1b[H\x1b[J"
 
 
 @click.command("status", epilog=_EXAMPLES)
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=table_names)
 @http_option
 @config_option
 @token_option

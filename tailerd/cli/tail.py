@@ -13,13 +13,14 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeMode, ChangeSourceKind
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.cli.allowed_paths import allow_path_option
+from tailerd.cli.now import point_of
 from tailerd.cli.output import FORMATS, ChangeWriter, warn, writer_for
 from tailerd.cli.progress import Progress
 from tailerd.cli.table_format import table_format_option
 from tailerd.clock import zone_named
 from tailerd.errors import UsageError
 from tailerd.formats.base import OpenRequest
-from tailerd.formats.detect import open_table
+from tailerd.formats.detect import open_table, require_folder
 from tailerd.pipeline.table_reading import Reading, watched
 from tailerd.storage.stores import Stores
 
@@ -55,7 +56,8 @@ class TailRequest:
     default="latest",
     show_default=True,
     metavar="START",
-    help="snapshot, latest, a version (inclusive) or a time (first commit at or after it).",
+    help="snapshot, latest, a version (inclusive) or a time (first commit at or after it), such as"
+    " 2026-11-21T09:30, -2h, yesterday.",
 )
 @click.option("--to", "end", metavar="END", help="Last version, or time (inclusive).")
 @click.option("--once", is_flag=True, help="Stop at the newest version.")
@@ -96,8 +98,8 @@ def command(
     names = None if columns is None else _names(columns)
     request = TailRequest(
         table=table,
-        start=start,
-        end=end,
+        start=point_of(start),
+        end=None if end is None else point_of(end),
         is_once=once,
         changes=ChangeMode(changes),
         columns=names,
@@ -138,6 +140,7 @@ def _timezone(text: str | None) -> str | None:
 
 async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
     stores = Stores()
+    await require_folder(request.table, stores)
     source = await open_table(
         request.table,
         OpenRequest(

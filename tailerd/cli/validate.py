@@ -42,6 +42,7 @@ def command(
     from tailerd.checks.finding import Outcome
     from tailerd.checks.tables import examine
     from tailerd.cli.configured import read_config
+    from tailerd.cli.progress import Progress
     from tailerd.errors import UsageError
 
     if manifests is not None and file is None:
@@ -51,7 +52,8 @@ def command(
         raise UsageError("Give either a file or --from-manifests, and not both.")
     configured = read_config(file)
     discovery = configured.discovery
-    state, reports = asyncio.run(examine(discovery.config, configured.stores))
+    with Progress("Checking tables and sinks"):
+        state, reports = asyncio.run(examine(discovery.config, configured.stores))
     for report in reports:
         report["discovered_by"] = discovery.found.get(str(report["table"]))
     for report in state:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tailerd.cli.completion import table_names
 from tailerd.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _MOST_CHARS = 200
 
 
 @click.command("verify", epilog=_EXAMPLES)
-@click.argument("name")
+@click.argument("name", shell_complete=table_names)
 @click.option(
     "--config",
     "config_path",

@@ -18,7 +18,7 @@ from pydantic_settings import EnvSettingsSource, SettingsError
 
 from tailerd.config.explain import Mistake
 from tailerd.config.installed import require_engines
-from tailerd.config.mistakes import Origin, all_mistakes, told
+from tailerd.config.mistakes import Origin, all_mistakes, mistakes_message
 from tailerd.config.models import ENV_PREFIX, Config
 from tailerd.config.positions import positions
 from tailerd.config.substitution import Substitution
@@ -107,7 +107,7 @@ def parse_config(
             return config
     known_paths = {mistake.path for mistake in unknown}
     found = [*unknown, *(mistake for mistake in found if mistake.path not in known_paths)]
-    text = told(found, origin, merged)
+    text = mistakes_message(found, origin, merged)
     # What pydantic says quotes values, also in the traceback of `--debug`.
     raise ConfigError(text if references is None else references.hidden(text)) from None
 

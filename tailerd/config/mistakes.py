@@ -1,8 +1,8 @@
 """All mistakes of a configuration at once, each with its place.
 
 A model stops at the first layer that is wrong: a sink before its table, a table before what must
-hold between tables. So what is wrong is noted and taken out, and the rest is validated again, until
-nothing is wrong any more or nothing more can be taken out.
+hold between tables. So what is wrong is noted and removed, and the rest is validated again, until
+nothing is wrong any more or nothing more can be removed.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def all_mistakes(
             path = path_of(mistake.path, content)
             if not _is_consequence(path, removed):
                 found.setdefault(f"{mistake.path} {mistake.text}", mistake)
-            content = _taken_out(content, path, removed)
+            content = _without_field(content, path, removed)
         if content is before:
             break
         try:
@@ -101,11 +101,13 @@ def _mistakes(error: ValidationError | ConfigError) -> Sequence[Mistake]:
 
 
 def _is_consequence(path: FieldPath, removed: set[FieldPath]) -> bool:
-    """Tell whether a mistake is only there because something was taken out at or below its path."""
+    """Return whether a mistake is only there because something at or below its path is gone."""
     return any(gone[: len(path)] == path for gone in removed)
 
 
-def _taken_out(content: dict[str, Any], path: FieldPath, removed: set[FieldPath]) -> dict[str, Any]:
+def _without_field(
+    content: dict[str, Any], path: FieldPath, removed: set[FieldPath]
+) -> dict[str, Any]:
     """Return the content without a field; where that is gone already, without what it was in.
 
     In place of a wrong sink a table gets one that is right, so that its other fields are looked at.
@@ -126,7 +128,9 @@ def _taken_out(content: dict[str, Any], path: FieldPath, removed: set[FieldPath]
     return content
 
 
-def told(mistakes: Sequence[Mistake], origin: Origin, content: Mapping[str, Any]) -> str:
+def mistakes_message(
+    mistakes: Sequence[Mistake], origin: Origin, content: Mapping[str, Any]
+) -> str:
     """Return the message of all mistakes: a line each, with its place."""
     lines = sorted(
         ((origin.place_of(path_of(m.path, content)), m.text) for m in mistakes), key=_by_line

@@ -265,6 +265,22 @@ def test_a_table_with_a_feed_gives_it(tmp_path: Path) -> None:
     assert kinds == ["update_preimage", "update_postimage"]
 
 
+def test_a_program_that_leaves_a_follower_open_ends(table: TableBuilder) -> None:
+    program = (
+        "import sys, tailerd\n"
+        "batches = iter(tailerd.follow(sys.argv[1], since=0))\n"
+        "print(next(batches).rows.num_rows)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(table.folder)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
+
+
 def test_importing_the_package_loads_no_library() -> None:
     program = "import sys, tailerd; print([n for n in ('pyarrow', 'aiohttp') if n in sys.modules])"
     done = subprocess.run(

@@ -70,6 +70,9 @@ _PASSING: Mapping[str, str] = {
     "KafkaConnectionError": "Look whether the brokers run and can be reached.",
     "NodeNotReadyError": "Look whether the brokers run and can be reached.",
 }
+_DUMP = re.compile(r"\s*(?:[:,(]\s*)?\b\w+(?:Request|Response)(?:_v\d+)?\(.*", re.DOTALL)
+"""A request or an answer as kafka-python prints it: pages of fields that help nobody."""
+
 _LOOKS_LIKE_TLS = re.compile(r"ssl|certificate|tlsv1", re.IGNORECASE)
 _LOOKS_LIKE_LOGIN = re.compile(r"authenticat|sasl|invalid credentials", re.IGNORECASE)
 
@@ -122,7 +125,7 @@ def kafka_calls(doing: str, *, secrets: tuple[str, ...] = ()) -> Iterator[None]:
 
 
 def _reason(error: BaseException, secrets: tuple[str, ...]) -> str:
-    text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    text = _DUMP.sub("", " ".join(str(error).split())).rstrip(".") or type(error).__name__
     if isinstance(error, kafka_errors.KafkaError) and type(error).__name__ not in text:
         text = f"{type(error).__name__}: {text}"
     for secret in secrets:

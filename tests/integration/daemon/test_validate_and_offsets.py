@@ -169,7 +169,7 @@ def test_reset_into_the_middle_of_a_file_delivers_the_rest_of_it_anew(
     [
         (["reset", "ordrs", "--to", "latest"], 2, "Did you mean `orders`"),
         (["ordrs"], 2, "Did you mean `orders`"),
-        (["reset", "orders", "--to", "yesterday"], 2, "--to is 'yesterday'"),
+        (["reset", "orders", "--to", "someday"], 2, "--to is 'someday'"),
         (["reset", "orders", "--to", "99"], 3, "ahead of the table"),
     ],
 )
