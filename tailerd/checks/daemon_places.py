@@ -86,6 +86,14 @@ def port_finding(config: Config, *, is_running: bool) -> Finding:
     except OSError as error:
         if error.errno == errno.EADDRINUSE and is_running:
             return Finding.ok(check, f"{address} is used by the running daemon")
+        if error.errno == errno.EADDRINUSE and is_remote(config.state):
+            # Who holds a state in a bucket is not asked: that may be the daemon on this address.
+            return Finding.warning(
+                check,
+                f"The address {address} is in use.",
+                "Nothing, if this configuration's daemon runs here; else set http.listen to another"
+                " port.",
+            )
         if error.errno == errno.EADDRINUSE:
             message = f"The address {address} is in use by another process."
             remedy = "Set http.listen to another port (0 takes any free one), or stop that process."

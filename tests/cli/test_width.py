@@ -6,9 +6,10 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from tailerd.cli.change_table import text_width
+from tailerd.cli.change_table import ChangeTable, text_width
 from tailerd.cli.pipeline_view import view_lines
 from tailerd.cli.quantities import duration_text, size_text
 from tailerd.cli.record_table import Layout, fitted_widths
@@ -16,6 +17,7 @@ from tailerd.cli.status import row_of
 from tests.tables.builder import TableBuilder
 from tests.unit.cli.commands import Commands
 from tests.unit.cli.test_daemon_client import STATUS, TABLE, listening
+from tests.unit.records.batches import change_batch
 
 
 @pytest.fixture
@@ -165,3 +167,14 @@ def test_resume_waits_for_the_outcome(
         ran = command("resume", "orders", "--http", url, "--wait", "0.3")
     assert ran.status == status
     assert words in ran.output + ran.errors
+
+
+def test_a_followed_table_keeps_its_heading_whatever_changes_come() -> None:
+    table = ChangeTable(width=80, is_coloured=False)
+    columns = {"id": pa.array([1]), "name": pa.array(["a"])}
+    lines = []
+    for kind in ("insert", "update_preimage", "update_postimage", "delete"):
+        lines += table.lines(change_batch(columns, [kind])).splitlines()
+    assert [line.split()[0] for line in lines] == [
+        *("change", "insert", "update_preimage", "update_postimage", "delete")
+    ]
