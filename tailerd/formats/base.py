@@ -11,14 +11,13 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
-    Iterable,
     Iterator,
     Mapping,
     Sequence,
 )
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -121,32 +120,6 @@ class SchemaStep:
     schema: pa.Schema
 
 
-@runtime_checkable
-class HearsEvents(Protocol):
-    """An optional part of a source that is told of events, and looks no further than it must."""
-
-    def hear(self, version: int | None) -> None:
-        """Note that something may have happened since the last look, or that a version is there.
-
-        The event may be wrong.
-        """
-        ...
-
-
-@runtime_checkable
-class ReadsRuns(Protocol):
-    """An optional part of a source that reads several files in a row faster than one by one."""
-
-    @property
-    def run_bytes(self) -> int:
-        """How much of small files is best read in a row; 0 where it makes no difference."""
-        ...
-
-    def read_run(self, tasks: Sequence[ChangeTask], limit: BatchLimit) -> Iterator[ChangeBatch]:
-        """Read the rows of tasks in order, as `read` does each."""
-        ...
-
-
 class ChangeSource(Versions, Protocol):
     """A table that can be asked for its changes.
 
@@ -195,6 +168,13 @@ class ChangeSource(Versions, Protocol):
         """Return who the table was in `version`; below 0 it has the first id and no schema."""
         ...
 
+    def hear(self, version: int | None) -> None:
+        """Note that something may have happened since the last look, or that a version is there.
+
+        The event may be wrong. Asked for news without one, a source looks no further than it must.
+        """
+        ...
+
     async def latest_offset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Return the furthest offset one step from `start` may reach; `start` when nothing is new.
 
@@ -216,6 +196,15 @@ class ChangeSource(Versions, Protocol):
 
     def read(self, task: ChangeTask, limit: BatchLimit) -> Iterator[ChangeBatch]:
         """Read one task's rows; blocking, for worker threads and executors."""
+        ...
+
+    @property
+    def run_bytes(self) -> int:
+        """How much of small files is best read in a row; 0 where it makes no difference."""
+        ...
+
+    def read_run(self, tasks: Sequence[ChangeTask], limit: BatchLimit) -> Iterator[ChangeBatch]:
+        """Read the rows of tasks in order, as `read` does each, the next under way meanwhile."""
         ...
 
     async def backlog(self, start: Offset) -> Backlog:
@@ -352,7 +341,7 @@ class OpenRequest:
             checksum or checkpoint is an error.
         scratch: For files that a snapshot under way needs after a restart; without it, the
             snapshot goes on only as long as the table has its version.
-        options: The format's own options, by name; None values are left out.
+        options: The format's own options, by name; None is one that is not given.
         memory_bytes: The configured `memory`, which readers of the log keep within.
         clock: By default the system's.
     """
@@ -409,9 +398,3 @@ class TableFormat(OptionalParts, Protocol):
             ConfigError: No store serves this place, or an option is wrong.
         """
         ...
-
-
-def known_options(options: Mapping[str, object], names: Iterable[str]) -> dict[str, object]:
-    """Return the options that are given and are among `names`."""
-    wanted = frozenset(names)
-    return {name: value for name, value in options.items() if name in wanted and value is not None}

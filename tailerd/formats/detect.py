@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import cast
 
 from tailerd.changefeed.change_task import ChangeTask
-from tailerd.errors import NotATableError
+from tailerd.errors import ConfigError, NotATableError
 from tailerd.formats.allowed_places import allowed_places
 from tailerd.formats.base import ChangeSource, OpenRequest, TableFormat, TaskReader
 from tailerd.formats.parts import Demo, required
-from tailerd.registry import format_class, format_names
+from tailerd.registry import format_class, format_names, known
 from tailerd.storage.stores import Stores
 
 AUTO = "auto"
@@ -167,6 +167,12 @@ async def open_table(place: str, request: OpenRequest, name: str = AUTO) -> Chan
         StorageError: The place cannot be read.
     """
     found = await find_format(place, name, request.allowed_paths, stores=request.stores)
+    for option, value in request.options.items():
+        if value is not None and option not in found.options:
+            raise ConfigError(
+                f"{place} is a table of the format {found.name}, which has no option {option!r}.",
+                hint=f"Remove it, or correct its name. {known(option, found.options)}".strip(),
+            )
     return await found.open(place, request)
 
 

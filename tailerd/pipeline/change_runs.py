@@ -10,7 +10,7 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask, TaskGroup
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.changefeed.offset import Offset, Version
-from tailerd.formats.base import ChangeSource, ReadsRuns
+from tailerd.formats.base import ChangeSource
 from tailerd.records.key_order import Part, commits_in_key_order, part_of
 
 RUN_BYTES = 2 * 1024 * 1024
@@ -60,7 +60,7 @@ class RunPlanner:
         self._source = source
         self._is_keyed = is_keyed
         self._on_group = on_group
-        self._most_bytes = max(RUN_BYTES, source.run_bytes if isinstance(source, ReadsRuns) else 0)
+        self._most_bytes = max(RUN_BYTES, source.run_bytes)
         self._run = Run([])
         self._size = 0
 
@@ -160,21 +160,15 @@ class RunReader:
             TableError: A file cannot be read.
             ConfigError: A key column is not in the table.
         """
-        batches = self._batches(run.tasks, limit)
+        batches = self._source.read_run(run.tasks, limit)
         if not self._key:
             return batches
         if run.part is Part.WHOLE:
 
             def again(version: Version) -> Iterator[ChangeBatch]:
-                return self._batches([task for task in run.tasks if task.version == version], limit)
+                tasks = [task for task in run.tasks if task.version == version]
+                return self._source.read_run(tasks, limit)
 
             return commits_in_key_order(batches, again, self._key, limit.max_bytes // 2)
         parts = (part_of(batch, self._key, run.part) for batch in batches)
         return (part for part in parts if part is not None)
-
-    def _batches(self, tasks: Sequence[ChangeTask], limit: BatchLimit) -> Iterator[ChangeBatch]:
-        if isinstance(self._source, ReadsRuns):
-            yield from self._source.read_run(tasks, limit)
-            return
-        for task in tasks:
-            yield from self._source.read(task, limit)

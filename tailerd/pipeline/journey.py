@@ -20,7 +20,7 @@ from tailerd.changefeed.offset import Offset, Version
 from tailerd.changefeed.pipeline_identity import UNKNOWN_PIPELINE, PipelineIdentity
 from tailerd.clock import Clock
 from tailerd.errors import BugError, SinkError, TableError, TailerdError
-from tailerd.formats.base import ChangeSource, HearsEvents
+from tailerd.formats.base import ChangeSource
 from tailerd.pipeline.backlog_report import ENGINE, BacklogReport
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.commit_check import CommitCheck
@@ -276,7 +276,7 @@ class Journey:
 
     async def _look(self, offset: Offset) -> Offset:
         look = self._hint.begin_look()
-        if isinstance(self._source, HearsEvents) and (look.is_woken or look.version is not None):
+        if look.is_woken or look.version is not None:
             self._source.hear(look.version)
         end = await self._source.latest_offset(offset, self._plan.read_limit)
         self._hint.end_look(look, is_news=end != offset)

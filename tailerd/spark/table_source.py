@@ -11,7 +11,7 @@ from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.clock import SystemClock
 from tailerd.errors import BugError, TailerdError
-from tailerd.formats.base import Backlog, ChangeSource, HearsEvents, OpenRequest
+from tailerd.formats.base import Backlog, ChangeSource, OpenRequest
 from tailerd.formats.detect import commit_folder, open_table, presumed_format
 from tailerd.spark.options import ReadOptions, naming
 from tailerd.storage.stores import Stores
@@ -127,8 +127,7 @@ class FollowedTable:
 
     async def _look(self, start: Offset, limit: ReadLimit) -> Offset:
         look = self._bell.begin_look()
-        is_woken = look.is_woken or look.version is not None
-        if is_woken and isinstance(self.source, HearsEvents):
+        if look.is_woken or look.version is not None:
             self.source.hear(look.version)
         found = await self.source.latest_offset(start, limit)
         self._bell.end_look(look, is_news=found != start)

@@ -134,6 +134,7 @@ def decisions_by_text(text: str) -> dict[str, list[str]]:
     return {name: made for name, made in found.items() if made}
 
 
+@pytest.mark.full
 def test_nothing_decides_by_the_text_of_an_exception() -> None:
     found = {
         (path.relative_to(PACKAGE).as_posix(), function): made

@@ -297,6 +297,7 @@ def test_a_tombstone_stays_while_its_retention_cannot_be_read(
         assert {row["path"] for row in rows if row} == ({"b", "c"} if is_kept else set())
 
 
+@pytest.mark.full
 @pytest.mark.spark
 def test_intervals_are_read_as_spark_reads_them(spark: SparkSession) -> None:
     units = ["week", "day", "days", "hours", "minute", "second", "milliseconds", "microsecond"]

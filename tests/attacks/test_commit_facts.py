@@ -50,6 +50,7 @@ def shown(config: Path, table: str = "orders") -> list[dict[str, Any]]:
     return commits
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("growth", [False, True], ids=["never", "in-its-own-time"])
 def test_a_delivered_commit_has_its_facts_whenever_the_table_is_measured(
     growth: bool, tmp_path: Path

@@ -106,6 +106,7 @@ def test_what_lies_before_it_is_delivered_and_the_error_names_the_one_remedy(
     assert ids(kafka_broker, topic)[-2:] == [4, 5]
 
 
+@pytest.mark.full
 @pytest.mark.kafka
 def test_a_running_daemon_goes_on_by_itself_once_the_topic_takes_it(
     kafka_broker: Broker, topics: Topics, tmp_path: Path

@@ -112,6 +112,7 @@ async def test_what_was_open_to_others_is_closed_once_it_is_written_again(tmp_pa
     assert left.keys() - once == {"spool", "spool/orders", "spark", "spark/_groups"}
 
 
+@pytest.mark.full
 def test_the_state_of_a_daemon_is_for_its_user_alone(umask: int, tmp_path: Path) -> None:
     make_demo_table(DeltaDemo(), tmp_path / "orders")
     config = write_config(tmp_path, orders=file_table(tmp_path / "orders", tmp_path / "out"))

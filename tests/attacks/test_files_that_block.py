@@ -190,7 +190,7 @@ def stopped(process: subprocess.Popen[str], patience_seconds: float = PATIENCE_S
 HANGING = """
     import os, sys, threading
     from tailerd.cli import main
-    from tailerd.storage import local, locate, posix_files
+    from tailerd.storage import local, posix_files
 
     def never(*arguments, **options):
         print("it hangs", file=sys.stderr, flush=True)
@@ -216,6 +216,7 @@ HANGING = """
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("where", ["data", "listing", "loop"])
 def test_reads_that_never_return_do_not_outlive_the_shutdown_timeout(
     tmp_path: Path, where: str

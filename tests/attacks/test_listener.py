@@ -216,6 +216,7 @@ async def test_a_head_of_a_large_answer_has_its_length_and_no_body() -> None:
         assert int(answer.headers["Content-Length"]) > 80_000
 
 
+@pytest.mark.full
 def test_the_status_after_an_action_is_never_from_before_it(tmp_path: Path) -> None:
     make_demo_table(DeltaDemo(), tmp_path / "orders")
     config = write_config(tmp_path, orders=file_table(tmp_path / "orders", tmp_path / "out"))
@@ -364,6 +365,7 @@ def test_the_same_error_is_logged_once_a_minute() -> None:
     assert not any(map(is_said, (ConnectionResetError(), BrokenPipeError(), TimeoutError())))
 
 
+@pytest.mark.full
 def test_at_the_limit_of_descriptors_deliveries_go_on_and_little_is_logged(
     tmp_path: Path,
 ) -> None:

@@ -89,6 +89,7 @@ def _checkpoint(table: TableBuilder) -> Path:
     return path
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("is_repeated", [False, True], ids=["different", "one-over-and-over"])
 @pytest.mark.parametrize("command", ["inspect", "tail"])
 def test_a_small_checkpoint_of_very_long_paths_is_read_within_memory(
@@ -106,6 +107,7 @@ def test_a_small_checkpoint_of_very_long_paths_is_read_within_memory(
         assert re.search(r"files +1,001" if not is_repeated else r"files +2", found.out)
 
 
+@pytest.mark.full
 def test_a_json_checkpoint_that_is_sparse_is_passed_over_where_commits_suffice(
     tmp_path: Path, idle_bytes: int
 ) -> None:
@@ -155,6 +157,7 @@ def test_a_deletion_vector_that_claims_gigabytes_is_refused_before_they_are_read
         assert_refused(found, "invalid_deletion_vector", "2000000000")
 
 
+@pytest.mark.full
 def test_a_deletion_vector_of_many_rows_in_few_bytes_is_never_laid_out(
     tmp_path: Path, idle_bytes: int
 ) -> None:
@@ -209,6 +212,7 @@ def expanding(folder: Path, lengths: list[int], **options: Any) -> TableBuilder:
     return table
 
 
+@pytest.mark.full
 def test_a_small_dictionary_encoded_file_of_gigabytes_comes_in_small_batches(
     tmp_path: Path, idle_bytes: int
 ) -> None:
@@ -232,6 +236,7 @@ def tail_all(table: TableBuilder) -> Measured:
     )
 
 
+@pytest.mark.full
 def test_a_daemon_with_little_memory_delivers_a_file_that_becomes_gigabytes(
     tmp_path: Path,
 ) -> None:
@@ -263,6 +268,7 @@ tables:
     return measured("run", "--config", config, "--once")
 
 
+@pytest.mark.full
 def test_a_page_that_becomes_more_than_memory_is_refused(tmp_path: Path, idle_bytes: int) -> None:
     table = expanding(tmp_path / "t", [100 * MIB], use_dictionary=False)
     found = measured("tail", table.folder, "--from", "snapshot", "--once")
@@ -270,6 +276,7 @@ def test_a_page_that_becomes_more_than_memory_is_refused(tmp_path: Path, idle_by
     assert_refused(found, "too_large", "`memory` (256 MiB)", "100 MiB", "memory: 1024MiB")
 
 
+@pytest.mark.full
 def test_one_long_row_comes_where_memory_suffices_for_it(tmp_path: Path, idle_bytes: int) -> None:
     table = expanding(tmp_path / "t", [40 * MIB], use_dictionary=False)
     found = measured("tail", table.folder, "--from", "snapshot", "--once", "--format", "jsonl")
@@ -294,6 +301,7 @@ def test_a_footer_that_claims_gigabytes_of_a_sparse_file_is_refused(
     assert_refused(found, "too_large", "footer")
 
 
+@pytest.mark.full
 def test_a_long_partition_value_is_repeated_in_small_batches(
     tmp_path: Path, idle_bytes: int
 ) -> None:
@@ -358,6 +366,7 @@ def test_an_endless_line_of_the_log_ends_in_one_error(
     assert_refused(found, code)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["_last_checkpoint", f"{1:020}.crc"])
 def test_a_sparse_file_that_only_helps_is_left_aside(
     tmp_path: Path, idle_bytes: int, name: str
@@ -388,6 +397,7 @@ def test_a_sparse_file_in_place_of_parquet_is_refused(
     assert_refused(found, "unreadable_data_file" if kind == "data" else "corrupt_log")
 
 
+@pytest.mark.full
 def test_a_large_commit_of_many_files_is_still_read(tmp_path: Path, idle_bytes: int) -> None:
     table = TableBuilder(tmp_path / "t")
     [add] = table.append([{"id": 1, "name": "a"}]).adds

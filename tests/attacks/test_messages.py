@@ -138,6 +138,7 @@ def test_maintenance_says_of_a_file_twice_in_one_commit_that_its_writer_is_broke
     assert "un the command again" not in done.stderr + done.stdout
 
 
+@pytest.mark.full
 def test_a_name_that_no_file_can_have_is_not_tried_again(tmp_path: Path) -> None:
     table = TableBuilder(tmp_path / "t")
     [add] = table.append([{"id": 1, "name": "a"}]).adds
@@ -242,6 +243,7 @@ def test_a_mistake_in_the_environment_does_not_print_a_password(
 ENDINGS = {"closed": ">&-", "nobody-reads": "| head -0", "closed-error": "2>&-"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize(
     "arguments",
@@ -272,6 +274,7 @@ def test_output_that_the_disk_has_no_room_for_is_an_error_of_the_system(
     assert "error[storage]: The system refused: No space left on device" in done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "body",
     [
@@ -301,6 +304,7 @@ def test_a_state_of_nested_brackets_is_a_damaged_offset(
 POSIX = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
+@pytest.mark.full
 def test_a_path_beyond_ascii_works_in_the_posix_locale(tmp_path: Path) -> None:
     table = TableBuilder(tmp_path / "tabellä")
     table.append([{"id": 1, "name": "ä"}])
@@ -316,6 +320,7 @@ def test_a_path_beyond_ascii_works_in_the_posix_locale(tmp_path: Path) -> None:
     assert "error[not_a_table]" in missing.stderr
 
 
+@pytest.mark.full
 def test_a_path_of_the_configuration_that_the_locale_cannot_name_is_told_with_the_way_out(
     tmp_path: Path,
 ) -> None:

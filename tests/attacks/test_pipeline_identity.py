@@ -89,6 +89,7 @@ def ids_in(broker: Broker, topic: str) -> list[int]:
     return sorted(json.loads(record.value or b"")["id"] for record in records)
 
 
+@pytest.mark.full
 @pytest.mark.kafka
 def test_two_configurations_over_one_table_into_two_topics_both_get_the_whole_table(
     tmp_path: Path, kafka_broker: Broker, topics: Topics, command: Commands
@@ -256,6 +257,7 @@ def test_the_other_engine_is_refused_until_a_reset_lets_it_begin(
     assert sorted(delivered_ids(out)) == [1, 2, 3]
 
 
+@pytest.mark.full
 @pytest.mark.spark
 @pytest.mark.kafka
 def test_the_other_engine_is_refused_into_kafka_too_and_so_is_a_topic_made_again(
@@ -313,6 +315,7 @@ def test_different_pipelines_have_different_keys_and_transactional_ids(
     assert first.transactional_id.startswith(f"tailerd-{first.daemon}-")
 
 
+@pytest.mark.full
 @given(identity=IDENTITIES, mark=st.text(max_size=1024), epoch=st.integers(0, 2**53))
 def test_a_saved_offset_is_read_back_whole_with_its_mark(
     identity: PipelineIdentity, mark: str, epoch: int

@@ -153,6 +153,7 @@ async def test_a_log_that_was_copied_goes_on(tmp_path: Path) -> None:
     assert (await look(source, at)).version == VERSIONS + 1
 
 
+@pytest.mark.full
 def test_a_daemon_stops_at_another_table_of_the_same_sizes_and_times(tmp_path: Path) -> None:
     table, out = table_of(tmp_path / "t"), tmp_path / "out"
     config = write_config(tmp_path, orders=file_table(table.folder, out))

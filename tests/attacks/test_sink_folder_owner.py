@@ -208,6 +208,7 @@ def delivering(tmp_path: Path) -> tuple[TableBuilder, Path, Path]:
     return builder, out, write_config(tmp_path, orders=file_table(tmp_path / "t", out, **options))
 
 
+@pytest.mark.full
 def test_a_daemon_with_copied_state_takes_over_and_no_row_doubles(tmp_path: Path) -> None:
     builder, out, config = delivering(tmp_path)
     other = tmp_path / "other"

@@ -178,6 +178,7 @@ class SlowProcess:
         assert self.process.returncode == 0
 
 
+@pytest.mark.full
 def test_a_daemon_that_follows_delivers_all_of_a_slow_commit(
     tmp_path: Path, table: TableBuilder
 ) -> None:
@@ -194,6 +195,7 @@ def test_a_daemon_that_follows_delivers_all_of_a_slow_commit(
         assert process.wait(10) == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("start", ["snapshot", "0"])
 def test_a_run_that_ends_at_the_head_delivers_all_of_a_slow_commit(
     tmp_path: Path, table: TableBuilder, start: str
@@ -208,6 +210,7 @@ def test_a_run_that_ends_at_the_head_delivers_all_of_a_slow_commit(
     assert sorted(delivered_ids(out)) == [0, *IDS]
 
 
+@pytest.mark.full
 def test_tail_once_shows_nothing_of_a_commit_that_is_not_finished(table: TableBuilder) -> None:
     writer = SlowProcess(table)
     tail = [*TAILERD, "tail", str(table.folder), "--from", "1", "--once", "--format", "jsonl"]

@@ -128,6 +128,7 @@ def test_a_topic_deleted_while_a_pipeline_lives_stops_it_and_a_reset_delivers_al
     assert followed.ids() == followed.all_ids
 
 
+@pytest.mark.full
 @pytest.mark.kafka
 def test_a_topic_made_again_beneath_a_pipeline_at_rest_stops_it_before_the_next_commit(
     followed: Followed,

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
-from tailerd.changefeed.limits import ReadLimit
+from tailerd.changefeed.change_task import ChangeTask
+from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.log.snapshot_cache import SnapshotCache
+from tailerd.records.base import FormatOptions
+from tailerd.sinks.record_formats import TableRecords
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.local import LocalStore
 from tailerd.storage.metered import MeteredStore
@@ -126,6 +131,69 @@ async def test_a_catch_up_in_steps_gets_each_commit_once(tmp_path: Path) -> None
     assert used(store) == {"get": 2}
 
 
+class PythonCalls:
+    """Counts the functions of Python that are called meanwhile."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __enter__(self) -> PythonCalls:
+        sys.setprofile(self._hear)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def _hear(self, _: FrameType, event: str, __: object) -> None:
+        self.count += event == "call"
+
+
+async def planned(
+    table: TableBuilder, files: int
+) -> tuple[int, list[ChangeTask], DeltaChangeSource]:
+    """Commit files of one row each; return the calls that planning it takes, and the plan."""
+    source = await DeltaChangeSource.open(str(table.folder))
+    start = await source.initial_offset("latest")
+    rows = [{"id": number, "name": "x"} for number in range(files)]
+    table.commit(*(action for row in rows for action in table.data_files([row])))
+    with PythonCalls() as calls:
+        end = await source.latest_offset(start, ReadLimit(max_files=10**9))
+        tasks = [task async for group in source.plan(start, end) for task in group.tasks]
+    return calls.count, tasks, source
+
+
+async def test_planning_a_commit_takes_few_calls_a_file(tmp_path: Path) -> None:
+    table = table_of(tmp_path, 1)
+    few, _, _ = await planned(table, 10)
+    many, tasks, _ = await planned(table, 510)
+    assert len(tasks) == 510
+    assert (many - few) / 500 < 20
+
+
+@pytest.mark.parametrize("name", ["json", "debezium"])
+async def test_reading_and_writing_rows_takes_calls_for_batches_not_for_rows(
+    tmp_path: Path, name: str
+) -> None:
+    options = FormatOptions(name="n", table="t", key=("id",))
+    counts: list[int] = []
+    for rows in (10, 10, 50_000):
+        table = table_of(tmp_path / f"{len(counts)}", 1)
+        source = await DeltaChangeSource.open(str(table.folder))
+        start = await source.initial_offset("latest")
+        table.append([{"id": number, "name": "x"} for number in range(rows)])
+        end = await source.latest_offset(start, ReadLimit(max_files=10**9))
+        [task] = [task async for group in source.plan(start, end) for task in group.tasks]
+        records = TableRecords(name, options)
+        with PythonCalls() as calls:
+            batches = list(source.read(task, BatchLimit(max_rows=100_000, max_bytes=2**30)))
+            made = sum(len(records.records(batch)) for batch in batches)
+        assert made == rows
+        counts.append(calls.count)
+    # The first has imports of its own.
+    _, few, many = counts
+    assert many - few < 1000
+
+
 READ_IN_SPARK = """
     import re, sys
     from tailerd.spark.datasource import TailerdDataSource
@@ -203,6 +271,7 @@ def gigabyte_commit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[
     table.commit_path(1).unlink()
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize("work", ["replayed", "planned"])
 def test_a_commit_of_one_gigabyte_is_handled_in_bounded_memory(

@@ -49,6 +49,7 @@ async def test_a_url_leads_back_to_the_file_it_names(store: ObjectStore, folder:
         assert await store.get(path) == name.encode()
 
 
+@pytest.mark.full
 async def test_listing_gives_names_strictly_greater_than_the_start(
     store: ObjectStore, folder: str
 ) -> None:
@@ -100,6 +101,7 @@ async def test_listing_does_not_confuse_folders_with_a_common_prefix(
     assert await names(store, folder) == ["a"]
 
 
+@pytest.mark.full
 async def test_every_file_that_existed_before_the_listing_is_listed(
     store: ObjectStore, folder: str
 ) -> None:
@@ -113,6 +115,7 @@ async def test_every_file_that_existed_before_the_listing_is_listed(
     assert rest == sorted(rest)
 
 
+@pytest.mark.full
 async def test_a_file_deleted_during_the_listing_may_be_left_out_but_breaks_nothing(
     store: ObjectStore, folder: str, server: S3Server | None
 ) -> None:

@@ -241,6 +241,7 @@ def mixed_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("start", ["0", "snapshot"])
 async def test_row_09_any_sequence_of_steps_delivers_everything_once_and_in_order(
     mixed_table: Path, start: str

@@ -224,6 +224,7 @@ def run(place: Place, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_what_was_installed_starts_and_brings_no_pip_and_no_spark(place: Place) -> None:
     done = run(place, "--version")
@@ -236,6 +237,7 @@ def test_what_was_installed_starts_and_brings_no_pip_and_no_spark(place: Place) 
     assert megabytes < 450
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_without_spark_its_engine_is_refused_with_the_way_out(place: Place) -> None:
     config = place.root / "etc/tailerd/spark.yaml"
@@ -247,6 +249,7 @@ def test_without_spark_its_engine_is_refused_with_the_way_out(place: Place) -> N
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_the_entry_serves_is_healthy_stops_on_sigterm_and_leaves_its_install_alone(
     place: Place,

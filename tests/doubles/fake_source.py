@@ -113,6 +113,9 @@ class FakeSource(ConsecutiveVersions):
             table_id=self._table.table_id, schema_id=self._table.schema_id if known else ""
         )
 
+    def hear(self, version: int | None) -> None:
+        pass
+
     async def latest_offset(self, start: Offset, limit: ReadLimit) -> Offset:
         await asyncio.sleep(0)
         self._fails("latest_offset")
@@ -139,6 +142,12 @@ class FakeSource(ConsecutiveVersions):
             after = end if is_last else here.after_version(self)
             yield self._group(here, after, until)
             here = after
+
+    run_bytes = 0
+
+    def read_run(self, tasks: Sequence[ChangeTask], limit: BatchLimit) -> Iterator[ChangeBatch]:
+        for task in tasks:
+            yield from self.read(task, limit)
 
     def read(self, task: ChangeTask, limit: BatchLimit) -> Iterator[ChangeBatch]:
         self.open_reads += 1

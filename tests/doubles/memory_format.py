@@ -209,6 +209,9 @@ class MemorySource:
     async def identity(self, version: Version) -> TableIdentity:
         return TableIdentity(table_id=self.table_id, schema_id="" if version < 0 else "one")
 
+    def hear(self, version: int | None) -> None:
+        pass
+
     async def latest_offset(self, start: Offset, limit: ReadLimit) -> Offset:
         await self.look()
         at, files = start, limit.max_files
@@ -279,6 +282,13 @@ class MemorySource:
 
     def read(self, task: ChangeTask, limit: BatchLimit) -> Iterator[ChangeBatch]:
         return MemoryReader().read(task, limit, self._request.columns)
+
+    @property
+    def run_bytes(self) -> int:
+        return 0
+
+    def read_run(self, tasks: Sequence[ChangeTask], limit: BatchLimit) -> Iterator[ChangeBatch]:
+        return MemoryReader().read_run(tasks, limit, self._request.columns)
 
     async def backlog(self, start: Offset) -> Backlog:
         table = await self.look()

@@ -14,7 +14,13 @@ from tailerd.changefeed.change_task import ChangeTask, ChangeType, TaskGroup
 from tailerd.changefeed.column_filter import ColumnFilter, Comparison
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit, ReadLimit
 from tailerd.changefeed.offset import BEFORE_ALL, Offset, Phase, Version
-from tailerd.errors import MissingVersionError, NotATableError, TableRecreatedError, UsageError
+from tailerd.errors import (
+    ConfigError,
+    MissingVersionError,
+    NotATableError,
+    TableRecreatedError,
+    UsageError,
+)
 from tailerd.formats.base import ChangeSource, OpenRequest
 from tailerd.formats.detect import (
     commit_folder,
@@ -296,3 +302,20 @@ async def test_an_offset_of_a_table_that_was_dropped_is_refused(table: Table) ->
     assert identity.table_id == source.table_id
     assert identity.schema_id
     assert (await source.identity(BEFORE_ALL)).schema_id == ""
+
+
+async def test_a_run_of_tasks_gives_what_each_gives(table: Table) -> None:
+    first, _, last = (table.append(ids) for ids in ([1, 2], [3], [4, 5, 6]))
+    source = await opened(table)
+    start, end = await source.offset_at(first), await source.offset_at(last)
+    run = await tasks(source, start, end.after_version(source))
+    each = [row for task in run for row in rows(source.read(task, DEFAULT_BATCH_LIMIT))]
+    assert rows(source.read_run(run, DEFAULT_BATCH_LIMIT)) == each
+    assert len(each) == 6
+
+
+async def test_an_option_that_the_format_does_not_have_is_refused(table: Table) -> None:
+    table.append([1])
+    request = OpenRequest(options={"no_such_option": "1", "not_given": None})
+    with pytest.raises(ConfigError, match=f"format {table.format}, which has no option"):
+        await open_table(str(table.place), request, table.format)

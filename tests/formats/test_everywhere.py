@@ -48,6 +48,7 @@ FROM_BEGINNING = Counter(
 )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("table_format", ["auto", "memory"])
 def test_tail_prints_its_changes(place: Path, table_format: str) -> None:
     done = run_to_end(
@@ -92,6 +93,7 @@ def test_the_arrow_engine_delivers_it_goes_on_and_verifies(
     assert '"head_version": 40' in validated.stdout, validated.stdout + validated.stderr
 
 
+@pytest.mark.full
 def test_a_gap_is_crossed_as_the_policy_says(place: Path, tmp_path: Path) -> None:
     table = file_table(place, tmp_path / "out", **{"from": "10", "on_gap": "snapshot"})
     config = write_config(tmp_path, orders=table)
@@ -138,6 +140,7 @@ SPARK = """
 """
 
 
+@pytest.mark.full
 @pytest.mark.spark
 def test_spark_reads_it_in_batches_and_streams(place: Path, tmp_path: Path) -> None:
     require_java()
@@ -157,6 +160,7 @@ def test_spark_reads_it_in_batches_and_streams(place: Path, tmp_path: Path) -> N
     assert found["snapshot"] == [["insert", number, 20] for number in (0, 1, 2, 3, 4, 7, 8)]
 
 
+@pytest.mark.full
 @pytest.mark.spark
 @pytest.mark.parametrize("sharing", ["own", "shared"])
 def test_the_spark_engine_delivers_it(place: Path, tmp_path: Path, sharing: str) -> None:

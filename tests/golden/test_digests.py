@@ -25,10 +25,12 @@ def recorded(*, is_of_files: bool) -> dict[str, dict[str, str]]:
     }
 
 
+@pytest.mark.full
 async def test_lines_and_messages_of_every_table_are_what_they_were(given_tables: Path) -> None:
     assert await digests.all_digests(given_tables) == recorded(is_of_files=False)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "engine",
     ["arrow", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.slow])],

@@ -48,6 +48,7 @@ def score_program() -> Path:
     return program
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_the_command_answers_every_table_rightly_or_refuses_it(
     given_tables: Path, score_program: Path, tmp_path: Path
@@ -84,6 +85,7 @@ def answers(
         yield str(path), entry, json.loads((given_tables / expected).read_text())
 
 
+@pytest.mark.full
 async def test_every_log_replays_to_the_recorded_files_and_bytes(
     given_tables: Path, given_manifest: list[dict[str, Any]]
 ) -> None:

@@ -36,6 +36,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "runs"
 
 
+@pytest.mark.full
 def test_three_processes_at_once_fetch_once(runs: Path) -> None:
     command = [sys.executable, "-m", "tests.kafka.jars"]
     started = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) for _ in range(3)]

@@ -52,6 +52,7 @@ SMALL_BYTES = 64 * 1024
 OFTEN = Policies(checkpoint=CheckpointPolicy(every_commits=1, min_interval_seconds=0))
 
 
+@pytest.mark.full
 def test_a_disk_that_is_full_in_the_middle_of_a_checkpoint_leaves_nothing(tmp_path: Path) -> None:
     table = big_table(tmp_path / "orders", commits=11, files=3000)
     before = set(table.log.iterdir())
@@ -76,6 +77,7 @@ def test_a_disk_that_is_full_in_the_middle_of_a_checkpoint_leaves_nothing(tmp_pa
     assert len(deltalake.DeltaTable(table.folder).file_uris()) == 33_000
 
 
+@pytest.mark.full
 def test_a_daemon_whose_disk_is_full_delivers_on_and_checkpoints_later(tmp_path: Path) -> None:
     small, table = table_of(tmp_path / "small", 1), big_table(tmp_path / "big", 2, 10_000)
     config = write_config(
@@ -99,6 +101,7 @@ def test_a_daemon_whose_disk_is_full_delivers_on_and_checkpoints_later(tmp_path:
     assert {line["error_code"] for line in lines_of(config, failed)} == {"storage"}
 
 
+@pytest.mark.full
 def test_a_file_where_the_folder_of_leases_must_be_is_told_and_nothing_is_done(
     tmp_path: Path,
 ) -> None:

@@ -209,6 +209,7 @@ async def test_a_checksum_that_a_power_cut_damaged_is_passed_over_and_stays(
     assert (found.version(), len(found.file_uris())) == (table.version, snapshot.num_files)
 
 
+@pytest.mark.full
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", ["empty", "zeros at the end"])

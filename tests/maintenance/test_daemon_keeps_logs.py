@@ -117,6 +117,7 @@ def test_a_service_without_sinks_keeps_a_log_short_and_tells_what_it_did(tmp_pat
     assert table.rows() == sorted(table.rows(), key=lambda row: row["id"])
 
 
+@pytest.mark.full
 def test_once_does_what_is_due_and_ends(tmp_path: Path) -> None:
     delivered, alone = table_of(tmp_path / "delivered", 4), table_of(tmp_path / "alone", 4)
     both = file_table(delivered.folder, tmp_path / "out", maintenance={"checkpoint": often()})
@@ -127,6 +128,7 @@ def test_once_does_what_is_due_and_ends(tmp_path: Path) -> None:
     assert checkpoints(delivered.folder) == checkpoints(alone.folder) == [4]
 
 
+@pytest.mark.full
 def test_deliveries_and_maintenance_of_one_table_go_on_together(tmp_path: Path) -> None:
     table = table_of(tmp_path / "orders", 1)
     orders = file_table(
@@ -145,6 +147,7 @@ def test_deliveries_and_maintenance_of_one_table_go_on_together(tmp_path: Path) 
     assert not lines_of(config, "A maintenance job failed and is tried again.")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("feature", ["somethingNew", "inCommitTimestampOfTomorrow"])
 def test_a_log_that_must_be_left_alone_is_tailed_all_the_same(tmp_path: Path, feature: str) -> None:
     table = TableBuilder(tmp_path / "orders", reader_features=[], writer_features=[feature])
@@ -169,6 +172,7 @@ def test_a_log_that_must_be_left_alone_is_tailed_all_the_same(tmp_path: Path, fe
     assert checkpoints(table.folder) == []
 
 
+@pytest.mark.full
 def test_what_is_not_delivered_is_not_deleted(tmp_path: Path) -> None:
     """All its commits have expired; a held pipeline stands in the way, a delivered one does not."""
     table = table_of(tmp_path / "orders", 39)
@@ -193,6 +197,7 @@ def test_what_is_not_delivered_is_not_deleted(tmp_path: Path) -> None:
     assert not lines_of(config, "A pipeline stopped.")
 
 
+@pytest.mark.full
 def test_a_changed_configuration_changes_the_policy(tmp_path: Path) -> None:
     table = table_of(tmp_path / "orders", 4)
     config = write_config(tmp_path, orders=kept(table.folder, checkpoint=often(100)))
@@ -229,6 +234,7 @@ def test_a_changed_configuration_changes_the_policy(tmp_path: Path) -> None:
         assert process.wait(20) == 0
 
 
+@pytest.mark.full
 def test_two_daemons_share_a_table_without_doing_anything_twice(tmp_path: Path) -> None:
     table = table_of(tmp_path / "orders", 2)
     configs = []
@@ -267,6 +273,7 @@ def big_table(folder: Path, commits: int = 4, files: int = 15_000) -> TableBuild
     return table
 
 
+@pytest.mark.full
 def test_a_daemon_that_is_killed_leaves_nothing_that_readers_trip_over(tmp_path: Path) -> None:
     table = big_table(tmp_path / "orders")
     config = write_config(tmp_path, orders=kept(table.folder, checkpoint=often(), checksum=True))
@@ -292,6 +299,7 @@ def test_a_daemon_that_is_killed_leaves_nothing_that_readers_trip_over(tmp_path:
     assert len(deltalake.DeltaTable(table.folder).file_uris()) == wanted
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("timeout", ["0s", "30s"])
 def test_the_end_waits_for_a_job_or_gives_it_up_without_a_trace(
     tmp_path: Path, timeout: str
@@ -313,6 +321,7 @@ def test_the_end_waits_for_a_job_or_gives_it_up_without_a_trace(
     assert json.loads(paper.read_text())["is_released"]
 
 
+@pytest.mark.full
 def test_deltalake_writes_and_reads_in_a_loop_beside_the_daemon(tmp_path: Path) -> None:
     """Appends, deletes, checkpoints of its own; every version has the rows its writer gave it."""
     place = tmp_path / "orders"

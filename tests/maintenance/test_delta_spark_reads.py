@@ -65,6 +65,7 @@ def test_delta_spark_would_notice_a_wrong_checksum(delta_spark: DeltaSpark, tmp_
         delta_spark.ask("snapshot", path=str(tmp_path))
 
 
+@pytest.mark.full
 def test_delta_spark_reads_sidecars_that_were_named_again(
     delta_spark: DeltaSpark, tmp_path: Path
 ) -> None:
@@ -83,6 +84,7 @@ def test_delta_spark_reads_sidecars_that_were_named_again(
     assert delta_spark.ask("snapshot", path=str(tmp_path))["checkpoint"] == table.version
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("ict", [False, True], ids=["file-times", "in-commit-times"])
 def test_delta_spark_reads_through_our_compaction(
     delta_spark: DeltaSpark, tmp_path: Path, ict: bool

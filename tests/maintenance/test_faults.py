@@ -112,6 +112,7 @@ def count_requests(job: Job, whole: TableBuilder, place: Path) -> int:
     return len(store.log)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", JOBS)
 def test_whichever_io_fails_readers_see_the_truth(tmp_path: Path, name: str) -> None:
     make, job, oldest = JOBS[name]

@@ -137,6 +137,7 @@ async def check(table: Path) -> None:
     assert await described(again, alone) == before
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("copied_rows", [1, 10**6], ids=["copied", "decoded"])
 async def test_every_table_is_read_from_our_checkpoint_alone(
     given_tables: Path,

@@ -168,6 +168,7 @@ async def test_asked_to_end_before_it_began_it_ends(tmp_path: Path) -> None:
     assert not keeper.of(events.LogMaintained)
 
 
+@pytest.mark.full
 async def test_a_signal_that_is_meant_for_the_daemon_does_not_end_it(tmp_path: Path) -> None:
     table, keeper = living_table(tmp_path), Kept()
     keeper.keep(orders=table)
@@ -192,6 +193,7 @@ async def test_it_is_as_patient_as_the_system_lets_it_be(tmp_path: Path) -> None
         assert os.getpriority(os.PRIO_PROCESS, keeper.process.pid) >= 10
 
 
+@pytest.mark.full
 async def test_killed_in_the_middle_of_a_job_it_is_told_started_again_and_done(
     tmp_path: Path,
 ) -> None:
@@ -235,6 +237,7 @@ async def test_killed_in_the_middle_of_a_job_it_is_told_started_again_and_done(
     }
 
 
+@pytest.mark.full
 async def test_killed_while_a_table_is_measured_that_table_is_held(tmp_path: Path) -> None:
     table, keeper = big_table(tmp_path / "big"), Kept()
     big = KeptTable(
@@ -274,6 +277,7 @@ async def test_one_that_cannot_be_started_is_told_with_its_last_words(
     assert (first.attempt, second.attempt) == (1, 2)
 
 
+@pytest.mark.full
 async def test_once_errors_of_tables_come_back_and_the_others_are_done(tmp_path: Path) -> None:
     refused = TableBuilder(tmp_path / "refused", reader_features=[], writer_features=["new"])
     refused.create()
@@ -286,6 +290,7 @@ async def test_once_errors_of_tables_come_back_and_the_others_are_done(tmp_path:
     assert len(keeper.of(events.LogMaintained)) == 2
 
 
+@pytest.mark.full
 def test_the_process_goes_with_a_daemon_that_is_killed_and_the_next_one_goes_on(
     tmp_path: Path,
 ) -> None:
@@ -324,6 +329,7 @@ def test_a_daemon_whose_maintenance_is_killed_goes_on_and_says_so(tmp_path: Path
     assert line["error_code"] == "maintenance_process"
 
 
+@pytest.mark.full
 def test_a_daemon_without_maintenance_starts_no_such_process(tmp_path: Path) -> None:
     table = table_of(tmp_path / "orders", 2)
     config = write_config(tmp_path, orders=file_table(table.folder, tmp_path / "out"))
@@ -344,6 +350,7 @@ def test_the_program_ends_by_itself_where_nobody_talks_to_it() -> None:
     assert done.stdout == b""
 
 
+@pytest.mark.full
 async def test_a_table_that_nobody_delivers_is_measured_as_it_grows(tmp_path: Path) -> None:
     table, keeper = table_of(tmp_path, 4), Kept()
     place = KeptTable(

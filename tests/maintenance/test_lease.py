@@ -263,6 +263,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.full
 def test_of_two_processes_at_once_one_gets_the_lease(tmp_path: Path) -> None:
     for turn in range(1, 4):
         with (

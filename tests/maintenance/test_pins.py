@@ -243,6 +243,7 @@ def maintain(table: TableBuilder, *options: str) -> tuple[int, str, str]:
     return ended.returncode, ended.stdout, ended.stderr
 
 
+@pytest.mark.full
 def test_the_command_sets_moves_shows_and_removes_pins(tmp_path: Path) -> None:
     table = expired(tmp_path)
     _, text, _ = maintain(table, "--pin", "export=2")
@@ -258,6 +259,7 @@ def test_the_command_sets_moves_shows_and_removes_pins(tmp_path: Path) -> None:
     assert list((table.folder / "_tailerd/pins").iterdir()) == []
 
 
+@pytest.mark.full
 def test_the_command_refuses_pins_that_keep_nothing(tmp_path: Path) -> None:
     table = expired(tmp_path)
     for version in range(3):
@@ -279,6 +281,7 @@ def test_the_command_refuses_pins_that_keep_nothing(tmp_path: Path) -> None:
     assert not (table.folder / "_tailerd/pins").exists()
 
 
+@pytest.mark.full
 def test_a_daemon_without_sinks_cleans_up_as_far_as_pins_allow(tmp_path: Path) -> None:
     table = expired(tmp_path / "orders")
     cleanup = {"enabled": True, "wait_for_pins": ["export"]}

@@ -66,6 +66,7 @@ def rows_by_deltalake(folder: Path, version: int | None = None) -> list[int]:
     return sorted(found)
 
 
+@pytest.mark.full
 def test_deltalake_writes_deletes_and_checkpoints_beside_all_jobs(
     tmp_path: Path, seconds: float
 ) -> None:

@@ -78,6 +78,7 @@ def without_repeated_removes(actions: list[Action]) -> list[Action]:
     return kept
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("copied_rows", [1, 100], ids=["copied", "decoded"])
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), history=histories)

@@ -100,6 +100,7 @@ BELOW: tuple[CheckpointKind, ...] = (
 )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("below", BELOW)
 def test_sparks_checkpoint_is_ours_action_by_action(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: CheckpointKind
@@ -126,6 +127,7 @@ def test_sparks_checkpoint_is_ours_action_by_action(
     assert actions(table) == actions(table, tmp_path / "here")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("form", [{}, STRUCT_STATS], ids=["json-stats", "struct-stats"])
 @pytest.mark.parametrize("manifest", ["json", "parquet"])
 def test_deltalake_reads_it_alone(
@@ -159,6 +161,7 @@ def test_delta_spark_reads_it_alone(
     assert delta_spark.ask("snapshot", path=str(tmp_path))["checkpoint"] == table.version
 
 
+@pytest.mark.full
 @settings(max_examples=4, suppress_health_check=list(HealthCheck))
 @given(history=histories)
 def test_checkpoints_of_random_histories_are_the_naive_state(

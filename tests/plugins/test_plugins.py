@@ -64,6 +64,7 @@ ENGINES = [
 ROWS = ["0|insert|1|a", "0|insert|2|b", "0|insert|3|c"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_sink_and_a_value_format_of_others_deliver(tmp_path: Path, engine: str) -> None:
     if engine == "spark":

@@ -35,6 +35,7 @@ def get(url: str, token: str = "") -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
+@pytest.mark.full
 def test_without_the_token_no_path_tells_of_a_table_and_with_it_none_tells_the_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

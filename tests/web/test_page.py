@@ -73,6 +73,7 @@ def test_the_page_says_what_status_says(living: Living, open_page: OpenPage) -> 
     expect(page.locator(".title .pill")).to_have_text(orders["state"])
 
 
+@pytest.mark.full
 def test_a_table_page_shows_its_commits_schema_and_growth(
     living: Living, open_page: OpenPage
 ) -> None:
@@ -105,6 +106,7 @@ def test_masked_columns_never_leave_the_process(living: Living, open_page: OpenP
     ] * 5
 
 
+@pytest.mark.full
 def test_pause_and_resume_act_after_they_are_confirmed(living: Living, open_page: OpenPage) -> None:
     page = open_page(living.url, path="/#/tables/refunds")
     pill = page.locator(".title .pill")
@@ -119,6 +121,7 @@ def test_pause_and_resume_act_after_they_are_confirmed(living: Living, open_page
     expect(pill).to_have_text("running")
 
 
+@pytest.mark.full
 def test_maintenance_that_is_asked_for_writes_a_checkpoint(
     living: Living, open_page: OpenPage
 ) -> None:
@@ -172,6 +175,7 @@ def test_axe_finds_no_serious_violation(scheme: str, living: Living, open_page: 
     assert violations(page) == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("width", [360, 1280])
 def test_nothing_is_wider_than_the_screen_and_nothing_jumps(
     width: int, living: Living, open_page: OpenPage
@@ -213,6 +217,7 @@ def test_screenshots_are_made(living: Living, open_page: OpenPage, shots: Path) 
     assert len(list(shots.glob("*.png"))) >= 7
 
 
+@pytest.mark.full
 def test_a_broken_table_shows_its_error_and_the_way_out(
     living: Living, open_page: OpenPage
 ) -> None:
@@ -230,6 +235,7 @@ def test_a_broken_table_shows_its_error_and_the_way_out(
     expect(page.locator(".alert")).to_have_attribute("data-kind", "past")
 
 
+@pytest.mark.full
 def test_a_token_is_asked_for_and_kept_in_memory_only(tmp_path: Path, open_page: OpenPage) -> None:
     with living_daemon(tmp_path, has_writer=False, token=TOKEN, read="token") as guarded:
         page = open_page(guarded.url)

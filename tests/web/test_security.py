@@ -345,6 +345,7 @@ async def gone(reader: asyncio.StreamReader) -> None:
 # Names
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("address", "hosts", "host", "status"),
     [

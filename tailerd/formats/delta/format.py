@@ -6,7 +6,7 @@ import re
 
 from tailerd.changefeed.offset import Version
 from tailerd.errors import FileMissingError
-from tailerd.formats.base import Capabilities, CommitNames, OpenRequest, known_options
+from tailerd.formats.base import Capabilities, CommitNames, OpenRequest
 from tailerd.formats.delta.changes.bucket_spool import open_spool
 from tailerd.formats.delta.changes.partition_zone import PartitionZone
 from tailerd.formats.delta.changes.source import DeltaChangeSource
@@ -55,7 +55,7 @@ class DeltaFormat(DeltaParts):
             NotATableError, TableError: The table cannot be served.
             ConfigError: No store serves this place, or there is no zone of that name.
         """
-        zone = known_options(request.options, self.options).get("partition_timezone")
+        zone = request.options.get("partition_timezone")
         warn = request.on_warning
         return await DeltaChangeSource.open(
             place,

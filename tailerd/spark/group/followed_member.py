@@ -12,7 +12,7 @@ from tailerd.changefeed.change_task import ChangeMode, ChangeTask
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset
 from tailerd.errors import BugError, TailerdError
-from tailerd.formats.base import ChangeSource, HearsEvents, OpenRequest
+from tailerd.formats.base import ChangeSource, OpenRequest
 from tailerd.formats.detect import open_table
 from tailerd.spark.change_range import clamped, tasks_between
 from tailerd.spark.group.group_offset import Entry
@@ -144,9 +144,7 @@ class FollowedMember:
         seen = self.bell.begin_look()
         try:
             if seen.is_woken or seen.version is not None:
-                source = await self.source()
-                if isinstance(source, HearsEvents):
-                    source.hear(seen.version)
+                (await self.source()).hear(seen.version)
             step = await self._planned(entry, limit, once=once)
         except TailerdError as error:
             self._failed(error, once=once)

@@ -86,6 +86,7 @@ def test_tables_come_go_and_change_without_touching_the_others(
         assert process.wait(10) == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
@@ -122,6 +123,7 @@ def discovering(tmp_path: Path, **tables: dict[str, object]) -> Path:
     return config
 
 
+@pytest.mark.full
 def test_tables_are_found_come_and_go(tmp_path: Path) -> None:
     lake, out = tmp_path / "lake", tmp_path / "out"
     table_of(lake / "a", 1)
@@ -145,6 +147,7 @@ def test_tables_are_found_come_and_go(tmp_path: Path) -> None:
         assert process.wait(10) == 0
 
 
+@pytest.mark.full
 def test_a_daemon_waits_for_the_first_table_of_a_pattern(tmp_path: Path) -> None:
     config = discovering(tmp_path)
     with daemon(config):
@@ -153,6 +156,7 @@ def test_a_daemon_waits_for_the_first_table_of_a_pattern(tmp_path: Path) -> None
         eventually(lambda: delivered_ids(tmp_path / "out/late") == [1])
 
 
+@pytest.mark.full
 def test_a_daemon_is_not_ready_before_the_tables_of_its_patterns_are(tmp_path: Path) -> None:
     table_of(tmp_path / "lake/whole", 1)
     (tmp_path / "lake/broken/_delta_log").mkdir(parents=True)
@@ -166,6 +170,7 @@ def test_a_daemon_is_not_ready_before_the_tables_of_its_patterns_are(tmp_path: P
         eventually(lambda: delivered_ids(tmp_path / "out/whole") == [1])
 
 
+@pytest.mark.full
 def test_validate_shows_what_is_found_and_what_cannot_be_a_table(tmp_path: Path) -> None:
     table_of(tmp_path / "lake/orders", 1)
     table_of(tmp_path / "lake/Known", 1)

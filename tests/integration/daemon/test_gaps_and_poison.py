@@ -35,6 +35,7 @@ def clean_up(builder: TableBuilder, until: int) -> None:
         (builder.folder / f"_delta_log/{version:020}.json").unlink()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("on_gap", "ids"), [("snapshot", [1, 1, 2, 3, 4]), ("latest", [1, 4])])
 def test_a_gap_is_crossed_and_shown(tmp_path: Path, on_gap: str, ids: list[int]) -> None:
     builder, out = table_of(tmp_path / "t", 1), tmp_path / "out"
@@ -57,6 +58,7 @@ def test_a_gap_is_crossed_and_shown(tmp_path: Path, on_gap: str, ids: list[int])
     assert json.loads(record.read_text())["from"]["version"] == 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("table_id", ["", "another"], ids=["restored from a copy", "made anew"])
 def test_another_history_begins_anew_beside_what_it_replaces(tmp_path: Path, table_id: str) -> None:
     table_of(tmp_path / "t", 1, 2)
@@ -71,6 +73,7 @@ def test_another_history_begins_anew_beside_what_it_replaces(tmp_path: Path, tab
     assert sorted(delivered_ids(aside)) == [1, 2]
 
 
+@pytest.mark.full
 def test_a_table_made_anew_is_an_error_by_default(tmp_path: Path) -> None:
     table_of(tmp_path / "t", 1, 2)
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", tmp_path / "out"))
@@ -83,6 +86,7 @@ def test_a_table_made_anew_is_an_error_by_default(tmp_path: Path) -> None:
     assert sorted(delivered_ids(tmp_path / "out")) == [1, 2]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("damage", ["missing", "cut off"])
 def test_a_damaged_commit_is_left_out_and_recorded(tmp_path: Path, damage: str) -> None:
     builder, out = table_of(tmp_path / "t", 1, 2), tmp_path / "out"

@@ -42,6 +42,7 @@ def stop(process: Any) -> None:
     assert process.wait(10) == 0
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 def test_a_disk_that_is_full_while_offsets_are_saved_is_waited_for(tmp_path: Path) -> None:
     builder, out = table_of(tmp_path / "t", 1), tmp_path / "out"
@@ -64,6 +65,7 @@ def test_a_disk_that_is_full_while_offsets_are_saved_is_waited_for(tmp_path: Pat
         stop(process)
 
 
+@pytest.mark.full
 def test_a_table_that_disappears_is_waited_for_where_policy_says_so(tmp_path: Path) -> None:
     builder, out = table_of(tmp_path / "t", 1), tmp_path / "out"
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", out, on_gap="snapshot"))
@@ -80,6 +82,7 @@ def test_a_table_that_disappears_is_waited_for_where_policy_says_so(tmp_path: Pa
         stop(process)
 
 
+@pytest.mark.full
 def test_a_table_that_disappears_stops_and_goes_on_with_the_next_run(tmp_path: Path) -> None:
     builder, out = table_of(tmp_path / "t", 1), tmp_path / "out"
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", out))

@@ -8,6 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
 import yaml
 
 from tests.integration.daemon.running import (
@@ -88,6 +89,7 @@ def test_a_paused_pipeline_rests_over_a_restart_and_goes_on_where_it_was(tmp_pat
     assert not list((tmp_path / "state/paused").iterdir())
 
 
+@pytest.mark.full
 def test_once_leaves_a_paused_pipeline_alone_and_ends(tmp_path: Path) -> None:
     table_of(tmp_path / "t")
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", tmp_path / "out"))
@@ -118,6 +120,7 @@ def test_offsets_reset_goes_through_the_daemon_that_runs(tmp_path: Path) -> None
         assert process.wait(10) == 0
 
 
+@pytest.mark.full
 def test_a_failed_pipeline_is_mended_and_resumed_without_a_restart(tmp_path: Path) -> None:
     table_of(tmp_path / "good")
     config = write_config(
@@ -140,6 +143,7 @@ def test_a_failed_pipeline_is_mended_and_resumed_without_a_restart(tmp_path: Pat
         )
 
 
+@pytest.mark.full
 def test_growth_and_backlog_are_in_status_and_metrics(tmp_path: Path) -> None:
     builder, out = table_of(tmp_path / "t"), tmp_path / "out"
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", out))
@@ -165,6 +169,7 @@ def test_growth_and_backlog_are_in_status_and_metrics(tmp_path: Path) -> None:
         assert sample in metrics
 
 
+@pytest.mark.full
 def test_growth_can_be_switched_off(tmp_path: Path) -> None:
     table_of(tmp_path / "t")
     out = tmp_path / "out"
@@ -177,6 +182,7 @@ def test_growth_can_be_switched_off(tmp_path: Path) -> None:
         assert status(config, "orders")["size"] is None
 
 
+@pytest.mark.full
 def test_a_token_guards_control_and_appears_nowhere(tmp_path: Path) -> None:
     table_of(tmp_path / "t")
     out = tmp_path / "out"
@@ -195,6 +201,7 @@ def test_a_token_guards_control_and_appears_nowhere(tmp_path: Path) -> None:
     assert TOKEN not in shown + refused.stderr + paused.stdout
 
 
+@pytest.mark.full
 def test_a_listener_for_everybody_without_a_token_shows_but_changes_nothing(tmp_path: Path) -> None:
     table_of(tmp_path / "t")
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", tmp_path / "out"))
@@ -206,6 +213,7 @@ def test_a_listener_for_everybody_without_a_token_shows_but_changes_nothing(tmp_
         assert status(config, "orders")["state"] == "running"
 
 
+@pytest.mark.full
 def test_watching_shows_again_and_again_until_ctrl_c(tmp_path: Path) -> None:
     table_of(tmp_path / "t")
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", tmp_path / "out"))

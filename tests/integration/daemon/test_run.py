@@ -53,6 +53,7 @@ def test_once_delivers_what_is_there_and_a_second_time_only_what_is_new(tmp_path
     assert len(delivered_ids(out)) == 40
 
 
+@pytest.mark.full
 def test_the_console_sink_prints_rows_and_nothing_else(tmp_path: Path) -> None:
     table_of(tmp_path / "t", commits=1)
     config = write_config(
@@ -64,6 +65,7 @@ def test_the_console_sink_prints_rows_and_nothing_else(tmp_path: Path) -> None:
     assert all(json.loads(line)["event"] for line in done.stderr.splitlines())
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["snapshot", "0"])
 def test_kill_9_in_the_middle_loses_and_doubles_no_row(tmp_path: Path, mode: str) -> None:
@@ -88,6 +90,7 @@ def test_kill_9_in_the_middle_loses_and_doubles_no_row(tmp_path: Path, mode: str
     assert sorted(ids) == list(range(800))
 
 
+@pytest.mark.full
 def test_a_commit_is_delivered_without_waiting_for_the_poll(tmp_path: Path) -> None:
     builder, out = table_of(tmp_path / "t", commits=1), tmp_path / "out"
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", out, poll_interval="1h"))
@@ -116,6 +119,7 @@ def test_polling_finds_commits_of_a_table_whose_log_was_replaced(tmp_path: Path)
         eventually(lambda: len(delivered_ids(out)) == 20)
 
 
+@pytest.mark.full
 def test_sigterm_ends_with_status_0_and_everything_saved(tmp_path: Path) -> None:
     table_of(tmp_path / "t")
     out = tmp_path / "out"
@@ -128,6 +132,7 @@ def test_sigterm_ends_with_status_0_and_everything_saved(tmp_path: Path) -> None
     assert json.loads(shown.stdout)["offset"]["version"] == 4
 
 
+@pytest.mark.full
 def test_ctrl_c_ends_with_status_130(tmp_path: Path) -> None:
     table_of(tmp_path / "t")
     out = tmp_path / "out"
@@ -138,6 +143,7 @@ def test_ctrl_c_ends_with_status_130(tmp_path: Path) -> None:
         assert process.wait(10) == 130
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("signals", [1, 2])
 def test_a_sink_that_hangs_does_not_keep_the_process(tmp_path: Path, signals: int) -> None:
     table_of(tmp_path / "t", commits=1, rows=20_000)
@@ -168,6 +174,7 @@ def test_a_sink_that_hangs_does_not_keep_the_process(tmp_path: Path, signals: in
     )
 
 
+@pytest.mark.full
 def test_pages_tell_how_it_goes(tmp_path: Path) -> None:
     table_of(tmp_path / "t")
     out = tmp_path / "out"
@@ -195,6 +202,7 @@ def test_pages_tell_how_it_goes(tmp_path: Path) -> None:
     assert 'tailerd_offset_lag_seconds{engine="arrow",table="orders"} 0.0' in metrics
 
 
+@pytest.mark.full
 def test_one_broken_table_fails_by_name_and_the_others_go_on(tmp_path: Path) -> None:
     builder, out = table_of(tmp_path / "good"), tmp_path / "out"
     (tmp_path / "bad").mkdir()
@@ -216,6 +224,7 @@ def test_one_broken_table_fails_by_name_and_the_others_go_on(tmp_path: Path) -> 
         assert process.wait(10) == 3
 
 
+@pytest.mark.full
 def test_when_every_pipeline_has_failed_the_daemon_ends_with_the_tables_status(
     tmp_path: Path,
 ) -> None:
@@ -226,6 +235,7 @@ def test_when_every_pipeline_has_failed_the_daemon_ends_with_the_tables_status(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.full
 def test_two_daemons_do_not_share_a_state_folder(tmp_path: Path) -> None:
     table_of(tmp_path / "t")
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", tmp_path / "out"))
@@ -240,6 +250,7 @@ def test_two_daemons_do_not_share_a_state_folder(tmp_path: Path) -> None:
         assert "--http" in reset.stderr
 
 
+@pytest.mark.full
 def test_an_offset_file_that_was_cut_off_is_named(tmp_path: Path) -> None:
     table_of(tmp_path / "t")
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", tmp_path / "out"))
@@ -252,6 +263,7 @@ def test_an_offset_file_that_was_cut_off_is_named(tmp_path: Path) -> None:
     assert str(offset) in done.stderr
 
 
+@pytest.mark.full
 def test_a_listener_whose_port_is_taken_says_so(tmp_path: Path) -> None:
     table_of(tmp_path / "t")
     first = write_config(tmp_path, orders=file_table(tmp_path / "t", tmp_path / "out"))
@@ -268,6 +280,7 @@ def test_a_listener_whose_port_is_taken_says_so(tmp_path: Path) -> None:
     assert f"http.listen is {port}" in done.stderr
 
 
+@pytest.mark.full
 def test_an_arrow_daemon_loads_no_pyspark(tmp_path: Path) -> None:
     table_of(tmp_path / "t")
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", tmp_path / "out"))

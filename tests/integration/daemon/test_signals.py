@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.integration.daemon.running import (
     daemon,
     delivered_ids,
@@ -83,6 +85,7 @@ def assert_no_crash(config: Path) -> None:
     assert "unforeseen" not in log
 
 
+@pytest.mark.full
 def test_hundreds_of_hangups_under_load_lose_nothing(tmp_path: Path) -> None:
     busy = Busy(tmp_path)
     with daemon(busy.config) as process:
@@ -100,6 +103,7 @@ def test_hundreds_of_hangups_under_load_lose_nothing(tmp_path: Path) -> None:
     assert_no_crash(busy.config)
 
 
+@pytest.mark.full
 def test_hangups_from_the_start_and_a_stop_among_them_end_with_status_0(
     tmp_path: Path, seed: int
 ) -> None:
@@ -116,6 +120,7 @@ def test_hangups_from_the_start_and_a_stop_among_them_end_with_status_0(
     busy.deliver_the_rest()
 
 
+@pytest.mark.full
 def test_stops_by_the_hundred_end_with_status_0_and_no_wrong_offset(
     tmp_path: Path, seed: int
 ) -> None:
@@ -131,6 +136,7 @@ def test_stops_by_the_hundred_end_with_status_0_and_no_wrong_offset(
     busy.deliver_the_rest()
 
 
+@pytest.mark.full
 def test_a_second_stop_while_a_delivery_is_under_way_ends_at_once_and_repeats_nothing(
     tmp_path: Path,
 ) -> None:
@@ -144,6 +150,7 @@ def test_a_second_stop_while_a_delivery_is_under_way_ends_at_once_and_repeats_no
     busy.deliver_the_rest()
 
 
+@pytest.mark.full
 def test_a_hangup_while_the_daemon_starts_is_not_forgotten(tmp_path: Path) -> None:
     busy = Busy(tmp_path)
     with daemon(busy.config) as process:

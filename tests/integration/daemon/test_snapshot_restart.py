@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.integration.daemon.running import (
     daemon,
     delivered_ids,
@@ -18,6 +20,7 @@ from tests.tables.builder import TableBuilder
 FILES = 150
 
 
+@pytest.mark.full
 def test_every_row_comes_once_although_the_snapshots_log_is_gone(tmp_path: Path) -> None:
     builder, out = TableBuilder(tmp_path / "t"), tmp_path / "out"
     builder.create()

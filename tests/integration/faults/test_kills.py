@@ -141,6 +141,7 @@ def starts(config: Path) -> int:
     return log_of(config).count("http://") if (config.parent / "daemon.log").exists() else 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_killed_again_and_again_under_load_it_loses_and_doubles_nothing(
     tmp_path: Path, kind: str, request: pytest.FixtureRequest

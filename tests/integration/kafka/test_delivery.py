@@ -402,6 +402,7 @@ async def test_no_more_than_the_limit_is_in_flight_while_the_broker_does_not_ans
     assert len(place.read()) == 10_001
 
 
+@pytest.mark.full
 @BOTH
 async def test_a_write_that_is_cancelled_while_the_broker_hangs_ends_soon(
     place: Place, guarantee: str

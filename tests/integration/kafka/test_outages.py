@@ -84,6 +84,7 @@ def test_a_broker_that_hangs_for_a_while(
     follower.obeys_the_law()
 
 
+@pytest.mark.full
 @BOTH
 def test_a_broker_that_is_not_there_at_the_start(
     broker: Broker, own_topics: Topics, tmp_path: Path, guarantee: Guarantee

@@ -92,6 +92,7 @@ def test_a_broker_with_a_certificate_of_somebody_else_is_refused(
     follower.obeys_the_law()
 
 
+@pytest.mark.full
 def test_a_port_without_tls_is_told_and_tried_again_because_a_stopping_broker_looks_the_same(
     kafka_broker: Broker, topics: Topics, tmp_path: Path
 ) -> None:

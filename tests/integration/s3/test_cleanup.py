@@ -116,6 +116,7 @@ async def test_a_cleanup_that_may_not_look_for_unfinished_uploads_is_done_all_th
     assert fault in [seen.fault for seen in proxy.requests]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("fault", [Fault.HALF_DELETED, Fault.DENY, Fault.REFUSE])
 async def test_where_a_batch_goes_only_in_part_no_version_comes_out_wrong(
     store: S3Store,
@@ -139,6 +140,7 @@ async def test_where_a_batch_goes_only_in_part_no_version_comes_out_wrong(
     assert (await log_of(store, root))[0] == f"{KEPT:020}.checkpoint.parquet"
 
 
+@pytest.mark.full
 @pytest.mark.slow
 async def test_whichever_files_of_a_batch_are_gone_no_version_comes_out_wrong(
     store: S3Store, proxy: FaultProxy, s3_moto: S3Server, bucket: str, old_table: TableBuilder

@@ -82,6 +82,7 @@ def deliver(clone: Clone, tmp_path: Path) -> Callable[..., subprocess.CompletedP
     return run
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("scheme", ["s3", "s3a"])
 def test_data_in_another_account_is_read_where_it_is_allowed(
     clone: Clone,
@@ -95,6 +96,7 @@ def test_data_in_another_account_is_read_where_it_is_allowed(
     assert sorted(row["id"] for row in delivered(tmp_path, "orders")) == [0, 1, 2, 3, 4, 100]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("allowed", [[], ["lake/ord"], ["elsewhere"]])
 def test_data_in_another_bucket_is_refused_where_nobody_allowed_that_place(
     clone: Clone,
@@ -121,6 +123,7 @@ async def test_no_spelling_leads_out_of_the_bucket(
         await changes(clone.place, "0")
 
 
+@pytest.mark.full
 def test_without_the_other_account_the_error_names_the_file_that_is_not_to_be_had(
     clone: Clone, deliver: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:

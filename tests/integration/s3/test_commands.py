@@ -32,6 +32,7 @@ def tailerd(server: S3Server, *words: str, endpoint: str = "") -> subprocess.Com
     )
 
 
+@pytest.mark.full
 def test_commands_take_a_table_in_a_bucket_on_either_server(
     server: S3Server, table: TableBuilder
 ) -> None:
@@ -78,6 +79,7 @@ tables:
     return file
 
 
+@pytest.mark.full
 def test_the_daemon_delivers_and_maintains_a_table_in_a_bucket(
     server: S3Server, table: TableBuilder, tmp_path: Path
 ) -> None:
@@ -104,6 +106,7 @@ def test_the_daemon_delivers_and_maintains_a_table_in_a_bucket(
     assert f"orders/_delta_log/{3:020}.checkpoint.parquet" in names
 
 
+@pytest.mark.full
 def test_without_conditional_put_rows_are_delivered_and_maintenance_says_why_not(
     s3_moto: S3Server, table: TableBuilder, tmp_path: Path
 ) -> None:
@@ -120,6 +123,7 @@ def test_without_conditional_put_rows_are_delivered_and_maintenance_says_why_not
     assert s3_moto.admin().list_objects_v2(Bucket=bucket)["KeyCount"] == count
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "right"), [("list", "list"), ("get", "get"), ("put", "put"), ("delete", "delete")]
 )
@@ -138,6 +142,7 @@ def test_validate_names_the_right_that_is_missing(
     assert f"Missing for s3://{bucket}/orders: " in ran.stderr
 
 
+@pytest.mark.full
 def test_validate_names_what_only_a_sweep_lacks_and_does_not_fail(
     s3_moto: S3Server, table: TableBuilder, tmp_path: Path
 ) -> None:
@@ -159,6 +164,7 @@ def test_validate_names_what_only_a_sweep_lacks_and_does_not_fail(
     assert "Missing, of use to a cleanup: list uploads" in told.stdout
 
 
+@pytest.mark.full
 def test_validate_says_that_a_server_has_no_conditional_put_and_leaves_nothing_behind(
     s3_moto: S3Server, table: TableBuilder, tmp_path: Path
 ) -> None:
@@ -176,6 +182,7 @@ def test_validate_says_that_a_server_has_no_conditional_put_and_leaves_nothing_b
     assert s3_moto.admin().list_objects_v2(Bucket=bucket)["KeyCount"] == count
 
 
+@pytest.mark.full
 @pytest.mark.golden
 @pytest.mark.slow
 def test_the_tables_of_others_are_answered_rightly_from_a_bucket(

@@ -90,6 +90,7 @@ def credential_process(folder: Path, until: str = "2099-01-01T00:00:00Z") -> Ren
     return renew
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("provider", [shared_file, credential_process])
 def test_keys_of_a_profile_are_looked_for_anew_until_somebody_renewed_them(
     living: LivingTable, turnstile: Turnstile, tmp_path: Path, provider: Callable[[Path], Renew]
@@ -124,6 +125,7 @@ def test_keys_of_a_profile_are_looked_for_anew_until_somebody_renewed_them(
     assert [*turnstile.used] == ["first", "second", "third"]
 
 
+@pytest.mark.full
 def test_a_program_that_goes_on_giving_keys_which_have_expired_is_told_of(
     living: LivingTable, turnstile: Turnstile, tmp_path: Path
 ) -> None:
@@ -205,6 +207,7 @@ async def test_a_role_that_is_refused_is_told_apart_from_a_right_that_is_missing
         assert "s3:GetObject" not in str(caught.value)
 
 
+@pytest.mark.full
 def test_a_web_identity_gets_other_keys_when_the_first_expire(
     living: LivingTable, turnstile: Turnstile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

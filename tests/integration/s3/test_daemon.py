@@ -76,6 +76,7 @@ def test_a_commit_is_delivered_when_the_queue_tells_of_it(
         assert process.wait(20) == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("has_growth", [False, True])
 def test_a_commit_woken_by_the_queue_takes_three_requests(
     living: LivingTable, tmp_path: Path, has_growth: bool
@@ -95,6 +96,7 @@ def test_a_commit_woken_by_the_queue_takes_three_requests(
             assert sum(proxy.counts().values()) == 3, proxy.requests
 
 
+@pytest.mark.full
 def test_killed_again_and_again_it_loses_and_doubles_nothing(
     living: LivingTable, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -113,6 +115,7 @@ def test_killed_again_and_again_it_loses_and_doubles_nothing(
         eventually(lambda: has_all(living, tmp_path))
 
 
+@pytest.mark.full
 def test_a_message_of_what_a_killed_daemon_had_not_seen_comes_again(
     living: LivingTable, tmp_path: Path
 ) -> None:
@@ -134,6 +137,7 @@ def test_a_message_of_what_a_killed_daemon_had_not_seen_comes_again(
             eventually(lambda: living.notified.left() == 0)
 
 
+@pytest.mark.full
 def test_credentials_that_expire_are_waited_for_and_told_of(
     living: LivingTable, tmp_path: Path
 ) -> None:
@@ -154,6 +158,7 @@ def test_credentials_that_expire_are_waited_for_and_told_of(
             eventually(lambda: json.loads(page(config, "/status"))["troubles"] == [])
 
 
+@pytest.mark.full
 def test_a_bucket_that_is_gone_is_an_error_that_names_it(
     living: LivingTable, tmp_path: Path
 ) -> None:
@@ -172,6 +177,7 @@ def test_a_bucket_that_is_gone_is_an_error_that_names_it(
     assert bucket in log_of(config)
 
 
+@pytest.mark.full
 async def test_a_bucket_that_does_not_notify_is_told_of_once_with_the_fix(
     living: LivingTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,6 +209,7 @@ async def test_a_bucket_that_does_not_notify_is_told_of_once_with_the_fix(
     assert living.notified.queue in missed.hint
 
 
+@pytest.mark.full
 def test_a_lost_notification_costs_time_but_no_commit(living: LivingTable, tmp_path: Path) -> None:
     config = write_config(tmp_path, living, poll_interval="1s")
     with daemon(config):
@@ -215,6 +222,7 @@ def test_a_lost_notification_costs_time_but_no_commit(living: LivingTable, tmp_p
         eventually(lambda: has_all(living, tmp_path))
 
 
+@pytest.mark.full
 def test_a_version_that_the_queue_names_and_the_log_lacks_stops_the_pipeline(
     living: LivingTable, tmp_path: Path
 ) -> None:
@@ -228,6 +236,7 @@ def test_a_version_that_the_queue_names_and_the_log_lacks_stops_the_pipeline(
     assert "missing from the log" in log_of(config)
 
 
+@pytest.mark.full
 def test_once_delivers_a_table_in_a_bucket_and_ends(living: LivingTable, tmp_path: Path) -> None:
     for _ in range(3):
         living.append()

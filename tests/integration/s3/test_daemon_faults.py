@@ -47,6 +47,7 @@ def ids(folder: Path) -> list[int]:
     return [row["id"] for row in delivered(folder, "orders")]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("has_state_in_bucket", [False, True], ids=["disk", "bucket"])
 def test_whatever_every_third_request_meets_each_row_arrives_once(
     living: LivingTable, tmp_path: Path, has_state_in_bucket: bool
@@ -65,6 +66,7 @@ def test_whatever_every_third_request_meets_each_row_arrives_once(
             assert process.poll() is None
 
 
+@pytest.mark.full
 def test_a_clock_that_is_wrong_is_told_of_until_it_is_right(
     living: LivingTable, tmp_path: Path
 ) -> None:
@@ -82,6 +84,7 @@ def test_a_clock_that_is_wrong_is_told_of_until_it_is_right(
             eventually(lambda: ids(tmp_path) == living.ids)
 
 
+@pytest.mark.full
 def test_a_bucket_that_comes_back_is_gone_on_with_where_it_was_left(
     living: LivingTable, tmp_path: Path
 ) -> None:
@@ -103,6 +106,7 @@ def test_a_bucket_that_comes_back_is_gone_on_with_where_it_was_left(
         eventually(lambda: ids(tmp_path) == living.ids)
 
 
+@pytest.mark.full
 def test_without_conditional_put_state_in_a_bucket_is_refused_at_the_start(
     living: LivingTable, tmp_path: Path
 ) -> None:

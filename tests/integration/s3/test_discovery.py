@@ -109,6 +109,7 @@ async def test_a_look_costs_a_listing_a_level_and_one_key_of_each_new_folder(
     assert proxy.counts() == {"list": 1 + 2 + 1}
 
 
+@pytest.mark.full
 @pytest.mark.slow
 async def test_a_thousand_names_come_with_one_listing(
     s3_moto: S3Server, proxy: FaultProxy, bucket: str, store: S3Store
@@ -260,6 +261,7 @@ def written(folder: Path, server: S3Server, endpoint: str, pattern: str) -> Path
     return path
 
 
+@pytest.mark.full
 def test_the_daemon_waits_for_a_bucket_and_follows_what_comes_and_goes(
     s3_moto: S3Server, bucket: str, table: TableBuilder, tmp_path: Path
 ) -> None:

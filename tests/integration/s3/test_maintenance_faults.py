@@ -73,6 +73,7 @@ async def do_all_jobs(place: str, done: set[str]) -> None:
                         done.add(result.job)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 async def test_all_jobs_get_done_whatever_fails_and_no_row_is_lost(
     s3_moto: S3Server, proxy: FaultProxy, bucket: str, long_table: TableBuilder, seed: int

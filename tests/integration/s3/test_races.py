@@ -110,6 +110,7 @@ class Writer:
         return deltalake.DeltaTable(self._place, version=version, storage_options=self._options)
 
 
+@pytest.mark.full
 def test_deltalake_writes_deletes_and_checkpoints_in_a_bucket_beside_all_jobs(
     server: S3Server, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:

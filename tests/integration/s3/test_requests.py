@@ -84,6 +84,7 @@ async def test_opening_a_table_with_a_checkpoint_takes_half_of_the_peers_request
     assert sum(ours.values()) <= MOST * sum(theirs.values())
 
 
+@pytest.mark.full
 async def test_an_idle_look_takes_half_of_the_peers_requests(
     proxy: FaultProxy, table: Table, peer: Peer
 ) -> None:

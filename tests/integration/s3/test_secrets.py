@@ -70,6 +70,7 @@ def config(
     )
 
 
+@pytest.mark.full
 def test_a_daemon_whose_requests_fail_in_all_ways_shows_no_secret(
     config: Path, tmp_path: Path, table: TableBuilder
 ) -> None:
@@ -88,6 +89,7 @@ def test_a_daemon_whose_requests_fail_in_all_ways_shows_no_secret(
     )
 
 
+@pytest.mark.full
 def test_commands_with_keys_of_the_environment_show_no_secret(
     s3_versitygw: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

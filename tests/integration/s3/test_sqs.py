@@ -235,6 +235,7 @@ async def test_a_message_of_many_records_is_deleted_when_all_of_them_are_seen(
         await asyncio.wait({waiting})
 
 
+@pytest.mark.full
 async def test_messages_nobody_understands_hold_up_no_other_and_go_where_the_queue_says(
     s3_moto: S3Server,
 ) -> None:
@@ -308,6 +309,7 @@ async def test_a_long_poll_ends_promptly_when_it_is_cancelled(s3_moto: S3Server)
     assert time.monotonic() - began < 0.5
 
 
+@pytest.mark.full
 async def test_a_queue_at_rest_is_asked_once_a_wait(s3_moto: S3Server) -> None:
     notified = NotifiedBucket(s3_moto)
     with FaultProxy(s3_moto.port) as proxy:

@@ -59,6 +59,7 @@ def has_more_than(count: int, out: Path) -> bool:
     return len(delivered_ids(out)) > count
 
 
+@pytest.mark.full
 def test_killed_again_and_again_it_goes_on_without_a_disk(
     living: LivingTable, tmp_path: Path
 ) -> None:
@@ -76,6 +77,7 @@ def test_killed_again_and_again_it_goes_on_without_a_disk(
     assert not (tmp_path / "state").exists()
 
 
+@pytest.mark.full
 def test_a_second_daemon_is_refused_by_the_name_of_the_first(
     living: LivingTable, tmp_path: Path
 ) -> None:
@@ -135,6 +137,7 @@ async def test_a_daemon_that_was_replaced_saves_nothing_on_either_server(server:
     assert await second.load("orders") == saved(2)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [Fault.REFUSE, Fault.LOSE_ANSWER, Fault.TRUNCATE])
 async def test_with_a_fault_at_each_request_one_of_two_wins_and_no_saved_offset_is_lost(
@@ -186,6 +189,7 @@ def lease_of(store: S3Store, root: str, number: int) -> Lease:
     return Lease(store, root, clock=clock, seconds=0.05, holder=holder, purpose=PURPOSE)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_whichever_request_of_a_takeover_fails_no_row_is_lost_or_doubled(
     living: LivingTable, tmp_path: Path, request: pytest.FixtureRequest
@@ -225,6 +229,7 @@ def claim(living: LivingTable, token: int, **fields: object) -> None:
     living.notified.put(f"state/lease/{token:020}.lease", json.dumps(paper).encode())
 
 
+@pytest.mark.full
 def test_waiting_for_a_daemon_that_died_elsewhere_is_shown_with_its_longest_time(
     living: LivingTable, tmp_path: Path
 ) -> None:
@@ -262,6 +267,7 @@ async def test_an_idle_daemon_that_was_replaced_notices_at_its_next_beat_and_end
     assert any(isinstance(event, events.StateForfeited) for event in told)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "fault", "right"),
     [

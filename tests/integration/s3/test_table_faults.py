@@ -57,6 +57,7 @@ async def test_the_bucket_gives_the_rows_the_folder_gives(
         assert await changes(place, start) == await changes(folder, start) != []
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", GET_OVER, ids=lambda fault: fault.value)
 async def test_a_fault_at_each_request_in_turn_changes_no_row(
@@ -73,6 +74,7 @@ async def test_a_fault_at_each_request_in_turn_changes_no_row(
         assert await changes(place, "2") == expected, f"request {nth} of {asked}"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("every", [2, 3])
 async def test_faults_at_every_nth_request_change_no_row(
     place: str, proxy: FaultProxy, every: int
@@ -165,6 +167,7 @@ async def test_a_checkpoint_is_written_into_a_bucket_and_read_back(
     assert await changes(place, "snapshot") == before
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "shift"),

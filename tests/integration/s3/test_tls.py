@@ -100,6 +100,7 @@ def test_a_command_reads_a_table_over_https(trusted_server: S3Server, table: Tab
     assert len(said.stdout.splitlines()) == 6
 
 
+@pytest.mark.full
 def test_a_command_says_how_to_trust_a_server(tls_server: S3Server) -> None:
     said = tailerd(tls_server, "inspect", f"s3://{tls_server.new_bucket()}/orders")
     assert said.returncode == 1

@@ -109,6 +109,7 @@ def replayed(changes: Iterable[Mapping[str, Any]]) -> Rows:
     return +rows
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("has_feed", [True, False], ids=["feed", "files"])
 def test_what_deltalake_writes_is_delivered_while_it_writes(
     server: S3Server, tmp_path: Path, has_feed: bool

@@ -124,6 +124,7 @@ def test_columns_are_chosen_by_a_schema_of_ones_own(
     assert sorted(tuple(row) for row in rows) == [(0, "n0", None), (0, "n1", None)]
 
 
+@pytest.mark.full
 def test_a_filter_keeps_files_closed_of_which_no_row_can_pass(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -150,6 +151,7 @@ def test_a_filter_keeps_files_closed_of_which_no_row_can_pass(
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
+@pytest.mark.full
 def test_partition_times_without_a_zone_are_what_java_takes_them_for(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -173,6 +175,7 @@ def test_partition_times_without_a_zone_are_what_java_takes_them_for(
     assert [row[1] for row in sorted(rows.collect())] == list(java)
 
 
+@pytest.mark.full
 def test_a_filter_of_one_query_takes_no_rows_from_the_next(
     spark: SparkSession, orders: TableBuilder
 ) -> None:
@@ -332,6 +335,7 @@ def test_a_place_without_a_table_is_named(spark: SparkSession, tmp_path: Path) -
     assert "nothing" in str(error)
 
 
+@pytest.mark.full
 def test_a_missing_data_file_is_named(spark: SparkSession, tmp_path: Path) -> None:
     table = TableBuilder(tmp_path)
     commit = table.append([{"id": 1, "name": "a"}])

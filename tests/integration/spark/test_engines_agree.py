@@ -32,6 +32,7 @@ Rows = Counter[bytes]
 LEAST_SERVED = 150
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("options", [{"snapshot": "true"}, {}], ids=["snapshot", "changes"])
 def test_both_engines_give_the_same_rows_on_every_table(
     spark: SparkSession,

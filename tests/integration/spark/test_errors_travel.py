@@ -23,6 +23,7 @@ def described(error: TailerdError) -> tuple[object, ...]:
     return (type(error), str(error), *(getattr(error, name) for name in error.fields))
 
 
+@pytest.mark.full
 def test_every_error_comes_back_from_a_task(spark: SparkSession) -> None:
     for kind in CLASSES:
         error = with_all_fields(kind)

@@ -24,6 +24,7 @@ def _stream(spark: SparkSession, tmp_path: Path, commits: int = 4) -> Stream:
     return Stream(spark, table.folder, tmp_path, startingVersion="0", maxFilesPerTrigger="1")
 
 
+@pytest.mark.full
 def test_a_batch_that_spark_repeats_replaces_its_own_files(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -45,6 +46,7 @@ def test_a_batch_that_spark_repeats_replaces_its_own_files(
     assert {file.name: file.read_bytes() for file in stream.out.iterdir()} == before
 
 
+@pytest.mark.full
 def test_a_failed_batch_leaves_nothing_behind(spark: SparkSession, tmp_path: Path) -> None:
     stream = _stream(spark, tmp_path, commits=2)
     broken = next(p for p in (tmp_path / "table").glob("*.parquet") if "n0" not in p.name)
@@ -58,6 +60,7 @@ def test_a_failed_batch_leaves_nothing_behind(spark: SparkSession, tmp_path: Pat
     assert sorted(row["id"] for row in stream.rows()) == [0, 1, 2, 10, 11, 12]
 
 
+@pytest.mark.full
 def test_large_deliveries_go_on_in_another_file(spark: SparkSession, tmp_path: Path) -> None:
     table = TableBuilder(tmp_path / "table")
     table.append([{"id": n, "name": "x" * 1000} for n in range(200)])
@@ -77,6 +80,7 @@ def test_large_deliveries_go_on_in_another_file(spark: SparkSession, tmp_path: P
     assert sum(len(file.read_text().splitlines()) for file in files) == 200
 
 
+@pytest.mark.full
 def test_parquet_files_have_the_tables_types(spark: SparkSession, tmp_path: Path) -> None:
     stream = _stream(spark, tmp_path)
     query = (

@@ -93,6 +93,7 @@ def by_key(records: list[Record]) -> dict[bytes | None, list[bytes | None]]:
     return found
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("delivery", DELIVERIES)
 def test_changes_of_a_key_come_in_the_order_of_commits_from_many_partitions(
     spark: SparkSession, kafka_broker: Broker, topics: Topics, tmp_path: Path, delivery: str
@@ -150,6 +151,7 @@ def test_a_key_has_last_what_the_table_has_though_change_files_tear_its_images_a
     assert rows_that_are_there(state) == history.state
 
 
+@pytest.mark.full
 def test_keys_go_to_the_partitions_that_the_arrow_engine_gives_them(
     spark: SparkSession, kafka_broker: Broker, topics: Topics, tmp_path: Path
 ) -> None:
@@ -213,6 +215,7 @@ def test_another_batch_with_the_number_of_a_delivered_one_is_refused(
     assert len(group.records()) == 10
 
 
+@pytest.mark.full
 def test_a_repeated_batch_comes_once_exactly_once_and_twice_at_least_once(
     spark: SparkSession, kafka_broker: Broker, topics: Topics, tmp_path: Path
 ) -> None:
@@ -268,6 +271,7 @@ def test_a_new_checkpoint_begins_anew(
     assert len(read_topic(kafka_broker.plain, topic)) == 10
 
 
+@pytest.mark.full
 def test_all_tables_of_a_batch_become_visible_together_or_not_at_all(
     spark: SparkSession, kafka_broker: Broker, topics: Topics, tmp_path: Path
 ) -> None:
@@ -393,6 +397,7 @@ def test_a_process_that_was_shut_out_stops(
     assert [record.key for record in group.records()] == [b"1", b"2"]
 
 
+@pytest.mark.full
 def test_a_transaction_whose_time_is_over_is_written_again(
     spark: SparkSession,
     kafka_broker: Broker,
@@ -428,6 +433,7 @@ def test_a_transaction_whose_time_is_over_is_written_again(
     assert len(group.records()) == 10
 
 
+@pytest.mark.full
 def test_a_column_chooses_topics_that_are_made(
     spark: SparkSession, kafka_broker: Broker, topics: Topics, tmp_path: Path
 ) -> None:
@@ -452,6 +458,7 @@ def test_a_column_chooses_topics_that_are_made(
         assert {record.partition for record in records} == {0, 1, 2}
 
 
+@pytest.mark.full
 def test_a_table_whose_rows_go_to_dead_letters_fails_alone(
     spark: SparkSession, kafka_broker: Broker, topics: Topics, tmp_path: Path
 ) -> None:

@@ -71,6 +71,7 @@ def test_catching_up_keeps_to_the_limit_of_files(spark: SparkSession, tmp_path: 
     assert _ids(stream) == [version * 100 for version in range(7)]
 
 
+@pytest.mark.full
 def test_catching_up_keeps_to_the_limit_of_bytes(spark: SparkSession, tmp_path: Path) -> None:
     table = _table(tmp_path, 3)
     stream = Stream(spark, table.folder, tmp_path, startingVersion="0", maxBytesPerTrigger="1b")
@@ -78,6 +79,7 @@ def test_catching_up_keeps_to_the_limit_of_bytes(spark: SparkSession, tmp_path: 
     assert stream.batches() == [{0}, {1}, {2}]
 
 
+@pytest.mark.full
 def test_a_commit_of_many_files_comes_in_several_batches(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -89,6 +91,7 @@ def test_a_commit_of_many_files_comes_in_several_batches(
     assert sorted(_ids(stream)) == [100, 101, 102, 103, 104]
 
 
+@pytest.mark.full
 def test_a_commit_with_change_files_is_never_split(spark: SparkSession, tmp_path: Path) -> None:
     table = TableBuilder(tmp_path / "table", properties=CDF)
     table.append([{"id": 1, "name": "a"}])
@@ -152,6 +155,7 @@ def test_the_first_batch_is_repeated_as_it_was_although_the_table_has_moved_on(
     assert [row["id"] for row in again[len(before) :]] == [400]
 
 
+@pytest.mark.full
 def test_a_commit_arrives_while_the_query_waits(spark: SparkSession, tmp_path: Path) -> None:
     table = _table(tmp_path, 1)
     stream = Stream(spark, table.folder, tmp_path, startingVersion="latest")
@@ -186,6 +190,7 @@ def test_available_now_ends_at_the_head_and_goes_on_from_there(
     assert _ids(stream) == [100, 200]
 
 
+@pytest.mark.full
 def test_a_stream_ends_at_its_ending_version(spark: SparkSession, tmp_path: Path) -> None:
     table = _table(tmp_path, 5)
     stream = Stream(spark, table.folder, tmp_path, startingVersion="1", endingVersion="2")
@@ -195,6 +200,7 @@ def test_a_stream_ends_at_its_ending_version(spark: SparkSession, tmp_path: Path
     assert _ids(stream) == [100, 200]
 
 
+@pytest.mark.full
 def test_without_a_snapshot_and_a_start_a_stream_begins_with_the_log(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -244,6 +250,7 @@ def test_a_checkpoint_of_another_table_is_refused(spark: SparkSession, tmp_path:
     assert "start the query with a new checkpointLocation" in str(error)
 
 
+@pytest.mark.full
 def test_an_end_that_a_stream_cannot_know_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     table = _table(tmp_path, 1)
     error = _failure(Stream(spark, table.folder, tmp_path, endingTimestamp="2024-01-01"))

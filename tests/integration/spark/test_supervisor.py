@@ -104,6 +104,7 @@ def _json_rows(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for file in sorted(folder.glob("*.jsonl")) for line in file.open()]
 
 
+@pytest.mark.full
 def test_once_delivers_every_table_to_its_sink_and_a_bad_one_stops_alone(tmp_path: Path) -> None:
     table = _table(tmp_path / "orders")
     source = {"path": str(table.folder), "from": "snapshot"}
@@ -260,6 +261,7 @@ def test_every_change_of_the_schema_in_flight_gives_every_row_once(tmp_path: Pat
     assert sorted(row["id"] for row in bare[10:]) == ["x", "y"]
 
 
+@pytest.mark.full
 def test_a_java_process_that_is_killed_is_replaced_and_the_queries_go_on(tmp_path: Path) -> None:
     table = _table(tmp_path / "orders")
     sink = {"kind": "file", "path": str(tmp_path / "out")}
