@@ -105,6 +105,7 @@ def test_the_python_of_readme_runs(lake: Path) -> None:
         assert "order_id" in done.stdout
 
 
+@pytest.mark.full
 @pytest.mark.spark
 @pytest.mark.skipif(not java_home_or_version().is_usable, reason="Spark needs Java 17 or newer")
 def test_the_spark_of_readme_runs(lake: Path) -> None:
