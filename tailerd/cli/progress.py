@@ -1,7 +1,7 @@
 """Progress of long work on standard error: percent, rate and time left.
 
-On a terminal one line that is drawn again, from the second second on; elsewhere a line every ten
-seconds. Standard output carries data only.
+On a terminal one line that is drawn again, from the second second on; elsewhere a line every half
+minute. Standard output carries data only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tailerd.cli.quantities import duration_text, size_text
 
 SILENT_SECONDS = 2.0
 _TERMINAL_SECONDS = 0.5
-_PIPE_SECONDS = 10.0
+_PIPE_SECONDS = 30.0
 _CLEAR_LINE = "\r\x1b[K"
 
 
