@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable
 
 from tailerd.assembly import check_pipeline, lacks_demo_table, open_source, saved_offset
@@ -18,6 +19,7 @@ from tailerd.storage.rights import missing_for_sweep, missing_rights
 from tailerd.storage.stores import Stores
 from tailerd.telemetry import Telemetry
 
+_AT_ONCE = 8
 NO_ERROR: dict[str, object] = {
     "error": None,
     "message": "",
@@ -34,7 +36,14 @@ async def examine(
 
     Nothing is written or made, but for an empty file that is deleted again in buckets.
     """
-    tables = [await _examine_table(config, name, stores) for name in config.tables]
+    running = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(name: str) -> dict[str, object]:
+        # A broker that does not answer costs seconds, and many tables may have it.
+        async with running:
+            return await _examine_table(config, name, stores)
+
+    tables = await asyncio.gather(*map(one, config.tables))
     return [report async for report in _examine_state(config.state, stores)], tables
 
 
