@@ -382,13 +382,13 @@ def metric_families() -> list[MetricDescription]:
     # prometheus_client tells label names of samples only, and there are none yet.
     for collector in metrics._registry._collector_to_names:
         for family in collector.collect():
-            labels = getattr(collector, "_labelnames", None) or getattr(family, "_labelnames", ())
+            names = getattr(collector, "_labelnames", ()) or getattr(family, "_labelnames", ())
             total = "_total" if family.type == "counter" else ""
             found.append(
                 MetricDescription(
                     name=f"{family.name}{total}",
                     kind=family.type,
-                    labels=tuple(labels),
+                    labels=tuple(str(name) for name in names or ()),
                     about=family.documentation,
                 )
             )
