@@ -88,6 +88,6 @@ def test_of_a_refused_request_the_brokers_reason_is_told_and_not_the_request() -
         kafka_errors.InvalidReplicationFactorError(answer), "Kafka cannot make the topic t"
     )
     assert told.message == (
-        "Kafka cannot make the topic t: InvalidReplicationFactorError: Unable to replicate the"
-        " partition 3 time(s)."
+        "Kafka cannot make the topic t: [Error 38] InvalidReplicationFactorError: Unable to"
+        " replicate the partition 3 time(s)."
     )
