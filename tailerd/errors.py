@@ -196,10 +196,16 @@ def _of_json(value: object, expected: type) -> object:
 
 
 class ConfigError(TailerdError):
-    """The configuration or the command line asks for something impossible."""
+    """The configuration or the command line asks for something impossible.
+
+    Attributes:
+        mistakes: Each single one, where there are several: (path of the field, sentence). They stay
+            in this process; the message has all of them.
+    """
 
     code = "config"
     exit_status = 2
+    mistakes: tuple[tuple[str, str], ...] = ()
 
 
 class UsageError(ConfigError):
@@ -215,7 +221,7 @@ class StateInUseError(ConfigError):
 
 
 class TableError(TailerdError):
-    """The table cannot be served truthfully."""
+    """The table cannot be read correctly."""
 
     code = "table"
     exit_status = 3
@@ -259,7 +265,7 @@ class MissingVersionError(TableError):
 
 
 class LogCleanedUpError(MissingVersionError):
-    """Files of the log went while they were read; another look tells what is still there."""
+    """Files of the log were removed while they were read."""
 
     code = "log_cleaned_up"
     retryable = True
@@ -298,7 +304,7 @@ class ChecksumMismatchError(CorruptLogError):
 
 
 class ZoneAssumedError(TableError):
-    """Timestamps do not say their zone; told as a warning, for UTC is assumed."""
+    """Partition timestamps have no zone, and UTC is assumed: a warning."""
 
     code = "zone_assumed"
 
@@ -407,7 +413,7 @@ class NameTooLongError(StorageError):
 
 
 class FileExistsAlreadyError(StorageError):
-    """A conditional put lost: the file exists."""
+    """Another process wrote the file first."""
 
     code = "file_exists"
     retryable = False
@@ -428,7 +434,7 @@ class BucketMissingError(StorageError):
 
 
 class CredentialsExpiredError(AccessDeniedError):
-    """The credentials were good once; whoever renews them need not tell us."""
+    """The credentials have expired; renewed ones are used without a restart."""
 
     code = "credentials_expired"
     retryable = True
@@ -441,7 +447,7 @@ class ClockSkewError(StorageError):
 
 
 class ConditionalPutUnsupportedError(StorageError):
-    """The storage cannot let exactly one of several writers win."""
+    """The storage has no conditional writes."""
 
     code = "conditional_put_unsupported"
     retryable = False
@@ -455,7 +461,7 @@ class SinkError(TailerdError):
 
 
 class SinkRefusedError(SinkError):
-    """A sink refuses what is asked of it, and will until somebody acts."""
+    """A sink refuses what is asked of it until something is changed."""
 
     code = "sink_refused"
     retryable = False
@@ -494,7 +500,7 @@ class TopicRecreatedError(SinkError):
 
 
 class CommitAheadError(SinkError):
-    """A commit is dated further ahead than the sink takes records; it passes when time has."""
+    """A commit is dated further ahead than the sink takes records."""
 
     code = "commit_ahead"
 
@@ -551,7 +557,7 @@ class MaintenanceBusyError(TailerdError):
 
 
 class PinUnreadableError(ConfigError):
-    """A file that should pin a table's versions says nothing that can be understood."""
+    """A file that pins a table's versions cannot be understood."""
 
     code = "pin_unreadable"
 

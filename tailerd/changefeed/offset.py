@@ -16,6 +16,8 @@ BEFORE_ALL = Version(-1)
 """Stands for the version before a table's first."""
 
 FORMAT = 1
+FILE_KEYS = 1 << 64
+"""Number of keys that files of a snapshot may have."""
 MOST_MARK_CHARS = 1024
 
 
@@ -102,6 +104,13 @@ class Offset:
     def after_version(self, versions: Versions) -> Offset:
         """Return the start of the next version's commit."""
         return Offset(table_id=self.table_id, version=versions.next_version(self.version))
+
+    def snapshot_share(self) -> float | None:
+        """Return the share of a snapshot before it, 0 to 1; None where it is in no snapshot.
+
+        Files are delivered in the order of their keys, which are spread evenly.
+        """
+        return self.position / FILE_KEYS if self.phase is Phase.SNAPSHOT else None
 
     def to_json(self) -> str:
         """Return the stable text form, one line."""

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import datetime
 import enum
+import re
 
 from tailerd.errors import UsageError
 
+_AGO = re.compile(r"-(\d+(?:\.\d+)?)(s|m|h|d|w)", re.ASCII)
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_DAYS = {"today": 0, "yesterday": 1}
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
@@ -41,9 +45,31 @@ def parse_point(text: str) -> int | datetime.datetime:
     except ValueError as error:
         raise UsageError(
             f"{text!r} is neither snapshot, latest, a version nor a time.",
-            hint="Times look like 2026-11-21, 2026-11-21T09:30:00 or 2026-11-21T09:30:00+01:00.",
+            hint="Times look like 2026-11-21, 2026-11-21T09:30:00 or 2026-11-21T09:30:00+01:00;"
+            " commands also take -2h, yesterday and today.",
         ) from error
     return time if time.tzinfo else time.replace(tzinfo=datetime.UTC)
+
+
+def resolved_point(text: str, now: datetime.datetime) -> str:
+    """Return a point with relative times made absolute: `-2h`, `yesterday`, `today`.
+
+    Args:
+        text: Any point; others come back as they are.
+        now: With a zone.
+    """
+    word = text.strip().lower()
+    if word in _DAYS:
+        day = now.astimezone(datetime.UTC) - datetime.timedelta(days=_DAYS[word])
+        return day.replace(hour=0, minute=0, second=0, microsecond=0).isoformat()
+    match = _AGO.fullmatch(word)
+    if match is None:
+        return text
+    try:
+        ago = datetime.timedelta(seconds=float(match[1]) * _SECONDS[match[2]])
+        return (now.astimezone(datetime.UTC) - ago).isoformat()
+    except OverflowError as error:
+        raise UsageError(f"{text!r} is too long ago.", hint="Write for example -2h.") from error
 
 
 def to_ms(time: datetime.datetime, *, round_up: bool = False) -> int:

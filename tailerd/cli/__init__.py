@@ -1,7 +1,7 @@
 """The command line: `tailerd COMMAND`, one module per command, loaded when it is used.
 
 Exit status: 0 done, 1 something failed while running, 2 wrong usage or configuration, 3 the table
-cannot be served truthfully, 130 on Ctrl-C. An error is one paragraph on standard error; standard
+cannot be read correctly, 130 on Ctrl-C. An error is one paragraph on standard error; standard
 output carries data only.
 """
 
@@ -24,17 +24,21 @@ from tailerd.errors import StorageError, TailerdError, TooLargeError, UsageError
 
 COMMANDS = {
     "demo": "A table that keeps changing, and its changes arriving: needs nothing.",
+    "init": "Write a configuration for the tables of a folder or bucket.",
+    "doctor": "Check this machine and a configuration, with a remedy for each problem.",
     "run": "The daemon: deliver the changes of every configured table.",
     "tail": "Changes of one table to the terminal.",
     "inspect": "A table's newest (or an older) version: schema, protocol, files.",
     "history": "One line per commit: what it did, and how its changes are read.",
-    "status": "Where the running daemon's pipelines stand, live.",
-    "pause": "Hold one pipeline of the running daemon.",
-    "resume": "Let a paused or failed pipeline go on.",
+    "status": "Status of the running daemon's pipelines.",
+    "pause": "Pause one pipeline of the running daemon.",
+    "resume": "Resume a paused or failed pipeline, and wait for the outcome.",
     "offsets": "Saved offsets of every pipeline; reset one.",
     "maintain": "What a table's log needs: checkpoints, compaction, checksums, cleanup.",
-    "verify": "Proof that what was delivered, replayed, is the table.",
+    "verify": "Compare what was delivered, replayed, with the table.",
     "validate": "Check a configuration, reach every table and sink.",
+    "help": "Topics: kafka, spark, s3, formats, operating, errors and others.",
+    "completion": "Completion of commands and table names for bash, zsh and fish.",
 }
 EXIT_INTERRUPTED = 130
 EXIT_FAILED = 1
@@ -194,7 +198,8 @@ def _report(error: BaseException, is_debug: bool) -> int:
     if isinstance(error, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     if isinstance(error, TailerdError):
-        click.echo(f"error[{error.code}]: {error}", err=True)
+        table = f"{error.table}: " if error.table else ""
+        click.echo(f"error[{error.code}]: {table}{error}", err=True)
         return error.exit_status
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code

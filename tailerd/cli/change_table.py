@@ -49,6 +49,7 @@ class ChangeTable:
         self._is_coloured = is_coloured
         self._columns: list[_Column] = []
         self._widths: list[int] = []
+        self._shown: list[int] = []
 
     def lines(self, batch: ChangeBatch) -> str:
         """Return the batch's rows, after a heading where the layout is new."""
@@ -61,14 +62,17 @@ class ChangeTable:
             max(text_width(column.name), max(map(text_width, texts)))
             for column, texts in zip(columns, cells, strict=True)
         ]
+        if self._width is not None:
+            # Whatever change comes later, the columns stay where they are.
+            needed[0] = max(needed[0], max(map(len, CHANGE_STYLES)))
         is_new = columns != self._columns
         self._columns = columns
         if not is_new:
             needed = [max(pair) for pair in zip(needed, self._widths, strict=True)]
-        if needed != self._widths:
-            is_new = True
-            self._widths = needed
-        shown = fitted(self._widths, self._width)
+        self._widths = needed
+        shown = fitted(needed, self._width)
+        is_new = is_new or shown != self._shown
+        self._shown = shown
         lines = []
         if is_new:
             lines.append(self._heading(shown))

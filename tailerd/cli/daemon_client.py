@@ -79,14 +79,14 @@ class DaemonClient:
             token = config.http.token.get_secret_value()
         return cls(_checked(url or (DEFAULT_URL if config is None else url_of(config))), token)
 
-    def status(self) -> dict[str, object]:
+    def status(self, timeout_seconds: float = _TIMEOUT_SECONDS) -> dict[str, object]:
         """Return what `/status` shows.
 
         Raises:
             DaemonUnreachableError: Nobody answers.
             DaemonRefusedError: Something else answers.
         """
-        return self._ask("GET", "/status", None, _TIMEOUT_SECONDS)
+        return self._ask("GET", "/status", None, timeout_seconds)
 
     def pause(self, name: str) -> dict[str, object]:
         """Pause a pipeline.

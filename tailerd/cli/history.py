@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 
 import click
@@ -12,30 +12,31 @@ from tailerd.changefeed.points import show_ms
 from tailerd.cli.allowed_paths import allow_path_option
 from tailerd.cli.inspected import open_inspection
 from tailerd.cli.output import print_records
+from tailerd.cli.quantities import size_text
+from tailerd.cli.record_table import Layout
 from tailerd.cli.table_format import ledger_option, ledger_place, table_format_option
-from tailerd.formats.inspection import TableInspection
+from tailerd.formats.inspection import CommitDescription
 
 _EXAMPLES = """\b
 Examples:
   tailerd history /lake/orders
   tailerd history /lake/orders --limit 5 --json
 """
-_COLUMNS = (
-    "version",
-    "time",
-    "operation",
-    "files_added",
-    "files_removed",
-    "bytes_added",
-    "bytes_removed",
-    "changes",
+_LAYOUT = Layout(
+    columns=("version", "time", "operation", "files", "size", "changes"),
+    optional=("size", "files"),
+    cut=("operation",),
 )
 
 
 @click.command("history", epilog=_EXAMPLES)
 @click.argument("table")
 @click.option(
-    "--limit", type=click.IntRange(1), default=50, show_default=True, help="Newest so many commits."
+    "--limit",
+    type=click.IntRange(1),
+    default=50,
+    show_default=True,
+    help="Maximum number of commits, the newest.",
 )
 @table_format_option
 @ledger_option
@@ -51,6 +52,8 @@ def command(
 ) -> None:
     """Show what each commit did, newest last, and how its row changes are read.
 
+    Times are UTC. In a narrow terminal sizes, then files are left out; --json has all.
+
     `changes` of a Delta table is cdc (change files), vectors (deletion vectors), rows (the rows it
     removes and adds, compared), files (all rows of files it adds or removes) or none. A Kartothek
     dataset has no history but what a ledger kept of it: name the folder with --ledger FOLDER.
@@ -60,13 +63,29 @@ def command(
         inspection = await open_inspection(
             table, table_format, allowed_paths, is_strict=True, ledger=ledger_place(ledger)
         )
-        rows = [row async for row in _rows(inspection, limit)]
-        print_records(rows, _COLUMNS, as_json=as_json)
+        shown = _for_scripts if as_json else _for_people
+        rows = [shown(commit) async for commit in inspection.history(limit)]
+        print_records(rows, _LAYOUT, as_json=as_json)
 
     asyncio.run(show())
 
 
-async def _rows(inspection: TableInspection, limit: int) -> AsyncIterator[Mapping[str, object]]:
-    async for commit in inspection.history(limit):
-        fields = asdict(commit)
-        yield {"version": fields.pop("version"), "time": show_ms(commit.timestamp_ms), **fields}
+def _for_scripts(commit: CommitDescription) -> Mapping[str, object]:
+    fields = asdict(commit)
+    return {"version": fields.pop("version"), "time": show_ms(commit.timestamp_ms), **fields}
+
+
+def _for_people(commit: CommitDescription) -> Mapping[str, object]:
+    """Return a line's cells: times by the second, added and removed together."""
+    return {
+        "version": commit.version,
+        "time": show_ms(commit.timestamp_ms)[:19].replace("T", " "),
+        "operation": commit.operation,
+        "files": f"+{commit.files_added} -{commit.files_removed}",
+        "size": f"+{_size(commit.bytes_added)} -{_size(commit.bytes_removed)}",
+        "changes": commit.changes,
+    }
+
+
+def _size(count: int | None) -> str:
+    return "?" if count is None else size_text(count)

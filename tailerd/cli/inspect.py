@@ -11,7 +11,9 @@ from tailerd.changefeed.offset import Version
 from tailerd.changefeed.points import show_ms
 from tailerd.cli.allowed_paths import allow_path_option
 from tailerd.cli.inspected import open_inspection
+from tailerd.cli.now import point_of
 from tailerd.cli.output import print_object, print_records
+from tailerd.cli.record_table import Layout
 from tailerd.cli.table_format import ledger_option, ledger_place, table_format_option
 from tailerd.errors import UsageError
 from tailerd.formats.inspection import TableDescription, TableInspection
@@ -22,13 +24,20 @@ Examples:
   tailerd inspect /lake/orders --version 12 --json
   tailerd inspect /lake/orders --files --json | wc -l
 """
-_FILE_COLUMNS = ("path", "size_bytes", "num_rows", "deletion_vector", "partition_values")
+_FILE_LAYOUT = Layout(
+    columns=("path", "size_bytes", "num_rows", "deletion_vector", "partition_values"),
+    optional=("deletion_vector", "partition_values"),
+    cut=("path", "partition_values", "deletion_vector"),
+)
 
 
 @click.command("inspect", epilog=_EXAMPLES)
 @click.argument("table")
 @click.option("--version", type=click.IntRange(0), help="An older version; the newest by default.")
-@click.option("--timestamp", help="The version at that time (UTC unless it says otherwise).")
+@click.option(
+    "--timestamp",
+    help="The version at that time, such as 2026-11-21T09:30 (UTC), -2h or yesterday.",
+)
 @click.option("--files", is_flag=True, help="List the live files instead.")
 @click.option("--strict", is_flag=True, help="Fail where a version checksum does not add up.")
 @table_format_option
@@ -62,7 +71,7 @@ def command(
         )
         wanted = None if version is None else Version(version)
         if timestamp is not None:
-            wanted = await inspection.version_at(timestamp)
+            wanted = await inspection.version_at(point_of(timestamp))
         if files:
             await _print_files(inspection, wanted, as_json)
         else:
@@ -120,7 +129,7 @@ async def _print_files(inspection: TableInspection, version: Version | None, as_
     if as_json:
         # A table may have millions: they are printed as they are found.
         async for files in inspection.files(version):
-            print_records(map(asdict, files), _FILE_COLUMNS, as_json=True)
+            print_records(map(asdict, files), _FILE_LAYOUT, as_json=True)
         return
     rows = [asdict(file) async for files in inspection.files(version) for file in files]
-    print_records(rows, _FILE_COLUMNS, as_json=False)
+    print_records(rows, _FILE_LAYOUT, as_json=False)

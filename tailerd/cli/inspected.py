@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tailerd.cli.output import warn
-from tailerd.formats.detect import find_format
+from tailerd.formats.detect import find_format, require_folder
 from tailerd.formats.inspection import TableInspection
 from tailerd.formats.ledger import LedgerPlace
 from tailerd.formats.parts import required
@@ -37,6 +37,7 @@ async def open_inspection(
         StorageError: It cannot be looked at.
     """
     stores = Stores()
+    await require_folder(table, stores)
     found = await find_format(table, table_format, allowed_paths, stores=stores)
     inspector = required(found.inspector, found.name, "inspection")
     return inspector.open(

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,23 +20,15 @@ from tailerd.cli.pinning import (
     pin_texts,
     shown_pins,
 )
+from tailerd.cli.progress import Progress
 from tailerd.cli.table_format import table_format_option
 from tailerd.errors import UsageError
 
 if TYPE_CHECKING:
+    from tailerd.checks.maintained import WantedMaintenance
     from tailerd.config import Config
-    from tailerd.formats.maintenance import (
-        AskFloor,
-        Decision,
-        JobResult,
-        MaintenancePolicies,
-        RetentionFloor,
-        Survey,
-        TableMaintenance,
-    )
-    from tailerd.maintenance.opening import MaintainedTable
+    from tailerd.formats.maintenance import Decision, JobResult, Survey, TableMaintenance
     from tailerd.maintenance.pins import Pin
-    from tailerd.storage.stores import Stores
 
 _EXAMPLES = """\b
 Examples:
@@ -123,45 +113,6 @@ def command(
         click.echo(text)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WantedMaintenance:
-    """A table to maintain, and how.
-
-    Attributes:
-        format: Name of its format; `auto` to look.
-        pipelines: Asked for what pipelines have yet to read.
-        stores: How its files are reached.
-    """
-
-    place: str
-    format: str
-    allowed_paths: Sequence[str]
-    policies: MaintenancePolicies
-    pipelines: AskFloor
-    stores: Stores
-
-    async def open(self) -> tuple[MaintainedTable, TableMaintenance]:
-        """Return the table, and what surveys it and does what is due.
-
-        Raises:
-            UnsupportedFeatureError: Its format has no maintenance.
-            NotATableError: There is no table.
-            ConfigError: No store serves this place, or the format is unknown.
-            StorageError: It cannot be looked at.
-        """
-        from tailerd.clock import SystemClock
-        from tailerd.maintenance.opening import open_maintained
-
-        table = await open_maintained(
-            self.place,
-            stores=self.stores,
-            table_format=self.format,
-            allowed=self.allowed_paths,
-        )
-        clock = SystemClock()
-        return table, table.maintenance(self.policies, clock=clock, pipelines=self.pipelines)
-
-
 async def _pin(wanted: WantedMaintenance, change: PinChange) -> list[Pin]:
     from tailerd.clock import SystemClock
 
@@ -195,7 +146,7 @@ async def _apply(table: str, work: TableMaintenance, survey: Survey) -> list[_Li
         if not due:
             break
         for decision in due:
-            with _progress(f"{decision.job} of {table}"):
+            with Progress(f"{decision.job} of {table}"):
                 result = await work.apply(survey, decision)
             done[decision.job] = _Line(
                 table=table, version=survey.version, decision=decision, result=result
@@ -218,6 +169,7 @@ def _wanted(
     table_format: str,
     allowed_paths: Sequence[str],
 ) -> WantedMaintenance:
+    from tailerd.checks.maintained import WantedMaintenance, maintenance_of
     from tailerd.cli.configured import read_config
     from tailerd.cli.offsets import check_name
     from tailerd.formats.maintenance import MaintenancePolicies, no_readers
@@ -265,66 +217,6 @@ def _with_engine(config: Config, table: str, engine: str | None) -> Config:
         raise ConfigError(explain(error, MaintenanceConfig)) from None
     altered = section.model_copy(update={"maintenance": maintenance})
     return config.model_copy(update={"tables": {**config.tables, table: altered}})
-
-
-def maintenance_of(config: Config, name: str, stores: Stores) -> WantedMaintenance:
-    """Return the maintenance of a configured table; what is saved of pipelines bounds a cleanup.
-
-    A saved offset that cannot be read is an `OffsetError` when it is asked for.
-    """
-    from tailerd.formats.maintenance import MaintenancePolicies
-    from tailerd.maintenance.settings import policies_of
-
-    table = config.tables[name]
-    section = table.maintenance
-    return WantedMaintenance(
-        place=table.path,
-        format=table.format,
-        allowed_paths=table.allowed_paths,
-        policies=MaintenancePolicies() if section is None else policies_of(section, config.spark),
-        pipelines=partial(needs_of_pipelines, config, name),
-        stores=stores,
-    )
-
-
-async def needs_of_pipelines(config: Config, name: str, table_id: str) -> RetentionFloor:
-    """Return what pipelines of this log want of it, as far as they have saved where they stand.
-
-    A log that another name of its folder leads to is this log.
-    """
-    from tailerd.assembly import delivered_folders, saved_offset
-    from tailerd.maintenance.needs import Reader, floor_of
-    from tailerd.pipeline.watched_folders import log_folder
-    from tailerd.storage.folder_identity import FolderIdentity
-
-    folder = log_folder(config.tables[name])
-    log = await asyncio.to_thread(FolderIdentity.of, folder)
-    readers = []
-    for other, place in delivered_folders(config).items():
-        identity = await asyncio.to_thread(FolderIdentity.of, place)
-        if await asyncio.to_thread(log.is_same, identity) is False:
-            # Asking for its offset may take a broker.
-            continue
-        offset = await saved_offset(config, other)
-        readers.append(
-            Reader(name=other, folder=place)
-            if offset is None
-            else Reader(name=other, folder=place, version=offset.version, table_id=offset.table_id)
-        )
-    return await asyncio.to_thread(floor_of, readers, folder, table_id)
-
-
-@contextmanager
-def _progress(what: str) -> Iterator[None]:
-    """Show on a terminal's standard error what is being done; nothing on a pipe."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield
-        return
-    with console.status(f"Doing the {what}"):
-        yield
 
 
 def _texts(lines: list[_Line], *, is_applying: bool) -> Iterator[str]:

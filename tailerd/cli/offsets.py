@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tailerd.cli.completion import table_names
 from tailerd.cli.daemon_client import DaemonClient, http_option, token_option
+from tailerd.cli.now import point_of
+from tailerd.cli.output import print_records
+from tailerd.cli.record_table import Layout
 from tailerd.errors import DaemonUnreachableError
 
 if TYPE_CHECKING:
@@ -18,6 +22,9 @@ if TYPE_CHECKING:
     from tailerd.errors import StateInUseError
     from tailerd.pipeline.claim import HeldOffset
 
+_LAYOUT = Layout(
+    columns=("table", "engine", "next", "kept by"), optional=("kept by",), cut=("kept by", "table")
+)
 _EXAMPLES = """\b
 Examples:
   tailerd offsets --config tailerd.yaml
@@ -67,7 +74,7 @@ def command() -> None:
 
 
 @command.command("show")
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=table_names)
 @_config_option
 @_json_option
 def show(name: str | None, config_path: Path, is_json: bool) -> None:
@@ -78,15 +85,21 @@ def show(name: str | None, config_path: Path, is_json: bool) -> None:
     config = read_config(config_path).config
     delivered = [each for each, table in config.tables.items() if table.has_sink]
     names = [name] if name is not None else delivered
+    lines: list[str | dict[str, object]] = []
     for each in names:
         check_name(config, each)
         _check_delivered(config, each)
         held = asyncio.run(held_offset(config, each))
-        click.echo(_as_json(config, each, held) if is_json else _as_line(config, each, held))
+        lines.append(_as_json(config, each, held) if is_json else _as_record(config, each, held))
+    if is_json:
+        for line in lines:
+            click.echo(line)
+        return
+    print_records([line for line in lines if isinstance(line, dict)], _LAYOUT, as_json=False)
 
 
 @command.command("reset")
-@click.argument("name")
+@click.argument("name", shell_complete=table_names)
 @click.option(
     "--to",
     required=True,
@@ -117,6 +130,7 @@ def reset(
         spark_checkpoint,
     )
 
+    to = point_of(to)
     config = read_config(config_path, engine=engine).config
     check_name(config, name)
     _check_delivered(config, name)
@@ -132,11 +146,11 @@ def reset(
         offset = asyncio.run(_reset_held(config, name, to))
     except StateInUseError as error:
         offset = _reset_running(error, name, to, url, config_path, token_file)
-    click.echo(f"{name} begins at {_place(offset)} from now on.")
+    click.echo(f"{name} reset: begins at {_place(offset)}.")
 
 
 @command.command("rebind", epilog=_REBIND_EXAMPLE)
-@click.argument("name")
+@click.argument("name", shell_complete=table_names)
 @_config_option
 @_engine_option
 def rebind(name: str, config_path: Path, engine: str | None) -> None:
@@ -163,7 +177,7 @@ def rebind(name: str, config_path: Path, engine: str | None) -> None:
         ) from error
     sink = config.tables[name].sink
     place = sink.identity_place() or sink.kind
-    click.echo(f"{name} goes on at {_place(held.offset)} into {place}.")
+    click.echo(f"{name} rebound: resumes at {_place(held.offset)} into {place}.")
 
 
 async def _rebind_held(config: Config, name: str) -> HeldOffset:
@@ -236,16 +250,19 @@ def _check_delivered(config: Config, name: str) -> None:
 
 def _place(offset: Offset) -> str:
     if offset.phase == "snapshot":
-        return f"the snapshot of version {offset.version}, file key {offset.position}"
-    return f"version {offset.version}, task {offset.position}"
+        begun = ", partly delivered" if offset.position else ""
+        return f"snapshot of version {offset.version}{begun}"
+    if offset.position:
+        return f"version {offset.version}, after its first {offset.position} files"
+    return f"version {offset.version}"
 
 
-def _as_line(config: Config, name: str, held: HeldOffset | None) -> str:
+def _as_record(config: Config, name: str, held: HeldOffset | None) -> dict[str, object]:
     engine = config.engine_of(name)
     if held is None:
-        return f"{name} ({engine}): no offset saved"
-    other = "" if held.engine == engine else f"; kept by the {held.engine} engine in {held.place}"
-    return f"{name} ({engine}): next is {_place(held.offset)}{other}"
+        return {"table": name, "engine": engine, "next": "nothing saved"}
+    other = None if held.engine == engine else f"{held.engine} engine, {held.place}"
+    return {"table": name, "engine": engine, "next": _place(held.offset), "kept by": other}
 
 
 def _as_json(config: Config, name: str, held: HeldOffset | None) -> str:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import islice
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import click
@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from tailerd.changefeed.change_batch import ChangeBatch, rows_of_columns
 from tailerd.cli.change_table import ChangeTable, aligned, printable, text_width
+from tailerd.cli.record_table import Layout, line_width, table_text
 from tailerd.errors import TailerdError, UsageError
 from tailerd.records.arrow import ArrowStream
 from tailerd.records.debezium import DebeziumEncoder
@@ -199,7 +200,7 @@ def print_object(
 
 def print_records(
     rows: Iterable[Mapping[str, object]],
-    columns: Sequence[str],
+    columns: Sequence[str] | Layout,
     *,
     as_json: bool,
     stream: BinaryIO | None = None,
@@ -208,7 +209,8 @@ def print_records(
 
     Args:
         rows: JSON values by name; consumed as they are printed.
-        columns: What a table shows, in order; a row may lack some.
+        columns: What a table shows, in order, and what gives way where the line is narrow; a row
+            may lack some.
         as_json: As `--json` asks.
         stream: Standard output when absent.
 
@@ -221,11 +223,10 @@ def print_records(
         while lines := b"".join(map(json_line, islice(remaining, MAX_ROWS_IN_TABLE))):
             write_bytes(out, lines)
         return
+    layout = columns if isinstance(columns, Layout) else Layout(columns=columns)
     first = list(islice(remaining, MAX_ROWS_IN_TABLE + 1))
-    if out.isatty() and len(first) <= MAX_ROWS_IN_TABLE:
-        _print_rich_table(out, first, columns)
-        return
-    for text in _plain_table(first, remaining, columns):
+    is_styled = out.isatty() and "NO_COLOR" not in os.environ
+    for text in table_text(first, remaining, layout, width=line_width(out), is_styled=is_styled):
         write_bytes(out, _bytes(text))
 
 
@@ -293,48 +294,6 @@ def _cell(value: object) -> str:
     if isinstance(value, str):
         return printable(value)
     return printable(json.dumps(value, ensure_ascii=False))
-
-
-def _plain_table(
-    first: Sequence[Mapping[str, object]],
-    remaining: Iterator[Mapping[str, object]],
-    columns: Sequence[str],
-) -> Iterator[str]:
-    """Yield chunks of lines whose widths the first rows decide."""
-    are_numbers = [_is_numeric(first, column) for column in columns]
-    heading = [[printable(column) for column in columns]]
-    sample = heading + [[_cell(row.get(column)) for column in columns] for row in first]
-    widths = [max(map(text_width, texts)) for texts in zip(*sample, strict=True)]
-    cells = ([_cell(row.get(column)) for column in columns] for row in remaining)
-    lines = (
-        "  ".join(
-            aligned(text, width, is_number=is_number)
-            for text, width, is_number in zip(row, widths, are_numbers, strict=True)
-        ).rstrip()
-        for row in chain(sample, cells)
-    )
-    while chunk := list(islice(lines, MAX_ROWS_IN_TABLE)):
-        yield "".join(f"{line}\n" for line in chunk)
-
-
-def _is_numeric(rows: Sequence[Mapping[str, object]], column: str) -> bool:
-    values = [row.get(column) for row in rows]
-    return all(value is None or isinstance(value, int | float) for value in values)
-
-
-def _print_rich_table(
-    out: BinaryIO, rows: Sequence[Mapping[str, object]], columns: Sequence[str]
-) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        is_number = _is_numeric(rows, column)
-        table.add_column(Text(printable(column)), justify="right" if is_number else "left")
-    for row in rows:
-        table.add_row(*(Text(_cell(row.get(column))) for column in columns))
-    _render(out, table)
 
 
 def _render(out: BinaryIO, renderable: RenderableType) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from tailerd.cli.completion import table_names
 from tailerd.cli.daemon_client import DaemonClient, config_option, http_option, token_option
 
 _EXAMPLES = """\b
@@ -16,7 +17,7 @@ Examples:
 
 
 @click.command("pause", epilog=_EXAMPLES)
-@click.argument("name")
+@click.argument("name", shell_complete=table_names)
 @http_option
 @config_option
 @token_option

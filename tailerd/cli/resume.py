@@ -2,25 +2,82 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
+from tailerd.cli.completion import table_names
 from tailerd.cli.daemon_client import DaemonClient, config_option, http_option, token_option
+from tailerd.errors import TailerdError, class_of
 
 _EXAMPLES = """\b
 Examples:
   tailerd resume orders
   tailerd resume orders --config tailerd.yaml
 """
+_LOOK_SECONDS = 0.2
 
 
 @click.command("resume", epilog=_EXAMPLES)
-@click.argument("name")
+@click.argument("name", shell_complete=table_names)
 @http_option
 @config_option
 @token_option
-def command(name: str, url: str | None, config_path: Path | None, token_file: Path | None) -> None:
-    """Let the pipeline NAME go on at its saved offset: a paused one, or one that has failed."""
-    DaemonClient.of(url, config_path, token_file).resume(name)
-    click.echo(f"{name} goes on.")
+@click.option(
+    "--wait",
+    "wait_seconds",
+    type=click.FloatRange(0, 3600),
+    default=30.0,
+    show_default=True,
+    help="Seconds to wait until the pipeline runs or fails again; 0 does not wait.",
+)
+def command(
+    name: str,
+    url: str | None,
+    config_path: Path | None,
+    token_file: Path | None,
+    wait_seconds: float,
+) -> None:
+    """Resume the pipeline NAME, paused or failed, at its saved offset; wait for the outcome.
+
+    Ends with 0 when it runs, with the error's exit status when it fails again, and with 1 when it
+    is still retrying after --wait.
+    """
+    client = DaemonClient.of(url, config_path, token_file)
+    client.resume(name)
+    if not wait_seconds:
+        click.echo(f"{name} resumed.")
+        return
+    table = _outcome(client, name, time.monotonic() + wait_seconds)
+    match table.get("state"):
+        case "failed":
+            raise _error_of(table, f"{name} failed again")
+        case "retrying":
+            raise _error_of(table, f"{name} is still retrying")
+        case state:
+            click.echo(f"{name} resumed: {state}.")
+
+
+def _outcome(client: DaemonClient, name: str, deadline: float) -> Mapping[str, object]:
+    """Return what is known of a pipeline once it runs or failed, or at the deadline."""
+    while True:
+        table = _table(client.status(), name)
+        if table.get("state") in ("running", "failed") or time.monotonic() > deadline:
+            return table
+        time.sleep(_LOOK_SECONDS)
+
+
+def _table(status: Mapping[str, object], name: str) -> Mapping[str, object]:
+    tables = status.get("tables")
+    found = [t for t in tables if t.get("table") == name] if isinstance(tables, list) else []
+    return found[0] if found else {}
+
+
+def _error_of(table: Mapping[str, object], what: str) -> TailerdError:
+    """Return the error that a pipeline is held up by, of its own class."""
+    error = table.get("last_error")
+    known = error if isinstance(error, dict) else {}
+    kind = class_of(known.get("code")) or TailerdError
+    return kind(f"{what}: {known.get('message', 'no error is known.')}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -10,49 +9,47 @@ from pathlib import Path
 
 import click
 
+from tailerd.cli.change_table import printable
+from tailerd.cli.completion import table_names
 from tailerd.cli.daemon_client import DaemonClient, config_option, http_option, token_option
-from tailerd.cli.output import print_records, write_bytes
-from tailerd.errors import DaemonRefusedError, UsageError
+from tailerd.cli.output import json_line, print_records, write_bytes
+from tailerd.cli.pipeline_view import view_lines
+from tailerd.cli.quantities import duration_text
+from tailerd.cli.record_table import Layout, line_width
+from tailerd.errors import DaemonRefusedError, DaemonUnreachableError, UsageError
 from tailerd.registry import known
 
 _EXAMPLES = """\b
 Examples:
   tailerd status
   tailerd status --watch
+  tailerd status orders
   tailerd status orders --json
   tailerd status --http http://10.0.0.5:9464
 """
-_COLUMNS = (
-    "table",
-    "state",
-    "engine",
-    "sink",
-    "version",
-    "head",
-    "lag",
-    "lag seconds",
-    "rows/s",
-    "next retry",
-    "last error",
+_LAYOUT = Layout(
+    columns=(
+        *("table", "state", "engine", "sink", "delivered", "head", "lag", "lag time"),
+        *("rows/s", "next retry", "error"),
+    ),
+    optional=("engine", "sink", "rows/s", "lag time", "next retry", "head"),
+    cut=("error", "table"),
 )
-_LEFT_OUT_WHERE_NARROW = ("engine", "sink")
-_NARROW = 100
 _TOP_OF_SCREEN = b"\x1b[H\x1b[J"
-_MOST_ERROR_CHARS = 100
 
 
 @click.command("status", epilog=_EXAMPLES)
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=table_names)
 @http_option
 @config_option
 @token_option
-@click.option("--watch", is_flag=True, help="Look again and again, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Refresh until interrupted.")
 @click.option(
     "--interval",
     type=click.FloatRange(0.1, 3600),
     default=2.0,
     show_default=True,
-    help="Seconds between two looks with --watch.",
+    help="Seconds between refreshes with --watch.",
 )
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON object a pipeline, with all fields."
@@ -66,41 +63,59 @@ def command(
     interval: float,
     as_json: bool,
 ) -> None:
-    """Show where every pipeline of the running daemon stands, or NAME alone.
+    """Show every pipeline of the running daemon in a line, or NAME with all there is to say.
 
-    Read from the daemon's /status: state, version and head, lag, rows a second over the last
-    minute, the last error and when it is tried again. What is wrong beside the tables (the queue of
-    notifications, a pattern of tables, the state) is told on standard error.
+    Read from the daemon's /status: the newest version that is delivered and the table's newest,
+    lag, rows a second over the last minute, and the error of a pipeline that is failed or
+    retrying; NAME also shows an error that has passed. Columns are left out where the terminal is
+    narrow; --json has all. Problems besides the tables (the queue of notifications, a pattern of
+    tables, the state) go to standard error. --watch goes on while the daemon restarts.
     """
     client = DaemonClient.of(url, config_path, token_file)
-    is_screen = sys.stdout.isatty()
     while True:
-        status = client.status()
-        shown = _tables(status, client.url, name)
-        if watch and is_screen and not as_json:
-            write_bytes(sys.stdout.buffer, _TOP_OF_SCREEN)
-        rows = shown if as_json else [row_of(table, time.time()) for table in shown]
-        print_records(rows, _columns(is_screen=is_screen), as_json=as_json)
-        for line in trouble_lines(status):
-            click.echo(line, err=True)
+        try:
+            status = client.status()
+            tables = _tables(status, client.url, name)
+        except DaemonUnreachableError as error:
+            if not watch:
+                raise
+            _clear(as_json=as_json)
+            click.echo(f"{error.message} Retrying every {interval:g} s.", err=True)
+        else:
+            if watch:
+                _clear(as_json=as_json)
+            _show(tables, is_one=name is not None, as_json=as_json)
+            for line in trouble_lines(status):
+                click.echo(line, err=True)
         if not watch:
             return
         time.sleep(interval)
 
 
-def _columns(*, is_screen: bool) -> tuple[str, ...]:
-    if not is_screen or shutil.get_terminal_size().columns >= _NARROW:
-        return _COLUMNS
-    return tuple(column for column in _COLUMNS if column not in _LEFT_OUT_WHERE_NARROW)
+def _clear(*, as_json: bool) -> None:
+    if sys.stdout.isatty() and not as_json:
+        write_bytes(sys.stdout.buffer, _TOP_OF_SCREEN)
+
+
+def _show(tables: list[dict[str, object]], *, is_one: bool, as_json: bool) -> None:
+    out = sys.stdout.buffer
+    if as_json:
+        write_bytes(out, b"".join(map(json_line, tables)))
+    elif is_one:
+        lines = view_lines(tables[0], time.time(), line_width(out))
+        text = "".join(f"{line}\n" for line in lines)
+        write_bytes(out, text.encode("utf-8", "backslashreplace"))
+    else:
+        print_records([row_of(table, time.time()) for table in tables], _LAYOUT, as_json=False)
 
 
 def trouble_lines(status: Mapping[str, object]) -> Iterator[str]:
-    """Yield a line for each thing that is wrong beside the tables."""
+    """Yield a line for each thing that is wrong besides the tables."""
     troubles = status.get("troubles")
     for trouble in troubles if isinstance(troubles, list) else ():
         error = trouble.get("error") if isinstance(trouble, dict) else None
         if isinstance(error, dict):
-            yield f"{trouble.get('part')} [{error.get('code')}]: {error.get('message')}"
+            yield printable(f"{trouble.get('part')} [{error.get('code')}]: {error.get('message')}")
 
 
 def _tables(status: Mapping[str, object], url: str, name: str | None) -> list[dict[str, object]]:
@@ -123,33 +138,39 @@ def row_of(table: Mapping[str, object], now: float) -> dict[str, object]:
         table: What `/status` says of it.
         now: Seconds since the epoch.
     """
-    error, retry_ms = table.get("last_error"), table.get("next_retry_ms")
-    seconds = None
-    if isinstance(retry_ms, int | float):
-        seconds = f"in {max(0.0, retry_ms / 1000 - now):.1f} s"
+    error, lag = table.get("last_error"), table.get("lag_seconds")
     text = None
-    if isinstance(error, dict):
+    if isinstance(error, dict) and error.get("is_current"):
         text = f"{error.get('code')}: {error.get('message')}"
-        text = text if len(text) <= _MOST_ERROR_CHARS else f"{text[: _MOST_ERROR_CHARS - 3]}..."
     return {
         "table": table.get("table"),
-        "state": _state(table),
+        "state": state_text(table),
         "engine": table.get("engine"),
         "sink": table.get("sink"),
-        "version": table.get("offset_version"),
+        "delivered": table.get("delivered_version"),
         "head": table.get("head_version"),
         "lag": table.get("lag_versions"),
-        "lag seconds": _rounded(table.get("lag_seconds")),
+        "lag time": duration_text(lag) if isinstance(lag, int | float) else None,
         "rows/s": _rounded(table.get("rows_per_second")),
-        "next retry": seconds,
-        "last error": text,
+        "next retry": retry_text(table, now),
+        "error": text,
     }
 
 
-def _state(table: Mapping[str, object]) -> str:
+def state_text(table: Mapping[str, object]) -> str:
+    """Return the state, with the progress of a snapshot that is being delivered."""
     progress = table.get("snapshot_progress")
     share = f" (snapshot {progress:.0%})" if isinstance(progress, int | float) else ""
     return f"{table.get('state')}{share}"
+
+
+def retry_text(table: Mapping[str, object], now: float) -> str | None:
+    """Return when the next attempt is; None where none is scheduled."""
+    retry_ms = table.get("next_retry_ms")
+    if not isinstance(retry_ms, int | float):
+        return None
+    seconds = retry_ms / 1000 - now
+    return f"in {duration_text(seconds)}" if seconds >= 0.1 else "now"
 
 
 def _rounded(value: object) -> object:

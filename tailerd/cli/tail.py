@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
 
 import click
 
-from tailerd.changefeed.change_task import ChangeMode
-from tailerd.changefeed.limits import BatchLimit, ReadLimit
+from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.changefeed.change_task import ChangeMode, ChangeSourceKind
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.cli.allowed_paths import allow_path_option
+from tailerd.cli.now import point_of
 from tailerd.cli.output import FORMATS, ChangeWriter, warn, writer_for
+from tailerd.cli.progress import Progress
 from tailerd.cli.table_format import ledger_option, ledger_place, table_format_option
-from tailerd.clock import SystemClock, zone_named
+from tailerd.clock import zone_named
 from tailerd.errors import UsageError
-from tailerd.formats.base import ChangeSource, OpenRequest
-from tailerd.formats.detect import open_table, presumed_format
+from tailerd.formats.base import OpenRequest
+from tailerd.formats.detect import open_table, require_folder
 from tailerd.formats.ledger import LedgerPlace
-from tailerd.pipeline.change_stream import ChangeStream
-from tailerd.pipeline.target import clipped
+from tailerd.pipeline.table_reading import Reading, watched
 from tailerd.storage.stores import Stores
-from tailerd.watchers.hints import Hint, HintBoard
-from tailerd.watchers.local import watch_folders
-from tailerd.watchers.poll import PollWatcher
 
 _EXAMPLES = """\b
 Examples:
@@ -36,9 +33,6 @@ Examples:
   tailerd tail /lake/orders --from 12 --key order_id
   tailerd tail /lake/orders --from 2026-11-21T08:00:00 --once --columns order_id,amount
 """
-_READ_LIMIT = ReadLimit(max_files=20_000, max_bytes=8 * 1024**3)
-_BATCH_LIMIT = BatchLimit(max_rows=16_384, max_bytes=16 * 1024 * 1024)
-_POLL_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +60,10 @@ class TailRequest:
     default="latest",
     show_default=True,
     metavar="START",
-    help="snapshot, latest, a version (inclusive) or a time (first commit at or after it).",
+    help="snapshot, latest, a version (inclusive) or a time (first commit at or after it), such as"
+    " 2026-11-21T09:30, -2h, yesterday.",
 )
-@click.option("--to", "end", metavar="END", help="Stop behind this version, or time (inclusive).")
+@click.option("--to", "end", metavar="END", help="Last version, or time (inclusive).")
 @click.option("--once", is_flag=True, help="Stop at the newest version.")
 @click.option(
     "--changes",
@@ -115,8 +110,8 @@ def command(
     names = None if columns is None else _names("--columns", columns)
     request = TailRequest(
         table=table,
-        start=start,
-        end=end,
+        start=point_of(start),
+        end=None if end is None else point_of(end),
         is_once=once,
         changes=ChangeMode(changes),
         columns=names,
@@ -157,6 +152,7 @@ def _timezone(text: str | None) -> str | None:
 
 async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
     stores = Stores()
+    await require_folder(request.table, stores)
     source = await open_table(
         request.table,
         OpenRequest(
@@ -179,48 +175,43 @@ async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
     last = None if request.end is None else await source.end_version(request.end)
     if request.is_once and last is None:
         last = (await source.backlog(at)).head_version
-    async with _watched(request.table, request.table_format, stores) as hint:
-        await _follow(source, at, last, writer, hint)
+    progress = _progress(request, is_bounded=last is not None)
+    meter = _Meter(progress, at, last)
+    reading = Reading(source=source, last=last)
+    async with watched(request.table, stores, table_format=request.table_format) as hint:
+        with progress or nullcontext():
+            async with aclosing(reading.batches(at, hint)) as batches:
+                async for batch in batches:
+                    writer.write(batch.rows)
+                    meter.count(batch.rows, batch.planned)
     writer.close()
 
 
-@asynccontextmanager
-async def _watched(table: str, table_format: str, stores: Stores) -> AsyncGenerator[Hint, None]:
-    """Give a bell that rings when the table's log may have changed, and every so often anyway."""
-    store, _ = stores.locate(table)
-    found = presumed_format(table, table_format)
-    folder, version_of = found.folder(table), found.names.version_of
-    board = HintBoard()
-    hint = board.subscribe(folder)
-    watchers = (
-        watch_folders(
-            [folder] if store.is_local_folder else [],
-            names={folder: version_of},
-            finished=stores.local.finished,
-        ),
-        PollWatcher([folder], interval_seconds=_POLL_SECONDS, clock=SystemClock()),
-    )
-    async with asyncio.TaskGroup() as group:
-        listening = group.create_task(board.run(watchers))
-        yield hint
-        listening.cancel()
+def _progress(request: TailRequest, *, is_bounded: bool) -> Progress | None:
+    """Return what shows how far reading is; rows on a terminal show that themselves."""
+    if sys.stdout.isatty() or not is_bounded:
+        return None
+    return Progress(f"Reading {request.table}", "rows")
 
 
-async def _follow(
-    source: ChangeSource, at: Offset, last: Version | None, writer: ChangeWriter, hint: Hint
-) -> None:
-    while last is None or at.version <= last:
-        end = clipped(await source.latest_offset(at, _READ_LIMIT), last, source)
-        if end == at:
-            await hint.wait()
-            continue
-        await _print(source, at, end, writer)
-        await source.commit(end)
-        at = end
+class _Meter:
+    """Turns what was printed into progress: rows, and the share of a snapshot or of versions."""
 
+    def __init__(self, progress: Progress | None, start: Offset, last: Version | None) -> None:
+        self._progress = progress
+        self._start = start
+        self._last = last
+        self._rows = 0
 
-async def _print(source: ChangeSource, start: Offset, end: Offset, writer: ChangeWriter) -> None:
-    stream = ChangeStream(source, start, end, limit=_BATCH_LIMIT)
-    async with aclosing(stream.batches()) as batches:
-        async for batch in batches:
-            writer.write(batch)
+    def count(self, batch: ChangeBatch, planned: Offset | None) -> None:
+        """Note a batch that was printed; `planned` is how far files were listed."""
+        self._rows += batch.num_rows
+        if self._progress is not None:
+            self._progress.report(self._rows, self._share(batch, planned))
+
+    def _share(self, batch: ChangeBatch, planned: Offset | None) -> float | None:
+        if batch.change_source is ChangeSourceKind.SNAPSHOT:
+            return None if planned is None else planned.snapshot_share()
+        if self._last is None or self._last <= self._start.version:
+            return None
+        return (batch.version - self._start.version) / (self._last - self._start.version)

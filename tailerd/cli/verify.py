@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from tailerd.cli.completion import table_names
+from tailerd.cli.progress import Progress
 
 if TYPE_CHECKING:
     from tailerd.config import Config
@@ -25,7 +27,7 @@ _MOST_CHARS = 200
 
 
 @click.command("verify", epilog=_EXAMPLES)
-@click.argument("name")
+@click.argument("name", shell_complete=table_names)
 @click.option(
     "--config",
     "config_path",
@@ -84,35 +86,18 @@ async def _verify(config: Config, name: str, stores: Stores) -> Verdict:
         source = await open_source(
             table, Telemetry(), stores=stores, memory_bytes=config.memory, ledger=ledger
         )
-        with _progress() as report:
+        with Progress(f"Comparing {name}", "rows") as progress:
             verification = Verification(
                 source,
                 sink,
                 held.offset,
                 begins_with_snapshot=table.start == "snapshot",
-                on_progress=report,
+                on_progress=progress.report,
                 widened=await source.widened_floats(),
             )
             return await verification.run()
     finally:
         await sink.aclose()
-
-
-class _progress:  # noqa: N801 - reads as a function where it is used
-    """A line on a terminal's standard error that counts rows; nothing on a pipe."""
-
-    def __enter__(self) -> Callable[[int], None]:
-        from rich.console import Console
-
-        self._console = Console(stderr=True)
-        self._status = self._console.status("Reading")
-        if self._console.is_terminal:
-            self._status.start()
-        return lambda rows: self._status.update(f"Compared {rows:,} rows")
-
-    def __exit__(self, *_: object) -> None:
-        if self._console.is_terminal:
-            self._status.stop()
 
 
 def _lines(name: str, verdict: Verdict) -> list[str]:
@@ -126,13 +111,13 @@ def _lines(name: str, verdict: Verdict) -> list[str]:
         f"different: {verdict.records:,} delivered change rows of {name}{base} replay to"
         f" {verdict.replayed:,} rows, and version {verdict.version} has {verdict.rows:,}."
     ]
-    lines += [f"  in the table only:     {_short(row)}" for row in verdict.missing]
-    lines += [f"  in the delivered only: {_short(row)}" for row in verdict.invented]
+    lines += [f"  only in the table:     {_short(row)}" for row in verdict.missing]
+    lines += [f"  only in the sink:      {_short(row)}" for row in verdict.invented]
     if verdict.foreign:
         lines.append(f"  columns the table no longer has: {', '.join(verdict.foreign)}")
     lines.append(
-        "  Rows are there twice after a crash with at-least-once, or after a reset; they lack where"
-        " retention or compaction removed the first records."
+        "  Rows are there twice after a crash with at-least-once, or after a reset; rows are"
+        " missing where retention or compaction removed the first records."
     )
     return lines
 

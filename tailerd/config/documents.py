@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 from pydantic_core import PydanticUndefined
 
 from tailerd.config.maintenance import (
@@ -26,7 +26,10 @@ EXAMPLE_NAME = "tailerd.example.yaml"
 SCHEMA_NAME = "schema.json"
 
 _HEAD = """\
-# Every field there is, with its default or an example. Made from the code:
+# yaml-language-server: $schema=./schema.json
+#
+# Every field there is. "default": the value that holds without the line; "example": a value that
+# has to be chosen, or the default where the comment names it. Made from the code:
 #     python -m tailerd.config config
 # Run it with `tailerd run --config FILE`, check it with `tailerd validate FILE`.
 # The environment overrides any field: TAILERD__TABLES__ORDERS__SINK__PATH=/out
@@ -52,14 +55,26 @@ def schema() -> dict[str, Any]:
     whole = Config.model_json_schema()
     definitions = whole["$defs"]
     definitions.pop("SinkConfig", None)
-    kinds = []
+    kinds: list[dict[str, Any]] = []
     for kind in SINKS:
         section = _sink_model(kind).model_json_schema()
         definitions.update(section.pop("$defs", {}))
         definitions[section["title"]] = section
-        kinds.append({"$ref": f"#/$defs/{section['title']}"})
+        # Not `anyOf`, which would have an editor say of each field that it fits no sink at all.
+        kinds.append(
+            {
+                "if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]},
+                "then": {"$ref": f"#/$defs/{section['title']}"},
+            }
+        )
     about = definitions["TableConfig"]["properties"]["sink"].get("description", "")
-    definitions["TableConfig"]["properties"]["sink"] = {"description": about, "anyOf": kinds}
+    definitions["TableConfig"]["properties"]["sink"] = {
+        "description": about,
+        "type": "object",
+        "properties": {"kind": {"enum": sorted(SINKS)}},
+        "required": ["kind"],
+        "allOf": kinds,
+    }
     for name in ("TableConfig", "TemplateConfig"):
         definitions[name]["anyOf"] = [{"required": ["sink"]}, {"required": ["maintenance"]}]
     template = definitions["TemplateConfig"]["properties"]
@@ -148,8 +163,37 @@ def _field(name: str, field: Any, values: Mapping[str, object], indent: int) -> 
     is_off = name not in values and field.default is None
     if value is PydanticUndefined:
         value = values[name]
-    text = yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("...\n")
-    return [*lines, f"{' ' * indent}{'# ' if is_off else ''}{name}: {text.strip()}"]
+    start = f"{' ' * indent}{'# ' if is_off else ''}{name}: {_yaml(value)}"
+    return [*lines, f"{start}    # {_kind_of_value(field, value)}"]
+
+
+def _yaml(value: object) -> str:
+    text = yaml.safe_dump(value, default_flow_style=True, width=10_000)
+    return text.removesuffix("...\n").strip()
+
+
+def _kind_of_value(field: Any, value: object) -> str:
+    """Return whether a value is the default; of an example, what the default is."""
+    default = field.get_default(call_default_factory=True)
+    if default is PydanticUndefined or isinstance(default, BaseModel):
+        return "example"
+    if default is None:
+        return "example; not set by default"
+    try:
+        is_default = field.is_required() is False and _equal(field, value, default)
+    except (ValueError, TypeError):
+        is_default = False
+    if is_default:
+        return "default"
+    return f"example; default: {_yaml(default)}"
+
+
+def _equal(field: Any, value: object, default: object) -> bool:
+    """Tell whether a value as it is written means the default, `30s` for 30 seconds."""
+    if value == default or not field.metadata:
+        return bool(value == default)
+    adapter: TypeAdapter[object] = TypeAdapter(Annotated[field.annotation, *field.metadata])
+    return bool(adapter.validate_python(value) == default)
 
 
 def _comment(text: str, indent: int) -> list[str]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, get_args
 
 from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
+from tailerd.errors import ConfigError
 from tailerd.registry import known
 
 _SECRET = re.compile(r"password|passwd|secret|token|credential", re.IGNORECASE)
 _CREDENTIALS = re.compile(r"(://)[^@\s]+@")
-_MOST_PROBLEMS = 5
 
 
 def prefixed(where: str) -> Callable[[str], str]:
@@ -21,27 +22,64 @@ def prefixed(where: str) -> Callable[[str], str]:
     return lambda path: f"{where}.{path}" if path else where
 
 
-def explain(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mistake:
+    """One mistake of a configuration.
+
+    Attributes:
+        path: Dotted path of the field; empty where it is none's.
+        text: Sentences that name the field, its value and the allowed form.
+    """
+
+    path: str
+    text: str
+
+
+def mistakes_of(
     error: ValidationError, model: type[BaseModel], place: Callable[[str], str] = str
-) -> str:
-    """Describe what `error` says about a section.
+) -> list[Mistake]:
+    """Return what `error` says about a section, a mistake for each field.
 
     Args:
         error: What validating a `model` raised.
         model: The section's class, for the names of its fields.
         place: Turns a path inside the section into the path the user knows.
     """
-    problems = error.errors(include_url=False)
-    said = [_problem(dict(problem), model, place) for problem in problems[:_MOST_PROBLEMS]]
-    if len(problems) > _MOST_PROBLEMS:
-        said.append(f"(and {len(problems) - _MOST_PROBLEMS} more)")
-    return " ".join(said)
+    return [
+        Mistake(path=_path(problem["loc"], place), text=_problem(dict(problem), model, place))
+        for problem in error.errors(include_url=False)
+    ]
+
+
+def explain(
+    error: ValidationError, model: type[BaseModel], place: Callable[[str], str] = str
+) -> str:
+    """Describe what `error` says about a section, as one paragraph; arguments as `mistakes_of`."""
+    return " ".join(mistake.text for mistake in mistakes_of(error, model, place))
+
+
+def explained(
+    error: ValidationError, model: type[BaseModel], place: Callable[[str], str], where: str
+) -> ConfigError:
+    """Return the error for a section that does not validate, with all its mistakes.
+
+    Args:
+        where: The section's own path.
+    """
+    found = mistakes_of(error, model, place)
+    made = ConfigError(" ".join(mistake.text for mistake in found), where=where)
+    made.mistakes = tuple((mistake.path, mistake.text) for mistake in found)
+    return made
+
+
+def _path(loc: Sequence[int | str], place: Callable[[str], str]) -> str:
+    # pydantic adds the discriminating member of a union or `[key]` to the path; fields matter.
+    return place(".".join(str(part) for part in loc if part != "[key]"))
 
 
 def _problem(problem: dict[str, Any], model: type[BaseModel], place: Callable[[str], str]) -> str:
-    # pydantic adds the discriminating member of a union or `[key]` to the path; fields matter.
     loc = [part for part in problem["loc"] if part != "[key]"]
-    path = place(".".join(str(part) for part in loc))
+    path = _path(loc, place)
     section = _section_at(model, loc[:-1])
     match problem["type"]:
         case "extra_forbidden":
@@ -60,10 +98,14 @@ def _problem(problem: dict[str, Any], model: type[BaseModel], place: Callable[[s
             reason = problem["msg"].replace("Input should", "it should")
     value = problem["input"]
     if _is_secret(section, loc):
-        return f"{path} has a value that does not fit (not shown): {reason}."
+        return _sentence(f"{path} has a value that does not fit (not shown): {reason}")
     if _may_hold_secrets(value, problem["type"], section):
-        return f"{path}: {reason}." if path else f"{reason}."
-    return f"{path} is {_short(value)}, but {reason}."
+        return _sentence(f"{path}: {reason}" if path else reason)
+    return _sentence(f"{path} is {_short(value)}, but {reason}")
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "?")) else f"{text}."
 
 
 def _may_hold_secrets(value: object, kind: str, section: type[BaseModel] | None) -> bool:

@@ -16,9 +16,12 @@ import yaml
 from pydantic import ValidationError
 from pydantic_settings import EnvSettingsSource, SettingsError
 
-from tailerd.config.explain import explain
+from tailerd.config.explain import Mistake
 from tailerd.config.installed import require_engines
+from tailerd.config.mistakes import Origin, all_mistakes, mistakes_message
 from tailerd.config.models import ENV_PREFIX, Config
+from tailerd.config.positions import positions
+from tailerd.config.substitution import Substitution
 from tailerd.config.yaml_mistakes import QUOTE_VALUES, yaml_mistake
 from tailerd.errors import ConfigError
 from tailerd.registry import known
@@ -61,7 +64,12 @@ def _require_names(config: Config, *, where: str) -> None:
 
 
 def parse_config(
-    text: str, environment: Mapping[str, str], *, where: str, engine: str | None = None
+    text: str,
+    environment: Mapping[str, str],
+    *,
+    where: str,
+    engine: str | None = None,
+    substitutes: bool = True,
 ) -> Config:
     """Make a configuration of the text of a file and an environment.
 
@@ -70,20 +78,38 @@ def parse_config(
         environment: All variables; those that are not ours are left alone.
         where: What the text came from, for errors.
         engine: As in `load_config`.
+        substitutes: Whether `${VAR}` and `${file:...}` are replaced; not where the file is for
+            another machine.
 
     Raises:
-        ConfigError: Anything about it is wrong.
+        ConfigError: Anything about it is wrong; all mistakes are named, each with its place.
     """
-    merged = _merge(_parse(text, where), _read_environment(environment))
+    content = _parse(text, where)
+    own = _read_environment(environment)
+    origin = Origin(where=where, positions=positions(text), environment=own)
+    references = Substitution(environment) if substitutes else None
+    unknown: list[Mistake] = []
+    if references is not None:
+        try:
+            content = references.filled(content)
+        except ConfigError as error:
+            unknown = [Mistake(path=path, text=text) for path, text in error.mistakes]
+    merged = _merge(content, own)
     if engine is not None:
         merged = _with_engine(merged, engine)
     try:
-        return Config(**merged)
-    except ValidationError as error:
-        # What pydantic says quotes values, also in the traceback of `--debug`.
-        raise ConfigError(f"In {where}: {explain(error, Config)}") from None
-    except ConfigError as error:
-        raise error.restated(f"In {where}: {error.message}") from error
+        config = Config(**merged)
+    except (ValidationError, ConfigError) as error:
+        found = all_mistakes(merged, error, lambda rest: Config(**rest))
+    else:
+        found = []
+        if not unknown:
+            return config
+    known_paths = {mistake.path for mistake in unknown}
+    found = [*unknown, *(mistake for mistake in found if mistake.path not in known_paths)]
+    text = mistakes_message(found, origin, merged)
+    # What pydantic says quotes values, also in the traceback of `--debug`.
+    raise ConfigError(text if references is None else references.hidden(text)) from None
 
 
 def _with_engine(content: dict[str, Any], engine: str) -> dict[str, Any]:

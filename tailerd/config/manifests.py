@@ -41,7 +41,7 @@ def configs_of_manifests(text: str, where: str) -> dict[str, Config]:
             name = _name(manifest)
             environment = _environment(manifests, name)
             label = f"{FILE_NAME} of ConfigMap {name}"
-            found[name] = parse_config(content, environment, where=label)
+            found[name] = parse_config(content, environment, where=label, substitutes=False)
     if not found:
         raise ConfigError(
             f"{where} has no ConfigMap with a file {FILE_NAME} among its {len(manifests)}"

@@ -141,6 +141,7 @@ class Config(BaseSettings):
             raise ConfigError(
                 "tables is missing or empty, and so is discover: there is nothing to do.",
                 hint="Name at least one table, or a pattern that finds some.",
+                where="tables",
             )
         seen: dict[str, str] = {}
         self._check_state()
@@ -182,6 +183,7 @@ class Config(BaseSettings):
                     f"state is {self.state}, but {where} runs on Spark, which keeps its checkpoint"
                     " itself and needs a folder for it.",
                     hint=f"Set {where}.engine, or engine for all, to arrow, or state to a folder.",
+                    where="state",
                 )
 
 
@@ -200,6 +202,7 @@ def check_apart(seen: dict[str, str], name: str, table: TableConfig) -> None:
                 f"tables.{name} and tables.{seen[key]} both have {key}, so their output or state"
                 " would mix.",
                 hint="Give each its own.",
+                where=f"tables.{name}",
             )
     seen.update(dict.fromkeys(keys, name))
 

@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from tailerd.config.explain import explain, prefixed
+from tailerd.config.explain import explained, prefixed
 from tailerd.config.maintenance import MaintenanceConfig
 from tailerd.config.values import Seconds, SizeBytes, Start, TimeZone
 from tailerd.errors import ConfigError
@@ -78,6 +78,10 @@ class SinkConfig(BaseModel):
     def guarantee(self) -> str:
         """Return how often a row may come, in the words of `delivery`."""
         return "at-least-once"
+
+    def columns_by_field(self) -> Mapping[str, tuple[str, ...]]:
+        """Return the table's columns that this sink needs, by the field that names them."""
+        return {}
 
     @classmethod
     def check_together(cls, sinks: Mapping[str, SinkConfig]) -> None:
@@ -340,7 +344,7 @@ class TemplateConfig(TableConfig):
             return TableConfig.model_validate(filled)
         except ValidationError as error:
             place = prefixed(where) if where else str
-            raise ConfigError(explain(error, TableConfig, place), where=where) from None
+            raise explained(error, TableConfig, place, where) from None
 
 
 class DiscoverConfig(BaseModel):
@@ -422,7 +426,7 @@ def read_sink(where: str, section: dict[str, Any]) -> SinkConfig:
     try:
         return model.model_validate(section)
     except ValidationError as error:
-        raise ConfigError(explain(error, model, prefixed(where)), where=where) from None
+        raise explained(error, model, prefixed(where), where) from None
 
 
 def bucket_of(path: str, wanted: str) -> str:

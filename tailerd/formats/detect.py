@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import functools
 from collections.abc import Iterable
+from pathlib import Path
 from typing import cast
 
 from tailerd.changefeed.change_task import ChangeTask
@@ -94,6 +96,52 @@ async def find_format(
         f"There is no table at {place}, of no format known here ({names}).",
         hint="Check the path; name the format if you know it.",
     )
+
+
+async def require_folder(place: str, stores: Stores) -> None:
+    """Make sure that a place is not obviously wrong, before its log is said to be empty.
+
+    Of a bucket nothing is asked.
+
+    Raises:
+        NotATableError: There is no such folder, or it is a table's log.
+        ConfigError: No store serves this place.
+    """
+    store, root = stores.locate(place)
+    parent, _, name = root.rstrip("/").rpartition("/")
+    if name and name in {each.names.folder for each in table_formats()}:
+        raise NotATableError(
+            f"{place} is the log of a table, not the table.", hint=f"Did you mean {parent}?"
+        )
+    if not store.is_local_folder or await asyncio.to_thread(_exists, root):
+        return
+    # A table may have no folder yet.
+    if any(await asyncio.gather(*(asyncio.to_thread(f.is_at, place) for f in table_formats()))):
+        return
+    hint = "Check the path for a spelling mistake."
+    near = await asyncio.to_thread(_sibling_like, parent or "/", name)
+    raise NotATableError(
+        f"There is no table at {place}: the folder does not exist.",
+        hint=f"Did you mean {near}?" if near else hint,
+    )
+
+
+def _exists(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except OSError:
+        # Opening says better what is wrong.
+        return True
+
+
+def _sibling_like(parent: str, name: str) -> str:
+    """Return the folder whose name is nearest to one that does not exist; empty for none."""
+    try:
+        names = [entry.name for entry in Path(parent).iterdir() if entry.is_dir()]
+    except OSError:
+        return ""
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"{parent.rstrip('/')}/{near[0]}" if near else ""
 
 
 def presumed_format(place: str, name: str = AUTO) -> TableFormat:

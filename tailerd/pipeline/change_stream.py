@@ -42,6 +42,7 @@ class ChangeStream:
         commits: Commits begun so far, by how they are read; snapshots are none.
         details: What the plan says of each of them.
         bytes: Their Arrow bytes.
+        planned: End of the last tasks that were planned; some of them may still be read.
         is_complete: Whether the last batch was asked for and there was none left.
     """
 
@@ -75,6 +76,7 @@ class ChangeStream:
         self.details: list[DeliveredCommit] = []
         self._counted: Version | None = None
         self.bytes = 0
+        self.planned: Offset | None = None
         self.is_complete = False
 
     @property
@@ -105,6 +107,7 @@ class ChangeStream:
 
     def _count_commit(self, group: TaskGroup) -> None:
         """Count a commit once: a large one comes in several groups, and in several streams."""
+        self.planned = group.end
         is_begin = group.start.phase is Phase.FOLLOW and group.start.position == 0
         if is_begin and group.version != self._counted:
             self._counted = group.version

@@ -112,9 +112,14 @@ class Fleet:
 
     @property
     def errors(self) -> list[TailerdError]:
-        """Why members failed, in the order of their names above."""
-        runners = [slot.runner for slot in self._slots.values()]
-        return [runner.error for runner in runners if runner is not None and runner.error]
+        """Why members failed, in the order of their names above; each error names its table."""
+        found = []
+        for name, slot in self._slots.items():
+            error = None if slot.runner is None else slot.runner.error
+            if error is not None:
+                error.table = error.table or name
+                found.append(error)
+        return found
 
     def has_engine(self, engine: str) -> bool:
         """Tell whether a member runs on this engine."""

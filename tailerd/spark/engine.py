@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -20,7 +21,7 @@ from tailerd.spark.query_errors import error_of
 from tailerd.spark.query_listener import QueryListener
 from tailerd.spark.session import forget_session, local_session
 from tailerd.storage.stores import StoreSettings
-from tailerd.telemetry import Telemetry
+from tailerd.telemetry import Telemetry, events
 
 _T = TypeVar("_T")
 _THREADS = 32
@@ -78,7 +79,14 @@ class SparkEngine:
                     spark.streams.addListener(self.listener)
                     return spark
 
+                began = time.monotonic()
+                self.telemetry.emit(events.EngineStarting(engine="spark"))
                 self._spark = await self.blocking(open_session, in_session_thread=True)
+                self.telemetry.emit(
+                    events.EngineStarted(
+                        engine="spark", duration_seconds=round(time.monotonic() - began, 3)
+                    )
+                )
             return self._spark
 
     async def blocking(self, work: Callable[[], _T], *, in_session_thread: bool = False) -> _T:

@@ -47,18 +47,24 @@ READ_OPTIONS = (
     "ledger",
 )
 DELTA_OPTIONS = {
-    "readChangeFeed": "Leave it out: format tailerd always gives changes.",
-    "readChangeData": "Leave it out: format tailerd always gives changes.",
     "versionAsOf": "Give snapshot=true and endingVersion to a batch.",
     "timestampAsOf": "Give snapshot=true and endingTimestamp to a batch.",
-    "ignoreDeletes": "Leave it out: deleted rows come as rows with _change_type delete.",
-    "ignoreChanges": "Leave it out: changed rows come as rows with their _change_type.",
-    "skipChangeCommits": "Leave it out, and filter by _change_type.",
-    "failOnDataLoss": "Leave it out: a version that is missing is always an error.",
     "schemaTrackingLocation": "Leave it out: an error names the schemaVersion to go on with.",
-    "withEventTimeOrder": "Leave it out: rows come in the order of commits.",
 }
 """Options of Delta's own sources that have no place here, and what there is instead."""
+
+DELTA_ALREADY_SO = {
+    "readChangeFeed": ("true", "Format tailerd always gives changes."),
+    "readChangeData": ("true", "Format tailerd always gives changes."),
+    "failOnDataLoss": ("true", "A version that is missing is always an error."),
+    "ignoreDeletes": ("", ""),
+    "ignoreChanges": ("", ""),
+    "ignoreFileDeletion": ("", ""),
+    "skipChangeCommits": ("false", "Changed rows come as rows; filter by _change_type."),
+    "withEventTimeOrder": ("false", "Rows come in the order of commits."),
+}
+"""Options of Delta's own source that mean here what happens anyway: the value that is accepted
+(empty: any, since deleted and changed rows are no error here), and what to know of another one."""
 
 WRITE_OPTIONS = (
     "path",
@@ -241,6 +247,8 @@ def _known(options: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
     for key, value in options.items():
         name = by_lower.get(key.lower())
         if name is None:
+            if _is_so_already(key, str(value)):
+                continue
             _refuse_deltas(key)
             close = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=0.5)
             near = f"did you mean {by_lower[close[0]]}? " if close else ""
@@ -250,6 +258,20 @@ def _known(options: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
             )
         given[name] = str(value).strip()
     return given
+
+
+def _is_so_already(key: str, value: str) -> bool:
+    """Tell whether an option of Delta's asks for what happens anyway.
+
+    Raises:
+        UsageError: It is such an option, with a value that asks for something else.
+    """
+    for name, (accepted, instead) in DELTA_ALREADY_SO.items():
+        if key.lower() == name.lower():
+            if accepted and value.strip().lower() != accepted:
+                raise UsageError(f"The option {name}={value} is not possible here.", hint=instead)
+            return True
+    return False
 
 
 def _refuse_deltas(key: str) -> None:

@@ -117,6 +117,21 @@ class PipelineStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStarting:
+    """An engine that takes seconds to start is being started: Spark with its Java process."""
+
+    engine: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStarted:
+    """That engine is ready."""
+
+    engine: str
+    duration_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetChosen:
     """A pipeline knows where it begins: at a saved offset, or where `from` or a reset says.
 
@@ -141,6 +156,8 @@ class BacklogMeasured:
         oldest_timestamp_ms: Commit time of the oldest of them; None when there is none.
         retention_seconds: How long after its time a commit and its files are kept at least; None
             where the source does not tell.
+        delivered_version: The newest version of which everything is delivered; None where there is
+            none, or where that is not told.
     """
 
     table: str
@@ -150,6 +167,7 @@ class BacklogMeasured:
     versions: int
     oldest_timestamp_ms: int | None
     retention_seconds: float | None = None
+    delivered_version: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,6 +363,8 @@ Event = (
     | TableRemoved
     | TableRejected
     | PipelineStarted
+    | EngineStarting
+    | EngineStarted
     | OffsetChosen
     | BacklogMeasured
     | TableMeasured

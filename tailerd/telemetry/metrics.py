@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from prometheus_client import (
     CollectorRegistry,
@@ -16,7 +17,7 @@ from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Met
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from tailerd.clock import Clock
+from tailerd.clock import Clock, SystemClock
 from tailerd.telemetry import events, troubles
 from tailerd.telemetry.table_gauges import TableGauges
 
@@ -361,6 +362,39 @@ class Metrics:
 
     def _on_storage(self, event: events.StorageRequested) -> None:
         self._requests.labels(event.operation).inc(event.count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricDescription:
+    """A metric as its documentation has it; `kind` is gauge, counter or histogram."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    about: str
+
+
+def metric_families() -> list[MetricDescription]:
+    """Return every metric of ours, by name."""
+    metrics = Metrics(SystemClock())
+    metrics.watch_memory(0, lambda: 0)
+    found = []
+    # prometheus_client tells label names of samples only, and there are none yet.
+    for collector in metrics._registry._collector_to_names:
+        for family in collector.collect():
+            names = getattr(collector, "_labelnames", ()) or getattr(family, "_labelnames", ())
+            total = "_total" if family.type == "counter" else ""
+            found.append(
+                MetricDescription(
+                    name=f"{family.name}{total}",
+                    kind=family.type,
+                    labels=tuple(str(name) for name in names or ()),
+                    about=family.documentation,
+                )
+            )
+    return sorted(
+        (each for each in found if each.name.startswith("tailerd_")), key=lambda each: each.name
+    )
 
 
 class _BoardCollector(Collector):

@@ -23,6 +23,8 @@ class TableStatus:
         state: starting, running, retrying, failed or stopped.
         guarantee: What its sink promises: exactly-once, at-least-once.
         version: Version its offset points at; None before it is known.
+        delivered: The newest version that is delivered whole; None where none is, or not known.
+        error_ms: Wall-clock time of the last error.
         offset: The offset's JSON text, empty where it is not known.
         oldest_timestamp_ms: Commit time of the oldest undelivered version; None: all delivered.
         rows: Delivered rows by `_change_type`, since the process started.
@@ -42,12 +44,14 @@ class TableStatus:
     state: str = "starting"
     is_ready: bool = False
     version: int | None = None
+    delivered: int | None = None
     head_version: int | None = None
     lag_versions: int | None = None
     oldest_timestamp_ms: int | None = None
     rows: dict[str, int] = field(default_factory=dict)
     last_error: str = ""
     last_error_code: str = ""
+    error_ms: int | None = None
     attempt: int = 0
     next_retry_ms: int | None = None
     gaps: int = 0
@@ -61,6 +65,17 @@ class TableStatus:
         oldest = self.oldest_timestamp_ms
         return 0.0 if oldest is None else max(0.0, (now_ms - oldest) / 1000)
 
+    def _error_json(self) -> dict[str, object] | None:
+        """Return the last error; `is_current` tells whether it still holds the pipeline up."""
+        if not self.last_error:
+            return None
+        return {
+            "code": self.last_error_code,
+            "message": self.last_error,
+            "at_ms": self.error_ms,
+            "is_current": self.state in ("retrying", "failed"),
+        }
+
     def to_json(self, now_ms: int) -> dict[str, object]:
         """Return what `/status` shows of this table."""
         return {
@@ -72,13 +87,12 @@ class TableStatus:
             "guarantee": self.guarantee or None,
             "offset": json.loads(self.offset) if self.offset else None,
             "offset_version": self.version,
+            "delivered_version": self.delivered,
             "head_version": self.head_version,
             "lag_versions": self.lag_versions,
             "lag_seconds": self.lag_seconds(now_ms),
             "rows_delivered": self.rows,
-            "last_error": {"code": self.last_error_code, "message": self.last_error}
-            if self.last_error
-            else None,
+            "last_error": self._error_json(),
             "attempt": self.attempt,
             "next_retry_ms": self.next_retry_ms,
             "gaps": self.gaps,
@@ -241,6 +255,7 @@ def _after(status: TableStatus, event: events.Event, now_ms: int) -> TableStatus
                 is_ready=True,
                 next_retry_ms=None,
                 version=event.version,
+                delivered=event.head_version if not event.versions else event.delivered_version,
                 head_version=event.head_version,
                 lag_versions=event.versions,
                 oldest_timestamp_ms=event.oldest_timestamp_ms,
@@ -251,9 +266,9 @@ def _after(status: TableStatus, event: events.Event, now_ms: int) -> TableStatus
             return replace(status, rows=rows, attempt=0)
         case events.RetryScheduled():
             retry_ms = now_ms + round(event.wait_seconds * 1000)
-            return replace(_broken(status, event), state="retrying", next_retry_ms=retry_ms)
+            return replace(_broken(status, event, now_ms), state="retrying", next_retry_ms=retry_ms)
         case events.PipelineFailed():
-            return replace(_broken(status, event), state="failed", next_retry_ms=None)
+            return replace(_broken(status, event, now_ms), state="failed", next_retry_ms=None)
         case events.GapMet():
             return replace(status, gaps=status.gaps + 1, last_gap=event.hint)
         case events.CommitSkipped():
@@ -289,10 +304,11 @@ def _at_rest(
 
 
 def _broken(
-    status: TableStatus, event: events.RetryScheduled | events.PipelineFailed
+    status: TableStatus, event: events.RetryScheduled | events.PipelineFailed, now_ms: int
 ) -> TableStatus:
     return replace(
         status,
+        error_ms=now_ms,
         last_error=event.hint,
         last_error_code=event.error_code,
         attempt=status.attempt + 1,

@@ -222,7 +222,7 @@ _SHOWN = (
     "engine",
     "source",
     "sink",
-    "offset_version",
+    "delivered_version",
     "head_version",
     "lag_versions",
     "lag_seconds",

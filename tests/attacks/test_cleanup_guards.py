@@ -13,7 +13,7 @@ import pytest
 
 from tailerd.assembly import open_state, reset_offset
 from tailerd.changefeed.offset import Offset, Version
-from tailerd.cli.maintain import maintenance_of, needs_of_pipelines
+from tailerd.checks.maintained import maintenance_of, needs_of_pipelines
 from tailerd.clock import SystemClock
 from tailerd.config import Config
 from tailerd.errors import UnsupportedFeatureError

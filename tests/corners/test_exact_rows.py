@@ -131,7 +131,7 @@ async def test_all_deletes_of_a_commit_come_before_its_inserts_whatever_their_pa
 ) -> None:
     fields = [("id", "long"), ("p", "string"), ("v", "long")]
     table = TableBuilder(tmp_path, fields=fields, partition_by=["p"])
-    rows = [{"id": n, "p": "ab"[n % 2], "v": 0} for n in range(6)]
+    rows: list[dict[str, Any]] = [{"id": n, "p": "ab"[n % 2], "v": 0} for n in range(6)]
     adds = table.append(rows).adds
     moved = [{**row, "p": "b"} if row["id"] == 2 else row for row in rows]
     changed = [{**row, "v": 1} if row["id"] < 2 else row for row in moved]

@@ -52,7 +52,7 @@ def test_it_explains_first_and_then_does_what_others_read(
     before = names(table)
     told = command("maintain", tmp_path)
     assert told.status == 0
-    assert f"{table.version + 1} commits since the newest checkpoint reach the limit" in told.output
+    assert f"{table.version + 1} commits and no checkpoint yet reach the limit" in told.output
     for words in ("checkpoint: due.", "costs: takes about", "saves: about", "--apply"):
         assert words in told.output
     assert names(table) == before

@@ -67,7 +67,7 @@ def test_the_page_says_what_status_says(living: Living, open_page: OpenPage) -> 
         tables = {each["table"]: each for each in json.load(answer)["tables"]}
     orders = tables["orders"]
     shown = page.locator("#s-now")
-    expect(shown).to_contain_text(f"offset {orders['offset_version']}")
+    expect(shown).to_contain_text(f"delivered {orders['delivered_version']}")
     expect(page.locator("#s-sink")).to_contain_text("exactly-once")
     expect(page.locator("#s-sink")).to_contain_text(orders["offset"]["table_id"])
     expect(page.locator(".title .pill")).to_have_text(orders["state"])

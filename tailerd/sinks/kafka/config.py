@@ -482,6 +482,16 @@ class KafkaSinkConfig(SinkConfig):
             columns.append(self.partition.column)
         return tuple(columns)
 
+    def columns_by_field(self) -> Mapping[str, tuple[str, ...]]:
+        """Return the columns of `key`, and those that choose topic and partition."""
+        chosen = TopicTemplate.parse(self.topic).column
+        found = {"key": tuple(self.key)}
+        if chosen is not None:
+            found["topic"] = (chosen,)
+        if isinstance(self.partition, ColumnPartition):
+            found["partition.column"] = (self.partition.column,)
+        return found
+
     @property
     def key_columns(self) -> tuple[str, ...]:
         """Return the columns whose values make the key of a record; empty without a key."""

@@ -70,6 +70,11 @@ _PASSING: Mapping[str, str] = {
     "KafkaConnectionError": "Look whether the brokers run and can be reached.",
     "NodeNotReadyError": "Look whether the brokers run and can be reached.",
 }
+_DUMP = re.compile(r"\s*Request '\w+Request.*", re.DOTALL)
+"""A request and its answer as kafka-python prints them: pages of fields that help nobody."""
+_SAID = re.compile(r"error_message=(['\"])(.+?)\1")
+"""What the broker says in such an answer."""
+
 _LOOKS_LIKE_TLS = re.compile(r"ssl|certificate|tlsv1", re.IGNORECASE)
 _LOOKS_LIKE_LOGIN = re.compile(r"authenticat|sasl|invalid credentials", re.IGNORECASE)
 
@@ -122,7 +127,12 @@ def kafka_calls(doing: str, *, secrets: tuple[str, ...] = ()) -> Iterator[None]:
 
 
 def _reason(error: BaseException, secrets: tuple[str, ...]) -> str:
-    text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    whole = " ".join(str(error).split())
+    said = _SAID.search(whole)
+    text = _DUMP.sub("", whole).rstrip(":. ")
+    if said is not None:
+        text = f"{text}: {said[2].rstrip('.')}"
+    text = text or type(error).__name__
     if isinstance(error, kafka_errors.KafkaError) and type(error).__name__ not in text:
         text = f"{type(error).__name__}: {text}"
     for secret in secrets:

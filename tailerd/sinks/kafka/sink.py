@@ -29,7 +29,7 @@ from tailerd.sinks.kafka.destinations import TableSchemas
 from tailerd.sinks.kafka.offset_topic import OffsetTopic, check_offset_topic
 from tailerd.sinks.kafka.read_back import read_back_format, read_values
 from tailerd.sinks.kafka.session import Session, wanted_topics
-from tailerd.sinks.kafka.topics import TROUBLE_HINT, Topics, check_writable, topic_missing
+from tailerd.sinks.kafka.topics import TROUBLE_HINT, NewTopic, Topics, check_writable, topic_missing
 from tailerd.sinks.kafka.transactions import Claim
 from tailerd.sinks.kafka.worker import Worker
 from tailerd.sinks.resources import DAEMON_NAME, SinkResources, pipeline_identity
@@ -347,13 +347,18 @@ class KafkaSink:
         self._schemas.check()
         address = self._connection.address
         wanted = wanted_topics(self._config, self._table)
+        missing: dict[str, NewTopic] = {}
         for name, facts in self._topics.look(wanted).items():
-            if facts is not None:
+            new = wanted[name]
+            if facts is None and new is not None:
+                missing[name] = new
+            elif facts is not None:
                 check_writable(facts, address)
                 if name == self._config.offsets_topic and self._config.keeps_offsets:
                     check_offset_topic(facts)
-            elif wanted[name] is None:
+            else:
                 raise topic_missing(name, address)
+        self._topics.try_creation(missing)
 
     async def _beat(self, interval_seconds: float) -> None:
         topic = self._config.topic_of(self._config.heartbeat_topic, self._table)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from uuid import UUID
@@ -285,6 +286,21 @@ class Topics:
                 self._asked.add(name)
                 self.expect({name: checked.topic_id})
         return {name: self._known[name] for name in names}
+
+    def try_creation(self, topics: Mapping[str, NewTopic]) -> None:
+        """Ask the brokers whether topics could be made as they should be; makes none.
+
+        Raises:
+            SinkRefusedError: One could not, such as with more copies than brokers.
+            SinkError: The brokers cannot be reached, or cannot tell now.
+        """
+        for name, new in topics.items():
+            with (
+                self._connection.admin() as admin,
+                self._connection.calls(f"cannot make the topic {name}"),
+                suppress(TopicAlreadyExistsError),
+            ):
+                admin.create_topics({name: _request(new)}, validate_only=True)
 
     def trouble(self) -> str:
         """Return what keeps the topics in use from taking records; empty when nothing is seen.

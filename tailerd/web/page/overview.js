@@ -12,7 +12,7 @@ const CHANGES = [
   ["update_postimage", "~", "updated"],
   ["delete", "−", "deleted"],
 ];
-const HEADS = ["Table", "State", "Offset / head", "Lag", "Delivered", "Log since checkpoint"];
+const HEADS = ["Table", "State", "Version / head", "Lag", "Delivered", "Log since checkpoint"];
 let remembered = { scroll: 0, filter: "", state: "" };
 
 export function ratesByChange(row) {
@@ -68,7 +68,7 @@ class RowView {
     setText(this.error, isBad && row.last_error ? row.last_error.message : "");
     setAttr(this.error, "title", isBad && row.last_error ? row.last_error.message : null);
     this.tick(row, nowMs);
-    setText(this.offset, row.offset_version === null ? NONE : count(row.offset_version));
+    setText(this.offset, row.delivered_version === null ? NONE : count(row.delivered_version));
     setText(this.head, row.head_version === null ? "head not known" : `head ${count(row.head_version)}`);
     setText(this.lag, seconds(row.lag_seconds));
     setText(this.versions, row.lag_versions === null ? "not known" : row.lag_versions === 0 ? "up to date" : counted(row.lag_versions, "version", "versions"));

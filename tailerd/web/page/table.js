@@ -142,7 +142,7 @@ export class TablePage {
     const words = { insert: "inserted", update_postimage: "updated", delete: "deleted" };
     const split = (values, unit) => Object.entries(words).filter(([kind]) => values && values[kind]).map(([kind, word]) => `${unit(values[kind])} ${word}`).join(", ");
     const figures = [
-      ["Head version", count(t.head_version), t.offset_version === null ? "" : `offset ${count(t.offset_version)}`],
+      ["Head version", count(t.head_version), t.delivered_version === null ? "" : `delivered ${count(t.delivered_version)}`],
       ["Lag", seconds(t.lag_seconds), t.lag_versions === 0 ? "up to date" : late.filter(Boolean).join(", ") || "not known"],
       ["Rate", rate(t.rows_per_second), split(t.rows_per_second_by_change, (r) => (r < 10 ? r.toFixed(2) : count(Math.round(r)))) || "mean of the last minute"],
       ["Delivered since the start", counted(all, "change row", "change rows"), split(t.rows_delivered, count)],
@@ -163,7 +163,7 @@ export class TablePage {
     if (!error) return;
     const isNow = t.state === "failed" || t.state === "retrying";
     setAttr(this.alert, "data-kind", isNow ? t.state : "past");
-    const heads = { failed: "Stopped by an error. It goes on when the cause is mended and somebody resumes it.", retrying: "An error that may pass: it is tried again.", past: "The last error; it has passed." };
+    const heads = { failed: "Stopped by an error. Resume it once the cause is fixed.", retrying: "An error that may pass: it is tried again.", past: "The last error; it has passed." };
     const text = JSON.stringify([error, this.alert.dataset.kind]);
     if (this.alert.dataset.text !== text) {
       this.alert.dataset.text = text;

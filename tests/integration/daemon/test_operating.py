@@ -108,7 +108,7 @@ def test_offsets_reset_goes_through_the_daemon_that_runs(tmp_path: Path) -> None
         before = tailerd(config, "offsets", "reset", "orders", "--to", "0", "--config", str(config))
         assert (before.returncode, before.stdout) == (
             0,
-            "orders begins at version 0, task 0 from now on.\n",
+            "orders reset: begins at version 0.\n",
         )
         eventually(lambda: status(config, "orders")["offset_version"] == 4)
         # The file sink took back what lies at or after version 0, so no row is there twice.

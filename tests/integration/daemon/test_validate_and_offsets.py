@@ -90,7 +90,10 @@ def test_offsets_shows_all_or_one(table: TableBuilder, tmp_path: Path, capsys: C
     assert tailerd("run", "--config", write_only(config, "orders"), "--once") == 0
     assert tailerd("offsets", "--config", config) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines == ["orders (arrow): next is version 4, task 0", "spark (spark): no offset saved"]
+    assert [line.split()[:4] for line in lines] == [
+        *(["table", "engine", "next", "kept"], ["orders", "arrow", "version", "4"]),
+        ["spark", "spark", "nothing", "saved"],
+    ]
     assert tailerd("offsets", "orders", "--config", config, "--json") == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["table"], shown["offset"]["version"]) == ("orders", 4)
@@ -122,7 +125,7 @@ def test_the_offset_of_a_spark_checkpoint_is_read(
     (checkpoint / "commits" / "10").write_text("v1\n{}")
     (checkpoint / "commits" / ".10.crc").write_text("")
     assert tailerd("offsets", "--config", config) == 0
-    assert capsys.readouterr().out == "orders (spark): next is version 10, task 2\n"
+    assert "version 10, after its first 2 files" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -166,7 +169,7 @@ def test_reset_into_the_middle_of_a_file_delivers_the_rest_of_it_anew(
     [
         (["reset", "ordrs", "--to", "latest"], 2, "Did you mean `orders`"),
         (["ordrs"], 2, "Did you mean `orders`"),
-        (["reset", "orders", "--to", "yesterday"], 2, "--to is 'yesterday'"),
+        (["reset", "orders", "--to", "someday"], 2, "--to is 'someday'"),
         (["reset", "orders", "--to", "99"], 3, "ahead of the table"),
     ],
 )
@@ -206,7 +209,9 @@ def test_a_spark_table_that_shares_a_query_is_reset(
     config = write_config(tmp_path, orders=orders)
     assert tailerd("offsets", "reset", "orders", "--to", "1", "--config", config) == 0
     assert tailerd("offsets", "--config", config) == 0
-    assert capsys.readouterr().out.endswith("orders (spark): next is version 1, task 0\n")
+    assert capsys.readouterr().out.splitlines()[-1].split()[:4] == [
+        *("orders", "spark", "version", "1")
+    ]
 
 
 def test_a_demo_table_is_made_once_and_delivered(tmp_path: Path, capsys: Captured) -> None:

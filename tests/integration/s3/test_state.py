@@ -89,7 +89,7 @@ def test_a_second_daemon_is_refused_by_the_name_of_the_first(
         assert f"process {process.pid} on " in second.stderr
         shown = run_to_end("offsets", "--config", config)
         assert shown.returncode == 0, shown.stderr
-        assert "orders (arrow): next is version" in shown.stdout
+        assert "orders  arrow   version" in shown.stdout
         living.append()
         eventually(lambda: delivered_ids(tmp_path / "out") == living.ids)
     assert "taken over" not in log_of(config)

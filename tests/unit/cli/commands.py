@@ -71,6 +71,16 @@ class Process:
         except Empty:
             raise AssertionError(f"no line in {timeout_seconds} s") from None
 
+    def is_quiet(self, seconds: float) -> bool:
+        """Take lines until none comes for so long; return whether none came at all."""
+        count = 0
+        while True:
+            try:
+                self._lines.get(timeout=seconds)
+                count += 1
+            except Empty:
+                return count == 0
+
     def end(self, timeout_seconds: float = 20) -> tuple[int, str]:
         """Wait for the end; return exit status and standard error."""
         status = self.process.wait(timeout_seconds)

@@ -56,7 +56,9 @@ def test_without_options_the_defaults_are_those_of_delta() -> None:
     [
         ({"startingverson": "1"}, "startingverson", "did you mean startingVersion?"),
         ({"entirelyElse": "true"}, "entirelyElse", "The options are path"),
-        ({"readchangefeed": "true"}, "readChangeFeed", "Leave it out"),
+        ({"readchangefeed": "false"}, "readChangeFeed", "always gives changes"),
+        ({"failOnDataLoss": "false"}, "failOnDataLoss", "always an error"),
+        ({"skipChangeCommits": "true"}, "skipChangeCommits", "filter by _change_type"),
         ({"versionAsOf": "3"}, "versionAsOf", "snapshot=true and endingVersion"),
         ({"startingVersion": "1", "startingTimestamp": "2024-01-01"}, "startingTimestamp", "one"),
         ({"endingVersion": "1", "endingTimestamp": "2024-01-01"}, "endingTimestamp", "one of them"),
@@ -165,3 +167,18 @@ def test_the_zone_of_a_table_becomes_the_option_and_a_wrong_one_is_named() -> No
     for text in ("Tokyo", "", "+09:00"):
         with pytest.raises(UsageError, match=r"partitionTimezone is .*such as Europe/Berlin"):
             ReadOptions.parse({"path": "/x", "partitionTimezone": text})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"readChangeFeed": "true", "startingVersion": "3"},
+        {"readchangedata": "TRUE"},
+        {"failOnDataLoss": "true"},
+        {"ignoreDeletes": "true", "ignoreChanges": "true", "ignoreFileDeletion": "true"},
+        {"skipChangeCommits": "false", "withEventTimeOrder": "false"},
+    ],
+)
+def test_a_program_for_deltas_source_moves_by_changing_one_word(options: dict[str, str]) -> None:
+    same = {name: text for name, text in options.items() if name == "startingVersion"}
+    assert ReadOptions.parse({"path": "/t", **options}) == ReadOptions.parse({"path": "/t", **same})

@@ -76,3 +76,18 @@ def test_errors_of_ours_pass_and_others_do_not_hide_bugs() -> None:
         raise ZeroDivisionError
     with pytest.raises(SinkError, match="X: gone"), kafka_calls("X"):
         raise OSError("gone")
+
+
+def test_of_a_refused_request_the_brokers_reason_is_told_and_not_the_request() -> None:
+    answer = (
+        "Request 'CreateTopicsRequest(version=7, topics=[CreatableTopic(name='t')])' failed with"
+        " response 'CreateTopicsResponse(topics=[CreatableTopicResult(name='t', error_code=38,"
+        " error_message='Unable to replicate the partition 3 time(s).')])'."
+    )
+    told = mapped(
+        kafka_errors.InvalidReplicationFactorError(answer), "Kafka cannot make the topic t"
+    )
+    assert told.message == (
+        "Kafka cannot make the topic t: [Error 38] InvalidReplicationFactorError: Unable to"
+        " replicate the partition 3 time(s)."
+    )

@@ -52,7 +52,7 @@ class CheckpointPolicy:
         if not reason:
             count = len(stats.commits)
             return _not(
-                f"{count} commits since the newest checkpoint, and {limit} make it due.",
+                f"{count} commits {_since(stats)}, and {limit} make it due.",
                 self._old_enough_ms(stats),
             )
         held, until_ms = self._held_back(stats, limit, now_ms)
@@ -81,7 +81,7 @@ class CheckpointPolicy:
         age = (now_ms - stats.commits[0].time_ms) / 1000
         replay = stats.replay_seconds
         if count >= limit:
-            return f"{count} commits since the newest checkpoint reach the limit of {limit}."
+            return f"{count} commits {_since(stats)} reach the limit of {limit}."
         if self.every_bytes is not None and size >= self.every_bytes:
             most = spell_bytes(self.every_bytes)
             return f"{spell_bytes(size)} of commits reach the limit of {most}."
@@ -109,6 +109,13 @@ class CheckpointPolicy:
             until_ms = after_ms(stats.commits[-1].time_ms, self.quiet_seconds)
             return f"somebody committed {spell_seconds(quiet)} ago.", until_ms
         return "", None
+
+
+def _since(stats: LogStats) -> str:
+    """Return since when commits count, for a sentence about them."""
+    if stats.checkpoint_version is None:
+        return "and no checkpoint yet"
+    return "since the newest checkpoint"
 
 
 def _not(reason: str, due_ms: int | None = None) -> Decision:

@@ -1,0 +1,606 @@
+"""Row changes of tables in Python: `tailerd.changes`, `tailerd.follow`, `tailerd.table`.
+
+Contract:
+
+- **Rows** are those of `tailerd tail`: the table's columns by their logical names, in schema order,
+  then `_change_type` (insert, update_preimage, update_postimage, delete), `_commit_version` (int64)
+  and `_commit_timestamp` (microseconds, UTC).
+- **Order.** Commits in order. Within a commit that is read from whole files all deletes come before
+  the inserts, but for the pairs of a key; change files give rows as they have them. Both images of
+  an update come together. A batch
+  has rows of one commit.
+- **since** is inclusive: a version, or a time, which means the first commit at or after it.
+  `"snapshot"` first gives every row of the newest version as `insert` with that version, then what
+  follows; `"latest"` only what comes next. **until** is inclusive too; without it the last version
+  is the newest one at the moment of reading.
+- **Schema.** A batch has the columns of its own version: they change where the table's do. What
+  makes one table of all batches (`to_arrow`, `to_pandas`, `to_polars`, `to_duckdb`) gives older
+  rows null in added columns and the wider types, and raises `SchemaChangedError` where no type fits
+  both.
+- **Offsets** are short texts that `follow` gives with each batch. Going on from one loses no row;
+  rows of the step that it is in the middle of come again.
+- **Errors** derive from `tailerd.TailerdError`; `code`, `hint` and `retryable` say what to do.
+  Rows before an error were right.
+
+Nothing is written but a `ledger`, and no daemon is needed. Objects may be used from any thread, each iteration
+from one at a time; also where an event loop runs, as in notebooks.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import html
+import importlib
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import aclosing
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+
+from tailerd.changefeed.change_batch import with_change_columns
+from tailerd.changefeed.change_task import ChangeMode
+from tailerd.changefeed.limits import BatchLimit, ReadLimit
+from tailerd.changefeed.offset import Offset, Phase, Version
+from tailerd.changefeed.points import resolved_point
+from tailerd.clock import SystemClock
+from tailerd.errors import SchemaChangedError, UsageError
+from tailerd.formats.base import ChangeSource, OpenRequest
+from tailerd.formats.detect import AUTO, find_format, open_table, require_folder
+from tailerd.formats.inspection import CommitDescription, TableDescription, TableInspection
+from tailerd.formats.ledger import LedgerPlace
+from tailerd.formats.parts import required
+from tailerd.formats.placement import place_at
+from tailerd.formats.statistics import TableSize
+from tailerd.loop_thread import LoopThread
+from tailerd.pipeline.table_reading import ReadBatch, Reading, watched
+from tailerd.storage.stores import Stores
+
+if TYPE_CHECKING:
+    import duckdb
+    import pandas as pd
+    import polars as pl
+
+Point = int | str | dt.datetime
+"""A version, a time (`datetime`, or text such as 2026-11-21T09:30:00 or -2h), or a word."""
+
+_T = TypeVar("_T")
+_ROWS_SHOWN = 20
+_BATCH_ROWS = 65_536
+_STEP = ReadLimit(max_files=1000, max_bytes=256 * 1024**2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    place: str
+    changes: ChangeMode = ChangeMode.AUTO
+    columns: tuple[str, ...] | None = None
+    key: tuple[str, ...] = ()
+    ledger: LedgerPlace | None = None
+    allowed_paths: tuple[str, ...] = ()
+    table_format: str = AUTO
+    options: Mapping[str, object] = field(default_factory=dict)
+    stores: Stores = field(default_factory=Stores)
+
+    async def open(self) -> ChangeSource:
+        await require_folder(self.place, self.stores)
+        return await open_table(
+            self.place,
+            OpenRequest(
+                stores=self.stores,
+                changes=self.changes,
+                allowed_paths=self.allowed_paths,
+                columns=self.columns,
+                identity=self.key,
+                ledger=self.ledger,
+                options=self.options,
+            ),
+            self.table_format,
+        )
+
+    async def inspection(self) -> TableInspection:
+        await require_folder(self.place, self.stores)
+        found = await find_format(
+            self.place, self.table_format, self.allowed_paths, stores=self.stores
+        )
+        inspector = required(found.inspector, found.name, "inspection")
+        return inspector.open(
+            place_at(
+                self.place,
+                stores=self.stores,
+                allowed=self.allowed_paths,
+                commits=found.folder(self.place),
+                ledger=self.ledger,
+            )
+        )
+
+
+class Changes:
+    """Rows of a table as Arrow batches; read again by every iteration.
+
+    Made by `tailerd.changes` and `Table.snapshot`. Iterate with `for` or `async for`; each item is
+    a `pyarrow.RecordBatch` of at most 65,536 rows. Memory is bounded by a few batches, except for
+    what puts all rows together.
+    """
+
+    def __init__(
+        self, request: _Request, since: str, until: str | None, *, has_change_columns: bool = True
+    ) -> None:
+        self._request = request
+        self._since = since
+        self._until = until
+        self._has_change_columns = has_change_columns
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Yield the batches.
+
+        Raises:
+            TailerdError: The rows cannot be read.
+        """
+        with LoopThread() as loop:
+            yield from loop.iterate(self.__aiter__())
+
+    async def __aiter__(self) -> AsyncIterator[pa.RecordBatch]:
+        """Yield the batches.
+
+        Raises:
+            TailerdError: The rows cannot be read.
+        """
+        source = await self._request.open()
+        at, last = await _range(source, self._since, self._until)
+        reading = Reading(source=source, last=last, batch_limit=_batch_limit())
+        async with aclosing(reading.batches(at)) as batches:
+            async for batch in batches:
+                yield self._shaped(batch)
+
+    def _shaped(self, batch: ReadBatch) -> pa.RecordBatch:
+        return batch.rows.to_arrow() if self._has_change_columns else batch.rows.rows
+
+    def schema(self) -> pa.Schema:
+        """Return the columns of the table's newest version, with the change columns.
+
+        Raises:
+            TailerdError: The table cannot be opened.
+        """
+
+        async def ask() -> pa.Schema:
+            return await (await self._request.open()).arrow_schema()
+
+        found = _run(ask)
+        return with_change_columns(found) if self._has_change_columns else found
+
+    def to_arrow(self) -> pa.Table:
+        """Return all rows as one Arrow table; without rows it has the newest schema.
+
+        Raises:
+            SchemaChangedError: Rows of different versions do not fit one schema.
+            TailerdError: The rows cannot be read.
+        """
+        tables = [pa.Table.from_batches([batch]) for batch in self]
+        if not tables:
+            return self.schema().empty_table()
+        return _joined(tables, self._request.place)
+
+    def to_pandas(self, **options: Any) -> pd.DataFrame:
+        """Return all rows as a pandas DataFrame; options go to `pyarrow.Table.to_pandas`.
+
+        Raises:
+            UsageError: pandas is not installed.
+            TailerdError: As `to_arrow`.
+        """
+        _library("pandas")
+        frame: pd.DataFrame = self.to_arrow().to_pandas(**options)
+        return frame
+
+    def to_polars(self) -> pl.DataFrame:
+        """Return all rows as a Polars DataFrame; errors as `to_pandas`."""
+        polars = _library("polars")
+        frame: pl.DataFrame = polars.from_arrow(self.to_arrow())
+        return frame
+
+    def to_duckdb(self, connection: duckdb.DuckDBPyConnection | None = None) -> Any:
+        """Return all rows as a DuckDB relation; errors as `to_pandas`.
+
+        Args:
+            connection: By default DuckDB's own of this process.
+        """
+        maker = _library("duckdb") if connection is None else connection
+        return maker.from_arrow(self.to_arrow())
+
+    def __repr__(self) -> str:
+        until = "" if self._until is None else f", until={self._until!r}"
+        return f"<tailerd.Changes of {self._request.place!r}, since={self._since!r}{until}>"
+
+    def _repr_html_(self) -> str:
+        """Return the first rows as an HTML table, for notebooks."""
+        rows: list[dict[str, object]] = []
+        names: list[str] = []
+        for batch in self:
+            names = names or list(batch.schema.names)
+            rows += batch.slice(0, _ROWS_SHOWN + 1 - len(rows)).to_pylist()
+            if len(rows) > _ROWS_SHOWN:
+                break
+        return _html_table(repr(self), names or self.schema().names, rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowedBatch:
+    """Rows of one commit, and where to go on once they are handled.
+
+    Attributes:
+        rows: The batch, with change columns.
+        offset: For `follow(..., offset=...)`. It is the end of a step with the step's last batch,
+            and its beginning with those before.
+    """
+
+    rows: pa.RecordBatch
+    offset: str
+
+
+class Follower:
+    """Batches of a table as they are committed, without an end; made by `tailerd.follow`."""
+
+    def __init__(
+        self, request: _Request, since: str, offset: str | None, poll_seconds: float
+    ) -> None:
+        self._request = request
+        self._since = since
+        self._offset = None if offset is None else Offset.from_json(offset)
+        self._poll_seconds = poll_seconds
+
+    def __iter__(self) -> Iterator[FollowedBatch]:
+        """Yield batches; waits for commits. Ends when the iteration is left."""
+        with LoopThread() as loop:
+            yield from loop.iterate(self.__aiter__())
+
+    async def __aiter__(self) -> AsyncIterator[FollowedBatch]:
+        """Yield batches; waits for commits.
+
+        Raises:
+            TableRecreatedError: The offset is of another table.
+            MissingVersionError: A version that comes next is no longer in the log.
+            TailerdError: The table cannot be read.
+        """
+        request = self._request
+        source = await request.open()
+        at = self._offset or await source.initial_offset(self._since)
+        reading = Reading(source=source, read_limit=_STEP, batch_limit=_batch_limit())
+        watching = watched(
+            request.place,
+            request.stores,
+            table_format=request.table_format,
+            poll_seconds=self._poll_seconds,
+        )
+        async with watching as hint, aclosing(reading.batches(at, hint)) as batches:
+            async for batch in batches:
+                place = batch.end or batch.start
+                yield FollowedBatch(rows=batch.rows.to_arrow(), offset=place.to_json())
+
+
+class Table:
+    """One table: its versions, rows and growth. Made by `tailerd.table`."""
+
+    def __init__(self, request: _Request) -> None:
+        self._request = request
+
+    @property
+    def version(self) -> int:
+        """The newest version; asks the log each time.
+
+        Raises:
+            TailerdError: The table cannot be opened.
+        """
+        return int(self.describe().version)
+
+    def describe(self, version: int | None = None) -> TableDescription:
+        """Return schema, properties, size and number of rows of a version, the newest by default.
+
+        Raises:
+            MissingVersionError: The version is not there.
+            TailerdError: The table cannot be opened.
+        """
+
+        async def ask() -> TableDescription:
+            inspection = await self._request.inspection()
+            return await inspection.describe(None if version is None else Version(version))
+
+        return _run(ask)
+
+    def schema(self) -> pa.Schema:
+        """Return the columns of the newest version."""
+
+        async def ask() -> pa.Schema:
+            return await (await self._request.open()).arrow_schema()
+
+        return _run(ask)
+
+    def snapshot(self) -> Changes:
+        """Return all rows of the newest version, without change columns."""
+        return Changes(self._request, "snapshot", None, has_change_columns=False)
+
+    def changes(self, *, since: Point, until: Point | None = None) -> Changes:
+        """Return what `tailerd.changes` does for this table."""
+        return Changes(self._request, _point(since), None if until is None else _point(until))
+
+    def history(self, limit: int = 50) -> list[dict[str, object]]:
+        """Return the newest commits, oldest first, with the fields of `tailerd history --json`.
+
+        Raises:
+            TailerdError: The log cannot be read.
+        """
+        return [asdict(commit) for commit in self._commits(limit)]
+
+    def growth(self, limit: int = 50) -> pa.Table:
+        """Return how the newest commits changed the table: one row a commit, oldest first.
+
+        Columns: `version`, `timestamp`, `operation`, `files` and `bytes`: added minus removed, null
+        where the format does not count them.
+
+        Raises:
+            TailerdError: The log cannot be read.
+        """
+        commits = self._commits(limit)
+        moment = pa.timestamp("ms", tz="UTC")
+        return pa.table(
+            {
+                "version": pa.array([each.version for each in commits], pa.int64()),
+                "timestamp": pa.array([each.timestamp_ms for each in commits], moment),
+                "operation": pa.array([each.operation for each in commits], pa.string()),
+                "files": pa.array([_net(each, "files") for each in commits], pa.int64()),
+                "bytes": pa.array([_net(each, "bytes") for each in commits], pa.int64()),
+            }
+        )
+
+    def _commits(self, limit: int) -> list[CommitDescription]:
+        async def ask() -> list[CommitDescription]:
+            inspection = await self._request.inspection()
+            return [commit async for commit in inspection.history(limit)]
+
+        return _run(ask)
+
+    def size(self) -> TableSize:
+        """Return files, bytes, rows and deletion vectors of the newest version, and of its log.
+
+        Raises:
+            UnsupportedFeatureError: The format has no statistics.
+            TailerdError: The table cannot be opened.
+        """
+
+        async def ask() -> TableSize:
+            request = self._request
+            found = await find_format(
+                request.place, request.table_format, request.allowed_paths, stores=request.stores
+            )
+            statistics = required(found.statistics, found.name, "statistics").open(
+                place_at(request.place, stores=request.stores, allowed=request.allowed_paths)
+            )
+            await statistics.open(SystemClock().monotonic(), first=None, next_up=None)
+            return statistics.size()
+
+        return _run(ask)
+
+    def __repr__(self) -> str:
+        return f"<tailerd.Table {self._request.place!r}>"
+
+
+def changes(
+    place: str,
+    *,
+    since: Point,
+    until: Point | None = None,
+    changes: str = "auto",
+    columns: Sequence[str] | None = None,
+    key: Sequence[str] = (),
+    table_format: str = AUTO,
+    ledger: str | None = None,
+    allowed_paths: Iterable[str] = (),
+    partition_timezone: str | None = None,
+) -> Changes:
+    """Return the row changes of a table between two points; nothing is read yet.
+
+    Args:
+        place: A path, or `s3://bucket/prefix`.
+        since, until: Inclusive; see the module's contract.
+        changes: `auto`, `cdf` or `files`, as `tail --changes`.
+        columns: Only these, in this order; None for all.
+        key: Columns that tell rows apart: where rows are compared, a delete and an insert of one
+            commit with the same values there are an update.
+        table_format: Such as `delta`; `auto` recognises it.
+        ledger: Folder or URL for what was observed of a table without history, such as a Kartothek
+            dataset; without it that lasts as long as one iteration.
+        allowed_paths: Places outside the table that its log may name.
+        partition_timezone: Zone of partition timestamps that have none; UTC by default.
+
+    Raises:
+        UsageError: `changes` is no mode, or a point is neither version nor time.
+    """
+    request = _request(
+        place,
+        changes=changes,
+        columns=columns,
+        key=key,
+        table_format=table_format,
+        ledger=ledger,
+        allowed_paths=allowed_paths,
+        partition_timezone=partition_timezone,
+    )
+    return Changes(request, _point(since), None if until is None else _point(until))
+
+
+def follow(
+    place: str,
+    *,
+    since: Point = "latest",
+    offset: str | None = None,
+    changes: str = "auto",
+    columns: Sequence[str] | None = None,
+    key: Sequence[str] = (),
+    poll_seconds: float = 1.0,
+    table_format: str = AUTO,
+    ledger: str | None = None,
+    allowed_paths: Iterable[str] = (),
+    partition_timezone: str | None = None,
+) -> Follower:
+    """Return the row changes of a table as they are committed, without an end.
+
+    Args:
+        since: Where to begin without an offset; see the module's contract.
+        offset: Where to go on: a `FollowedBatch.offset` that the caller kept; `since` is then not
+            used.
+        poll_seconds: Longest time between two looks; commits on a local disk are noticed at once.
+        place, changes, columns, key, table_format, ledger, allowed_paths, partition_timezone: As
+            `changes`.
+
+    Raises:
+        UsageError: As `changes`.
+        OffsetError: The offset cannot be read.
+    """
+    request = _request(
+        place,
+        changes=changes,
+        columns=columns,
+        key=key,
+        table_format=table_format,
+        ledger=ledger,
+        allowed_paths=allowed_paths,
+        partition_timezone=partition_timezone,
+    )
+    return Follower(request, _point(since), offset, poll_seconds)
+
+
+def table(
+    place: str,
+    *,
+    table_format: str = AUTO,
+    columns: Sequence[str] | None = None,
+    key: Sequence[str] = (),
+    ledger: str | None = None,
+    allowed_paths: Iterable[str] = (),
+    partition_timezone: str | None = None,
+) -> Table:
+    """Return a table to look at; nothing is read yet. Arguments as `changes`."""
+    return Table(
+        _request(
+            place,
+            changes=ChangeMode.AUTO,
+            columns=columns,
+            key=key,
+            table_format=table_format,
+            ledger=ledger,
+            allowed_paths=allowed_paths,
+            partition_timezone=partition_timezone,
+        )
+    )
+
+
+def _request(
+    place: str,
+    *,
+    changes: str,
+    columns: Sequence[str] | None,
+    key: Sequence[str],
+    table_format: str,
+    ledger: str | None,
+    allowed_paths: Iterable[str],
+    partition_timezone: str | None,
+) -> _Request:
+    modes = [mode.value for mode in ChangeMode]
+    if changes not in modes:
+        raise UsageError(
+            f"changes is {changes!r}, which is no mode.", hint=f"Use one of {', '.join(modes)}."
+        )
+    return _Request(
+        place=str(place),
+        changes=ChangeMode(changes),
+        columns=None if columns is None else tuple(columns),
+        key=(key,) if isinstance(key, str) else tuple(key),
+        ledger=None if ledger is None else LedgerPlace(ledger),
+        allowed_paths=tuple(allowed_paths),
+        table_format=table_format,
+        options={"partition_timezone": partition_timezone},
+    )
+
+
+def _point(point: Point) -> str:
+    if isinstance(point, bool) or not isinstance(point, int | str | dt.datetime):
+        raise UsageError(
+            f"{point!r} is no version and no time.", hint="Give an int, a datetime or a text."
+        )
+    if isinstance(point, dt.datetime):
+        return point.isoformat()
+    if isinstance(point, int) and point < 0:
+        raise UsageError(f"Version {point} is below 0.", hint="The first version is 0.")
+    return resolved_point(str(point), dt.datetime.now(dt.UTC))
+
+
+async def _range(
+    source: ChangeSource, since: str, until: str | None
+) -> tuple[Offset, Version | None]:
+    await source.arrow_schema()
+    at = await source.initial_offset(since)
+    if until is not None:
+        return at, await source.end_version(until)
+    last = at.version if at.phase is Phase.SNAPSHOT else (await source.backlog(at)).head_version
+    return at, last
+
+
+def _batch_limit() -> BatchLimit:
+    return BatchLimit(max_rows=_BATCH_ROWS, max_bytes=64 * 1024**2)
+
+
+def _joined(tables: Sequence[pa.Table], place: str) -> pa.Table:
+    try:
+        return pa.concat_tables(tables, promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise SchemaChangedError(
+            f"Rows of {place} do not fit one schema, because a column changed its type between two"
+            " versions.",
+            hint="Iterate over the batches, or read the versions before and after it apart.",
+        ) from error
+
+
+def _net(commit: CommitDescription, what: str) -> int | None:
+    counts = asdict(commit)
+    added, removed = counts[f"{what}_added"], counts[f"{what}_removed"]
+    return None if added is None or removed is None else int(added - removed)
+
+
+def _library(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UsageError(
+            f"{name} is not installed.", hint=f"Install it: python -m pip install {name}."
+        ) from error
+
+
+def _run(ask: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+    with LoopThread() as loop:
+        return loop.run(ask())
+
+
+def _html_table(title: str, names: Sequence[str], rows: Sequence[Mapping[str, object]]) -> str:
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
+    lines = []
+    for row in islice(rows, _ROWS_SHOWN):
+        cells = "".join(f"<td>{_html_cell(row.get(name))}</td>" for name in names)
+        lines.append(f"<tr>{cells}</tr>")
+    more = "<p>More rows follow.</p>" if len(rows) > _ROWS_SHOWN else ""
+    body = "".join(lines)
+    return (
+        f"<p>{html.escape(title)}</p><table><thead><tr>{head}</tr></thead>"
+        f"<tbody>{body}</tbody></table>{more}"
+    )
+
+
+def _html_cell(value: object) -> str:
+    return "<i>null</i>" if value is None else html.escape(str(value))

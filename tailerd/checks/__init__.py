@@ -1,0 +1,1 @@
+"""What `run` needs, tried before it runs: for `tailerd doctor` and `tailerd validate`."""

@@ -1,0 +1,104 @@
+"""Checks of what the daemon itself uses: its state and the address of its listener; blocking."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from tailerd.checks.finding import Finding
+from tailerd.config import Config
+from tailerd.errors import ConfigError
+from tailerd.pipeline.state_lock import LOCK_NAME
+from tailerd.registry import is_remote
+
+
+def daemon_findings(config: Config) -> Iterator[Finding]:
+    """Yield whether the state folder and the listener's address can be used; changes nothing.
+
+    A daemon that runs on this state holds both: then neither is a problem.
+    """
+    is_running = False
+    if not is_remote(config.state):
+        is_running = is_held(Path(config.state))
+        yield state_finding(Path(config.state), is_held=is_running)
+    yield port_finding(config, is_running=is_running)
+
+
+def is_held(state: Path) -> bool:
+    """Tell whether a daemon holds a state folder."""
+    try:
+        with (state / LOCK_NAME).open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+    except OSError:
+        return False
+    return False
+
+
+def state_finding(folder: Path, *, is_held: bool) -> Finding:
+    """Return whether a state folder can be made and written."""
+    check = "state"
+    if is_held:
+        return Finding.ok(check, f"A daemon is running on {folder}")
+    place = folder.absolute()
+    while not place.exists():
+        place = place.parent
+    remedy = "Set `state` to a folder that this user can write."
+    if not place.is_dir():
+        error = ConfigError(
+            f"The state folder {folder} cannot be made, because {place} is a file.", hint=remedy
+        )
+        return Finding.problem(check, error)
+    if not os.access(place, os.W_OK | os.X_OK):
+        error = ConfigError(
+            f"The state folder {folder} cannot be written, because this user may not write to"
+            f" {place}.",
+            hint=remedy,
+        )
+        return Finding.problem(check, error)
+    return Finding.ok(check, f"{folder} can be written")
+
+
+def port_finding(config: Config, *, is_running: bool) -> Finding:
+    """Return whether the listener's address is free.
+
+    Args:
+        is_running: Whether a daemon runs on the same state, which then has the address.
+    """
+    check = "port"
+    address = config.http.address()
+    if address is None:
+        return Finding.skipped(check, "The listener is off (http.listen is null)")
+    if address.port == 0:
+        return Finding.ok(check, f"{address.host}, any free port")
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            # As the listener does: an address whose last connections are ending is free.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((address.host, address.port))
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE and is_running:
+            return Finding.ok(check, f"{address} is used by the running daemon")
+        if error.errno == errno.EADDRINUSE and is_remote(config.state):
+            # Who holds a state in a bucket is not asked: that may be the daemon on this address.
+            return Finding.warning(
+                check,
+                f"The address {address} is in use.",
+                "Nothing, if this configuration's daemon runs here; else set http.listen to another"
+                " port.",
+            )
+        if error.errno == errno.EADDRINUSE:
+            message = f"The address {address} is in use by another process."
+            remedy = "Set http.listen to another port (0 takes any free one), or stop that process."
+        else:
+            message = f"The listener cannot use {address}: {error.strerror or error}."
+            remedy = "Set http.listen to an address of this machine, such as 127.0.0.1:9464."
+        return Finding.problem(check, ConfigError(message, hint=remedy, where="http.listen"))
+    return Finding.ok(check, f"{address} is free")

@@ -1,0 +1,66 @@
+"""The result of one check."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Self
+
+from tailerd.errors import TailerdError
+
+
+class Outcome(enum.StrEnum):
+    """How a check ended."""
+
+    OK = "ok"
+    WARNING = "warning"
+    PROBLEM = "problem"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What one check found.
+
+    Attributes:
+        check: Name of the check, such as `port` or `table orders`.
+        outcome: A problem would make `run` fail; a warning would not.
+        message: A sentence.
+        remedy: What to do; empty where there is nothing to do.
+        code: The error's code; empty where there is no error.
+        exit_status: What a command ends with for it; 0 but for a problem.
+    """
+
+    check: str
+    outcome: Outcome
+    message: str
+    remedy: str = ""
+    code: str = ""
+    exit_status: int = 0
+
+    @classmethod
+    def ok(cls, check: str, message: str) -> Self:
+        """Return the finding of a check that passed."""
+        return cls(check=check, outcome=Outcome.OK, message=message)
+
+    @classmethod
+    def warning(cls, check: str, message: str, remedy: str) -> Self:
+        """Return a finding that does not keep `run` from working."""
+        return cls(check=check, outcome=Outcome.WARNING, message=message, remedy=remedy)
+
+    @classmethod
+    def skipped(cls, check: str, message: str) -> Self:
+        """Return the finding of a check that was not made, and why."""
+        return cls(check=check, outcome=Outcome.SKIPPED, message=message)
+
+    @classmethod
+    def problem(cls, check: str, error: TailerdError) -> Self:
+        """Return the finding of an error that `run` would end with."""
+        return cls(
+            check=check,
+            outcome=Outcome.PROBLEM,
+            message=error.message,
+            remedy=error.hint,
+            code=error.code,
+            exit_status=error.exit_status,
+        )

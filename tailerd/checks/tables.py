@@ -1,0 +1,214 @@
+"""Checks of every table and sink of a configuration: what `run` would do with each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+
+from tailerd.assembly import check_pipeline, lacks_demo_table, ledger_of, open_source, saved_offset
+from tailerd.changefeed.limits import ReadLimit
+from tailerd.checks.maintained import maintenance_of
+from tailerd.config import Config
+from tailerd.errors import ConfigError, TableError, TailerdError
+from tailerd.formats.base import ChangeSource
+from tailerd.formats.detect import commit_folder, presumed_format
+from tailerd.registry import is_remote, known
+from tailerd.sinks.opening import open_sink
+from tailerd.storage.rights import missing_for_sweep, missing_rights
+from tailerd.storage.stores import Stores
+from tailerd.telemetry import Telemetry
+
+_AT_ONCE = 8
+NO_ERROR: dict[str, object] = {
+    "error": None,
+    "message": "",
+    "error_code": "",
+    "remedy": "",
+    "exit_status": 0,
+}
+
+
+async def examine(
+    config: Config, stores: Stores
+) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
+    """Return what there is to say of the state (nothing of a folder) and of each table.
+
+    Nothing is written or made, but for an empty file that is deleted again in buckets.
+    """
+    running = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(name: str) -> dict[str, object]:
+        # A broker that does not answer costs seconds, and many tables may have it.
+        async with running:
+            return await _examine_table(config, name, stores)
+
+    tables = await asyncio.gather(*map(one, config.tables))
+    return [report async for report in _examine_state(config.state, stores)], tables
+
+
+async def _examine_state(place: str, stores: Stores) -> AsyncIterator[dict[str, object]]:
+    if not is_remote(place):
+        return
+    report: dict[str, object] = {"state": place, "missing_rights": [], **NO_ERROR}
+    try:
+        await _check_rights(stores, place, "lease", report, is_written=True)
+    except TailerdError as error:
+        report.update(_failed(error))
+    yield report
+
+
+async def _examine_table(config: Config, name: str, stores: Stores) -> dict[str, object]:
+    """Return the report of a table; what is wrong with its sink is found out whatever else is."""
+    report = blank_report(config, name)
+    errors: list[TailerdError] = []
+    if lacks_demo_table(config.tables[name]):
+        report["makes_demo_table"] = True
+    else:
+        await _noted(_examine_place(config, name, stores, report), errors)
+    if config.tables[name].has_sink:
+        await _noted(_examine_sink(config, name), errors)
+    report["errors"] = [_failed(error) for error in errors]
+    if errors:
+        report.update(_failed(errors[0]))
+    return report
+
+
+async def _noted(check: Awaitable[None], errors: list[TailerdError]) -> None:
+    try:
+        await check
+    except TailerdError as error:
+        errors.append(error)
+
+
+def _failed(error: TailerdError) -> dict[str, object]:
+    return {
+        "error": str(error),
+        "message": error.message,
+        "error_code": error.code,
+        "remedy": error.hint,
+        "exit_status": error.exit_status,
+    }
+
+
+async def _examine_place(
+    config: Config, name: str, stores: Stores, report: dict[str, object]
+) -> None:
+    table = config.tables[name]
+    if is_remote(table.path):
+        is_written = table.maintenance is not None
+        folder = presumed_format(table.path, table.format).names.folder
+        await _check_rights(stores, table.path, folder, report, is_written=is_written)
+    if table.maintenance is not None:
+        report.update(await _examine_log(config, name, stores))
+        if table.maintenance.cleanup.enabled:
+            folder = commit_folder(table.path, table.format)
+            await _check_sweep(stores, folder, table.path, report)
+    if table.has_sink:
+        report.update(await _examine_pipeline(config, name, stores))
+
+
+async def _examine_sink(config: Config, name: str) -> None:
+    sink = open_sink(name, config.tables[name].sink, daemon=config.name)
+    if sink is None:
+        return
+    try:
+        await sink.healthcheck()
+    finally:
+        await sink.aclose()
+
+
+async def _check_rights(
+    stores: Stores, place: str, folder: str, report: dict[str, object], *, is_written: bool
+) -> None:
+    """Note which rights are missing in a bucket.
+
+    Args:
+        place, folder: What is used, and where below it files are listed and read.
+
+    Raises:
+        AccessDeniedError, ConditionalPutUnsupportedError: One is; the message names all.
+    """
+    store, root = stores.locate(place)
+    missing = await missing_rights(store, root, f"{root}/{folder}", is_written=is_written)
+    report["missing_rights"] = list(missing)
+    for first in missing.values():
+        raise first.restated(f"Missing for {place}: {', '.join(missing)}. {first.message}")
+
+
+async def _check_sweep(stores: Stores, folder: str, place: str, report: dict[str, object]) -> None:
+    """Note what a cleanup could do more with; it does not fail for it."""
+    store, _ = stores.locate(place)
+    report["missing_rights"] = list(await missing_for_sweep(store, folder))
+
+
+def blank_report(config: Config, name: str) -> dict[str, object]:
+    """Return the report of a table of which nothing is known yet."""
+    table = config.tables[name]
+    return {
+        "table": name,
+        "path": table.path,
+        "engine": config.engine_of(name),
+        "sink": table.sink.kind,
+        "from": table.start if table.has_sink else None,
+        "head_version": None,
+        "resumes_at_version": None,
+        "starts_at_version": None,
+        "makes_demo_table": False,
+        "maintenance_due": None,
+        "maintenance_refused": None,
+        "missing_rights": [],
+        **NO_ERROR,
+    }
+
+
+async def _examine_pipeline(config: Config, name: str, stores: Stores) -> dict[str, object]:
+    table = config.tables[name]
+    source = await open_source(
+        table,
+        Telemetry(),
+        stores=stores,
+        memory_bytes=config.memory,
+        ledger=ledger_of(config, name, is_read_only=True),
+    )
+    latest = await source.initial_offset("latest")
+    found: dict[str, object] = {"head_version": source.version_before(latest.version)}
+    await check_columns(config, name, source)
+    saved = await saved_offset(config, name)
+    if saved is not None:
+        await source.latest_offset(saved, ReadLimit(max_files=1))
+        found["resumes_at_version"] = saved.version
+    else:
+        found["starts_at_version"] = (await source.initial_offset(table.start)).version
+    await check_pipeline(config, name)
+    return found
+
+
+async def check_columns(config: Config, name: str, source: ChangeSource) -> None:
+    """Make sure that the table has the columns that its sink needs.
+
+    Raises:
+        ConfigError: One is missing; the message names the field that asks for it.
+    """
+    names = (await source.arrow_schema()).names
+    for field, columns in config.tables[name].sink.columns_by_field().items():
+        for column in columns:
+            if column not in names:
+                where = f"tables.{name}.sink.{field}"
+                raise ConfigError(
+                    f"{where} names the column {column}, which the table does not have.",
+                    hint=known(column, names),
+                    where=where,
+                )
+
+
+async def _examine_log(config: Config, name: str, stores: Stores) -> dict[str, object]:
+    """Look at what maintenance of a table would do; that it may not is fatal to it alone."""
+    try:
+        _, work = await maintenance_of(config, name, stores).open()
+        survey = await work.survey()
+    except TableError as error:
+        if not config.tables[name].has_sink:
+            raise
+        return {"maintenance_refused": str(error)}
+    due = [each.job for each in survey.decisions if each.is_due]
+    return {"maintenance_due": due, "head_version": survey.version}

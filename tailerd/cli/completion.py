@@ -1,0 +1,74 @@
+"""`tailerd completion`: the shell's Tab key knows commands, options and names of tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+SHELLS = ("bash", "zsh", "fish")
+_VARIABLE = "_TAILERD_COMPLETE"
+_DAEMON_SECONDS = 0.5
+_EXAMPLES = """\b
+Examples:
+  eval "$(tailerd completion bash)"                     # now, or in ~/.bashrc
+  tailerd completion zsh > ~/.zfunc/_tailerd
+  tailerd completion fish > ~/.config/fish/completions/tailerd.fish
+"""
+
+
+@click.command("completion", epilog=_EXAMPLES)
+@click.argument("shell", type=click.Choice(SHELLS))
+def command(shell: str) -> None:
+    """Print the program that completes `tailerd` in SHELL.
+
+    Names of tables come from the configuration that --config names, else from the running daemon.
+    """
+    from click.shell_completion import get_completion_class
+
+    from tailerd.cli import cli
+
+    kind = get_completion_class(shell)
+    assert kind is not None, "click knows these three"
+    program = kind(cli, {}, "tailerd", _VARIABLE)
+    click.echo(program.source_template % program.source_vars())
+
+
+def table_names(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Return the names of tables that begin as a word does; none where nothing tells them."""
+    from click.shell_completion import CompletionItem
+
+    path = context.params.get("config_path")
+    names = _daemon_names(context.params.get("url")) if path is None else _configured_names(path)
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+def _configured_names(path: object) -> list[str]:
+    """Return the names in a file, which need not be right yet."""
+    from pathlib import Path
+
+    import yaml
+
+    try:
+        content = yaml.safe_load(Path(str(path)).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError, RecursionError):
+        return []
+    tables = content.get("tables") if isinstance(content, dict) else None
+    return sorted(map(str, tables)) if isinstance(tables, dict) else []
+
+
+def _daemon_names(url: object) -> list[str]:
+    from tailerd.cli.daemon_client import DaemonClient
+    from tailerd.errors import TailerdError
+
+    try:
+        client = DaemonClient.of(None if url is None else str(url), None, None)
+        tables = client.status(timeout_seconds=_DAEMON_SECONDS).get("tables")
+    except TailerdError:
+        return []
+    return [str(each.get("table")) for each in tables] if isinstance(tables, list) else []

@@ -1,0 +1,179 @@
+"""`tailerd init`: a configuration for the tables of a folder or bucket."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tailerd.errors import UsageError
+
+if TYPE_CHECKING:
+    from tailerd.config.starter import StarterSink, StarterTable
+    from tailerd.formats.found_tables import FoundTable
+    from tailerd.storage.stores import Stores
+
+SINKS = ("file", "kafka", "console")
+_EXAMPLES = """\b
+Examples:
+  tailerd init /lake
+  tailerd init /lake --sink file > tailerd.yaml
+  tailerd init s3://lake/sales --sink kafka --bootstrap-servers kafka:9092 --key order_id
+"""
+
+
+@click.command("init", epilog=_EXAMPLES)
+@click.argument("place")
+@click.option("--sink", type=click.Choice(SINKS), help="Where changes go; asked for if left out.")
+@click.option("--folder", default="./changes", show_default=True, help="Folder of the file sink.")
+@click.option(
+    "--bootstrap-servers",
+    default="127.0.0.1:9092",
+    show_default=True,
+    metavar="HOST:PORT,...",
+    help="Brokers of the Kafka sink.",
+)
+@click.option(
+    "--topic",
+    default="{table}.changes",
+    show_default=True,
+    help="Topic of the Kafka sink; {table} is the table's name.",
+)
+@click.option("--key", metavar="A,B", help="Columns that identify a row, for the Kafka sink.")
+@click.option(
+    "--engine",
+    type=click.Choice(["arrow", "spark"]),
+    default="arrow",
+    show_default=True,
+    help="What runs the pipelines.",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write FILE instead of standard output; an existing file is never overwritten.",
+)
+def command(
+    place: str,
+    sink: str | None,
+    folder: str,
+    bootstrap_servers: str,
+    topic: str,
+    key: str | None,
+    engine: str,
+    output: Path | None,
+) -> None:
+    """Find the tables in PLACE and print a commented configuration that delivers their changes.
+
+    PLACE is a table, or a folder or s3://bucket/prefix with tables up to three levels below it.
+    """
+    from tailerd.config.starter import StarterSink
+
+    target = StarterSink(
+        kind=sink or _asked_sink(),
+        folder=folder,
+        bootstrap_servers=_names("--bootstrap-servers", bootstrap_servers),
+        topic=topic,
+        key=() if key is None else _names("--key", key),
+    )
+    text = asyncio.run(_configuration(place, target, engine))
+    if output is None:
+        click.echo(text, nl=False)
+        return
+    _write_new(output, text)
+    click.echo(f"Wrote {output}. Check it: tailerd doctor {output}", err=True)
+
+
+def _asked_sink() -> str:
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(
+            "No sink was chosen, and there is no terminal to ask.",
+            hint=f"Give --sink {' or --sink '.join(SINKS)}.",
+        )
+    answer = click.prompt(
+        "Where should changes go", type=click.Choice(SINKS), default="file", err=True
+    )
+    return str(answer)
+
+
+def _names(option: str, text: str) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in text.split(","))
+    if not all(names):
+        raise UsageError(f"{option} {text!r} has an empty entry.", hint="Write a,b.")
+    return names
+
+
+def _write_new(path: Path, text: str) -> None:
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError as error:
+        raise UsageError(
+            f"{path} exists already and is not overwritten.",
+            hint="Give another file, or remove it first.",
+        ) from error
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}.") from error
+
+
+async def _configuration(place: str, sink: StarterSink, engine: str) -> str:
+    from tailerd.config.starter import starter
+    from tailerd.errors import NotATableError
+    from tailerd.formats.found_tables import DEPTH, MOST_FOLDERS, find_tables
+    from tailerd.storage.stores import Stores
+
+    stores = Stores()
+    found = await find_tables(place, stores)
+    if not found.is_complete:
+        click.echo(
+            f"warning: only the first {MOST_FOLDERS:,} folders were searched; give a deeper PLACE,"
+            " or use `discover` in the configuration.",
+            err=True,
+        )
+    if not found.tables:
+        raise NotATableError(
+            f"No table was found in {place} and {DEPTH} levels below it.",
+            hint="Give the folder of a table (the one that holds _delta_log), or one above it.",
+        )
+    tables = [await _described(each, stores) for each in found.tables]
+    return starter(tables, sink, engine=engine, place=place)
+
+
+async def _described(found: FoundTable, stores: Stores) -> StarterTable:
+    """Return what the configuration says of a table; one that cannot be read is there too."""
+    from tailerd.cli.output import warn
+    from tailerd.config.starter import StarterTable
+    from tailerd.errors import TailerdError
+    from tailerd.formats.detect import table_format
+    from tailerd.formats.placement import place_at
+
+    about = StarterTable(
+        name=found.name,
+        path=_shown_place(found.place),
+        format=found.format,
+        columns=(),
+    )
+    inspector = table_format(found.format).inspector
+    if inspector is None:
+        return about
+    try:
+        description = await inspector.open(place_at(found.place, stores=stores)).describe()
+    except TailerdError as error:
+        warn(error)
+        return about
+    return StarterTable(
+        name=found.name,
+        path=about.path,
+        format=found.format,
+        columns=[name for name, _ in description.columns],
+        rows=description.num_rows,
+        version=description.version,
+    )
+
+
+def _shown_place(place: str) -> str:
+    return place if "://" in place else os.fspath(Path(place))

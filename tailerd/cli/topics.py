@@ -1,0 +1,94 @@
+"""The topics of `tailerd help`: files of `tailerd/docs`, and texts made from the code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from importlib.resources import files
+
+TOPICS: Mapping[str, str] = {
+    "kafka": "Changes into Kafka topics: records, keys, delivery guarantees, topics.",
+    "spark": "Changes in Spark programs, and the Spark engine of the daemon.",
+    "s3": "Tables and state in buckets, notifications, rights.",
+    "formats": "Tables and features that can be read, and what is refused.",
+    "changes": "How the rows of a commit are found, and in which order they come.",
+    "python": "Changes in Python: batches, pandas, Polars, DuckDB, offsets.",
+    "maintenance": "Checkpoints, compaction, checksums and cleanup of table logs.",
+    "operating": "The daemon: status, pausing, errors, gaps, reloading, containers.",
+    "semantics": "What is promised: order, exactly once, restarts, schema changes.",
+    "architecture": "How a commit becomes a delivery, and where the code for it is.",
+    "migrating": "From Debezium, and from a Spark job with Delta's change data feed.",
+    "configuration": "Every field of a configuration file. Made from the code.",
+    "metrics": "Every metric and its labels. Made from the code.",
+    "errors": "Every error code, its cause and remedy. Made from the code.",
+}
+"""Name of a topic -> what it is about, in the order they are listed."""
+
+
+def topic_text(name: str) -> str:
+    """Return a topic as Markdown, `configuration` as YAML.
+
+    Raises:
+        KeyError: There is no such topic.
+    """
+    if name in _GENERATED:
+        return _GENERATED[name]()
+    if name not in TOPICS:
+        raise KeyError(name)
+    return (files("tailerd") / "docs" / f"{name}.md").read_text(encoding="utf-8")
+
+
+def _configuration() -> str:
+    from tailerd.config.documents import example
+
+    return example()
+
+
+def _metrics() -> str:
+    from tailerd.telemetry.metrics import metric_families
+
+    lines = ["# Metrics", "", "`/metrics` of the daemon has these, in Prometheus' text format.", ""]
+    lines += ["| metric | type | labels | what |", "|---|---|---|---|"]
+    for family in metric_families():
+        labels = ", ".join(family.labels) or "none"
+        lines.append(f"| `{family.name}` | {family.kind} | {labels} | {_cell(family.about)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _errors() -> str:
+    from tailerd.error_catalogue import catalogue
+
+    lines = [
+        "# Errors",
+        "",
+        "An error is printed as `error[code]: problem, reason, remedy`; the code is also a label of"
+        " `tailerd_errors_total`, a field of log lines and of `/status`. The exit status is the"
+        " command's. What is retried needs nobody, unless it goes on.",
+        "",
+    ]
+    for entry in catalogue():
+        retried = ", retried" if entry.is_retried else ""
+        lines += [
+            f"## {entry.code}",
+            "",
+            f"{entry.cause} Exit status {entry.exit_status}{retried}.",
+            "",
+            f"Remedy: {entry.remedy}",
+            "",
+        ]
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+_GENERATED: Mapping[str, Callable[[], str]] = {
+    "configuration": _configuration,
+    "metrics": _metrics,
+    "errors": _errors,
+}
+
+
+def generated() -> Iterator[str]:
+    """Yield the names of topics that are made from the code."""
+    yield from _GENERATED

@@ -1,0 +1,149 @@
+"""All mistakes of a configuration at once, each with its place.
+
+A model stops at the first layer that is wrong: a sink before its table, a table before what must
+hold between tables. So what is wrong is noted and removed, and the rest is validated again, until
+nothing is wrong any more or nothing more can be removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from tailerd.config.explain import Mistake, mistakes_of
+from tailerd.config.models import ENV_PREFIX, Config
+from tailerd.config.positions import FieldPath, Position, path_of, without
+from tailerd.errors import ConfigError
+
+MOST_MISTAKES = 50
+_MOST_ROUNDS = 200
+_ANY_SINK = {"kind": "console"}
+_SECTIONS_BY_NAME = ("tables", "discover")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where a configuration came from.
+
+    Attributes:
+        where: Name of the file.
+        positions: Of the file's fields.
+        environment: The fields that environment variables set.
+    """
+
+    where: str
+    positions: Mapping[FieldPath, Position]
+    environment: Mapping[str, Any]
+
+    def place_of(self, path: FieldPath) -> str:
+        """Return `file:line:column` of a field, or of the nearest section that the file has."""
+        if path and _has(self.environment, path) and path not in self.positions:
+            return ENV_PREFIX + "__".join(part.upper() for part in path)
+        for length in range(len(path), 0, -1):
+            at = self.positions.get(path[:length])
+            if at is not None:
+                return f"{self.where}:{at.line}:{at.column}"
+        return self.where
+
+
+def _has(content: Mapping[str, Any], path: FieldPath) -> bool:
+    here: Any = content
+    for part in path:
+        if not isinstance(here, Mapping) or part not in here:
+            return False
+        here = here[part]
+    return True
+
+
+def all_mistakes(
+    content: dict[str, Any],
+    first: ValidationError | ConfigError,
+    validate: Callable[[dict[str, Any]], object],
+) -> list[Mistake]:
+    """Return every mistake of a content, in the order they were found.
+
+    Args:
+        content: What was validated.
+        first: What validating it raised.
+        validate: Validates a content, raising the same kinds of errors.
+    """
+    found: dict[str, Mistake] = {}
+    removed: set[FieldPath] = set()
+    error: ValidationError | ConfigError | None = first
+    for _ in range(_MOST_ROUNDS):
+        assert error is not None
+        before = content
+        for mistake in _mistakes(error):
+            path = path_of(mistake.path, content)
+            if not _is_consequence(path, removed):
+                found.setdefault(f"{mistake.path} {mistake.text}", mistake)
+            content = _without_field(content, path, removed)
+        if content is before:
+            break
+        try:
+            validate(content)
+        except (ValidationError, ConfigError) as again:
+            error = again
+        else:
+            break
+    return list(found.values())
+
+
+def _mistakes(error: ValidationError | ConfigError) -> Sequence[Mistake]:
+    if isinstance(error, ValidationError):
+        return mistakes_of(error, Config)
+    if error.mistakes:
+        return [Mistake(path=path, text=text) for path, text in error.mistakes]
+    return [Mistake(path=error.where, text=str(error))]
+
+
+def _is_consequence(path: FieldPath, removed: set[FieldPath]) -> bool:
+    """Return whether a mistake is only there because something at or below its path is gone."""
+    return any(gone[: len(path)] == path for gone in removed)
+
+
+def _without_field(
+    content: dict[str, Any], path: FieldPath, removed: set[FieldPath]
+) -> dict[str, Any]:
+    """Return the content without a field; where that is gone already, without what it was in.
+
+    In place of a wrong sink a table gets one that is right, so that its other fields are looked at.
+    """
+    if path[:1] == ("tables",) and path[2:3] == ("sink",) and path[:3] not in removed:
+        removed.add(path[:3])
+        tables = dict(content["tables"])
+        tables[path[1]] = {**tables[path[1]], "sink": dict(_ANY_SINK)}
+        return {**content, "tables": tables}
+    while path:
+        less = without(content, path)
+        removed.add(path)
+        if less is not None:
+            return less
+        path = path[:-1]
+        if len(path) == 1 and path[0] in _SECTIONS_BY_NAME:
+            break
+    return content
+
+
+def mistakes_message(
+    mistakes: Sequence[Mistake], origin: Origin, content: Mapping[str, Any]
+) -> str:
+    """Return the message of all mistakes: a line each, with its place."""
+    lines = sorted(
+        ((origin.place_of(path_of(m.path, content)), m.text) for m in mistakes), key=_by_line
+    )
+    shown = [f"{place}: {text}" for place, text in lines[:MOST_MISTAKES]]
+    if len(shown) == 1:
+        return shown[0]
+    rest = [f"and {len(lines) - MOST_MISTAKES} more"] if len(lines) > MOST_MISTAKES else []
+    return f"{origin.where} has {len(lines)} mistakes:\n  " + "\n  ".join([*shown, *rest])
+
+
+def _by_line(line: tuple[str, str]) -> tuple[int, int]:
+    parts = line[0].rsplit(":", 2)
+    if len(parts) == 3 and parts[1].isdecimal() and parts[2].isdecimal():
+        return int(parts[1]), int(parts[2])
+    return (1 << 30, 0)

@@ -1,0 +1,91 @@
+"""Where in a YAML text each field stands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import yaml
+
+FieldPath = tuple[str, ...]
+"""Keys of mappings, and indexes of lists as text, from the top down."""
+
+
+class Position(NamedTuple):
+    """Line and column, both from 1."""
+
+    line: int
+    column: int
+
+
+def positions(text: str) -> Mapping[FieldPath, Position]:
+    """Return the position of every key and list entry; empty for a text that is no YAML."""
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, RecursionError, ValueError):
+        return {}
+    found: dict[FieldPath, Position] = {}
+    pending: list[tuple[FieldPath, yaml.Node]] = [] if node is None else [((), node)]
+    seen: set[int] = set()
+    while pending:
+        path, here = pending.pop()
+        if id(here) in seen:
+            # An alias: its own place is the first one.
+            continue
+        seen.add(id(here))
+        if isinstance(here, yaml.MappingNode):
+            for key, value in here.value:
+                below = (*path, str(key.value))
+                found[below] = _position(key)
+                pending.append((below, value))
+        elif isinstance(here, yaml.SequenceNode):
+            for number, value in enumerate(here.value):
+                below = (*path, str(number))
+                found[below] = _position(value)
+                pending.append((below, value))
+    return found
+
+
+def _position(node: yaml.Node) -> Position:
+    return Position(node.start_mark.line + 1, node.start_mark.column + 1)
+
+
+def path_of(where: str, content: object) -> FieldPath:
+    """Return the path that a dotted name means in a content; names of tables may have dots.
+
+    As far as the content has it: the last part may be missing there, and is then the rest.
+    """
+    path: list[str] = []
+    rest = where
+    while rest:
+        key, below = _next_key(rest, content)
+        path.append(key)
+        content = below
+        rest = rest[len(key) :].removeprefix(".")
+    return tuple(path)
+
+
+def _next_key(rest: str, content: object) -> tuple[str, Any]:
+    if isinstance(content, Mapping):
+        keys = sorted((str(key) for key in content), key=len, reverse=True)
+        for key in keys:
+            if rest == key or (key and rest.startswith(f"{key}.")):
+                return key, {str(k): v for k, v in content.items()}[key]
+    first = rest.partition(".")[0]
+    if isinstance(content, list) and first.isdecimal() and int(first) < len(content):
+        return first, content[int(first)]
+    return (first, None) if first else (rest, None)
+
+
+def without(content: dict[str, Any], path: FieldPath) -> dict[str, Any] | None:
+    """Return a content without one field; None where it has no such field."""
+    if not path or path[0] not in content:
+        return None
+    if len(path) == 1:
+        return {key: value for key, value in content.items() if key != path[0]}
+    below = content[path[0]]
+    if not isinstance(below, dict):
+        # An entry of a list, or a field of what is no section: the whole goes.
+        return {key: value for key, value in content.items() if key != path[0]}
+    rest = without({str(key): value for key, value in below.items()}, path[1:])
+    return None if rest is None else {**content, path[0]: rest}

@@ -1,0 +1,120 @@
+"""The configuration that `tailerd init` writes: short, commented, and accepted by `run`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StarterTable:
+    """A table that the configuration delivers.
+
+    Attributes:
+        name, path, format: As `tables` has them.
+        columns: Names of its columns, for the comment and the choice of a key.
+        rows: Number of its rows; None where that is not known.
+        version: Its newest version.
+    """
+
+    name: str
+    path: str
+    format: str
+    columns: Sequence[str]
+    rows: int | None = None
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StarterSink:
+    """Where all tables go.
+
+    Attributes:
+        kind: `file`, `kafka` or `console`.
+        folder: Of `file`: has one folder for each table.
+        bootstrap_servers, topic, key, value_format: Of `kafka`; `{table}` in the topic is the
+            table's name. `key` is used for tables that have all its columns.
+    """
+
+    kind: str
+    folder: str = "./changes"
+    bootstrap_servers: Sequence[str] = ("127.0.0.1:9092",)
+    topic: str = "{table}.changes"
+    key: Sequence[str] = ()
+    value_format: str = "debezium"
+
+
+def starter(tables: Sequence[StarterTable], sink: StarterSink, *, engine: str, place: str) -> str:
+    """Return the text of a configuration file.
+
+    Args:
+        tables: At least one; names are unique.
+        engine: `arrow` or `spark`.
+        place: What was searched, for the comment.
+    """
+    lines = [
+        f"# {len(tables)} table{'s' * (len(tables) > 1)} found by `tailerd init` in"
+        f" {_comment(place)}.",
+        "# Check this file with `tailerd doctor FILE`, run it with `tailerd run --config FILE`.",
+        "# All fields: `tailerd help configuration`.",
+        "",
+        f"engine: {engine:<22}# arrow: in this process; spark: needs Java 17 or newer",
+        "state: ./tailerd-state       # saved offsets; one daemon at a time",
+        "http:",
+        "  listen: 127.0.0.1:9464     # web page, /metrics, `tailerd status`; port 0: any free one",
+        "",
+        "tables:",
+    ]
+    for table in tables:
+        lines += [f"  {line}".rstrip() for line in _table(table, sink)]
+    return "\n".join(lines) + "\n"
+
+
+def _table(table: StarterTable, sink: StarterSink) -> Iterator[str]:
+    about = [table.format]
+    if table.version is not None:
+        about.append(f"version {table.version}")
+    if table.rows is not None:
+        about.append(f"{table.rows:,} rows")
+    yield f"{_text(table.name)}:"
+    yield f"  path: {_text(table.path)}    # {', '.join(about)}"
+    yield "  from: snapshot             # all rows first, then changes; latest: changes only"
+    yield "  sink:"
+    yield from (f"    {line}" for line in _sink(table, sink))
+    yield "  # on_gap: snapshot         # if versions were removed before delivery: start over"
+    yield "  # maintenance: {checkpoint: {every_commits: 10}}    # write checkpoints of the log"
+
+
+def _sink(table: StarterTable, sink: StarterSink) -> Iterator[str]:
+    yield f"kind: {sink.kind}"
+    if sink.kind == "file":
+        folder = sink.folder.rstrip("/")
+        yield f"path: {_text(f'{folder}/{table.name}')}"
+        yield "format: jsonl            # or parquet"
+    if sink.kind == "kafka":
+        yield f"bootstrap_servers: {json.dumps(list(sink.bootstrap_servers))}"
+        yield f"topic: {_text(sink.topic.replace('{table}', table.name))}"
+        columns = ", ".join(_comment(name) for name in list(table.columns)[:8])
+        has_key = bool(sink.key) and set(sink.key) <= set(table.columns)
+        key = json.dumps(list(sink.key) if has_key else list(table.columns)[:1])
+        mark = "" if has_key else "# "
+        yield f"{mark}key: {key}    # columns that identify a row; of: {columns}"
+        yield f"format: {sink.value_format:<17}# or json"
+        yield "delivery: exactly-once   # read with isolation.level=read_committed"
+        yield "create_topic: {partitions: 4}"
+
+
+def _text(text: str) -> str:
+    """Return text as a YAML value: as it is where nothing in it has a meaning, else quoted."""
+    plain = text.isascii() and text.replace("/", "").replace("-", "").replace("_", "")
+    if plain and plain.replace(".", "").replace("://", "").isalnum() and text[0].isalpha():
+        return text
+    if plain and plain.replace(".", "").isalnum() and text[0] in "/." and text not in (".", "~"):
+        return text
+    return json.dumps(text)
+
+
+def _comment(text: str) -> str:
+    """Return text for a comment: on one line."""
+    return " ".join(text.split())

@@ -1,0 +1,137 @@
+"""One table read between two points or followed, without saved offsets: for `tail` and Python."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+
+from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.changefeed.limits import BatchLimit, ReadLimit
+from tailerd.changefeed.offset import Offset, Version
+from tailerd.clock import SystemClock
+from tailerd.errors import TailerdError
+from tailerd.formats.base import ChangeSource
+from tailerd.formats.detect import AUTO, presumed_format
+from tailerd.pipeline.change_stream import ChangeStream
+from tailerd.pipeline.target import clipped
+from tailerd.storage.stores import Stores
+from tailerd.watchers.hints import Hint, HintBoard
+from tailerd.watchers.local import watch_folders
+from tailerd.watchers.poll import PollWatcher
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadBatch:
+    """A batch of rows, and where reading stands.
+
+    Attributes:
+        rows: The rows.
+        start: Where the step that it belongs to began.
+        end: Where that step ends, if this is its last batch with rows; else None.
+        planned: How far files were listed when it was read; None where that is not known yet.
+    """
+
+    rows: ChangeBatch
+    start: Offset
+    end: Offset | None
+    planned: Offset | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How a table is read.
+
+    Attributes:
+        source: The table.
+        last: The last version to read; None: no end.
+        read_limit, batch_limit: Of a step, and of a batch.
+    """
+
+    source: ChangeSource
+    last: Version | None = None
+    read_limit: ReadLimit = field(
+        default_factory=lambda: ReadLimit(max_files=20_000, max_bytes=8 * 1024**3)
+    )
+    batch_limit: BatchLimit = field(
+        default_factory=lambda: BatchLimit(max_rows=16_384, max_bytes=16 * 1024 * 1024)
+    )
+
+    async def batches(
+        self, at: Offset, hint: Hint | None = None
+    ) -> AsyncGenerator[ReadBatch, None]:
+        """Yield the rows from an offset on, in order.
+
+        Args:
+            at: The first thing to read.
+            hint: Waited for at the head; without it reading ends there.
+
+        Raises:
+            TableError: The rows cannot be read, or a version is missing.
+            StorageError: The table cannot be reached.
+        """
+        while self.last is None or at.version <= self.last:
+            found = await self.source.latest_offset(at, self.read_limit)
+            end = clipped(found, self.last, self.source)
+            if end == at:
+                if hint is None:
+                    return
+                await hint.wait()
+                continue
+            async with aclosing(self._step(at, end)) as step:
+                async for batch in step:
+                    yield batch
+            await self.source.commit(end)
+            at = end
+
+    async def _step(self, start: Offset, end: Offset) -> AsyncGenerator[ReadBatch, None]:
+        stream = ChangeStream(self.source, start, end, limit=self.batch_limit)
+        held: ReadBatch | None = None
+        try:
+            async with aclosing(stream.batches()) as batches:
+                async for batch in batches:
+                    if held is not None:
+                        yield held
+                    held = ReadBatch(rows=batch, start=start, end=None, planned=stream.planned)
+        except TailerdError:
+            # What was read before counts, whatever comes after it.
+            if held is not None:
+                yield held
+            raise
+        if held is not None:
+            yield ReadBatch(rows=held.rows, start=start, end=end, planned=held.planned)
+
+
+@asynccontextmanager
+async def watched(
+    table: str, stores: Stores, *, table_format: str = AUTO, poll_seconds: float = 1.0
+) -> AsyncGenerator[Hint, None]:
+    """Give what is notified when the table's log may have changed, and every so often anyway.
+
+    Args:
+        table: A path or URL.
+        poll_seconds: Longest time between two notifications.
+    """
+    store, _ = stores.locate(table)
+    found = presumed_format(table, table_format)
+    folder, version_of = found.folder(table), found.names.version_of
+    board = HintBoard()
+    hint = board.subscribe(folder)
+    watchers = (
+        watch_folders(
+            [folder] if store.is_local_folder else [],
+            names={folder: version_of},
+            finished=stores.local.finished,
+        ),
+        PollWatcher([folder], interval_seconds=poll_seconds, clock=SystemClock()),
+    )
+    async with asyncio.TaskGroup() as group:
+        listening = group.create_task(board.run(watchers))
+        try:
+            yield hint
+        except GeneratorExit:
+            # An iteration that is left is no error, which the group would make of it.
+            pass
+        finally:
+            listening.cancel()

@@ -1,0 +1,118 @@
+"""`tailerd init`: what it finds, what it writes, and that `run` accepts it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tailerd.config import load_config
+from tests.tables.builder import TableBuilder
+from tests.unit.cli.commands import Commands
+
+
+def test_the_configuration_is_accepted_by_run_and_delivers_every_table(
+    lake: Path, tmp_path: Path, command: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TAILERD__HTTP__LISTEN", "127.0.0.1:0")
+    made = command("init", lake, "--sink", "file")
+    assert (made.status, made.errors) == (0, "")
+    (tmp_path / "t.yaml").write_text(made.output)
+    assert command("doctor", "t.yaml").status == 0
+    assert command("run", "--config", "t.yaml", "--once").status == 0
+    for name in ("orders", "payments"):
+        files = list((tmp_path / "changes" / name).glob("*.jsonl"))
+        rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+        assert sorted(row["id"] for row in rows) == [1, 2]
+
+
+@pytest.mark.parametrize("sink", ["file", "kafka", "console"])
+@pytest.mark.parametrize("engine", ["arrow", "spark"])
+def test_every_sink_and_engine_gives_a_valid_file(
+    lake: Path, tmp_path: Path, command: Commands, sink: str, engine: str
+) -> None:
+    made = command(
+        "init", lake, "--sink", sink, "--engine", engine, "--output", tmp_path / "t.yaml"
+    )
+    assert made.status == 0, made.errors
+    config = load_config(tmp_path / "t.yaml")
+    assert sorted(config.tables) == ["orders", "payments"]
+    assert {table.sink.kind for table in config.tables.values()} == {sink}
+    assert config.engine == engine
+
+
+def test_a_key_is_used_for_tables_that_have_it_and_shown_as_a_comment_for_others(
+    lake: Path, command: Commands
+) -> None:
+    with_key = command("init", lake, "--sink", "kafka", "--key", "id").output
+    assert yaml.safe_load(with_key)["tables"]["orders"]["sink"]["key"] == ["id"]
+    without = command("init", lake, "--sink", "kafka", "--key", "order_id").output
+    assert "key" not in yaml.safe_load(without)["tables"]["orders"]["sink"]
+    assert "# key:" in without
+
+
+def test_a_table_itself_is_a_place(lake: Path, command: Commands) -> None:
+    made = yaml.safe_load(command("init", lake / "orders", "--sink", "file").output)
+    assert list(made["tables"]) == ["orders"]
+
+
+def test_tables_of_one_name_get_names_that_tell_them_apart(
+    tmp_path: Path, command: Commands
+) -> None:
+    for place in ("eu/orders", "us/orders", "us/a b!"):
+        TableBuilder(tmp_path / place).create()
+    (tmp_path / "eu/orders/deep").mkdir()
+    TableBuilder(tmp_path / "eu/orders/deep/orders").create()
+    made = yaml.safe_load(command("init", tmp_path, "--sink", "file").output)
+    assert sorted(made["tables"]) == ["a_b_", "eu-orders", "us-orders"]
+
+
+def test_paths_with_a_meaning_in_yaml_are_quoted(tmp_path: Path, command: Commands) -> None:
+    place = tmp_path / "a: #b" / 'it\'s "new"'
+    TableBuilder(place).create()
+    made = yaml.safe_load(command("init", tmp_path, "--sink", "file").output)
+    [table] = made["tables"].values()
+    assert table["path"] == str(place)
+
+
+def test_an_existing_file_is_not_overwritten(lake: Path, tmp_path: Path, command: Commands) -> None:
+    target = tmp_path / "t.yaml"
+    target.write_text("mine")
+    ran = command("init", lake, "--sink", "file", "--output", target)
+    assert ran.status == 2
+    assert "exists already" in ran.errors
+    assert target.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        ((), 2, "Give --sink file"),
+        (("--sink", "fil"), 2, "--sink"),
+        (("--sink", "kafka", "--key", "a,,b"), 2, "--key 'a,,b' has an empty entry"),
+    ],
+)
+def test_wrong_usage_names_the_option(
+    lake: Path,
+    command: Commands,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    status: int,
+    words: str,
+) -> None:
+    ran = command("init", lake, *arguments)
+    assert ran.status == status
+    assert words in ran.errors
+    assert ran.output == ""
+
+
+@pytest.mark.parametrize(("place", "words"), [("nowhere", "no folder"), ("", "No table was found")])
+def test_a_place_without_tables_is_an_error(
+    tmp_path: Path, command: Commands, place: str, words: str
+) -> None:
+    ran = command("init", tmp_path / place, "--sink", "file")
+    assert ran.status == 3
+    assert words in ran.errors

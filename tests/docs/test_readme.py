@@ -1,0 +1,137 @@
+"""README: short, and every command in it runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tailerd.formats.detect import find_demo
+from tailerd.formats.parts import make_demo_table
+from tailerd.spark.session import java_home_or_version
+from tests.conftest import ROOT
+
+TEXT = (ROOT / "README.md").read_text()
+MOST_LINES = 130
+
+ELSEWHERE = {
+    "python3 -m venv .venv": "tests/docs/test_newcomer.py runs the first block as it is",
+    "python -m tests.kafka --port 9092 &": "tests/integration/kafka/test_readme.py runs the block",
+    "tailerd run --config config/kafka.yaml --once": "tests/integration/kafka/test_readme.py",
+    "tailerd verify orders --config config/kafka.yaml": "tests/integration/kafka/test_readme.py",
+    "python -m pip install '.[test]'": ".ci/run begins with it",
+    "python -m pytest": "this run",
+    "bash .ci/run": "cannot run itself",
+}
+"""Lines that another test runs, or that are the tests themselves: how they begin -> where."""
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
+
+
+def shell_lines() -> list[str]:
+    lines = "".join(blocks("bash")).splitlines()
+    return [re.sub(r"\s+#.*", "", line).strip() for line in lines if line.strip()]
+
+
+def is_elsewhere(line: str) -> bool:
+    return any(line.startswith(start) for start in ELSEWHERE)
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which README's commands run: it has `lake/orders`."""
+    folder = tmp_path_factory.mktemp("readme")
+    make_demo_table(find_demo(), folder / "lake/orders")
+    return folder
+
+
+def test_it_has_at_most_130_lines() -> None:
+    assert len(TEXT.splitlines()) <= MOST_LINES
+
+
+def test_every_command_that_is_not_run_here_is_run_elsewhere() -> None:
+    unused = [start for start in ELSEWHERE if not any(x.startswith(start) for x in shell_lines())]
+    assert unused == []
+    for where in ELSEWHERE.values():
+        if where.startswith("tests/"):
+            assert (ROOT / where.split()[0]).exists()
+
+
+def test_the_commands_run_in_their_order(lake: Path) -> None:
+    ran = 0
+    environment = {**os.environ, "TAILERD__HTTP__LISTEN": "127.0.0.1:0"}
+    for line in shell_lines():
+        if is_elsewhere(line):
+            continue
+        command = line.replace("/lake", f"{lake}/lake")
+        command = command.replace("tailerd ", f"{sys.executable} -m tailerd ", 1)
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=lake,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+        assert done.stdout or done.stderr or ">" in line
+        ran += 1
+    assert ran >= 10
+
+
+def python_blocks() -> list[str]:
+    return [block for block in blocks("python") if "pyspark" not in block]
+
+
+def test_the_python_of_readme_runs(lake: Path) -> None:
+    for block in python_blocks():
+        program = block.replace("/lake", f"{lake}/lake")
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "order_id" in done.stdout
+
+
+@pytest.mark.full
+@pytest.mark.spark
+@pytest.mark.skipif(not java_home_or_version().is_usable, reason="Spark needs Java 17 or newer")
+def test_the_spark_of_readme_runs(lake: Path) -> None:
+    [block] = [block for block in blocks("python") if "pyspark" in block]
+    program = (
+        block.replace("/lake", f"{lake}/lake") + "\nprint(changes.count(), stream.isStreaming)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"\d+ True", done.stdout)
+
+
+@pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\(([^)#]+)\)", TEXT))))
+def test_every_link_leads_to_a_file(target: str) -> None:
+    assert (ROOT / target).exists()
+
+
+def test_every_command_is_named() -> None:
+    from tailerd.cli import COMMANDS
+
+    assert [name for name in COMMANDS if f"tailerd {name}" not in TEXT] == []
