@@ -28,6 +28,9 @@ REMEDIES: Mapping[str, str] = {
     "missing_version": "Reset the offset with `tailerd offsets reset`, or set `on_gap`; keep logs"
     " longer (delta.logRetentionDuration).",
     "log_cleaned_up": "Nothing: it is tried again.",
+    "files_collected": "Keep files until they are delivered (`format_options: {spool: link}`), or"
+    " set `on_gap`.",
+    "unreadable_metadata": "Nothing while the writer is at work; else restore the metadata file.",
     "zone_assumed": "Set `partition_timezone` to the zone that the writer used.",
     "invalid_deletion_vector": "Restore the file from a backup, or skip the commit"
     " (`on_poison: skip-and-record`).",
@@ -55,6 +58,9 @@ REMEDIES: Mapping[str, str] = {
     "sink_refused": "Change what the message names, then `tailerd resume NAME`.",
     "sink_fenced": "Run each pipeline in one process only.",
     "sink_too_slow": "Lower `max_bytes_per_batch`, or raise the sink's time limit.",
+    "incompatible_schema": "Set `on_incompatible_schema`, or change the registry's rule for the"
+    " subject.",
+    "schema_not_registered": "Register the schema that the message shows, or set `auto_register`.",
     "topic_recreated": "Reset the offset with `tailerd offsets reset NAME --to snapshot`.",
     "commit_ahead": "Wait, or correct the clock of the writer; or set `timestamp: delivery`.",
     "engine": "Look at Spark's own error in the message; it is tried again.",

@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass
 from typing import Self
 
+from tailerd.error_catalogue import REMEDIES
 from tailerd.errors import TailerdError
 
 
@@ -60,7 +61,7 @@ class Finding:
             check=check,
             outcome=Outcome.PROBLEM,
             message=error.message,
-            remedy=error.hint,
+            remedy=error.hint or REMEDIES.get(error.code, ""),
             code=error.code,
             exit_status=error.exit_status,
         )

@@ -148,7 +148,6 @@ class KafkaSinkConfig(SinkConfig):
         default="none",
         description="What a value of `avro`, `protobuf` or `json_schema` is: the row with the"
         " change columns, or Debezium's envelope.",
-        examples=["debezium"],
     )
     schema_registry: SchemaRegistryConfig | None = Field(
         default=None,

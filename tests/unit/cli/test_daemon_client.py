@@ -92,7 +92,10 @@ def no_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TAILERD__HTTP__TOKEN", raising=False)
 
 
-def test_status_prints_a_line_for_each_pipeline(capfd: Captured) -> None:
+def test_status_prints_a_line_for_each_pipeline(
+    capfd: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
     with listening(body=STATUS) as (url, _):
         assert run(["status", "--http", url]) == 0
     out, err = capfd.readouterr()
