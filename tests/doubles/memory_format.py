@@ -18,6 +18,7 @@ from tailerd.changefeed.column_filter import UNKNOWN, ColumnFilter, may_pass
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit, ReadLimit
 from tailerd.changefeed.offset import BEFORE_ALL, Offset, Phase, Version
 from tailerd.changefeed.points import StartWord, parse_point, parse_start, to_ms
+from tailerd.changefeed.row_places import RowPlaces
 from tailerd.errors import (
     BugError,
     MissingVersionError,
@@ -116,6 +117,7 @@ class MemoryReader:
                 version=task.version,
                 timestamp_us=task.timestamp_us,
                 change_source=task.change_source,
+                places=RowPlaces(table_id=task.table_id, files=task.position, rows=first),
             )
 
     def read_run(

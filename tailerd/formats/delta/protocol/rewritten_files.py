@@ -61,6 +61,7 @@ class RewrittenFiles:
         removed, added: Files whose rows, as far as their filters let them through, were taken away
             and brought.
         groups: Every file is in one.
+        removed_tasks, added_tasks: Of each file the position of the task that it would have alone.
         key: Columns whose values make a deleted and an inserted row the two images of an update;
             empty: nothing is paired.
     """
@@ -69,6 +70,8 @@ class RewrittenFiles:
     removed: tuple[DataFile, ...]
     added: tuple[DataFile, ...]
     groups: tuple[FilesToCompare, ...]
+    removed_tasks: tuple[int, ...]
+    added_tasks: tuple[int, ...]
     key: tuple[str, ...] = ()
 
 
@@ -148,6 +151,8 @@ def exact_task(
             len(removed),
             len(added),
         ),
+        removed_tasks=tuple(tasks[number].position for number in sides[True]),
+        added_tasks=tuple(tasks[number].position for number in sides[False]),
         key=tuple(key),
     )
     records = [task.num_records for task in tasks]
