@@ -20,7 +20,7 @@ from tests.kafka.topics import Topics
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 DEFAULT_KILLS = 10
 LARGE_ROWS = 20_000
-LARGE_KILLS = 5
+LARGE_KILLS = 3
 
 
 @pytest.mark.full

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 
 import pyarrow as pa
@@ -72,7 +73,7 @@ def read_exact(
             version=task.version,
             timestamp_us=task.timestamp_us,
             change_source=task.change_source,
-            places=places_of(task, numbers, places),
+            places=replace(places_of(task, numbers, places), prefix=payload.prefix),
         )
 
 
