@@ -308,4 +308,4 @@ def test_tail_shows_what_differs_between_two_versions(tmp_path: Path, command: C
     rows = command.tail(tmp_path, "--changes", "net", *between).rows
     assert {row["_commit_version"] for row in rows} == {11}
     changes = sorted((row["_change_type"], row["id"]) for row in rows)
-    assert changes == [("insert", number) for number in (2, 3, 5, 6, 7, 8, 9)]
+    assert changes == [("delete", 0), *(("insert", number) for number in (3, 5, 6, 7, 8, 9))]
