@@ -143,12 +143,16 @@ async def test_records_have_key_headers_and_the_time_of_the_commit(
 ) -> None:
     place.create()
     headers = {"origin": "lake", "version": "{table}/{commit_version}"}
-    async with place.open(key=["id"], headers=headers, batching=batching) as sink:
+    async with place.open(key=["id"], headers=headers, batching=batching, event_ids=True) as sink:
         await sink.write(commit(0, ids_of(0, 7)))
     [record] = place.read()
     assert record.key == b'{"id":7}'
     assert record.timestamp_ms == 1_700_000_000_123
-    assert record.headers == (("origin", b"lake"), ("version", f"{place.topic}/0".encode()))
+    assert record.headers == (
+        ("origin", b"lake"),
+        ("version", f"{place.topic}/0".encode()),
+        ("tailerd.id", b"id-1/0/0.0"),
+    )
     assert json.loads(record.value or b"")["_commit_version"] == 0
 
 
