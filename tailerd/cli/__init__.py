@@ -31,6 +31,7 @@ COMMANDS = {
     "inspect": "A table's newest (or an older) version: schema, protocol, files.",
     "history": "One line per commit: what it did, and how its changes are read.",
     "status": "Status of the running daemon's pipelines.",
+    "top": "Pipelines of the running daemon and their newest changes, on a live screen.",
     "pause": "Pause one pipeline of the running daemon.",
     "resume": "Resume a paused or failed pipeline, and wait for the outcome.",
     "offsets": "Saved offsets of every pipeline; reset one.",

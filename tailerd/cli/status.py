@@ -75,7 +75,7 @@ def command(
     while True:
         try:
             status = client.status()
-            tables = _tables(status, client.url, name)
+            tables = tables_of(status, client.url, name)
         except DaemonUnreachableError as error:
             if not watch:
                 raise
@@ -118,7 +118,13 @@ def trouble_lines(status: Mapping[str, object]) -> Iterator[str]:
             yield printable(f"{trouble.get('part')} [{error.get('code')}]: {error.get('message')}")
 
 
-def _tables(status: Mapping[str, object], url: str, name: str | None) -> list[dict[str, object]]:
+def tables_of(status: Mapping[str, object], url: str, name: str | None) -> list[dict[str, object]]:
+    """Return what `/status` says of each pipeline, or of the one that is named.
+
+    Raises:
+        DaemonRefusedError: The answer is not that of a daemon.
+        UsageError: There is no pipeline of that name.
+    """
     tables = status.get("tables")
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise DaemonRefusedError(f"What answers at {url} shows no tables.", hint="Is it a tailerd?")
