@@ -74,6 +74,7 @@ def command(
     touching the others, and a file that is wrong changes nothing. Standard output carries nothing
     but the rows of console sinks; the log goes to standard error.
     """
+    from tailerd.cli.run_progress import RunProgress
     from tailerd.config import load_config
     from tailerd.daemon import Daemon
     from tailerd.telemetry.logs import log_handler
@@ -88,10 +89,15 @@ def command(
         make_demo_tables(config)
         return config
 
+    config = load()
+    progress = RunProgress(
+        log_handler(sys.stderr, log_format, log_level),
+        is_counting=once and not _prints_rows(config),
+    )
     daemon = Daemon(
-        load(),
+        config,
         is_once=once,
-        handlers=[log_handler(sys.stderr, log_format, log_level)],
+        handlers=[progress.handle],
         on_stuck=_leave,
         config_path=config_path,
         reload=None if once else load,
@@ -99,10 +105,17 @@ def command(
         is_own_process=is_own_process,
     )
     hangups.pass_to(daemon.ask_reload)
-    asyncio.run(daemon.run())
+    with progress:
+        asyncio.run(daemon.run())
     interrupted_by = daemon.interrupted_by
     if interrupted_by is signal.SIGINT:
         raise KeyboardInterrupt
+
+
+def _prints_rows(config: Config) -> bool:
+    """Return whether rows go to the terminal that progress would be on."""
+    kinds = {table.sink.kind for table in config.tables.values()}
+    return sys.stdout.isatty() and "console" in kinds
 
 
 def _give_memory_back() -> None:
