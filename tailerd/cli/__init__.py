@@ -20,6 +20,7 @@ from typing import Any
 import click
 
 from tailerd import __version__
+from tailerd.cli.paragraphs import say
 from tailerd.errors import StorageError, TailerdError, TooLargeError, UsageError
 
 COMMANDS = {
@@ -180,7 +181,7 @@ def _report_usage(error: click.ClickException) -> int:
     message = error.format_message().rstrip().rstrip(".")
     context = error.ctx if isinstance(error, click.UsageError) else None
     path = "tailerd" if context is None else context.command_path
-    click.echo(f"error[{UsageError.code}]: {message}. See `{path} --help`.", err=True)
+    say(f"error[{UsageError.code}]: {message}. See `{path} --help`.", err=True)
     return error.exit_code
 
 
@@ -200,16 +201,16 @@ def _report(error: BaseException, is_debug: bool) -> int:
         return EXIT_INTERRUPTED
     if isinstance(error, TailerdError):
         table = f"{error.table}: " if error.table else ""
-        click.echo(f"error[{error.code}]: {table}{error}", err=True)
+        say(f"error[{error.code}]: {table}{error}", err=True)
         return error.exit_status
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
     if isinstance(error, OSError) and error.errno in _ENVIRONMENT:
         reason = f"{error.strerror}{f': {error.filename}' if error.filename else ''}"
-        click.echo(f"error[{StorageError.code}]: The system refused: {reason}.", err=True)
+        say(f"error[{StorageError.code}]: The system refused: {reason}.", err=True)
         return StorageError.exit_status
     if isinstance(error, MemoryError):
-        click.echo(
+        say(
             f"error[{TooLargeError.code}]: The system gives this process no more memory. Raise its"
             " limit, or lower `memory` in the configuration.",
             err=True,
@@ -217,7 +218,7 @@ def _report(error: BaseException, is_debug: bool) -> int:
         return EXIT_FAILED
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else EXIT_FAILED
-    click.echo(
+    say(
         f"error[bug]: {type(error).__name__}: {error}. This should not happen: run again with"
         " --debug and report what it prints.",
         err=True,

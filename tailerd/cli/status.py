@@ -13,6 +13,7 @@ from tailerd.cli.change_table import printable
 from tailerd.cli.completion import table_names
 from tailerd.cli.daemon_client import DaemonClient, config_option, http_option, token_option
 from tailerd.cli.output import json_line, print_records, write_bytes
+from tailerd.cli.paragraphs import say
 from tailerd.cli.pipeline_view import view_lines
 from tailerd.cli.quantities import duration_text
 from tailerd.cli.record_table import Layout, line_width
@@ -34,6 +35,7 @@ _LAYOUT = Layout(
     ),
     optional=("engine", "sink", "rows/s", "lag time", "next retry", "head"),
     cut=("error", "table"),
+    least_text_width=30,
 )
 _TOP_OF_SCREEN = b"\x1b[H\x1b[J"
 
@@ -80,13 +82,13 @@ def command(
             if not watch:
                 raise
             _clear(as_json=as_json)
-            click.echo(f"{error.message} Retrying every {interval:g} s.", err=True)
+            say(f"{error.message} Retrying every {interval:g} s.", err=True)
         else:
             if watch:
                 _clear(as_json=as_json)
             _show(tables, is_one=name is not None, as_json=as_json)
             for line in trouble_lines(status):
-                click.echo(line, err=True)
+                say(line, err=True)
         if not watch:
             return
         time.sleep(interval)
