@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import threading
-import warnings
 from collections.abc import Mapping
 
 _NOISE = re.compile(
@@ -33,8 +32,6 @@ def start_java(settings: Mapping[str, str]) -> None:
     Raises:
         PySparkRuntimeError: Java ended while it started; what it wrote is on standard error.
     """
-    # pandas 3 works for what is used here, and no user can act on the warning.
-    warnings.filterwarnings("ignore", category=FutureWarning, module=r"pyspark\.testing")
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 
@@ -47,7 +44,7 @@ def start_java(settings: Mapping[str, str]) -> None:
     try:
         # Before Java starts: it would wait once the pipe is full.
         threading.Thread(target=pass_on, args=(reading,), name="java-stderr", daemon=True).start()
-        gateway = launch_gateway(conf, {"stderr": writing})
+        gateway = launch_gateway(conf, {"stderr": writing})  # type: ignore[no-untyped-call]
     finally:
         os.close(writing)
     SparkContext._ensure_initialized(gateway=gateway)

@@ -104,7 +104,8 @@ def test_the_start_of_spark_is_shown_and_log_lines_come_above_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(progress, "SILENT_SECONDS", 0.01)
-    screen, logged = Screen(), []
+    screen = Screen()
+    logged: list[events.Event] = []
     with RunProgress(logged.append, is_counting=False, stream=screen) as shown:
         shown.handle(events.EngineLaunched(engine="spark"))
         wait_for(lambda: "Starting Spark" in screen.getvalue())
@@ -137,7 +138,8 @@ def test_run_once_shows_rows_and_the_share_over_all_tables(
 
 def test_on_a_pipe_run_prints_its_log_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "SILENT_SECONDS", 0.01)
-    pipe, logged = io.StringIO(), []
+    pipe = io.StringIO()
+    logged: list[events.Event] = []
     with RunProgress(logged.append, is_counting=True, stream=pipe) as shown:
         shown.handle(events.EngineLaunched(engine="spark"))
         time.sleep(0.1)
