@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 if TYPE_CHECKING:
+    from tailerd.cli.run_progress import RunProgress
     from tailerd.config import Config
+    from tailerd.daemon import Daemon
 
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 
@@ -79,8 +81,7 @@ def command(
     from tailerd.daemon import Daemon
     from tailerd.telemetry.logs import log_handler
 
-    is_own_process = about["is_own_process"]
-    if is_own_process:
+    if is_own_process := about["is_own_process"]:
         _give_memory_back()
     hangups = _Hangups(is_listening=is_own_process and not once)
 
@@ -90,10 +91,8 @@ def command(
         return config
 
     config = load()
-    progress = RunProgress(
-        log_handler(sys.stderr, log_format, log_level),
-        is_counting=once and not _prints_rows(config),
-    )
+    log = log_handler(sys.stderr, log_format, log_level)
+    progress = RunProgress(log, is_counting=once and not _prints_rows(config))
     daemon = Daemon(
         config,
         is_once=once,
@@ -105,10 +104,13 @@ def command(
         is_own_process=is_own_process,
     )
     hangups.pass_to(daemon.ask_reload)
+    _run(daemon, progress)
+
+
+def _run(daemon: Daemon, progress: RunProgress) -> None:
     with progress:
         asyncio.run(daemon.run())
-    interrupted_by = daemon.interrupted_by
-    if interrupted_by is signal.SIGINT:
+    if daemon.interrupted_by is signal.SIGINT:
         raise KeyboardInterrupt
 
 
