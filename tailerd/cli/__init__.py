@@ -20,6 +20,7 @@ from typing import Any
 import click
 
 from tailerd import __version__
+from tailerd.cli.paragraphs import say
 from tailerd.errors import StorageError, TailerdError, TooLargeError, UsageError
 
 COMMANDS = {
@@ -31,6 +32,7 @@ COMMANDS = {
     "inspect": "A table's newest (or an older) version: schema, protocol, files.",
     "history": "One line per commit: what it did, and how its changes are read.",
     "status": "Status of the running daemon's pipelines.",
+    "top": "Pipelines of the running daemon and their newest changes, on a live screen.",
     "pause": "Pause one pipeline of the running daemon.",
     "resume": "Resume a paused or failed pipeline, and wait for the outcome.",
     "offsets": "Saved offsets of every pipeline; reset one.",
@@ -110,7 +112,7 @@ class LazyGroup(click.Group):
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.pass_context
 def cli(context: click.Context, debug: bool) -> None:
-    """`tail -f` for lakehouse tables: row changes of Delta tables, as they are committed."""
+    """`tail -f` for lakehouse tables: row changes of Delta tables and Kartothek datasets."""
     context.ensure_object(dict)["debug"] = debug
 
 
@@ -179,7 +181,7 @@ def _report_usage(error: click.ClickException) -> int:
     message = error.format_message().rstrip().rstrip(".")
     context = error.ctx if isinstance(error, click.UsageError) else None
     path = "tailerd" if context is None else context.command_path
-    click.echo(f"error[{UsageError.code}]: {message}. See `{path} --help`.", err=True)
+    say(f"error[{UsageError.code}]: {message}. See `{path} --help`.", err=True)
     return error.exit_code
 
 
@@ -199,16 +201,16 @@ def _report(error: BaseException, is_debug: bool) -> int:
         return EXIT_INTERRUPTED
     if isinstance(error, TailerdError):
         table = f"{error.table}: " if error.table else ""
-        click.echo(f"error[{error.code}]: {table}{error}", err=True)
+        say(f"error[{error.code}]: {table}{error}", err=True)
         return error.exit_status
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
     if isinstance(error, OSError) and error.errno in _ENVIRONMENT:
         reason = f"{error.strerror}{f': {error.filename}' if error.filename else ''}"
-        click.echo(f"error[{StorageError.code}]: The system refused: {reason}.", err=True)
+        say(f"error[{StorageError.code}]: The system refused: {reason}.", err=True)
         return StorageError.exit_status
     if isinstance(error, MemoryError):
-        click.echo(
+        say(
             f"error[{TooLargeError.code}]: The system gives this process no more memory. Raise its"
             " limit, or lower `memory` in the configuration.",
             err=True,
@@ -216,7 +218,7 @@ def _report(error: BaseException, is_debug: bool) -> int:
         return EXIT_FAILED
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else EXIT_FAILED
-    click.echo(
+    say(
         f"error[bug]: {type(error).__name__}: {error}. This should not happen: run again with"
         " --debug and report what it prints.",
         err=True,

@@ -88,6 +88,10 @@ class DaemonClient:
         """
         return self._ask("GET", "/status", None, timeout_seconds)
 
+    def table(self, name: str) -> dict[str, object]:
+        """Return what `/tables/NAME` shows of a table; errors as `status`, or as `pause`."""
+        return self._ask("GET", f"/tables/{quote(name, safe='')}", None, _TIMEOUT_SECONDS)
+
     def pause(self, name: str) -> dict[str, object]:
         """Pause a pipeline.
 

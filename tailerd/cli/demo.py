@@ -81,7 +81,7 @@ def _choose_engine(asked: str | None) -> str:
 
     java = java_home_or_version()
     if asked == "spark" or java.is_usable:
-        _say(f"Engine: Spark, on Java {java.version}. It takes some seconds to start.")
+        _say(f"Engine: Spark, on Java {java.version}.")
         return "spark"
     _say(f"Engine: Arrow, in this process; Spark is not used because {java.reason}.")
     return "arrow"
@@ -144,6 +144,7 @@ class _Demo:
 
     async def run(self) -> None:
         """Run until the time is over or Ctrl-C."""
+        from tailerd.cli.run_progress import RunProgress
         from tailerd.daemon import Daemon
 
         tables = [
@@ -152,11 +153,13 @@ class _Demo:
         for table in tables:
             await asyncio.to_thread(table.create)
             _say(f"Table:  {table.folder}, one commit a second.")
-        daemon = Daemon(self._config(), handlers=[self._handle])
+        progress = RunProgress(self._handle, is_counting=False)
+        daemon = Daemon(self._config(), handlers=[progress.handle])
         async with asyncio.TaskGroup() as group:
             writers = [group.create_task(_keep_changing(table)) for table in tables]
             timer = group.create_task(self._stop_in_time(daemon))
-            await daemon.run()
+            with progress:
+                await daemon.run()
             for task in (*writers, timer):
                 task.cancel()
         _say(f"{self._rows} change rows of {self._versions} versions arrived. All is removed.")

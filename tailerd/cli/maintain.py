@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tailerd.cli.allowed_paths import allow_path_option
+from tailerd.cli.paragraphs import say
 from tailerd.cli.pinning import (
     PinChange,
     change_pins,
@@ -110,7 +111,7 @@ def command(
         plain = (*_texts(lines, is_applying=is_applying), *pinned)
         texts = (json.dumps(_as_json(line)) for line in lines) if is_json else iter(plain)
     for text in texts:
-        click.echo(text)
+        say(text, is_json=is_json)
 
 
 async def _pin(wanted: WantedMaintenance, change: PinChange) -> list[Pin]:

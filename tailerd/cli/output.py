@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from tailerd.changefeed.change_batch import ChangeBatch, rows_of_columns
 from tailerd.cli.change_table import ChangeTable, aligned, printable, text_width
+from tailerd.cli.paragraphs import say
 from tailerd.cli.record_table import Layout, line_width, table_text
 from tailerd.errors import TailerdError, UsageError
 from tailerd.records.arrow import ArrowStream
@@ -238,7 +239,7 @@ def json_line(values: Mapping[str, object]) -> bytes:
 
 def warn(error: TailerdError) -> None:
     """Tell people of something that does not stop the command."""
-    click.echo(f"warning[{error.code}]: {error}", err=True)
+    say(f"warning[{error.code}]: {error}", err=True)
 
 
 def write_bytes(stream: BinaryIO, data: bytes) -> None:

@@ -48,6 +48,7 @@ class Progress:
         self._done = 0.0
         self._share: float | None = None
         self._over = threading.Event()
+        self._writing = threading.Lock()
         self._is_drawn = False
         self._thread = threading.Thread(target=self._redraw, daemon=True, name="progress")
 
@@ -76,6 +77,13 @@ class Progress:
         self._done = done
         self._share = None if share is None else min(1.0, max(0.0, share))
 
+    def above(self, write: Callable[[], None]) -> None:
+        """Let others write lines to the same stream: the line here gives way and comes back."""
+        with self._writing:
+            if self._is_drawn and self._is_terminal:
+                self._write(_CLEAR_LINE)
+            write()
+
     def text(self) -> str:
         """Return the line as it is now, without what moves the cursor."""
         seconds = self._clock() - self._began
@@ -98,8 +106,9 @@ class Progress:
         while not self._over.wait(wait):
             end = "" if self._is_terminal else "\n"
             start = _CLEAR_LINE if self._is_terminal else ""
-            self._write(f"{start}{self.text()}{end}")
-            self._is_drawn = True
+            with self._writing:
+                self._write(f"{start}{self.text()}{end}")
+                self._is_drawn = True
             wait = _TERMINAL_SECONDS if self._is_terminal else _PIPE_SECONDS
 
     def _write(self, text: str) -> None:

@@ -14,9 +14,6 @@ from tailerd.cli.change_table import GAP, aligned, printable, text_width
 
 Record = Mapping[str, object]
 
-LEAST_TEXT_WIDTH = 16
-"""A text is not cut below this while another column can be left out for it."""
-
 LEAST_WIDTH = 6
 
 
@@ -28,11 +25,13 @@ class Layout:
         columns: What is shown, in order.
         optional: Columns left out where the line is too narrow, the first one first.
         cut: Columns whose texts are cut, the first one first.
+        least_text_width: A text is not cut below this while another column can be left out for it.
     """
 
     columns: Sequence[str]
     optional: Sequence[str] = ()
     cut: Sequence[str] = ()
+    least_text_width: int = 16
 
 
 def line_width(out: BinaryIO) -> int | None:
@@ -85,7 +84,7 @@ def table_text(
 def fitted_widths(natural: Mapping[str, int], layout: Layout, width: int) -> dict[str, int]:
     """Return the width of each column that is shown.
 
-    Columns are left out while texts would be cut below `LEAST_TEXT_WIDTH`; then the longest of the
+    Columns are left out while texts would be cut below `least_text_width`; then the longest of the
     columns that may be cut shrink to `LEAST_WIDTH`.
     """
     shown = dict(natural)
@@ -101,7 +100,7 @@ def fitted_widths(natural: Mapping[str, int], layout: Layout, width: int) -> dic
 
 
 def _least(widths: Mapping[str, int], layout: Layout) -> int:
-    cut = {n: min(w, LEAST_TEXT_WIDTH) for n, w in widths.items() if n in layout.cut}
+    cut = {n: min(w, layout.least_text_width) for n, w in widths.items() if n in layout.cut}
     return _taken({**widths, **cut})
 
 

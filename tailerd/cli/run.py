@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 if TYPE_CHECKING:
+    from tailerd.cli.run_progress import RunProgress
     from tailerd.config import Config
+    from tailerd.daemon import Daemon
 
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 
@@ -74,12 +76,12 @@ def command(
     touching the others, and a file that is wrong changes nothing. Standard output carries nothing
     but the rows of console sinks; the log goes to standard error.
     """
+    from tailerd.cli.run_progress import RunProgress
     from tailerd.config import load_config
     from tailerd.daemon import Daemon
     from tailerd.telemetry.logs import log_handler
 
-    is_own_process = about["is_own_process"]
-    if is_own_process:
+    if is_own_process := about["is_own_process"]:
         _give_memory_back()
     hangups = _Hangups(is_listening=is_own_process and not once)
 
@@ -88,10 +90,13 @@ def command(
         make_demo_tables(config)
         return config
 
+    config = load()
+    log = log_handler(sys.stderr, log_format, log_level)
+    progress = RunProgress(log, is_counting=once and not _prints_rows(config))
     daemon = Daemon(
-        load(),
+        config,
         is_once=once,
-        handlers=[log_handler(sys.stderr, log_format, log_level)],
+        handlers=[progress.handle],
         on_stuck=_leave,
         config_path=config_path,
         reload=None if once else load,
@@ -99,10 +104,20 @@ def command(
         is_own_process=is_own_process,
     )
     hangups.pass_to(daemon.ask_reload)
-    asyncio.run(daemon.run())
-    interrupted_by = daemon.interrupted_by
-    if interrupted_by is signal.SIGINT:
+    _run(daemon, progress)
+
+
+def _run(daemon: Daemon, progress: RunProgress) -> None:
+    with progress:
+        asyncio.run(daemon.run())
+    if daemon.interrupted_by is signal.SIGINT:
         raise KeyboardInterrupt
+
+
+def _prints_rows(config: Config) -> bool:
+    """Return whether rows go to the terminal that progress would be on."""
+    kinds = {table.sink.kind for table in config.tables.values()}
+    return sys.stdout.isatty() and "console" in kinds
 
 
 def _give_memory_back() -> None:

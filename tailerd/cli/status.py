@@ -13,6 +13,7 @@ from tailerd.cli.change_table import printable
 from tailerd.cli.completion import table_names
 from tailerd.cli.daemon_client import DaemonClient, config_option, http_option, token_option
 from tailerd.cli.output import json_line, print_records, write_bytes
+from tailerd.cli.paragraphs import say
 from tailerd.cli.pipeline_view import view_lines
 from tailerd.cli.quantities import duration_text
 from tailerd.cli.record_table import Layout, line_width
@@ -34,6 +35,7 @@ _LAYOUT = Layout(
     ),
     optional=("engine", "sink", "rows/s", "lag time", "next retry", "head"),
     cut=("error", "table"),
+    least_text_width=30,
 )
 _TOP_OF_SCREEN = b"\x1b[H\x1b[J"
 
@@ -75,18 +77,18 @@ def command(
     while True:
         try:
             status = client.status()
-            tables = _tables(status, client.url, name)
+            tables = tables_of(status, client.url, name)
         except DaemonUnreachableError as error:
             if not watch:
                 raise
             _clear(as_json=as_json)
-            click.echo(f"{error.message} Retrying every {interval:g} s.", err=True)
+            say(f"{error.message} Retrying every {interval:g} s.", err=True)
         else:
             if watch:
                 _clear(as_json=as_json)
             _show(tables, is_one=name is not None, as_json=as_json)
             for line in trouble_lines(status):
-                click.echo(line, err=True)
+                say(line, err=True)
         if not watch:
             return
         time.sleep(interval)
@@ -118,7 +120,13 @@ def trouble_lines(status: Mapping[str, object]) -> Iterator[str]:
             yield printable(f"{trouble.get('part')} [{error.get('code')}]: {error.get('message')}")
 
 
-def _tables(status: Mapping[str, object], url: str, name: str | None) -> list[dict[str, object]]:
+def tables_of(status: Mapping[str, object], url: str, name: str | None) -> list[dict[str, object]]:
+    """Return what `/status` says of each pipeline, or of the one that is named.
+
+    Raises:
+        DaemonRefusedError: The answer is not that of a daemon.
+        UsageError: There is no pipeline of that name.
+    """
     tables = status.get("tables")
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise DaemonRefusedError(f"What answers at {url} shows no tables.", hint="Is it a tailerd?")

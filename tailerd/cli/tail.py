@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import AsyncIterator
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
 
@@ -22,7 +23,7 @@ from tailerd.errors import UsageError
 from tailerd.formats.base import OpenRequest
 from tailerd.formats.detect import open_table, require_folder
 from tailerd.formats.ledger import LedgerPlace
-from tailerd.pipeline.table_reading import Reading, watched
+from tailerd.pipeline.table_reading import ReadBatch, Reading, watched
 from tailerd.storage.stores import Stores
 
 _EXAMPLES = """\b
@@ -31,6 +32,7 @@ Examples:
   tailerd tail /lake/orders --from snapshot --format jsonl | head
   tailerd tail /lake/orders --from 12 --to 20 --changes files
   tailerd tail /lake/orders --from 12 --key order_id
+  tailerd tail /lake/orders -i --from -2h
   tailerd tail /lake/orders --from 2026-11-21T08:00:00 --once --columns order_id,amount
 """
 
@@ -50,6 +52,7 @@ class TailRequest:
     partition_timezone: str | None
     table_format: str
     ledger: LedgerPlace | None
+    is_interactive: bool = False
 
 
 @click.command("tail", epilog=_EXAMPLES)
@@ -86,6 +89,12 @@ class TailRequest:
     metavar="ZONE",
     help="The zone of partition timestamps that have none, such as Europe/Berlin; UTC by default.",
 )
+@click.option(
+    "-i",
+    "--interactive",
+    is_flag=True,
+    help="On a screen that scrolls, with the cells that updates changed in colour; needs Textual.",
+)
 @table_format_option
 @ledger_option
 def command(
@@ -99,6 +108,7 @@ def command(
     key: str | None,
     allowed_paths: tuple[str, ...],
     partition_timezone: str | None,
+    interactive: bool,
     table_format: str,
     ledger: str | None,
 ) -> None:
@@ -120,7 +130,10 @@ def command(
         partition_timezone=_timezone(partition_timezone),
         table_format=table_format,
         ledger=ledger_place(ledger),
+        is_interactive=interactive,
     )
+    if interactive:
+        _require_screen(format_name)
     writer = writer_for(
         format_name or "table",
         sys.stdout.buffer,
@@ -129,6 +142,14 @@ def command(
         table_name=table.rstrip("/").rpartition("/")[2],
     )
     asyncio.run(_tail(request, writer))
+
+
+def _require_screen(format_name: str | None) -> None:
+    from tailerd.cli.full_screen import require_screen
+
+    if format_name is not None:
+        raise UsageError("-i and --format exclude each other.", hint="Leave one of them out.")
+    require_screen("tail -i", "Leave out -i: `tailerd tail` prints lines.")
 
 
 def _names(option: str, columns: str) -> tuple[str, ...]:
@@ -175,16 +196,37 @@ async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
     last = None if request.end is None else await source.end_version(request.end)
     if request.is_once and last is None:
         last = (await source.backlog(at)).head_version
-    progress = _progress(request, is_bounded=last is not None)
-    meter = _Meter(progress, at, last)
+    meter = _Meter(_progress(request, is_bounded=last is not None), at, last)
     reading = Reading(source=source, last=last)
-    async with watched(request.table, stores, table_format=request.table_format) as hint:
-        with progress or nullcontext():
-            async with aclosing(reading.batches(at, hint)) as batches:
-                async for batch in batches:
-                    writer.write(batch.rows)
-                    meter.count(batch.rows, batch.planned)
+    async with (
+        watched(request.table, stores, table_format=request.table_format) as hint,
+        aclosing(reading.batches(at, hint)) as batches,
+    ):
+        if request.is_interactive:
+            await _show(request, batches)
+        else:
+            await _print(batches, writer, meter)
+
+
+async def _print(batches: AsyncIterator[ReadBatch], writer: ChangeWriter, meter: _Meter) -> None:
+    with meter.progress or nullcontext():
+        async for batch in batches:
+            writer.write(batch.rows)
+            meter.count(batch.rows, batch.planned)
     writer.close()
+
+
+async def _show(request: TailRequest, batches: AsyncIterator[ReadBatch]) -> None:
+    """Show the rows on a screen until it is left.
+
+    Raises:
+        TailerdError: The rows cannot be read.
+    """
+    from tailerd.cli.screens.tail_screen import TailScreen
+
+    error = await TailScreen(request.table, batches, request.columns).run_async()
+    if error is not None:
+        raise error
 
 
 def _progress(request: TailRequest, *, is_bounded: bool) -> Progress | None:
@@ -198,7 +240,7 @@ class _Meter:
     """Turns what was printed into progress: rows, and the share of a snapshot or of versions."""
 
     def __init__(self, progress: Progress | None, start: Offset, last: Version | None) -> None:
-        self._progress = progress
+        self.progress = progress
         self._start = start
         self._last = last
         self._rows = 0
@@ -206,8 +248,8 @@ class _Meter:
     def count(self, batch: ChangeBatch, planned: Offset | None) -> None:
         """Note a batch that was printed; `planned` is how far files were listed."""
         self._rows += batch.num_rows
-        if self._progress is not None:
-            self._progress.report(self._rows, self._share(batch, planned))
+        if self.progress is not None:
+            self.progress.report(self._rows, self._share(batch, planned))
 
     def _share(self, batch: ChangeBatch, planned: Offset | None) -> float | None:
         if batch.change_source is ChangeSourceKind.SNAPSHOT:

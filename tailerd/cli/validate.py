@@ -9,6 +9,8 @@ from typing import TextIO
 
 import click
 
+from tailerd.cli.paragraphs import say
+
 _EXAMPLES = """\b
 Examples:
   tailerd validate tailerd.yaml
@@ -57,18 +59,18 @@ def command(
     for report in reports:
         report["discovered_by"] = discovery.found.get(str(report["table"]))
     for report in state:
-        click.echo(json.dumps(report) if is_json else _state_line(report))
+        say(json.dumps(report) if is_json else _state_line(report), is_json=is_json)
     for report in reports:
-        click.echo(json.dumps(report) if is_json else _line(report))
+        say(json.dumps(report) if is_json else _line(report), is_json=is_json)
     places = [f for f in daemon_findings(discovery.config) if f.outcome is Outcome.PROBLEM]
     for finding in places:
-        click.echo(f"error[{finding.code}]: {finding.message} {finding.remedy}".strip(), err=True)
+        say(f"error[{finding.code}]: {finding.message} {finding.remedy}".strip(), err=True)
     reports = [*state, *reports]
     for path, reason in discovery.rejected:
-        click.echo(f"{path} is left out: {reason}", err=True)
+        say(f"{path} is left out: {reason}", err=True)
     for report in reports:
         for error in _errors_of(report):
-            click.echo(f"error[{error['error_code']}]: {error['error']}", err=True)
+            say(f"error[{error['error_code']}]: {error['error']}", err=True)
     statuses = [*(each.exit_status for each in places), *(r["exit_status"] for r in reports)]
     context.exit(next((s for s in statuses if isinstance(s, int) and s), 0))
 
@@ -93,10 +95,13 @@ def _check_manifests(manifests: TextIO, is_json: bool) -> None:
         for name, table in config.tables.items():
             line = f"{name}: {table.path}; engine {config.engine_of(name)}, sink {table.sink.kind}"
             report = {**blank_report(config, name), "config_map": config_map}
-            click.echo(json.dumps(report) if is_json else f"{line}; not looked at")
+            say(json.dumps(report) if is_json else f"{line}; not looked at", is_json=is_json)
         for name, group in config.discover.items():
             line = f"discover.{name}: {group.path}; not looked at"
-            click.echo(json.dumps({"discover": name, "path": group.path}) if is_json else line)
+            say(
+                json.dumps({"discover": name, "path": group.path}) if is_json else line,
+                is_json=is_json,
+            )
 
 
 def _state_line(report: dict[str, object]) -> str:

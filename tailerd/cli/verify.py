@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tailerd.cli.completion import table_names
+from tailerd.cli.paragraphs import say
 from tailerd.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def command(context: click.Context, name: str, config_path: Path, is_json: bool)
     if is_json:
         click.echo(json.dumps(asdict(verdict)))
     else:
-        click.echo("\n".join(_lines(name, verdict)))
+        say("\n".join(_lines(name, verdict)))
     context.exit(0 if verdict.is_equal else 1)
 
 

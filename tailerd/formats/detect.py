@@ -93,8 +93,8 @@ async def find_format(
             raise answer
     names = ", ".join(each.name for each in formats)
     raise NotATableError(
-        f"There is no table at {place}, of no format known here ({names}).",
-        hint="Check the path; name the format if you know it.",
+        f"There is no table at {place} that is of a format known here ({names}).",
+        hint="Check the path. Tables in folders below it: `tailerd init PLACE` finds them.",
     )
 
 

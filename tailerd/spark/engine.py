@@ -80,7 +80,7 @@ class SparkEngine:
                     return spark
 
                 began = time.monotonic()
-                self.telemetry.emit(events.EngineStarting(engine="spark"))
+                self.telemetry.emit(events.EngineLaunched(engine="spark"))
                 self._spark = await self.blocking(open_session, in_session_thread=True)
                 self.telemetry.emit(
                     events.EngineStarted(

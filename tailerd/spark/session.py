@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tailerd.errors import ConfigError
+from tailerd.spark.java_process import start_java
 from tailerd.spark.remote import (
     PYTHON,
     is_local,
@@ -136,6 +137,7 @@ def local_session(
     for key, value in settings.items():
         builder = builder.config(key, value)
     try:
+        start_java(settings)
         spark = builder.getOrCreate()
     except (PySparkException, RuntimeError, OSError) as error:
         raise ConfigError(

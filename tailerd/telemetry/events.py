@@ -117,8 +117,8 @@ class PipelineStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineStarting:
-    """An engine that takes seconds to start is being started: Spark with its Java process."""
+class EngineLaunched:
+    """An engine that takes seconds to start was launched: Spark with its Java process."""
 
     engine: str
 
@@ -363,7 +363,7 @@ Event = (
     | TableRemoved
     | TableRejected
     | PipelineStarted
-    | EngineStarting
+    | EngineLaunched
     | EngineStarted
     | OffsetChosen
     | BacklogMeasured

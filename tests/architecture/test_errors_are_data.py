@@ -91,7 +91,7 @@ class _Scope:
                 return self._holds_text(body) or self._holds_text(other)
             case ast.Call(func=ast.Attribute(value=value, attr=attr), args=args):
                 is_made = attr in {"strip", "lower", "upper", "casefold", "join", "split"} | {
-                    *("lstrip", "rstrip", "splitlines", "encode"),
+                    *("lstrip", "rstrip", "splitlines", "encode", "sub"),
                     *DECIDING_METHODS,
                 }
                 return is_made and any(map(self._holds_text, (value, *args)))

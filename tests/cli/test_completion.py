@@ -7,7 +7,9 @@ from pathlib import Path
 
 import click
 import pytest
+from click.shell_completion import get_completion_class
 
+from tailerd.cli import cli
 from tailerd.cli.completion import table_names
 from tailerd.cli.pause import command as pause
 from tests.unit.cli.commands import Commands
@@ -46,3 +48,18 @@ def test_names_come_from_the_daemon_that_runs() -> None:
     with listening(body=STATUS) as (url, _):
         assert completed("", url=url) == ["orders", "refunds"]
     assert completed("", url="http://127.0.0.1:1") == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_completes_names_of_tables(
+    shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "t.yaml"
+    path.write_text("tables: {orders: {}, offers: {}, payments: {}}\n")
+    monkeypatch.setenv("COMP_WORDS", f"tailerd pause --config {path} o")
+    # Fish gives the word itself, the others its place.
+    monkeypatch.setenv("COMP_CWORD", "o" if shell == "fish" else "4")
+    kind = get_completion_class(shell)
+    assert kind is not None
+    answer = kind(cli, {}, "tailerd", "_TAILERD_COMPLETE").complete()
+    assert [name in answer for name in ("orders", "offers", "payments")] == [True, True, False]

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import io
 import time
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from tailerd.cli import progress
 from tailerd.cli.progress import Progress
+from tailerd.cli.run_progress import RunProgress
+from tailerd.telemetry import events
+from tests.unit.telemetry.test_telemetry import DELIVERED, STARTED, backlog
 
 
 class Screen(io.StringIO):
@@ -89,3 +94,60 @@ def test_a_stream_that_is_gone_does_not_stop_the_work(monkeypatch: pytest.Monkey
     pipe.close()
     with made:
         time.sleep(0.05)
+
+
+def engine_started(seconds: float = 0.0) -> events.EngineStarted:
+    return events.EngineStarted(engine="spark", duration_seconds=seconds)
+
+
+def test_the_start_of_spark_is_shown_and_log_lines_come_above_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(progress, "SILENT_SECONDS", 0.01)
+    screen = Screen()
+    logged: list[events.Event] = []
+    with RunProgress(logged.append, is_counting=False, stream=screen) as shown:
+        shown.handle(events.EngineLaunched(engine="spark"))
+        wait_for(lambda: "Starting Spark" in screen.getvalue())
+        shown.handle(STARTED)
+        assert screen.getvalue().endswith("\r\x1b[K")
+        shown.handle(engine_started())
+        end = screen.getvalue()
+        shown.handle(DELIVERED)
+        assert screen.getvalue() == end
+    assert logged == [events.EngineLaunched(engine="spark"), STARTED, engine_started(), DELIVERED]
+
+
+def test_run_once_shows_rows_and_the_share_over_all_tables(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(progress, "SILENT_SECONDS", 0.01)
+    screen = Screen()
+    with RunProgress(lambda _: None, is_counting=True, stream=screen) as shown:
+        for event in (
+            STARTED,
+            replace(STARTED, table="stock"),
+            backlog(8, None),
+            DELIVERED,
+            backlog(2, None),
+        ):
+            shown.handle(event)
+        # One of two tables has 6 of 8 versions; of the other nothing is known yet.
+        wait_for(lambda: "Delivering, 38%, 7 rows" in screen.getvalue())
+
+
+def test_on_a_pipe_run_prints_its_log_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "SILENT_SECONDS", 0.01)
+    pipe = io.StringIO()
+    logged: list[events.Event] = []
+    with RunProgress(logged.append, is_counting=True, stream=pipe) as shown:
+        shown.handle(events.EngineLaunched(engine="spark"))
+        time.sleep(0.1)
+    assert (len(logged), pipe.getvalue()) == (1, "")
+
+
+def wait_for(is_true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not is_true():
+        assert time.monotonic() < end, "this never came to hold"
+        time.sleep(0.01)

@@ -201,7 +201,7 @@ def test_validate_tells_what_would_be_done(tmp_path: Path, command: Commands) ->
 def test_a_table_that_is_only_maintained_has_no_offset(tmp_path: Path, command: Commands) -> None:
     table = living_table(tmp_path / "table")
     config = configure(tmp_path, table, maintenance={})
-    shown = command("offsets", "--config", config)
+    shown = command("offsets", "--config", config, "--json")
     assert (shown.status, shown.output) == (0, "")
     for arguments in (("orders",), ("reset", "orders", "--to", "latest")):
         refused = command("offsets", *arguments, "--config", config)

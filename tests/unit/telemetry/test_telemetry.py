@@ -38,6 +38,8 @@ NOT_COUNTED = {
     events.SchemaObserved,
     events.MaskUnmatched,
     events.ZoneAssumed,
+    events.EngineLaunched,
+    events.EngineStarted,
 }
 
 STARTED = events.PipelineStarted(table="orders", source="/t", sink="file", engine="arrow")

@@ -1,0 +1,27 @@
+"""What a screen that fills the terminal needs."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+
+from tailerd.errors import UsageError
+
+
+def require_screen(command: str, instead: str) -> None:
+    """Make sure that there is a terminal, and Textual to draw on it.
+
+    Args:
+        command: Which asks, such as `tail -i`.
+        instead: A sentence that names what works without a terminal.
+
+    Raises:
+        UsageError: One is missing.
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError(f"`tailerd {command}` needs a terminal.", hint=instead)
+    if find_spec("textual") is None:
+        raise UsageError(
+            f"`tailerd {command}` needs Textual, which is not installed.",
+            hint="Install it: python -m pip install 'tailerd[terminal]'.",
+        )

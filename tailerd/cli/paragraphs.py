@@ -1,0 +1,46 @@
+"""Sentences for people: on a terminal broken between words, elsewhere as they are."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+from typing import TextIO
+
+import click
+
+_LEAST_WIDTH = 40
+
+
+def say(text: str, *, err: bool = False, is_json: bool = False) -> None:
+    """Print a text to standard output, or to standard error; JSON stays as it is."""
+    stream = sys.stderr if err else sys.stdout
+    click.echo(text if is_json else fitted(text, stream), err=err)
+
+
+def fitted(text: str, stream: TextIO) -> str:
+    """Return a text with its lines broken between words where a terminal would break within one.
+
+    A word that is longer than a line, such as a path, stays whole.
+    """
+    width = _width(stream)
+    if width is None:
+        return text
+    return "\n".join(
+        textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
+        if len(line) > width
+        else line
+        for line in text.split("\n")
+    )
+
+
+def _width(stream: TextIO) -> int | None:
+    """Return the cells of a terminal's line; None where there is no terminal."""
+    if not stream.isatty():
+        return None
+    asked = os.environ.get("COLUMNS", "")
+    try:
+        width = int(asked) if asked.isascii() and asked.isdigit() else 0
+        return max(_LEAST_WIDTH, width or os.get_terminal_size(stream.fileno()).columns)
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,1 @@
+"""Screens of `tailerd top` and `tailerd tail -i`, the only place that uses Textual."""

@@ -1,0 +1,73 @@
+"""Starts Spark's Java process; its messages that mean nothing to a user are left out.
+
+Java warns of a module that Spark itself asks for, and of options that a user set in the environment
+on purpose. Everything else that it, or a worker of Spark, writes to standard error is passed on.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Mapping
+
+_NOISE = re.compile(
+    rb"WARNING: Using incubator modules: "
+    rb"|(?:NOTE: )?Picked up \w+_OPTIONS: "
+    rb"|WARNING: package sun\.security\.action not in java\.base"
+    rb"|Using Spark's default log4j profile: "
+    rb"|Setting default log level to "
+    rb"|To adjust logging level use "
+)
+_STANDARD_ERROR = 2
+_PIECE_BYTES = 65_536
+
+
+def start_java(settings: Mapping[str, str]) -> None:
+    """Start the Java process of this Python process, unless it has one; blocking, some seconds.
+
+    Args:
+        settings: Of Spark; those of the driver's Java count here only.
+
+    Raises:
+        PySparkRuntimeError: Java ended while it started; what it wrote is on standard error.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is not None:
+        return
+    conf = SparkConf()
+    for key, value in settings.items():
+        conf.set(key, value)
+    reading, writing = os.pipe()
+    try:
+        # Before Java starts: it would wait once the pipe is full.
+        threading.Thread(target=pass_on, args=(reading,), name="java-stderr", daemon=True).start()
+        gateway = launch_gateway(conf, {"stderr": writing})  # type: ignore[no-untyped-call]
+    finally:
+        os.close(writing)
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+def pass_on(reading: int, writing: int = _STANDARD_ERROR) -> None:
+    """Copy lines from one file descriptor to another without the noise; closes the first."""
+    rest = b""
+    with os.fdopen(reading, "rb", buffering=0) as stream:
+        while piece := stream.read(_PIECE_BYTES):
+            *lines, rest = (rest + piece).split(b"\n")
+            _write(writing, b"".join(line + b"\n" for line in lines if not _NOISE.match(line)))
+            if len(rest) > _PIECE_BYTES:
+                _write(writing, rest)
+                rest = b""
+    if rest and not _NOISE.match(rest):
+        _write(writing, rest)
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    while data:
+        try:
+            data = data[os.write(descriptor, data) :]
+        except OSError:
+            # Nobody reads standard error any longer: Java must not wait for that.
+            return
