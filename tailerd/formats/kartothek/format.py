@@ -113,6 +113,7 @@ class KartothekFormat(OptionalParts):
             columns=request.columns,
             places=RealPlaces(address.folder, allowed) if is_local else None,
             is_exact=request.changes is ChangeMode.AUTO,
+            identity=request.identity,
         )
 
 

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, replace
 import msgspec
 import pyarrow.parquet as pq
 
-from tailerd.changefeed.change_task import ChangeSourceKind
 from tailerd.changefeed.offset import Version
 from tailerd.changefeed.points import parse_point, to_ms
 from tailerd.errors import MissingVersionError, NotATableError, StorageError, UsageError
@@ -179,7 +178,6 @@ class KartothekInspection:
             TableError, StorageError: It cannot be read.
         """
         for commit in (await self._open()).history.newest.commits[-limit:]:
-            is_file_change = bool(commit.files_added or commit.files_removed)
             yield CommitDescription(
                 version=Version(commit.number),
                 timestamp_ms=commit.timestamp_ms,
@@ -190,7 +188,7 @@ class KartothekInspection:
                 bytes_removed=_known(commit.bytes_removed),
                 change_files=0,
                 change_bytes=0,
-                changes=(ChangeSourceKind.FILES if is_file_change else ChangeSourceKind.NONE).value,
+                changes=commit.changes,
             )
 
 
