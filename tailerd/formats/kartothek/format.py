@@ -23,6 +23,7 @@ from tailerd.formats.kartothek.source import KartothekSource
 from tailerd.formats.kartothek.spool import FileSpool
 from tailerd.formats.ledger import open_ledger
 from tailerd.formats.parts import Demo, OptionalParts
+from tailerd.formats.statistics import Statistics
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.links import RealPlaces
 from tailerd.storage.stores import path_of, within_table
@@ -51,6 +52,13 @@ class KartothekFormat(OptionalParts):
         from tailerd.formats.kartothek.inspect import KartothekInspector
 
         return KartothekInspector()
+
+    @property
+    def statistics(self) -> Statistics:
+        """Measures the newest state."""
+        from tailerd.formats.kartothek.statistics import KartothekStatistics
+
+        return KartothekStatistics()
 
     @property
     def demo(self) -> Demo:

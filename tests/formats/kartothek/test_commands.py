@@ -63,7 +63,7 @@ def test_inspect_says_what_the_metadata_says(writer: DatasetWriter, command: Com
     assert (found["num_files"], found["num_rows"], found["table"]) == (2, 2, "table")
     assert found["metadata"] == {"source": "erp"}
     assert found["partition_columns"] == ["name"]
-    assert found["capabilities"]["history"] == "none"
+    assert (found["format"], found["capabilities"]["history"]) == ("kartothek", "none")
     files = command("inspect", writer.place, "--files", "--json").rows
     assert [file["partition_values"] for file in files] == [{"name": "n1"}, {"name": "n2"}]
     assert "first observed" in command("history", writer.place).output
