@@ -209,6 +209,11 @@ async def open_statistics(
     )
 
 
+def ledgers_of(config: Config) -> tuple[str, ...]:
+    """Return where all pipelines keep what they observed."""
+    return tuple(ledger_of(config, name).place for name in config.tables)
+
+
 def open_state(
     config: Config,
     *,
@@ -328,6 +333,7 @@ def kept_tables(config: Config) -> dict[str, KeptTable]:
             policies=policies_of(table.maintenance, config.spark),
             allowed=tuple(table.allowed_paths),
             format=table.format,
+            ledgers=ledgers_of(config),
             is_alone=not table.has_sink,
             # Those with a sink are measured beside their pipelines; Spark's are too large for one.
             is_measured=(

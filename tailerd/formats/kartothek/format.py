@@ -22,6 +22,7 @@ from tailerd.formats.kartothek.reader import KartothekTaskReader
 from tailerd.formats.kartothek.source import KartothekSource
 from tailerd.formats.kartothek.spool import FileSpool
 from tailerd.formats.ledger import open_ledger
+from tailerd.formats.maintenance import Maintainer
 from tailerd.formats.parts import Demo, OptionalParts
 from tailerd.formats.statistics import Statistics
 from tailerd.storage.base import ObjectStore
@@ -52,6 +53,13 @@ class KartothekFormat(OptionalParts):
         from tailerd.formats.kartothek.inspect import KartothekInspector
 
         return KartothekInspector()
+
+    @property
+    def maintainer(self) -> Maintainer:
+        """Deletes files that nothing names any more."""
+        from tailerd.formats.kartothek.maintenance import KartothekMaintainer
+
+        return KartothekMaintainer()
 
     @property
     def statistics(self) -> Statistics:
