@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tailerd.changefeed.offset import Version
 from tailerd.clock import Clock
-from tailerd.errors import BugError, MissingVersionError, NotATableError, UsageError
+from tailerd.errors import BugError, NotATableError, UsageError
 from tailerd.formats.kartothek.dataset import DatasetAddress, find_dataset, read_dataset
 from tailerd.formats.kartothek.garbage import GRACE_SECONDS, Garbage, find_garbage
 from tailerd.formats.kartothek.state import ObservedState
@@ -152,23 +152,16 @@ class DatasetMaintenance:
         )
 
     async def check_readable_from(self, version: Version, reader: str) -> None:
-        """Make sure that a ledger has the state before a version.
+        """Raise: a version of a dataset stays readable for as long as a pipeline needs it.
 
         Raises:
-            UsageError: The version is beyond the next one.
-            MissingVersionError: No ledger has that state.
+            UsageError: Always.
         """
-        kept = await self._kept(await self._address())
-        newest = max(kept.numbers, default=0)
-        if version > newest + 1:
-            raise UsageError(
-                f"Version {version} cannot be pinned: the newest observed state is {newest}."
-            )
-        if version - 1 not in kept.numbers:
-            raise MissingVersionError(
-                f"Version {version} cannot be read by {reader}: no ledger has the state before it.",
-                hint="Pin a version whose changes a pipeline has yet to deliver.",
-            )
+        raise UsageError(
+            f"Version {version} cannot be pinned for {reader}: a Kartothek dataset keeps no"
+            " versions, and a ledger only what its own pipeline has yet to deliver.",
+            hint="Set `maintenance.cleanup.older_than` to longer than readers take.",
+        )
 
     async def _address(self) -> DatasetAddress:
         address = await find_dataset(self._place.store, self._place.root)

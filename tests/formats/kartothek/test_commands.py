@@ -73,3 +73,5 @@ def test_what_maintenance_would_do_is_told(writer: DatasetWriter, command: Comma
     ran = command("maintain", writer.place)
     assert (ran.status, ran.errors) == (0, "")
     assert "0 files of 0 bytes are garbage" in ran.output
+    pinned = command("maintain", writer.place, "--pin", "export=0")
+    assert (pinned.status, "cannot be pinned" in pinned.errors) == (2, True)
