@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +28,7 @@ from tailerd.errors import (
     UsageError,
     ZoneAssumedError,
 )
-from tailerd.formats.base import ChangeSource, OpenRequest, ScratchPlace
+from tailerd.formats.base import ChangeSource, OpenRequest, ScratchPlace, TableFormat
 from tailerd.formats.detect import find_format, open_table
 from tailerd.formats.ledger import LedgerPlace
 from tailerd.formats.placement import place_at
@@ -72,10 +73,12 @@ async def open_source(
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
     warned: set[str] | None = None,
     ledger: LedgerPlace | None = None,
+    pipeline: str = "",
 ) -> ChangeSource:
     """Open a table for its changes.
 
     Args:
+        pipeline: Told what the table is, where one is named.
         stores: How its files are reached.
         ledger: Where a format without history keeps the states it observed; see `ledger_of`.
         memory_bytes: The configured `memory`, which readers of its log keep within.
@@ -97,10 +100,23 @@ async def open_source(
         options=config.options_of_format(),
         ledger=ledger,
         memory_bytes=memory_bytes,
+        on_format=_teller_of(pipeline, telemetry) if pipeline else None,
     )
     source = await open_table(config.path, request, config.format)
     await _check_identity(config, source)
     return source
+
+
+def _teller_of(pipeline: str, telemetry: Telemetry) -> Callable[[TableFormat], None]:
+    """Return what emits of which format a pipeline's table is."""
+
+    def tell(found: TableFormat) -> None:
+        capabilities = asdict(found.capabilities)
+        telemetry.emit(
+            events.TableOpened(table=pipeline, format=found.name, capabilities=capabilities)
+        )
+
+    return tell
 
 
 def _warnings_of(
@@ -141,15 +157,25 @@ def _metered(store: ObjectStore, telemetry: Telemetry) -> ObjectStore:
 
 
 def ledger_of(config: Config, name: str, *, is_read_only: bool = False) -> LedgerPlace:
-    """Return where a pipeline keeps what it observed of a table without history."""
+    """Return where a pipeline keeps what it observed of a table without history.
+
+    One that a pattern found has its own below the state.
+    """
     # Spark's processes may work in another folder.
     state = config.state if is_remote(config.state) else str(Path(config.state).absolute())
-    place = config.tables[name].ledger or f"{state.rstrip('/')}/ledger/{name}"
+    table = config.tables.get(name)
+    named = None if table is None else table.ledger
+    place = named or f"{state.rstrip('/')}/ledger/{name}"
     return LedgerPlace(place, is_read_only)
 
 
 async def open_statistics(
-    place: str, *, stores: Stores, telemetry: Telemetry, allowed: Sequence[str] = ()
+    place: str,
+    *,
+    stores: Stores,
+    telemetry: Telemetry,
+    allowed: Sequence[str] = (),
+    ledger: LedgerPlace | None = None,
 ) -> TableStatistics | None:
     """Return what measures the table at a place; None where its format has no statistics.
 
@@ -158,6 +184,7 @@ async def open_statistics(
     Args:
         stores: How its files are reached.
         allowed: Places that symbolic links in the log may lead to.
+        ledger: What was observed of a table without history; only read.
 
     Raises:
         NotATableError: There is no table.
@@ -174,11 +201,17 @@ async def open_statistics(
             stores=stores,
             allowed=allowed,
             commits=folder,
+            ledger=ledger,
             wrap_store=lambda store: hearing(
                 _metered(store, telemetry), folder, stores.shared_reads
             ),
         )
     )
+
+
+def ledgers_of(config: Config) -> tuple[str, ...]:
+    """Return where all pipelines keep what they observed."""
+    return tuple(ledger_of(config, name).place for name in config.tables)
 
 
 def open_state(
@@ -300,6 +333,7 @@ def kept_tables(config: Config) -> dict[str, KeptTable]:
             policies=policies_of(table.maintenance, config.spark),
             allowed=tuple(table.allowed_paths),
             format=table.format,
+            ledgers=ledgers_of(config),
             is_alone=not table.has_sink,
             # Those with a sink are measured beside their pipelines; Spark's are too large for one.
             is_measured=(
@@ -469,6 +503,7 @@ class Assembly:
                 warned=self._warned,
                 memory_bytes=self.memory.total_bytes,
                 ledger=ledger_of(config, name),
+                pipeline=name,
             ),
             sink=sink,
             offsets=_offset_store(self._state, sink),

@@ -26,6 +26,7 @@ from tailerd.assembly import (
     Assembly,
     delivered_folders,
     kept_tables,
+    ledger_of,
     open_state,
     open_statistics,
 )
@@ -33,6 +34,7 @@ from tailerd.clock import SystemClock
 from tailerd.config import Config
 from tailerd.config.reload import check_fixed
 from tailerd.errors import BugError, TailerdError
+from tailerd.formats.statistics import TableStatistics
 from tailerd.formats.table_search import TableSearch
 from tailerd.maintenance.keeper_process import KeeperProcess
 from tailerd.pipeline.fleet import Fleet
@@ -129,9 +131,16 @@ class Daemon:
         templates = (group.template for group in config.discover.values())
         tables = [*config.tables.values(), *templates]
         allowed = [place for table in tables for place in table.allowed_paths]
-        open_table = partial(
-            open_statistics, stores=self._stores, telemetry=self._telemetry, allowed=allowed
-        )
+
+        async def open_table(table: str, place: str) -> TableStatistics | None:
+            return await open_statistics(
+                place,
+                stores=self._stores,
+                telemetry=self._telemetry,
+                allowed=allowed,
+                ledger=ledger_of(self._file_config, table, is_read_only=True),
+            )
+
         return GrowthKeeper(open_table, telemetry=self._telemetry, clock=self._clock)
 
     def _make_fleet(self, config: Config) -> Fleet:

@@ -23,6 +23,7 @@ import signal
 import socket
 import sys
 import time
+from pathlib import Path
 
 import botocore.session
 
@@ -55,8 +56,10 @@ class Server:
         signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(path)
+        # Who waits for the file connects at once: it appears when somebody listens.
+        self._listener.bind(f"{path}.new")
         self._listener.listen(64)
+        Path(f"{path}.new").rename(path)
 
     def serve(self) -> list[str] | None:
         """Return, in a forked process, the arguments of its command; elsewhere None at the end."""

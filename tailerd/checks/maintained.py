@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from tailerd.assembly import delivered_folders, saved_offset
+from tailerd.assembly import delivered_folders, ledgers_of, saved_offset
 from tailerd.clock import SystemClock
 from tailerd.config import Config
 from tailerd.formats.maintenance import (
@@ -32,6 +32,7 @@ class WantedMaintenance:
         format: Name of its format; `auto` to look.
         pipelines: Asked for what pipelines have yet to read.
         stores: How its files are reached.
+        ledgers: Places of the ledgers of all pipelines.
     """
 
     place: str
@@ -40,6 +41,7 @@ class WantedMaintenance:
     policies: MaintenancePolicies
     pipelines: AskFloor
     stores: Stores
+    ledgers: tuple[str, ...] = ()
 
     async def open(self) -> tuple[MaintainedTable, TableMaintenance]:
         """Return the table, and what surveys it and does what is due.
@@ -55,6 +57,7 @@ class WantedMaintenance:
             stores=self.stores,
             table_format=self.format,
             allowed=self.allowed_paths,
+            ledgers=self.ledgers,
         )
         clock = SystemClock()
         return table, table.maintenance(self.policies, clock=clock, pipelines=self.pipelines)
@@ -74,6 +77,7 @@ def maintenance_of(config: Config, name: str, stores: Stores) -> WantedMaintenan
         policies=MaintenancePolicies() if section is None else policies_of(section, config.spark),
         pipelines=partial(needs_of_pipelines, config, name),
         stores=stores,
+        ledgers=ledgers_of(config),
     )
 
 

@@ -60,11 +60,11 @@ def command(
     """
 
     async def show() -> None:
-        inspection = await open_inspection(
+        inspected = await open_inspection(
             table, table_format, allowed_paths, is_strict=True, ledger=ledger_place(ledger)
         )
         shown = _for_scripts if as_json else _for_people
-        rows = [shown(commit) async for commit in inspection.history(limit)]
+        rows = [shown(commit) async for commit in inspected.inspection.history(limit)]
         print_records(rows, _LAYOUT, as_json=as_json)
 
     asyncio.run(show())

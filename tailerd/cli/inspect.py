@@ -16,6 +16,7 @@ from tailerd.cli.output import print_object, print_records
 from tailerd.cli.record_table import Layout
 from tailerd.cli.table_format import ledger_option, ledger_place, table_format_option
 from tailerd.errors import UsageError
+from tailerd.formats.base import TableFormat
 from tailerd.formats.inspection import TableDescription, TableInspection
 
 _EXAMPLES = """\b
@@ -62,13 +63,14 @@ def command(
         )
 
     async def inspect() -> None:
-        inspection = await open_inspection(
+        inspected = await open_inspection(
             table,
             table_format,
             allowed_paths,
             is_strict=strict,
             ledger=ledger_place(ledger),
         )
+        inspection = inspected.inspection
         wanted = None if version is None else Version(version)
         if timestamp is not None:
             wanted = await inspection.version_at(point_of(timestamp))
@@ -76,18 +78,26 @@ def command(
             await _print_files(inspection, wanted, as_json)
         else:
             found = await inspection.describe(wanted)
-            shown = _for_scripts(found, table) if as_json else _for_people(found, table)
+            shown = (
+                _for_scripts(found, table, inspected.format)
+                if as_json
+                else _for_people(found, table)
+            )
             print_object(shown, as_json=as_json)
 
     asyncio.run(inspect())
 
 
-def _for_scripts(found: TableDescription, table: str) -> dict[str, object]:
+def _for_scripts(
+    found: TableDescription, table: str, table_format: TableFormat
+) -> dict[str, object]:
     """Return the fields of `inspect --json`."""
     return {
         "table_id": found.table_id,
         "name": found.name,
         "path": table,
+        "format": table_format.name,
+        "capabilities": asdict(table_format.capabilities),
         "version": found.version,
         "timestamp_ms": found.timestamp_ms,
         "num_files": found.num_files,

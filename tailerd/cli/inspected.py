@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tailerd.cli.output import warn
+from tailerd.formats.base import TableFormat
 from tailerd.formats.detect import find_format, require_folder
 from tailerd.formats.inspection import TableInspection
 from tailerd.formats.ledger import LedgerPlace
 from tailerd.formats.parts import required
 from tailerd.formats.placement import place_at
 from tailerd.storage.stores import Stores
+
+
+@dataclass(frozen=True, slots=True)
+class InspectedTable:
+    """A table to look at, and its format."""
+
+    format: TableFormat
+    inspection: TableInspection
 
 
 async def open_inspection(
@@ -20,8 +30,8 @@ async def open_inspection(
     *,
     is_strict: bool,
     ledger: LedgerPlace | None,
-) -> TableInspection:
-    """Return the inspection of a table; warnings go to standard error.
+) -> InspectedTable:
+    """Return a table's format and inspection; warnings go to standard error.
 
     Args:
         table: A path or URL.
@@ -40,14 +50,13 @@ async def open_inspection(
     await require_folder(table, stores)
     found = await find_format(table, table_format, allowed_paths, stores=stores)
     inspector = required(found.inspector, found.name, "inspection")
-    return inspector.open(
-        place_at(
-            table,
-            stores=stores,
-            allowed=allowed_paths,
-            warn=warn,
-            is_strict=is_strict,
-            commits=found.folder(table),
-            ledger=ledger,
-        )
+    place = place_at(
+        table,
+        stores=stores,
+        allowed=allowed_paths,
+        warn=warn,
+        is_strict=is_strict,
+        commits=found.folder(table),
+        ledger=ledger,
     )
+    return InspectedTable(found, inspector.open(place))

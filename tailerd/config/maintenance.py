@@ -126,14 +126,16 @@ class CleanupConfig(BaseModel):
         default=False,
         description="Whether log entries that the table's delta.logRetentionDuration lets go are"
         " deleted. Versions before what is left cannot be read again. Never before this daemon's"
-        " pipelines have delivered them.",
+        " pipelines have delivered them. Of a Kartothek dataset, data files that neither its"
+        " metadata nor a ledger names.",
         examples=[False],
     )
     older_than: Seconds | None = Field(
         default=None,
         ge=0,
         le=_DECADE,
-        description="Keep entries so long, which must not be shorter than the table says.",
+        description="Keep entries so long, which must not be shorter than the table says; of a"
+        " Kartothek dataset files, for 24 hours at least.",
         examples=["60d"],
     )
     every: Seconds = Field(
@@ -158,7 +160,7 @@ class CleanupConfig(BaseModel):
 
 
 class MaintenanceConfig(BaseModel):
-    """What is done for a table's log, beside any other writer. Data files are never touched."""
+    """What is done for a table's log, beside any other writer."""
 
     model_config = _SECTION
 

@@ -353,6 +353,7 @@ class OpenRequest:
         ledger: Where a format whose tables have no history keeps the states it observed; without
             it they are known as long as the source is.
         memory_bytes: The configured `memory`, which readers of the log keep within.
+        on_format: Called with the format once the table is open.
         clock: By default the system's.
     """
 
@@ -367,6 +368,7 @@ class OpenRequest:
     options: Mapping[str, object] = field(default_factory=dict)
     ledger: LedgerPlace | None = None
     memory_bytes: int = DEFAULT_MEMORY_BYTES
+    on_format: Callable[[TableFormat], None] | None = None
     clock: Clock | None = None
 
 

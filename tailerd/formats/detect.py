@@ -188,7 +188,10 @@ async def open_table(place: str, request: OpenRequest, name: str = AUTO) -> Chan
                 f"{place} is a table of the format {found.name}, which has no option {option!r}.",
                 hint=f"Remove it, or correct its name. {known(option, found.options)}".strip(),
             )
-    return await found.open(place, request)
+    source = await found.open(place, request)
+    if request.on_format is not None:
+        request.on_format(found)
+    return source
 
 
 def find_demo(name: str = AUTO) -> Demo:

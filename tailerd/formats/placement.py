@@ -25,6 +25,7 @@ class TablePlace:
         url: Where other processes find the table: what `Stores.locate` takes.
         stores: How other places are reached, such as the ledger's.
         ledger: As `OpenRequest` has it.
+        ledgers: Those of every pipeline that is configured, whichever table it reads.
         warn: Receives what is unexpected but safe, such as a checksum that does not add up.
         is_strict: What the log says twice and not the same is an error, not a warning.
     """
@@ -34,6 +35,7 @@ class TablePlace:
     url: str
     stores: Stores = field(default_factory=Stores)
     ledger: LedgerPlace | None = None
+    ledgers: tuple[LedgerPlace, ...] = ()
     warn: Callable[[TailerdError], None] = ignore_warning
     is_strict: bool = False
 
@@ -48,6 +50,7 @@ def place_at(
     is_strict: bool = False,
     commits: str = "",
     ledger: LedgerPlace | None = None,
+    ledgers: Iterable[LedgerPlace] = (),
 ) -> TablePlace:
     """Return where a table is.
 
@@ -56,7 +59,7 @@ def place_at(
         stores: How its files are reached.
         allowed: Places outside the table that symbolic links in it may lead to.
         wrap_store: Puts a wrapper, such as one that counts requests, around the store.
-        warn, is_strict, ledger: As `TablePlace` has them.
+        warn, is_strict, ledger, ledgers: As `TablePlace` has them.
         commits: The folder of its commits, as its format says; empty: in the table's own.
 
     Raises:
@@ -73,6 +76,7 @@ def place_at(
         url=store.url_of(root),
         stores=stores,
         ledger=ledger,
+        ledgers=tuple(ledgers),
         warn=warn,
         is_strict=is_strict,
     )

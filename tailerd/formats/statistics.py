@@ -6,7 +6,7 @@ long. `pipeline.growth_keeper` and the maintenance process decide when to look.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,6 +15,17 @@ from tailerd.formats.placement import TablePlace
 
 Columns = tuple[tuple[str, str], ...]
 """Name and type of each column, as people write them."""
+
+
+SIZE_BINS = 64
+
+
+def size_counts(sizes: Iterable[int]) -> tuple[int, ...]:
+    """Return the number of files by size: bin n counts those above 2**(n-1) and up to 2**n."""
+    counts = [0] * SIZE_BINS
+    for size in sizes:
+        counts[(size - 1).bit_length() if size > 1 else 0] += 1
+    return tuple(counts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +38,13 @@ class TableSize:
         rows: Live rows without deleted ones; None where statistics do not tell.
         deletion_vectors: Files that some rows are deleted of without being rewritten.
         deleted_rows: Rows of live files that are deleted.
-        size_counts: Files by the bins of `SizeHistogram`.
+        size_counts: Files by size; see `size_counts`.
         checkpoint_version: The newest version that is stored whole; None without one.
         commits_since_checkpoint, bytes_since_checkpoint: What a reader replays on top of the
             newest checkpoint, or from the beginning.
         log_files: Files of the log.
-        retention_seconds: How long after its time a commit and its files are kept at least.
+        retention_seconds: How long after its time a commit and its files are kept at least; None
+            where nobody promises that.
     """
 
     version: int
@@ -46,7 +58,7 @@ class TableSize:
     commits_since_checkpoint: int
     bytes_since_checkpoint: int
     log_files: int
-    retention_seconds: float
+    retention_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -150,6 +150,7 @@ class _Program:
             stores=self._stores,
             table_format=kept.format,
             allowed=kept.allowed,
+            ledgers=kept.ledgers,
             wrap_store=lambda store: MeteredStore(store, self._line.count),
         )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tailerd.clock import Clock
 from tailerd.formats.detect import AUTO, find_format
+from tailerd.formats.ledger import LedgerPlace
 from tailerd.formats.maintenance import (
     AskFloor,
     Maintainer,
@@ -71,6 +72,7 @@ async def open_maintained(
     table_format: str = AUTO,
     allowed: Iterable[str] = (),
     wrap_store: Callable[[ObjectStore], ObjectStore] | None = None,
+    ledgers: Iterable[str] = (),
 ) -> MaintainedTable:
     """Find what maintains the table at a place.
 
@@ -79,6 +81,7 @@ async def open_maintained(
         table_format: Name of its format; `auto` to look.
         allowed: Places that symbolic links in its log may lead to, for reading.
         wrap_store: Puts a wrapper, such as one that counts requests, around its store.
+        ledgers: Places of the ledgers of all pipelines.
 
     Raises:
         UnsupportedFeatureError: Its format has no maintenance.
@@ -95,6 +98,7 @@ async def open_maintained(
             allowed=allowed,
             wrap_store=wrap_store,
             commits=found.folder(place),
+            ledgers=[LedgerPlace(each, is_read_only=True) for each in ledgers],
         ),
         format=found.name,
         maintainer=required(found.maintainer, found.name, "maintenance"),

@@ -58,6 +58,7 @@ class KeptTable:
         is_measured: Whether its size is to be told too.
         allowed: Places that symbolic links in its log may lead to, for reading.
         format: Name of its format; `auto` to look.
+        ledgers: Places of the ledgers of all pipelines.
     """
 
     place: str
@@ -67,6 +68,7 @@ class KeptTable:
     is_measured: bool = False
     allowed: tuple[str, ...] = ()
     format: str = AUTO
+    ledgers: tuple[str, ...] = ()
 
 
 class TableKeeper:

@@ -21,8 +21,8 @@ LOOK_SECONDS = 1.0
 RETRY_SECONDS = 60.0
 
 
-OpenStatistics = Callable[[str], Awaitable[TableStatistics | None]]
-"""Takes a table's place; returns None where its format has no statistics."""
+OpenStatistics = Callable[[str, str], Awaitable[TableStatistics | None]]
+"""Takes a pipeline's name and its table's place; None where the format has no statistics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +223,7 @@ class GrowthKeeper:
             and known.reaches(next_up)
         ):
             return known
-        statistics = await self._open_statistics(reported.place)
+        statistics = await self._open_statistics(table, reported.place)
         if statistics is None:
             return None
         await statistics.open(self._clock.monotonic(), first=reported.first, next_up=next_up)

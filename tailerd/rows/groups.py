@@ -51,6 +51,20 @@ class FileBounds:
     columns: Mapping[str, ColumnBounds] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesToCompare:
+    """Files that share rows with none outside, and how to compare them.
+
+    Attributes:
+        removed, added: Numbers of files among the commit's removed, and added ones.
+        aligned: Pairs of a removed and an added one that are likely one file rewritten.
+    """
+
+    removed: tuple[int, ...]
+    added: tuple[int, ...]
+    aligned: tuple[tuple[int, int], ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class FileGroup:
     """Files that share rows with none outside; either side may be empty.

@@ -117,6 +117,15 @@ class PipelineStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TableOpened:
+    """A pipeline has opened its table: its format, and what changes of that can say."""
+
+    table: str
+    format: str
+    capabilities: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLaunched:
     """An engine that takes seconds to start was launched: Spark with its Java process."""
 
@@ -363,6 +372,7 @@ Event = (
     | TableRemoved
     | TableRejected
     | PipelineStarted
+    | TableOpened
     | EngineLaunched
     | EngineStarted
     | OffsetChosen

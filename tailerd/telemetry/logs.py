@@ -49,6 +49,7 @@ LINES: dict[type[events.Event], tuple[Level, str] | None] = {
     events.TableRemoved: ("warning", "A table was removed."),
     events.TableRejected: ("warning", "A folder that was found cannot be served."),
     events.PipelineStarted: ("info", "A pipeline starts."),
+    events.TableOpened: ("debug", "Table opened."),
     events.EngineLaunched: ("info", "Engine starting; this takes some seconds."),
     events.EngineStarted: ("info", "Engine started."),
     events.OffsetChosen: ("info", "A pipeline knows where it begins."),

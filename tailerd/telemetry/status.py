@@ -25,6 +25,8 @@ class TableStatus:
         version: Version its offset points at; None before it is known.
         delivered: The newest version that is delivered whole; None where none is, or not known.
         error_ms: Wall-clock time of the last error.
+        format: Name of its table's format; empty before it was opened.
+        capabilities: What changes of that format can say.
         offset: The offset's JSON text, empty where it is not known.
         oldest_timestamp_ms: Commit time of the oldest undelivered version; None: all delivered.
         rows: Delivered rows by `_change_type`, since the process started.
@@ -40,6 +42,8 @@ class TableStatus:
     source: str = ""
     sink: str = ""
     guarantee: str = ""
+    format: str = ""
+    capabilities: dict[str, object] = field(default_factory=dict)
     offset: str = ""
     state: str = "starting"
     is_ready: bool = False
@@ -83,6 +87,8 @@ class TableStatus:
             "state": self.state,
             "engine": self.engine,
             "source": self.source,
+            "format": self.format or None,
+            "capabilities": self.capabilities or None,
             "sink": self.sink,
             "guarantee": self.guarantee or None,
             "offset": json.loads(self.offset) if self.offset else None,
@@ -246,6 +252,8 @@ def _after(status: TableStatus, event: events.Event, now_ms: int) -> TableStatus
     match event:
         case events.PipelineStarted():
             return _started(status, event)
+        case events.TableOpened():
+            return replace(status, format=event.format, capabilities=event.capabilities)
         case events.OffsetChosen() | events.OffsetSaved():
             return replace(status, version=event.version, offset=event.offset)
         case events.BacklogMeasured():

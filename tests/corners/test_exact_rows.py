@@ -15,9 +15,9 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
 from tailerd.errors import MissingDataFileError
-from tailerd.formats.delta.changes import candidate_files, exact_pairs
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.formats.delta.protocol import change_plan
+from tailerd.reading import compared_files, row_pairs
 from tests.corners.feed import EVERYTHING, Commands, batches_of, changes, told
 from tests.tables.builder import TableBuilder
 from tests.tables.delta_schema import Field, field, map_of, struct
@@ -188,7 +188,7 @@ async def test_little_memory_gives_the_same_rows_in_the_same_order(
     table.commit(*(table.remove(add) for add in adds), *files)
     expected = in_order(await read(tmp_path, identity=identity), "id", "name")
     assert len(expected) == 2 * len(range(0, count, 3))
-    monkeypatch.setattr(candidate_files, "LEAST_MEMORY_BYTES", 1)
+    monkeypatch.setattr(compared_files, "LEAST_MEMORY_BYTES", 1)
     little = BatchLimit(max_rows=1000, max_bytes=20_000, working_bytes=100_000)
     assert in_order(await read(tmp_path, identity=identity, limit=little), "id", "name") == expected
 
@@ -199,7 +199,7 @@ async def test_more_rows_than_memory_can_pair_come_unpaired(
     table = TableBuilder(tmp_path)
     [add] = table.append(numbered(10)).adds
     table.commit(table.remove(add), table.data_file(numbered(10, "b")))
-    monkeypatch.setattr(exact_pairs, "PAIR_BYTES", DEFAULT_BATCH_LIMIT.memory_bytes)
+    monkeypatch.setattr(row_pairs, "PAIR_BYTES", DEFAULT_BATCH_LIMIT.memory_bytes)
     found = in_order(await read(tmp_path, identity=["id"]), "id")
     assert [kind for kind, _ in found] == ["delete"] * 10 + ["insert"] * 10
 
@@ -267,7 +267,7 @@ async def test_reading_that_nobody_wants_any_more_ends_at_the_next_batch(tmp_pat
     table.commit(table.remove(add), table.data_file(numbered(10, "b")))
     asked = iter([False, False, True])
     limit = BatchLimit(max_rows=1, is_abandoned=lambda: next(asked))
-    with pytest.raises(candidate_files._AbandonedError):
+    with pytest.raises(compared_files._AbandonedError):
         await read(tmp_path, limit=limit)
     assert next(asked, None) is None
 

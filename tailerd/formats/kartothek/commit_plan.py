@@ -1,20 +1,42 @@
 """From two observed states to tasks: which files' rows go, and which come. Pure.
 
 A partition that is rewritten gives its unchanged rows back, so where a commit takes files from one
-folder and brings others into it, their rows are compared. Rows of different folders differ in what
-their paths say, and need not be.
+partition and brings others into it, their rows are compared. Rows of different partitions differ in
+what their paths say, and need not be, unless a key pairs them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import enum
+import functools
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tailerd.changefeed.change_task import ChangeType
+from tailerd.changefeed.change_task import ChangeSourceKind, ChangeType
+from tailerd.errors import CorruptLogError
 from tailerd.formats.kartothek.state import FileDifference, ObservedState, difference
-from tailerd.formats.kartothek.table_schema import decode_schema, folder_of, path_pieces
+from tailerd.formats.kartothek.table_schema import (
+    decode_schema,
+    folder_of,
+    path_pieces,
+    path_value,
+)
+from tailerd.rows.groups import FilesToCompare
+
+MAX_COMPARED_FILES = 50_000
+"""Files of one commit that are compared at most; those of a larger one come as they are."""
+
+
+class Comparison(enum.StrEnum):
+    """Which files of a commit are compared; the value is what an offset inside one says."""
+
+    NONE = "f"
+    PARTITIONS = "r"
+    """Those of rewritten partitions, so that equal rows cancel."""
+    ALL = "k"
+    """Every one, as an update may move a row to another partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,95 +44,138 @@ class FileTask:
     """What one task reads.
 
     Attributes:
-        change: Delete or insert.
-        keys: Files whose rows come.
-        others: Files that they are compared with; empty: all rows come.
+        change: Delete or insert: all rows of one file. None: what the comparison of files leaves.
+        removed, added: Keys of the files.
+        groups: How they are compared.
         schema: The columns of the rows.
     """
 
-    change: ChangeType
-    keys: tuple[str, ...]
-    others: tuple[str, ...] = ()
+    change: ChangeType | None
+    removed: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
+    groups: tuple[FilesToCompare, ...] = ()
     schema: bytes
 
     @property
-    def all_keys(self) -> tuple[str, ...]:
+    def keys(self) -> tuple[str, ...]:
         """Every file that is read for it."""
-        return (*self.keys, *self.others)
+        return (*self.removed, *self.added)
 
 
 def snapshot_tasks(state: ObservedState) -> list[FileTask]:
     """Return a task for each file of a state, in order."""
-    return [
-        FileTask(change=ChangeType.INSERT, keys=(key,), schema=state.schema) for key in state.keys
-    ]
+    return [_insert(key, state.schema) for key in state.keys]
 
 
 def commit_tasks(
-    before: ObservedState | None, after: ObservedState, *, is_exact: bool = True
+    before: ObservedState | None, after: ObservedState, comparison: Comparison
 ) -> list[FileTask]:
     """Return the tasks that lead from one state to another, deletes before inserts.
 
     Args:
         before: None where there was nothing.
-        is_exact: Whether equal rows of a rewritten partition cancel.
     """
     files = difference(before, after)
+    compared = _compared(before, after, files, comparison)
+    apart = {*compared.removed, *compared.added}
     old_schema = after.schema if before is None else before.schema
-    is_comparable = _is_comparable(old_schema, after.schema)
-    schemas = {
-        ChangeType.DELETE: after.schema if is_comparable else old_schema,
-        ChangeType.INSERT: after.schema,
-    }
-    rewritten = _rewritten(files) if is_exact and is_comparable else {}
-    tasks = []
-    for change, keys in (
-        (ChangeType.DELETE, files.removed),
-        (ChangeType.INSERT, files.added),
-    ):
-        tasks += _tasks(change, keys, rewritten, schemas[change])
-    return tasks
+    if _is_comparable(old_schema, after.schema):
+        old_schema = after.schema
+    return [
+        *(_delete(key, old_schema) for key in files.removed if key not in apart),
+        *([_comparing(compared, after.schema)] if apart else []),
+        *(_insert(key, after.schema) for key in files.added if key not in apart),
+    ]
 
 
-Folders = dict[tuple[tuple[str, str], ...], dict[ChangeType, list[str]]]
-"""What paths say -> files that go and that come."""
+def change_source(
+    before: ObservedState | None, after: ObservedState, files: FileDifference
+) -> ChangeSourceKind:
+    """Return how the rows of a commit are found where nobody asks for another way."""
+    if _compared(before, after, files, Comparison.PARTITIONS).removed:
+        return ChangeSourceKind.ROWS
+    is_file_change = bool(files.removed or files.added)
+    return ChangeSourceKind.FILES if is_file_change else ChangeSourceKind.NONE
 
 
-def _rewritten(files: FileDifference) -> Folders:
-    """Return the folders that a commit takes files from and brings others into."""
-    folders: Folders = {}
-    for change, keys in ((ChangeType.DELETE, files.removed), (ChangeType.INSERT, files.added)):
-        for key in keys:
-            sides = folders.setdefault(_pieces(key), {})
-            sides.setdefault(change, []).append(key)
-    return {pieces: sides for pieces, sides in folders.items() if len(sides) == 2}
-
-
-def _tasks(
-    change: ChangeType, keys: Sequence[str], rewritten: Folders, schema: bytes
-) -> list[FileTask]:
-    other = ChangeType.INSERT if change is ChangeType.DELETE else ChangeType.DELETE
-    found, done = [], set()
-    for key in keys:
-        pieces = _pieces(key)
-        sides = rewritten.get(pieces)
-        if sides is None:
-            found.append(FileTask(change=change, keys=(key,), schema=schema))
-        elif pieces not in done:
-            done.add(pieces)
-            found.append(
-                FileTask(
-                    change=change,
-                    keys=tuple(sides[change]),
-                    others=tuple(sides[other]),
-                    schema=schema,
-                )
+def _compared(
+    before: ObservedState | None,
+    after: ObservedState,
+    files: FileDifference,
+    comparison: Comparison,
+) -> FileDifference:
+    """Return the files of a commit that are compared."""
+    nothing = FileDifference([], [])
+    is_asked = comparison is not Comparison.NONE
+    if not is_asked or before is None or not _is_comparable(before.schema, after.schema):
+        return nothing
+    found = files
+    if comparison is Comparison.PARTITIONS:
+        removed, added = ({_partition(key, after.schema) for key in keys} for keys in _sides(files))
+        both = removed & added
+        found = FileDifference(
+            *(
+                [key for key in keys if _partition(key, after.schema) in both]
+                for keys in _sides(files)
             )
-    return found
+        )
+    if not found.removed or not found.added:
+        return nothing
+    is_few = len(found.removed) + len(found.added) <= MAX_COMPARED_FILES
+    return found if is_few else nothing
 
 
-def _pieces(key: str) -> tuple[tuple[str, str], ...]:
-    return path_pieces(folder_of(key))
+def _sides(files: FileDifference) -> tuple[list[str], list[str]]:
+    return files.removed, files.added
+
+
+def _comparing(files: FileDifference, schema: bytes) -> FileTask:
+    groups: dict[Hashable, tuple[list[int], list[int]]] = {}
+    for side, keys in enumerate(_sides(files)):
+        for number, key in enumerate(keys):
+            groups.setdefault(_partition(key, schema), ([], []))[side].append(number)
+    return FileTask(
+        change=None,
+        removed=tuple(files.removed),
+        added=tuple(files.added),
+        groups=tuple(
+            FilesToCompare(removed=tuple(removed), added=tuple(added))
+            for removed, added in groups.values()
+        ),
+        schema=schema,
+    )
+
+
+def _delete(key: str, schema: bytes) -> FileTask:
+    return FileTask(change=ChangeType.DELETE, removed=(key,), schema=schema)
+
+
+def _insert(key: str, schema: bytes) -> FileTask:
+    return FileTask(change=ChangeType.INSERT, added=(key,), schema=schema)
+
+
+def _partition(key: str, schema: bytes) -> Hashable:
+    return _parsed(folder_of(key), schema)
+
+
+@functools.lru_cache(maxsize=4096)
+def _parsed(folder: str, schema: bytes) -> Hashable:
+    """Return what a path says, by value: one value has several texts."""
+    columns = decode_schema(schema)
+    return tuple(
+        (name, _value(text, columns.field(name)) if name in columns.names else text)
+        for name, text in path_pieces(folder)
+    )
+
+
+def _value(text: str, column: pa.Field) -> Hashable:
+    try:
+        value: Hashable = path_value(text, column, text).as_py()
+    except (CorruptLogError, OverflowError, ValueError):
+        # Reading says what is wrong with it; Python's years are 1 to 9999.
+        return text
+    is_nan = value != value
+    return text if is_nan else value
 
 
 def _is_comparable(old: bytes, new: bytes) -> bool:

@@ -22,7 +22,9 @@ from tailerd.formats.kartothek.reader import KartothekTaskReader
 from tailerd.formats.kartothek.source import KartothekSource
 from tailerd.formats.kartothek.spool import FileSpool
 from tailerd.formats.ledger import open_ledger
+from tailerd.formats.maintenance import Maintainer
 from tailerd.formats.parts import Demo, OptionalParts
+from tailerd.formats.statistics import Statistics
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.links import RealPlaces
 from tailerd.storage.stores import path_of, within_table
@@ -51,6 +53,20 @@ class KartothekFormat(OptionalParts):
         from tailerd.formats.kartothek.inspect import KartothekInspector
 
         return KartothekInspector()
+
+    @property
+    def maintainer(self) -> Maintainer:
+        """Deletes files that nothing names any more."""
+        from tailerd.formats.kartothek.maintenance import KartothekMaintainer
+
+        return KartothekMaintainer()
+
+    @property
+    def statistics(self) -> Statistics:
+        """Measures the newest state."""
+        from tailerd.formats.kartothek.statistics import KartothekStatistics
+
+        return KartothekStatistics()
 
     @property
     def demo(self) -> Demo:
@@ -118,6 +134,7 @@ class KartothekFormat(OptionalParts):
             columns=request.columns,
             places=RealPlaces(address.folder, allowed) if is_local else None,
             is_exact=request.changes is ChangeMode.AUTO,
+            identity=request.identity,
         )
 
 

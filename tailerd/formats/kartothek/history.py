@@ -8,6 +8,7 @@ from collections import OrderedDict
 import msgspec
 
 from tailerd.errors import ConfigError, NotATableError, TableRecreatedError
+from tailerd.formats.kartothek.commit_plan import change_source
 from tailerd.formats.kartothek.dataset import (
     DatasetAddress,
     FileSizes,
@@ -192,6 +193,7 @@ class DatasetHistory:
             files_removed=len(files.removed),
             bytes_added=-1 if before is None else await self._total(files.added),
             bytes_removed=await self._total(files.removed),
+            changes=change_source(before, after, files).value,
         )
         return msgspec.structs.replace(after, commits=[*after.commits, commit][-MOST_COMMITS:])
 

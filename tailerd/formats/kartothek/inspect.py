@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
 
 import msgspec
-import pyarrow.parquet as pq
 
-from tailerd.changefeed.change_task import ChangeSourceKind
 from tailerd.changefeed.offset import Version
 from tailerd.changefeed.points import parse_point, to_ms
-from tailerd.errors import MissingVersionError, NotATableError, StorageError, UsageError
+from tailerd.errors import MissingVersionError, NotATableError, UsageError
 from tailerd.formats.inspection import CommitDescription, FileDescription, TableDescription
-from tailerd.formats.kartothek.capabilities import CAPABILITIES
 from tailerd.formats.kartothek.dataset import DatasetAddress, find_dataset
+from tailerd.formats.kartothek.file_rows import MOST_FOOTERS, count_rows
 from tailerd.formats.kartothek.history import DatasetHistory
 from tailerd.formats.kartothek.state import ObservedState
 from tailerd.formats.kartothek.table_schema import decode_schema, folder_of, path_pieces
 from tailerd.formats.ledger import open_ledger
 from tailerd.formats.placement import TablePlace
-
-MOST_FOOTERS = 1000
-"""Rows of larger tables are not counted: each file has to be opened for that."""
 
 _FILES_AT_ONCE = 500
 
@@ -107,7 +101,6 @@ class KartothekInspection:
             "indices": state.indices,
             "metadata": msgspec.json.decode(state.user_metadata),
             "first_version": opened.history.first_number,
-            "capabilities": asdict(CAPABILITIES),
         }
         return TableDescription(
             table_id=state.table_id,
@@ -157,19 +150,8 @@ class KartothekInspection:
             ]
 
     async def _rows(self, keys: Sequence[str]) -> list[int] | None:
-        """Return the rows of files, by their footers; None where they are too many, or one went."""
-        if len(keys) > MOST_FOOTERS:
-            return None
-        try:
-            return await asyncio.to_thread(lambda: list(self._footers(keys)))
-        except StorageError:
-            return None
-
-    def _footers(self, keys: Sequence[str]) -> Iterator[int]:
         assert self._opened is not None
-        for key in keys:
-            with self._place.store.open_input(self._opened.address.path(key)) as file:
-                yield pq.read_metadata(file).num_rows
+        return await count_rows(self._place.store, self._opened.address, keys)
 
     async def history(self, limit: int) -> AsyncIterator[CommitDescription]:
         """Yield the newest `limit` observed commits, oldest first.
@@ -179,7 +161,6 @@ class KartothekInspection:
             TableError, StorageError: It cannot be read.
         """
         for commit in (await self._open()).history.newest.commits[-limit:]:
-            is_file_change = bool(commit.files_added or commit.files_removed)
             yield CommitDescription(
                 version=Version(commit.number),
                 timestamp_ms=commit.timestamp_ms,
@@ -190,7 +171,7 @@ class KartothekInspection:
                 bytes_removed=_known(commit.bytes_removed),
                 change_files=0,
                 change_bytes=0,
-                changes=(ChangeSourceKind.FILES if is_file_change else ChangeSourceKind.NONE).value,
+                changes=commit.changes,
             )
 
 

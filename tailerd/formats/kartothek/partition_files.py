@@ -1,4 +1,4 @@
-"""A task's payload: files of one partition, and what they are compared with; small, picklable."""
+"""Tasks' payloads: a file of a partition, or files that are compared; small, picklable."""
 
 from __future__ import annotations
 
@@ -6,33 +6,59 @@ from dataclasses import dataclass
 
 from tailerd.changefeed.change_task import ChangeTask
 from tailerd.errors import BugError
+from tailerd.rows.groups import FilesToCompare
 
 FORMAT = "kartothek"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionFiles:
-    """Rows of files: all of them, or those that the files of the other side do not have.
+@dataclass(frozen=True, slots=True)
+class DatasetFile:
+    """One data file.
 
     Attributes:
-        urls: The files whose rows come, in order.
-        folder: What their paths say of columns; see `table_schema.path_pieces`.
-        schema: The columns, as `table_schema.encode_schema` has them; shared by many tasks.
-        others: Files of the same commit and folder on the other side; with them an equal row
-            of both sides cancels. Empty: every row comes.
-        share_index, share_count: Which row groups of the one file there is then.
+        url: The file.
+        folder: What its path says of columns; see `table_schema.path_pieces`.
     """
 
-    urls: tuple[str, ...]
+    url: str
     folder: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionFile:
+    """All rows of a file.
+
+    Attributes:
+        schema: The columns, as `table_schema.encode_schema` has them; shared by many tasks.
+        share_index, share_count: Which of its row groups.
+    """
+
+    file: DatasetFile
     schema: bytes
-    others: tuple[str, ...] = ()
     share_index: int = 0
     share_count: int = 1
 
 
-def partition_files(task: ChangeTask) -> PartitionFiles:
-    """Return the files of a task that was planned here."""
-    if not isinstance(task.payload, PartitionFiles):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewrittenPartitions:
+    """The rows that the removed files have and the added ones have not, and the other way round.
+
+    Attributes:
+        schema: The columns of both sides.
+        groups: Every file is in one.
+        key: Columns whose values make a deleted and an inserted row the two images of an update;
+            empty: nothing is paired.
+    """
+
+    removed: tuple[DatasetFile, ...]
+    added: tuple[DatasetFile, ...]
+    schema: bytes
+    groups: tuple[FilesToCompare, ...]
+    key: tuple[str, ...] = ()
+
+
+def payload_of(task: ChangeTask) -> PartitionFile | RewrittenPartitions:
+    """Return the payload of a task that was planned here."""
+    if not isinstance(task.payload, PartitionFile | RewrittenPartitions):
         raise BugError(f"A task of the format {task.format} was given to Kartothek's reader.")
     return task.payload

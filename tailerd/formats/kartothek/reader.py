@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import secrets
-import threading
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import BinaryIO
 
 import pyarrow as pa
-from pyroaring import BitMap64
 
 from tailerd.changefeed.change_batch import ChangeBatch
-from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask, ChangeType
+from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask
 from tailerd.changefeed.column_filter import UNKNOWN, ColumnFilter, may_pass
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
 from tailerd.changefeed.row_places import RowPlaces
 from tailerd.errors import BugError, FileMissingError, FilesCollectedError
-from tailerd.formats.kartothek.partition_files import PartitionFiles, partition_files
+from tailerd.formats.kartothek.partition_files import (
+    DatasetFile,
+    PartitionFile,
+    RewrittenPartitions,
+    payload_of,
+)
 from tailerd.formats.kartothek.table_schema import (
     chosen,
     decode_schema,
@@ -27,19 +27,17 @@ from tailerd.formats.kartothek.table_schema import (
     path_pieces,
     path_value,
 )
+from tailerd.reading.compared_files import Columns
+from tailerd.reading.compared_rows import read_compared
 from tailerd.reading.file_scan import FileScan, FileShare
 from tailerd.reading.files_ahead import FilesAhead
-from tailerd.reading.parquet import FileRows, read_file
-from tailerd.reading.row_selection import RowSelection
-from tailerd.rows.difference import Leftover, Side
-from tailerd.rows.exact import Inputs, PositionedRows, exact_difference
-from tailerd.rows.positions import Positions
+from tailerd.reading.parquet import read_file
+from tailerd.rows.difference import Side
+from tailerd.rows.groups import FilesToCompare
 from tailerd.storage.stores import Stores
 
-_KEPT_BYTES = 32 * 1024 * 1024
 _MOST_FILES = 1 << 32
 """Of one task: files of a version have different numbers whichever task they are of."""
-_SIDES = {ChangeType.DELETE: Side.REMOVED, ChangeType.INSERT: Side.ADDED}
 
 
 def collected(url: str) -> FilesCollectedError:
@@ -55,12 +53,9 @@ def collected(url: str) -> FilesCollectedError:
 class KartothekTaskReader:
     """Reads data files, and differences of rewritten partitions; see `base.TaskReader`."""
 
-    def __init__(self) -> None:
-        self._differences = _Differences()
-
     def schema(self, task: ChangeTask, columns: Sequence[str] | None = None) -> pa.Schema:
         """Return the schema of a task's rows, without change columns."""
-        return chosen(decode_schema(partition_files(task).schema), columns)
+        return chosen(decode_schema(payload_of(task).schema), columns)
 
     def read(
         self,
@@ -87,66 +82,21 @@ class KartothekTaskReader:
         stores: Stores | None = None,
     ) -> Iterator[ChangeBatch]:
         """Yield the rows of tasks in order; files of a bucket are asked for some ahead."""
-        ahead = [url for task in tasks for url in _plain_urls(partition_files(task))]
+        ahead = (url for task in tasks for url in _read_first(task))
         with FilesAhead(ahead, stores or Stores()) as files:
             for task in tasks:
-                yield from self._rows(task, limit, columns, files)
-
-    def _rows(
-        self,
-        task: ChangeTask,
-        limit: BatchLimit,
-        columns: Sequence[str] | None,
-        files: FilesAhead,
-    ) -> Iterator[ChangeBatch]:
-        payload = partition_files(task)
-        if task.change_type is None:
-            raise BugError("A task of a dataset does not say which change it is.")
-        found = (
-            self._remaining(payload, task.change_type, limit, columns, files)
-            if payload.others
-            else ((0, each) for each in _file_rows(payload, payload.urls[0], limit, columns, files))
-        )
-        is_snapshot = task.change_source is ChangeSourceKind.SNAPSHOT
-        for number, (rows, _, positions) in found:
-            yield ChangeBatch(
-                rows=rows,
-                change_type=task.change_type,
-                version=task.version,
-                timestamp_us=task.timestamp_us,
-                change_source=task.change_source,
-                places=RowPlaces(
-                    table_id=task.table_id,
-                    files=task.position * _MOST_FILES + number,
-                    rows=positions,
-                    prefix="snapshot." if is_snapshot else "",
-                ),
-            )
-
-    def _remaining(
-        self,
-        payload: PartitionFiles,
-        change: ChangeType,
-        limit: BatchLimit,
-        columns: Sequence[str] | None,
-        files: FilesAhead,
-    ) -> Iterator[tuple[int, FileRows]]:
-        """Yield the rows of one side that the other side does not have, and their file's number."""
-        side = _SIDES[change]
-        for left in self._differences.of(payload, side, limit, files):
-            if left.side is side:
-                url = payload.urls[left.input]
-                for rows in _file_rows(payload, url, limit, columns, files, left.positions):
-                    yield left.input, rows
-        if side is Side.ADDED:
-            # The inserts of a commit come last.
-            self._differences.forget(payload)
+                payload = payload_of(task)
+                if isinstance(payload, RewrittenPartitions):
+                    commit = _RewrittenCommit(payload, task.position)
+                    yield from read_compared(task, commit, limit, columns, files)
+                else:
+                    yield from _file_rows(task, payload, limit, columns, files)
 
     def split(self, task: ChangeTask, target_bytes: int) -> Sequence[ChangeTask]:
         """Cut a large file into shares of its row groups; what is compared stays whole."""
         count = -(-task.size_bytes // target_bytes)
-        payload = partition_files(task)
-        if count < 2 or payload.others or payload.share_count > 1:
+        payload = payload_of(task)
+        if count < 2 or isinstance(payload, RewrittenPartitions) or payload.share_count > 1:
             return [task]
         return [
             replace(
@@ -158,119 +108,123 @@ class KartothekTaskReader:
         ]
 
     def excludes(self, task: ChangeTask, filters: Sequence[ColumnFilter]) -> bool:
-        """Tell whether what the path of a task's files says keeps all their rows out."""
-        payload = partition_files(task)
+        """Tell whether what the path of a task's file says keeps all its rows out."""
+        payload = payload_of(task)
+        if isinstance(payload, RewrittenPartitions):
+            # What is left out of one file would be compared in vain with what is in another.
+            return False
         return not all(may_pass(_value(payload, each.column), each) for each in filters)
 
 
-def _plain_urls(payload: PartitionFiles) -> tuple[str, ...]:
-    # What is compared is read twice, and in another order.
-    return () if payload.others else payload.urls
+class _RewrittenCommit:
+    """The `ComparedCommit` of rewritten partitions."""
+
+    def __init__(self, payload: RewrittenPartitions, position: int) -> None:
+        self._payload = payload
+        self._first_number = position * _MOST_FILES
+        self._schema = decode_schema(payload.schema)
+
+    @property
+    def groups(self) -> Sequence[FilesToCompare]:
+        """Its files by partition."""
+        return self._payload.groups
+
+    @property
+    def key(self) -> Sequence[str]:
+        """Columns whose values make a deleted and an inserted row one update; empty for none."""
+        return self._payload.key
+
+    @property
+    def prefix(self) -> str:
+        """Return nothing: rows of a version are found in one way."""
+        return ""
+
+    def numbers(self, side: Side) -> Sequence[int]:
+        """Return the numbers of a side's files, those of the removed ones even."""
+        count = len(self._payload.removed if side is Side.REMOVED else self._payload.added)
+        return range(self._first_number + side, self._first_number + side + 2 * count, 2)
+
+    def schema(self, columns: Columns = None) -> pa.Schema:
+        """Return the schema of the rows of both sides."""
+        return chosen(self._schema, columns)
+
+    def scan(self, side: Side, number: int, columns: Columns = None) -> FileScan:
+        """Return how a file is read.
+
+        Raises:
+            CorruptLogError: Its path says what is no value of a column.
+        """
+        files = self._payload.removed if side is Side.REMOVED else self._payload.added
+        return _scan(files[number], self.schema(columns))
+
+    def selects_nothing(self, side: Side, number: int) -> bool:
+        """Return false: every row of a file counts."""
+        return False
+
+    def missing(self, url: str) -> FilesCollectedError:
+        """Return the error for a file that is gone."""
+        return collected(url)
 
 
-def _value(payload: PartitionFiles, column: str) -> object:
-    schema, said = decode_schema(payload.schema), dict(path_pieces(payload.folder))
+def _read_first(task: ChangeTask) -> Iterator[str]:
+    """Yield the files of a task whose place in the order of reading is known."""
+    payload = payload_of(task)
+    if isinstance(payload, PartitionFile):
+        yield payload.file.url
+        return
+    for group in payload.groups:
+        if len(group.removed) == len(group.added) == 1:
+            yield payload.removed[group.removed[0]].url
+            yield payload.added[group.added[0]].url
+
+
+def _scan(file: DatasetFile, schema: pa.Schema) -> FileScan:
+    return FileScan(url=file.url, fields=field_scans(schema, file.folder))
+
+
+def _value(payload: PartitionFile, column: str) -> object:
+    folder = payload.file.folder
+    schema, said = decode_schema(payload.schema), dict(path_pieces(folder))
     if column not in said or column not in schema.names:
         return UNKNOWN
     try:
-        return path_value(said[column], schema.field(column), payload.folder).as_py()
+        return path_value(said[column], schema.field(column), folder).as_py()
     except (OverflowError, ValueError):
         # Python's years are 1 to 9999.
         return UNKNOWN
 
 
 def _file_rows(
-    payload: PartitionFiles,
-    url: str,
+    task: ChangeTask,
+    payload: PartitionFile,
     limit: BatchLimit,
     columns: Sequence[str] | None,
     files: FilesAhead,
-    positions: Positions | None = None,
-) -> Iterator[FileRows]:
-    """Yield the rows of a file, all or those at some positions, in order."""
+) -> Iterator[ChangeBatch]:
+    """Yield the rows of a file in order."""
+    if task.change_type is None:
+        raise BugError("A task of a dataset does not say which change it is.")
 
-    def opened(place: str) -> BinaryIO:
+    def opened(url: str) -> BinaryIO:
         try:
-            return files.open_beside(place) if payload.others else files.open(place)
+            return files.open(url)
         except FileMissingError as error:
-            raise collected(place) from error
+            raise collected(url) from error
 
-    schema = chosen(decode_schema(payload.schema), columns)
-    scan = FileScan(
-        url=url,
-        fields=field_scans(schema, payload.folder),
-        select_rows=None if positions is None else partial(_selection, positions),
-        share=FileShare(index=payload.share_index, count=payload.share_count),
-    )
-    return read_file(scan, limit, opened)
-
-
-def _selection(positions: Positions, _: int, __: int) -> RowSelection:
-    return RowSelection(BitMap64(positions.to_numpy()), is_kept=True)
-
-
-@dataclass
-class _Difference:
-    """The difference of one folder; found by whoever asks first, while others wait."""
-
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    left: list[Leftover] | None = None
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of the positions."""
-        return sum(each.positions.nbytes for each in self.left or ())
-
-
-class _Differences:
-    """Differences that were found last: the deletes of a folder and its inserts need the same."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._known: OrderedDict[object, _Difference] = OrderedDict()
-
-    def of(
-        self, payload: PartitionFiles, side: Side, limit: BatchLimit, files: FilesAhead
-    ) -> list[Leftover]:
-        """Return the rows that one side has and the other has not, by the number of the file."""
-        sides = [payload.urls, payload.others]
-        removed, added = sides if side is Side.REMOVED else sides[::-1]
-        key = (removed, added, payload.schema)
-        with self._lock:
-            known = self._known.setdefault(key, _Difference())
-            self._known.move_to_end(key)
-            kept = sum(each.nbytes for each in self._known.values())
-            while kept > _KEPT_BYTES and len(self._known) > 1:
-                kept -= self._known.popitem(last=False)[1].nbytes
-        with known.lock:
-            if known.left is None:
-                known.left = _found(payload, removed, added, limit, files)
-            return known.left
-
-    def forget(self, inserts: PartitionFiles) -> None:
-        """Drop a difference whose inserts were read."""
-        with self._lock:
-            self._known.pop((inserts.others, inserts.urls, inserts.schema), None)
-
-
-def _found(
-    payload: PartitionFiles,
-    removed: Sequence[str],
-    added: Sequence[str],
-    limit: BatchLimit,
-    files: FilesAhead,
-) -> list[Leftover]:
-    urls = {Side.REMOVED: removed, Side.ADDED: added}
-
-    def read(side: Side, number: int, wanted: Positions | None) -> Iterable[PositionedRows]:
-        for part in _file_rows(payload, urls[side][number], limit, None, files, wanted):
-            yield part.positions, part.rows
-
-    inputs = Inputs(
-        schema=decode_schema(payload.schema),
-        removed=range(len(removed)),
-        added=range(len(added)),
-        aligned=[(number, number) for number in range(min(len(removed), len(added)))],
-        read=read,
-    )
-    return exact_difference(inputs, seed=secrets.randbits(63), max_bytes=limit.memory_bytes // 4)
+    share = FileShare(index=payload.share_index, count=payload.share_count)
+    scan = replace(_scan(payload.file, chosen(decode_schema(payload.schema), columns)), share=share)
+    is_snapshot = task.change_source is ChangeSourceKind.SNAPSHOT
+    for rows, _, positions in read_file(scan, limit, opened):
+        yield ChangeBatch(
+            rows=rows,
+            change_type=task.change_type,
+            version=task.version,
+            timestamp_us=task.timestamp_us,
+            change_source=task.change_source,
+            places=RowPlaces(
+                table_id=task.table_id,
+                files=task.position * _MOST_FILES,
+                rows=positions,
+                prefix="snapshot." if is_snapshot else "",
+            ),
+        )

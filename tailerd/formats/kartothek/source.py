@@ -21,10 +21,20 @@ from tailerd.errors import (
     UsageError,
 )
 from tailerd.formats.base import Backlog, SchemaStep, TableIdentity
-from tailerd.formats.kartothek.commit_plan import FileTask, commit_tasks, snapshot_tasks
+from tailerd.formats.kartothek.commit_plan import (
+    Comparison,
+    FileTask,
+    commit_tasks,
+    snapshot_tasks,
+)
 from tailerd.formats.kartothek.dataset import DatasetAddress
 from tailerd.formats.kartothek.history import DatasetHistory
-from tailerd.formats.kartothek.partition_files import FORMAT, PartitionFiles
+from tailerd.formats.kartothek.partition_files import (
+    FORMAT,
+    DatasetFile,
+    PartitionFile,
+    RewrittenPartitions,
+)
 from tailerd.formats.kartothek.reader import KartothekTaskReader, collected
 from tailerd.formats.kartothek.state import ObservedState, origin_of
 from tailerd.formats.kartothek.table_schema import checked, decode_schema, folder_of
@@ -34,6 +44,8 @@ from tailerd.storage.stores import Stores
 
 _RESET = "Go on with `tailerd offsets reset NAME --to snapshot`, or set on_gap."
 _PLANS_IN_MEMORY = 4
+_BEGUN = "/"
+"""In a mark, before the `Comparison` of a commit that is given in part."""
 _SIZES_AT_ONCE = 256
 _REMOTE_RUN_BYTES = 8 * 1024 * 1024
 """What a bucket sends in some tenths of a second: enough to hide the time until it begins to."""
@@ -47,6 +59,7 @@ class KartothekSource(ConsecutiveVersions):
         history: Of the dataset, opened.
         places: Where its files may really lie; None in a bucket.
         is_exact: Whether equal rows of a rewritten partition cancel.
+        identity: Columns whose values make a deleted and an inserted row an update; empty: none.
     """
 
     def __init__(
@@ -60,6 +73,7 @@ class KartothekSource(ConsecutiveVersions):
         columns: Sequence[str] | None,
         places: RealPlaces | None,
         is_exact: bool,
+        identity: Sequence[str] = (),
     ) -> None:
         self._name = name
         self._address = address
@@ -68,9 +82,12 @@ class KartothekSource(ConsecutiveVersions):
         self._stores = stores
         self._columns = None if columns is None else tuple(columns)
         self._places = places
-        self._is_exact = is_exact
+        self._identity = tuple(identity)
+        self._comparison = Comparison.NONE
+        if is_exact:
+            self._comparison = Comparison.ALL if identity else Comparison.PARTITIONS
         self._table_id = history.newest.table_id
-        self._plans: dict[tuple[int, Phase], list[FileTask]] = {}
+        self._plans: dict[tuple[int, Phase, Comparison], list[FileTask]] = {}
         self._store = stores.locate(name)[0]
 
     @property
@@ -214,6 +231,8 @@ class KartothekSource(ConsecutiveVersions):
         before = await self._history.state(offset.last_version(self))
         known = self._history.newest if before is None else before
         mark = "" if before is None else before.mark
+        if offset.position and offset.phase is Phase.FOLLOW:
+            mark = f"{mark}{_BEGUN}{self._comparison_at(offset)}"
         return replace(offset, table_id=known.table_id, mark=mark)
 
     async def _fitting(
@@ -229,7 +248,7 @@ class KartothekSource(ConsecutiveVersions):
             needed = sum((await self._sizes(task)).values())
             if needed > size and not is_needed:
                 return number, files, size
-            files, size = files - len(task.all_keys), size - needed
+            files, size = files - len(task.keys), size - needed
         return len(tasks), files, size
 
     async def _check_known(self, offset: Offset) -> None:
@@ -243,7 +262,8 @@ class KartothekSource(ConsecutiveVersions):
                 hint="Reset the pipeline with `tailerd offsets reset NAME --to snapshot`.",
             )
         before = await self._history.state(offset.last_version(self))
-        is_other = before is not None and offset.mark and before.mark != offset.mark
+        mark = offset.mark.partition(_BEGUN)[0]
+        is_other = before is not None and mark and before.mark != mark
         if is_other or offset.version > newest.number + 1:
             raise MissingVersionError(
                 f"The offset of {self._name} is at version {offset.version}, after a state that the"
@@ -254,7 +274,7 @@ class KartothekSource(ConsecutiveVersions):
 
     async def _tasks(self, at: Offset) -> list[FileTask]:
         """Return all tasks of a version's commit, or of its snapshot."""
-        key = (int(at.version), at.phase)
+        key = (int(at.version), at.phase, self._comparison_at(at))
         if key not in self._plans:
             found = await self._planned(at)
             while len(self._plans) >= _PLANS_IN_MEMORY:
@@ -269,7 +289,13 @@ class KartothekSource(ConsecutiveVersions):
         before = await self._history.state(at.version - 1)
         if before is None and at.version > 0:
             raise self._gap(at.version)
-        return commit_tasks(before, after, is_exact=self._is_exact)
+        return commit_tasks(before, after, self._comparison_at(at))
+
+    def _comparison_at(self, at: Offset) -> Comparison:
+        """Return what is compared: a commit that is half given is finished as it was begun."""
+        _, separator, begun = at.mark.partition(_BEGUN)
+        is_inside = separator and at.position and at.phase is Phase.FOLLOW
+        return Comparison(begun) if is_inside else self._comparison
 
     async def _state(self, version: int) -> ObservedState:
         state = await self._history.state(version)
@@ -279,7 +305,7 @@ class KartothekSource(ConsecutiveVersions):
 
     async def _ask_sizes(self, tasks: Sequence[FileTask]) -> None:
         """Ask for the sizes of many files at once; they are known then."""
-        await self._history.sizes.known([key for task in tasks for key in task.all_keys])
+        await self._history.sizes.known([key for task in tasks for key in task.keys])
 
     async def _sizes(self, task: FileTask) -> dict[str, int]:
         """Return the sizes of a task's files.
@@ -288,7 +314,7 @@ class KartothekSource(ConsecutiveVersions):
             FilesCollectedError: One was deleted as garbage.
             MissingDataFileError: One that the present metadata names is gone.
         """
-        keys = task.all_keys
+        keys = task.keys
         sizes = await self._history.sizes.known(keys)
         gone = next((key for key in keys if key not in sizes), None)
         if gone is None:
@@ -362,19 +388,29 @@ class KartothekSource(ConsecutiveVersions):
             change_type=task.change,
             size_bytes=sum(sizes.values()),
             format=FORMAT,
-            payload=PartitionFiles(
-                urls=tuple(self._place(key) for key in task.keys),
-                others=tuple(self._place(key) for key in task.others),
-                folder=folder_of(task.keys[0]),
-                schema=task.schema,
-            ),
+            payload=self._payload(task),
             table_id=state.table_id,
+        )
+
+    def _payload(self, task: FileTask) -> PartitionFile | RewrittenPartitions:
+        removed, added = (
+            tuple(DatasetFile(self._place(key), folder_of(key)) for key in keys)
+            for keys in (task.removed, task.added)
+        )
+        if task.change is not None:
+            return PartitionFile(file=[*removed, *added][0], schema=task.schema)
+        return RewrittenPartitions(
+            removed=removed,
+            added=added,
+            schema=task.schema,
+            groups=task.groups,
+            key=self._identity,
         )
 
     async def _check_places(self, tasks: Iterable[FileTask]) -> None:
         """Make sure that no file lies outside of the store through a symbolic link."""
         if self._places is not None:
-            paths = [self._address.path(key) for task in tasks for key in task.all_keys]
+            paths = [self._address.path(key) for task in tasks for key in task.keys]
             await asyncio.to_thread(self._places.check, paths)
 
     async def schema_steps(self, start: Offset, end: Offset) -> AsyncIterator[SchemaStep]:
@@ -451,4 +487,6 @@ class KartothekSource(ConsecutiveVersions):
 def _kind(at: Offset, tasks: Sequence[FileTask]) -> ChangeSourceKind:
     if at.phase is Phase.SNAPSHOT:
         return ChangeSourceKind.SNAPSHOT
+    if any(task.change is None for task in tasks):
+        return ChangeSourceKind.ROWS
     return ChangeSourceKind.FILES if tasks else ChangeSourceKind.NONE

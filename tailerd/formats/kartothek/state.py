@@ -21,6 +21,7 @@ class ObservedCommit(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         operation: A word for it; writers leave none.
         bytes_added, bytes_removed: -1 where files were gone before they were looked at.
+        changes: How its rows are found: a `ChangeSourceKind`.
     """
 
     number: int
@@ -30,6 +31,7 @@ class ObservedCommit(msgspec.Struct, frozen=True, gc=False):
     files_removed: int
     bytes_added: int
     bytes_removed: int
+    changes: str
 
 
 class ObservedState(msgspec.Struct, frozen=True):

@@ -38,8 +38,11 @@ class Follower:
         limit: ReadLimit = EVERYTHING,
         columns: Sequence[str] | None = None,
         spool: str | None = None,
+        identity: Sequence[str] = (),
     ) -> Follower:
-        source = await opened(place, ledger=ledger, changes=changes, columns=columns, spool=spool)
+        source = await opened(
+            place, ledger=ledger, changes=changes, columns=columns, spool=spool, identity=identity
+        )
         return cls(source, await source.initial_offset(start), limit)
 
     async def step(self) -> list[ChangeBatch]:
@@ -72,12 +75,14 @@ async def opened(
     changes: ChangeMode = ChangeMode.AUTO,
     columns: Sequence[str] | None = None,
     spool: str | None = None,
+    identity: Sequence[str] = (),
 ) -> ChangeSource:
     request = OpenRequest(
         changes=changes,
         options={"spool": spool},
         ledger=None if ledger is None else LedgerPlace(str(ledger)),
         columns=columns,
+        identity=identity,
     )
     return await open_table(str(place), request, "kartothek")
 

@@ -63,7 +63,11 @@ async def test_deletes_of_a_commit_come_before_its_inserts(tmp_path: Path) -> No
     assert kinds == sorted(kinds), "delete sorts before insert"
     assert deleted(found) == counted([{"id": 2, "name": "n2"}])
     assert inserted(found) == counted(rows(4, 5))
-    assert {batch.change_source for batch in found} == {ChangeSourceKind.FILES}
+    assert [batch.change_source for batch in found] == [
+        ChangeSourceKind.FILES,
+        ChangeSourceKind.FILES,
+        ChangeSourceKind.FILES,
+    ]
 
 
 async def test_an_overwrite_takes_the_old_rows_away(tmp_path: Path) -> None:

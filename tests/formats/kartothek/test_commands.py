@@ -63,13 +63,15 @@ def test_inspect_says_what_the_metadata_says(writer: DatasetWriter, command: Com
     assert (found["num_files"], found["num_rows"], found["table"]) == (2, 2, "table")
     assert found["metadata"] == {"source": "erp"}
     assert found["partition_columns"] == ["name"]
-    assert found["capabilities"]["history"] == "none"
+    assert (found["format"], found["capabilities"]["history"]) == ("kartothek", "none")
     files = command("inspect", writer.place, "--files", "--json").rows
     assert [file["partition_values"] for file in files] == [{"name": "n1"}, {"name": "n2"}]
     assert "first observed" in command("history", writer.place).output
 
 
-def test_a_dataset_is_not_maintained(writer: DatasetWriter, command: Commands) -> None:
+def test_what_maintenance_would_do_is_told(writer: DatasetWriter, command: Commands) -> None:
     ran = command("maintain", writer.place)
-    assert ran.status == 3
-    assert "error[unsupported_feature]" in ran.errors
+    assert (ran.status, ran.errors) == (0, "")
+    assert "0 files of 0 bytes are garbage" in ran.output
+    pinned = command("maintain", writer.place, "--pin", "export=0")
+    assert (pinned.status, "cannot be pinned" in pinned.errors) == (2, True)

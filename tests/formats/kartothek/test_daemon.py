@@ -7,10 +7,18 @@ import signal
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.integration.daemon.running import daemon, file_table, run_to_end, write_config
+from tests.integration.daemon.running import (
+    daemon,
+    eventually,
+    file_table,
+    page,
+    run_to_end,
+    write_config,
+)
 from tests.tables.dataset_writer import DatasetWriter, Rows
 
 Change = tuple[object, ...]
@@ -148,8 +156,17 @@ def test_the_daemon_hears_of_a_commit_and_delivers_it_soon(tmp_path: Path) -> No
             writer.commit(rows(number))
             _wait_for(tmp_path / "out", number)
             assert time.monotonic() - began < 5
+        eventually(lambda: _shown(config).get("size", {}).get("files") == 3, 20)
+        shown = _shown(config)
+        assert (shown["format"], shown["size"]["rows"]) == ("kartothek", 3)
+        assert shown["capabilities"]["ordering"] == "observed"
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
+
+
+def _shown(config: Path) -> dict[str, Any]:
+    [shown] = json.loads(page(config, "/status"))["tables"]
+    return {**shown, "size": shown.get("size") or {}}
 
 
 def _wait_for(folder: Path, count: int) -> None:

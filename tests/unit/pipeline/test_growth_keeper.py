@@ -34,7 +34,8 @@ class Kept:
             clock=self.clock,
         )
 
-    async def open(self, place: str) -> TableGrowth:
+    async def open(self, table: str, place: str) -> TableGrowth:
+        assert table == "orders"
         self.opened += 1
         self.while_opening()
         return TableGrowth(LogReader(*Stores().locate(place), with_rows=True))

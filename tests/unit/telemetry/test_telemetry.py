@@ -19,6 +19,7 @@ from tests.doubles.sim_clock import SimClock
 
 ALL = get_args(events.Event)
 NOT_COUNTED = {
+    events.TableOpened,
     events.DaemonStarted,
     events.ConfigReloaded,
     events.ConfigRejected,

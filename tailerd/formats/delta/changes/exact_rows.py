@@ -1,40 +1,92 @@
-"""The rows of an exact commit: read, compared, and those that differ given in the commit's order.
-
-Files are read once to compare them, and the row groups with rows that differ once more, unless what
-was read fits the memory. All deletes come before all inserts; the two images of an update stand
-side by side among the inserts.
-"""
+"""An exact commit of a Delta table, for `reading.compared_rows` to compare."""
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 import pyarrow as pa
 
 from tailerd.changefeed.change_batch import ChangeBatch
-from tailerd.changefeed.change_task import ChangeTask, ChangeType
+from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.limits import BatchLimit
-from tailerd.formats.delta.changes.candidate_files import CandidateFiles, Columns
-from tailerd.formats.delta.changes.exact_pairs import LeftRows, paired_changes
-from tailerd.formats.delta.changes.placed_rows import placed, unplaced
-from tailerd.formats.delta.changes.read import no_columns, places_of
-from tailerd.formats.delta.protocol.rewritten_files import FilesToCompare
+from tailerd.errors import MissingDataFileError
+from tailerd.formats.delta.changes.deleted_rows import missing_data_file, selects_nothing
+from tailerd.formats.delta.changes.read import column_scans, no_columns, scan_of
+from tailerd.formats.delta.protocol.data_file import DataFile
+from tailerd.formats.delta.protocol.rewritten_files import rewritten_files
 from tailerd.formats.delta.protocol.schema import parse_schema
+from tailerd.reading.compared_files import Columns
+from tailerd.reading.compared_rows import read_compared
+from tailerd.reading.file_scan import FileScan
 from tailerd.reading.files_ahead import FilesAhead
-from tailerd.reading.merged_batches import merged
 from tailerd.rows.difference import Side
-from tailerd.rows.exact import Inputs, PositionedRows, exact_difference
-from tailerd.rows.groups import FileGroup, likely_rewrites
-from tailerd.rows.positions import Positions
+from tailerd.rows.groups import FilesToCompare
 
-MAX_GUESSED_FILES = 1000
-"""Of more files the footers are not read before their rows."""
-_SEED_BITS = 128
 
-Changes = Iterable[tuple[ChangeType | pa.Array, pa.RecordBatch]]
+class ExactCommit:
+    """The `ComparedCommit` of a task from `exact_task`.
+
+    Args:
+        memory_bytes: What a deletion vector must fit.
+        files: Opens vectors.
+    """
+
+    def __init__(self, task: ChangeTask, memory_bytes: int, files: FilesAhead) -> None:
+        self._payload = rewritten_files(task)
+        self._version = task.version
+        self._memory_bytes = memory_bytes
+        self._files = files
+
+    @property
+    def groups(self) -> Sequence[FilesToCompare]:
+        """Its files; each is in one group."""
+        return self._payload.groups
+
+    @property
+    def key(self) -> Sequence[str]:
+        """Columns whose values make a deleted and an inserted row one update; empty for none."""
+        return self._payload.key
+
+    @property
+    def prefix(self) -> str:
+        """What tells the places of net rows from those of the version's own commit."""
+        return self._payload.prefix
+
+    def numbers(self, side: Side) -> Sequence[int]:
+        """Return the positions that the tasks of a side's files would have."""
+        payload = self._payload
+        return payload.removed_tasks if side is Side.REMOVED else payload.added_tasks
+
+    def schema(self, columns: Columns = None) -> pa.Schema:
+        """Return the schema of the rows of both sides."""
+        return pa.schema([scan.target for scan in column_scans(self._payload.schema, columns)])
+
+    def scan(self, side: Side, number: int, columns: Columns = None) -> FileScan:
+        """Return how a file is read: all rows that its vectors let through.
+
+        Raises:
+            TableError: An old writer left its partition values out.
+        """
+        return scan_of(
+            self._file(side, number),
+            columns,
+            self._files.open_beside,
+            version=self._version,
+            is_removed=side is Side.REMOVED,
+        )
+
+    def selects_nothing(self, side: Side, number: int) -> bool:
+        """Tell whether the vectors of a file leave no row of it."""
+        rows = self._file(side, number).rows
+        return selects_nothing(rows, self._files.open_beside, self._memory_bytes)
+
+    def missing(self, url: str) -> MissingDataFileError:
+        """Return the error for a file that is gone."""
+        return missing_data_file(url)
+
+    def _file(self, side: Side, number: int) -> DataFile:
+        return (self._payload.removed if side is Side.REMOVED else self._payload.added)[number]
 
 
 def read_exact(
@@ -42,98 +94,15 @@ def read_exact(
 ) -> Iterator[ChangeBatch]:
     """Read the change rows of an exact commit; blocking, for worker threads and executors.
 
-    Rows are compared in all columns, whichever are asked for.
-
     Args:
         columns: Logical names to give, as far as the version has them; None for all.
         files: Opens the files.
 
     Raises:
-        TableError: A file is missing or damaged.
+        TableError: A file is missing or damaged, or the table has no columns.
     """
-    candidates = CandidateFiles(task, limit, files)
-    payload = candidates.payload
+    payload = rewritten_files(task)
     if not parse_schema(payload.schema.text).fields:
         raise no_columns(task.version, next(chain(payload.removed, payload.added)).url)
-    wanted = None if columns is None else tuple(columns)
-    left = LeftRows()
-    for group in payload.groups:
-        for side, number, positions in _different(candidates, group):
-            left.add(side, number, positions)
-    changes: Changes | None = None
-    if payload.key and set(payload.key) <= set(candidates.schema().names):
-        changes = paired_changes(candidates, left, payload.key, wanted)
-    if changes is None:
-        changes = _unpaired(candidates, left, wanted)
-    for change_type, found in changes:
-        rows, numbers, places = unplaced(found, payload)
-        yield ChangeBatch(
-            rows=rows,
-            change_type=change_type,
-            version=task.version,
-            timestamp_us=task.timestamp_us,
-            change_source=task.change_source,
-            places=replace(places_of(task, numbers, places), prefix=payload.prefix),
-        )
-
-
-def _different(
-    candidates: CandidateFiles, group: FilesToCompare
-) -> Iterator[tuple[Side, int, Positions | None]]:
-    """Yield the rows of files that are on one side only; None: all that count."""
-    numbers = {
-        side: [number for number in given if not candidates.selects_nothing(side, number)]
-        for side, given in ((Side.REMOVED, group.removed), (Side.ADDED, group.added))
-    }
-    if not all(numbers.values()):
-        for side, those in numbers.items():
-            yield from ((side, number, None) for number in those)
-        return
-    inputs = Inputs(
-        schema=candidates.schema(),
-        removed=numbers[Side.REMOVED],
-        added=numbers[Side.ADDED],
-        aligned=_aligned(candidates, group, numbers),
-        read=lambda side, number, positions: _rows(candidates, side, number, positions),
-    )
-    seed = secrets.randbits(_SEED_BITS)
-    for each in exact_difference(inputs, seed=seed, max_bytes=candidates.working_bytes):
-        yield each.side, each.input, each.positions
-
-
-def _aligned(
-    candidates: CandidateFiles, group: FilesToCompare, numbers: Mapping[Side, list[int]]
-) -> list[tuple[int, int]]:
-    """Return pairs of a removed and an added file that are likely one file rewritten.
-
-    The log says little of removed files; where it says too little, their footers do.
-    """
-    removed, added = numbers[Side.REMOVED], numbers[Side.ADDED]
-    there = set(removed), set(added)
-    known = [pair for pair in group.aligned if pair[0] in there[0] and pair[1] in there[1]]
-    if known or len(removed) + len(added) > MAX_GUESSED_FILES:
-        return known
-    if len(removed) == len(added) == 1:
-        return [(removed[0], added[0])]
-    places = FileGroup(tuple(range(len(removed))), tuple(range(len(added))))
-    pairs = likely_rewrites(
-        places,
-        [candidates.footer_bounds(Side.REMOVED, number) for number in removed],
-        [candidates.footer_bounds(Side.ADDED, number) for number in added],
-    )
-    return [(removed[one], added[other]) for one, other in pairs]
-
-
-def _rows(
-    candidates: CandidateFiles, side: Side, number: int, positions: Positions | None
-) -> Iterator[PositionedRows]:
-    return candidates.read(side, number, None if positions is None else positions.to_numpy())
-
-
-def _unpaired(candidates: CandidateFiles, left: LeftRows, columns: Columns) -> Changes:
-    """Yield all deletes, then all inserts."""
-    for side, change_type in ((Side.REMOVED, ChangeType.DELETE), (Side.ADDED, ChangeType.INSERT)):
-        parts = left.read(candidates, side, columns)
-        batches = (placed(rows, side, number, places) for number, places, rows in parts)
-        for batch in merged(batches, candidates.limit):
-            yield change_type, batch
+    commit = ExactCommit(task, limit.memory_bytes, files)
+    return read_compared(task, commit, limit, columns, files)

@@ -29,27 +29,13 @@ from tailerd.formats.delta.protocol.schema import (
     arrow_schema,
     parse_schema,
 )
-from tailerd.rows.groups import FileBounds, group_files, likely_rewrites
+from tailerd.rows.groups import FileBounds, FilesToCompare, group_files, likely_rewrites
 from tailerd.rows.schema_cast import MatchColumns, schema_cast
 
 MAX_EXACT_FILES = 50_000
 """Files of one commit that are compared at most; those of a larger one come as they are."""
 MAX_BOUNDED_FILES = 10_000
 """Of more files bounds are not looked at: they would take more memory than they save."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilesToCompare:
-    """Files that share rows with none outside.
-
-    Attributes:
-        removed, added: Numbers of files among the task's removed, and added ones.
-        aligned: Pairs of a removed and an added one that are likely one file rewritten.
-    """
-
-    removed: tuple[int, ...]
-    added: tuple[int, ...]
-    aligned: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from tailerd.changefeed.change_task import ChangeType
-from tailerd.formats.delta.changes.candidate_files import CandidateFiles, Columns
-from tailerd.formats.delta.changes.placed_rows import placed
+from tailerd.reading.compared_files import Columns, ComparedFiles
 from tailerd.reading.merged_batches import merged
+from tailerd.reading.placed_rows import placed
 from tailerd.rows.difference import Side
 from tailerd.rows.hash_kernels import Bools, Rows
 from tailerd.rows.hashing import RowHasher, RowHashes
@@ -40,12 +40,12 @@ class LeftRows:
         self._left[side][number] = positions
 
     def read(
-        self, candidates: CandidateFiles, side: Side, columns: Columns
+        self, files: ComparedFiles, side: Side, columns: Columns
     ) -> Iterator[tuple[int, Rows | int, pa.RecordBatch]]:
         """Yield the rows of a side in the commit's order: number of the file, positions, rows."""
         for number, positions in sorted(self._left[side].items(), key=lambda item: item[0]):
             wanted = None if positions is None else positions.to_numpy()
-            for places, rows in candidates.read(side, number, wanted, columns):
+            for places, rows in files.read(side, number, wanted, columns):
                 yield number, places, rows
 
 
@@ -55,18 +55,16 @@ class NumberedRows:
     Memory: about a bit a row.
     """
 
-    def __init__(
-        self, candidates: CandidateFiles, side: Side, left: LeftRows, key: Columns
-    ) -> None:
-        self._candidates = candidates
+    def __init__(self, files: ComparedFiles, side: Side, left: LeftRows, key: Columns) -> None:
+        self._files = files
         self._side = side
-        self._files: list[tuple[int, Positions]] = []
-        parts = left.read(candidates, side, key)
+        self._places: list[tuple[int, Positions]] = []
+        parts = left.read(files, side, key)
         for number, those in groupby(parts, key=lambda part: part[0]):
             found = [_positions(places, rows.num_rows) for _, places, rows in those]
             ascending = np.concatenate([each.to_numpy() for each in found])
-            self._files.append((number, Positions.of(ascending)))
-        counts = [len(positions) for _, positions in self._files]
+            self._places.append((number, Positions.of(ascending)))
+        counts = [len(positions) for _, positions in self._places]
         self._starts = np.cumsum([0, *counts])
 
     def __len__(self) -> int:
@@ -74,12 +72,12 @@ class NumberedRows:
 
     def read(self, columns: Columns, is_wanted: Bools | None = None) -> Iterator[pa.RecordBatch]:
         """Yield rows with their places (`placed`) in order, by a flag for each, or all."""
-        for place, (number, positions) in enumerate(self._files):
+        for place, (number, positions) in enumerate(self._places):
             wanted = positions.to_numpy()
             if is_wanted is not None:
                 wanted = wanted[is_wanted[self._starts[place] : self._starts[place + 1]]]
             if len(wanted):
-                for at, rows in self._candidates.read(self._side, number, wanted, columns):
+                for at, rows in self._files.read(self._side, number, wanted, columns):
                     yield placed(rows, self._side, number, at)
 
     def rows(self, columns: Columns, numbers: Rows) -> pa.RecordBatch:
@@ -87,11 +85,11 @@ class NumberedRows:
         ascending = np.sort(numbers)
         found: list[pa.RecordBatch] = []
         bounds = np.searchsorted(ascending, self._starts)
-        for place, (number, positions) in enumerate(self._files):
+        for place, (number, positions) in enumerate(self._places):
             here = ascending[bounds[place] : bounds[place + 1]] - self._starts[place]
             if len(here):
                 wanted = positions.to_numpy()[here]
-                read = self._candidates.read(self._side, number, wanted, columns)
+                read = self._files.read(self._side, number, wanted, columns)
                 found += [placed(rows, self._side, number, at) for at, rows in read]
         return pa.concat_batches(found).take(pa.array(np.searchsorted(ascending, numbers)))
 
@@ -101,7 +99,7 @@ def _positions(places: Rows | int, count: int) -> Positions:
 
 
 def paired_changes(
-    candidates: CandidateFiles, left: LeftRows, key: Sequence[str], columns: Columns
+    files: ComparedFiles, left: LeftRows, key: Sequence[str], columns: Columns
 ) -> Changes | None:
     """Return the deletes, then the inserts with updates among them, whose old image comes first.
 
@@ -112,27 +110,27 @@ def paired_changes(
         Rows are `placed`. None where they are more than memory allows to pair.
     """
     deleted, inserted = (
-        NumberedRows(candidates, side, left, tuple(key)) for side in (Side.REMOVED, Side.ADDED)
+        NumberedRows(files, side, left, tuple(key)) for side in (Side.REMOVED, Side.ADDED)
     )
-    if (len(deleted) + len(inserted)) * PAIR_BYTES > candidates.limit.memory_bytes // 2:
+    if (len(deleted) + len(inserted)) * PAIR_BYTES > files.limit.memory_bytes // 2:
         return None
-    return _paired(candidates, deleted, inserted, tuple(key), columns)
+    return _paired(files, deleted, inserted, tuple(key), columns)
 
 
 def _paired(
-    candidates: CandidateFiles,
+    files: ComparedFiles,
     deleted: NumberedRows,
     inserted: NumberedRows,
     key: tuple[str, ...],
     columns: Columns,
 ) -> Changes:
-    pairs = _pairs(candidates, deleted, inserted, key)
+    pairs = _pairs(files, deleted, inserted, key)
     is_alone = np.ones(len(deleted), np.bool_)
     is_alone[pairs.deleted] = False
-    for batch in merged(deleted.read(columns, is_alone), candidates.limit):
+    for batch in merged(deleted.read(columns, is_alone), files.limit):
         yield ChangeType.DELETE, batch
     at = 0
-    for rows in merged(inserted.read(columns), candidates.limit):
+    for rows in merged(inserted.read(columns), files.limit):
         first, end = np.searchsorted(pairs.inserted, (at, at + rows.num_rows))
         if first == end:
             yield ChangeType.INSERT, rows
@@ -153,13 +151,13 @@ def _with_updates(
 
 
 def _pairs(
-    candidates: CandidateFiles, deleted: NumberedRows, inserted: NumberedRows, key: tuple[str, ...]
+    files: ComparedFiles, deleted: NumberedRows, inserted: NumberedRows, key: tuple[str, ...]
 ) -> Pairs:
     """Return which rows are updates; in ranges of the keys' hashes, so that memory is bounded."""
     if not len(deleted) or not len(inserted):
         return Pairs(np.empty(0, np.int64), np.empty(0, np.int64))
-    hasher = RowHasher(candidates.schema(key), secrets.randbits(_SEED_BITS))
-    wanted = (len(deleted) + len(inserted)) * PAIRING_BYTES // candidates.working_bytes
+    hasher = RowHasher(files.commit.schema(key), secrets.randbits(_SEED_BITS))
+    wanted = (len(deleted) + len(inserted)) * PAIRING_BYTES // files.working_bytes
     bits = wanted.bit_length()
     ones, others = [], []
     for part in range(1 << bits):

@@ -1,12 +1,13 @@
-"""Rows of an exact commit that carry their file and position with them, however they are moved."""
+"""Rows of a compared commit that carry their file and position with them, however they move."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from tailerd.changefeed.change_batch import rows_of_columns
-from tailerd.formats.delta.protocol.rewritten_files import RewrittenFiles
 from tailerd.rows.difference import Side
 from tailerd.rows.hash_kernels import Rows
 
@@ -30,15 +31,21 @@ def placed(rows: pa.RecordBatch, side: Side, number: int, positions: Rows | int)
     )
 
 
-def unplaced(rows: pa.RecordBatch, payload: RewrittenFiles) -> tuple[pa.RecordBatch, Rows, Rows]:
-    """Return rows without that column, the positions of their files' tasks, and their own."""
+def unplaced(
+    rows: pa.RecordBatch, numbers: Mapping[Side, Sequence[int]]
+) -> tuple[pa.RecordBatch, Rows, Rows]:
+    """Return rows without that column, the numbers of their files, and their positions in these.
+
+    Args:
+        numbers: For each side the numbers of its files, as `RowPlaces` has them.
+    """
     *columns, last = rows.columns
     places = last.to_numpy()
-    numbers, sides = np.divmod(places >> _ROW_BITS, 2)
+    of_side, sides = np.divmod(places >> _ROW_BITS, 2)
     files = np.empty(len(places), np.int64)
-    for side, known in ((Side.REMOVED, payload.removed_tasks), (Side.ADDED, payload.added_tasks)):
+    for side, known in numbers.items():
         is_there = sides == side
-        files[is_there] = np.array(known, np.int64)[numbers[is_there]]
+        files[is_there] = np.array(known, np.int64)[of_side[is_there]]
     schema = rows.schema.remove(rows.num_columns - 1)
     without = rows_of_columns(columns, schema, rows.num_rows)
     return without, files, places & ((1 << _ROW_BITS) - 1)

@@ -1,30 +1,26 @@
-"""The files of an exact commit, read as often as comparing them takes."""
+"""The files of a commit whose rows are compared, read as often as comparing them takes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from tailerd.changefeed.change_batch import rows_of_columns
-from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.limits import BatchLimit
-from tailerd.errors import FileMissingError
-from tailerd.formats.delta.changes.deleted_rows import missing_data_file, selects_nothing
-from tailerd.formats.delta.changes.read import column_scans, scan_of
-from tailerd.formats.delta.protocol.data_file import DataFile
-from tailerd.formats.delta.protocol.rewritten_files import rewritten_files
+from tailerd.errors import FileMissingError, TableError
+from tailerd.reading.file_scan import FileScan
 from tailerd.reading.files_ahead import FilesAhead
 from tailerd.reading.parquet import read_positioned
 from tailerd.reading.parquet_bounds import footer_bounds
 from tailerd.reading.row_selection import RowSelection
 from tailerd.rows.difference import Side
 from tailerd.rows.exact import PositionedRows
-from tailerd.rows.groups import ColumnBounds, FileBounds
+from tailerd.rows.groups import ColumnBounds, FileBounds, FilesToCompare
 from tailerd.rows.hash_kernels import Rows
 
 LEAST_MEMORY_BYTES = 16 * 1024 * 1024
@@ -34,50 +30,79 @@ Columns = tuple[str, ...] | None
 """Logical names, as far as the version has them; None for all."""
 
 
+class ComparedCommit(Protocol):
+    """What a format says of a commit whose removed and added rows are to be compared."""
+
+    @property
+    def groups(self) -> Sequence[FilesToCompare]:
+        """Its files; each is in one group."""
+        ...
+
+    @property
+    def key(self) -> Sequence[str]:
+        """Columns whose values make a deleted and an inserted row one update; empty for none."""
+        ...
+
+    @property
+    def prefix(self) -> str:
+        """What tells the places of its rows from others of the version, as `RowPlaces` has it."""
+        ...
+
+    def numbers(self, side: Side) -> Sequence[int]:
+        """Return the numbers of a side's files, as `RowPlaces` has them."""
+        ...
+
+    def schema(self, columns: Columns = None) -> pa.Schema:
+        """Return the schema of the rows of both sides."""
+        ...
+
+    def scan(self, side: Side, number: int, columns: Columns = None) -> FileScan:
+        """Return how a file is read.
+
+        Raises:
+            TableError: It cannot be.
+        """
+        ...
+
+    def selects_nothing(self, side: Side, number: int) -> bool:
+        """Tell whether no row of a file counts, so that it need not be read."""
+        ...
+
+    def missing(self, url: str) -> TableError:
+        """Return the error for a file that is gone."""
+        ...
+
+
 class _AbandonedError(Exception):
     """Nobody wants the rows any more; raised in place of reading on."""
 
 
-class CandidateFiles:
-    """Reads the files of one exact commit; what was read first is kept as far as memory allows.
+class ComparedFiles:
+    """Reads the files of one commit; what was read first is kept as far as memory allows.
 
     Args:
-        task: From `exact_task`.
+        commit: Says what they are.
         limit: Of a batch. Half of `working_bytes` is for rows that are kept, half for comparing.
         files: Opens them.
     """
 
-    def __init__(self, task: ChangeTask, limit: BatchLimit, files: FilesAhead) -> None:
-        self.payload = rewritten_files(task)
+    def __init__(self, commit: ComparedCommit, limit: BatchLimit, files: FilesAhead) -> None:
+        self.commit = commit
         self.limit = limit
         self.working_bytes = max(LEAST_MEMORY_BYTES, limit.working_bytes // 2)
-        self._version = task.version
         self._files = files
         self._opened: set[str] = set()
         self._kept: dict[tuple[Side, int], list[PositionedRows]] = {}
         self._free_bytes = self.working_bytes
 
-    def schema(self, columns: Columns = None) -> pa.Schema:
-        """Return the schema of the rows of both sides."""
-        return pa.schema([scan.target for scan in column_scans(self.payload.schema, columns)])
-
-    def file(self, side: Side, number: int) -> DataFile:
-        """Return one of the files."""
-        return (self.payload.removed if side is Side.REMOVED else self.payload.added)[number]
-
-    def selects_nothing(self, side: Side, number: int) -> bool:
-        """Tell whether the vectors of a file leave no row of it, so that it need not be read."""
-        rows = self.file(side, number).rows
-        return selects_nothing(rows, self._files.open_beside, self.limit.memory_bytes)
-
     def footer_bounds(self, side: Side, number: int) -> FileBounds:
         """Return what the footer of a file says of its rows; good to guess by, not to rely on."""
-        url = self.file(side, number).url
+        url = self.commit.scan(side, number).url
         try:
             with self._files.open_beside(url) as source:
                 bounds = footer_bounds(source, url, self.limit.memory_bytes)
         except FileMissingError as error:
-            raise missing_data_file(url) from error
+            raise self.commit.missing(url) from error
         return FileBounds(
             columns={
                 name: ColumnBounds(lower=lower, upper=upper)
@@ -91,11 +116,11 @@ class CandidateFiles:
         """Yield rows of a file with their positions in it, in order.
 
         Args:
-            wanted: Positions of the rows, ascending; None for all that its vectors let through.
+            wanted: Positions of the rows, ascending; None for all that count.
         """
         kept = self._kept.get((side, number))
         if kept is not None:
-            names = None if columns is None else self.schema(columns).names
+            names = None if columns is None else self.commit.schema(columns).names
             yield from _taken(kept, wanted, names)
         elif wanted is None and columns is None:
             yield from self._read_first(side, number)
@@ -120,15 +145,9 @@ class CandidateFiles:
     def _read_file(
         self, side: Side, number: int, wanted: Rows | None, columns: Columns
     ) -> Iterator[PositionedRows]:
-        scan = scan_of(
-            self.file(side, number),
-            columns,
-            self._files.open_beside,
-            version=self._version,
-            is_removed=side is Side.REMOVED,
-        )
+        scan = self.commit.scan(side, number, columns)
         if wanted is not None:
-            # They are among those that its vectors let through.
+            # They are among those that count.
             scan = replace(scan, select_rows=partial(_selection, wanted))
         for part in read_positioned(scan, self.limit, self._open):
             if self.limit.is_abandoned():
@@ -142,7 +161,7 @@ class CandidateFiles:
             self._opened.add(url)
             return self._files.open(url)
         except FileMissingError as error:
-            raise missing_data_file(url) from error
+            raise self.commit.missing(url) from error
 
 
 def _selection(wanted: Rows, num_rows: int, memory_bytes: int) -> RowSelection:

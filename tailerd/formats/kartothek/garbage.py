@@ -1,0 +1,66 @@
+"""Which data files of a dataset nothing names any more. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from tailerd.formats.kartothek.metadata import PARQUET
+from tailerd.storage.base import FileMeta
+
+GRACE_SECONDS = 86_400.0
+"""Writers put data files before the metadata that names them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Garbage:
+    """What was found below a dataset's folder.
+
+    Attributes:
+        files: Those that may go: named by nothing, and older than the grace; by path.
+        waiting: How many are named by nothing, and younger.
+        next_ms: When the first of these is old enough; None where there is none.
+        kept_by_ledger: How many only a ledger names.
+    """
+
+    files: tuple[FileMeta, ...]
+    waiting: int
+    next_ms: int | None
+    kept_by_ledger: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the files that may go."""
+        return sum(file.size_bytes for file in self.files)
+
+
+def find_garbage(
+    listed: Iterable[FileMeta],
+    named: Collection[str],
+    in_ledger: Collection[str],
+    *,
+    now_ms: int,
+    grace_seconds: float,
+) -> Garbage:
+    """Return what of the files below a dataset's folder is garbage.
+
+    Args:
+        listed: Files below the dataset's folder; what is no data file is passed over.
+        named: Paths that the present metadata names, files of indices included.
+        in_ledger: Paths that a state which somebody keeps names.
+        grace_seconds: Younger files stay.
+    """
+    files, waiting, kept = [], [], 0
+    until_ms = now_ms - int(grace_seconds * 1000)
+    for file in listed:
+        if not file.name.endswith(PARQUET) or file.path in named:
+            continue
+        if file.path in in_ledger:
+            kept += 1
+        elif file.mtime_ms < until_ms:
+            files.append(file)
+        else:
+            waiting.append(file.mtime_ms)
+    next_ms = min(waiting) + int(grace_seconds * 1000) + 1 if waiting else None
+    files.sort(key=lambda file: file.path)
+    return Garbage(files=tuple(files), waiting=len(waiting), next_ms=next_ms, kept_by_ledger=kept)

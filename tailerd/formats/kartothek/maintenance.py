@@ -1,0 +1,239 @@
+"""Garbage collection of datasets: files that neither metadata nor a ledger names are deleted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from tailerd.changefeed.offset import Version
+from tailerd.clock import Clock
+from tailerd.errors import BugError, NotATableError, UsageError
+from tailerd.formats.kartothek.dataset import DatasetAddress, find_dataset, read_dataset
+from tailerd.formats.kartothek.garbage import GRACE_SECONDS, Garbage, find_garbage
+from tailerd.formats.kartothek.state import ObservedState
+from tailerd.formats.ledger import open_ledger
+from tailerd.formats.maintenance import (
+    CLEANUP,
+    AskFloor,
+    Decision,
+    JobResult,
+    MaintenancePolicies,
+    RetentionFloor,
+    RunOnEngine,
+    Survey,
+    TaskExecutor,
+    no_readers,
+)
+from tailerd.formats.placement import TablePlace
+from tailerd.storage.base import FileMeta, ListsFolders
+from tailerd.storage.deletion import delete_all
+
+_OWN_FOLDER = "_tailerd"
+
+
+class KartothekMaintainer:
+    """The `Maintainer` of datasets."""
+
+    def open(
+        self,
+        place: TablePlace,
+        policies: MaintenancePolicies,
+        *,
+        clock: Clock,
+        floor: AskFloor = no_readers,
+        run_on_engine: RunOnEngine | None = None,
+    ) -> DatasetMaintenance:
+        """Return the maintenance of one dataset; nothing is asked of it yet."""
+        return DatasetMaintenance(place, policies, clock=clock, floor=floor)
+
+    async def run_request(self, place: TablePlace, request: bytes, executor: TaskExecutor) -> bytes:
+        """Raise: no job of a dataset runs on an engine."""
+        raise BugError("A dataset has no job that an engine does.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """States that ledgers keep: the files they name, and their numbers."""
+
+    paths: frozenset[str]
+    numbers: frozenset[int]
+    table_id: str
+
+
+class DatasetMaintenance:
+    """Maintains one dataset; see `formats.maintenance.TableMaintenance`."""
+
+    unleased_jobs: frozenset[str] = frozenset()
+
+    def __init__(
+        self, place: TablePlace, policies: MaintenancePolicies, *, clock: Clock, floor: AskFloor
+    ) -> None:
+        self._place = place
+        self._policies = policies
+        self._clock = clock
+        self._floor = floor
+        older = policies.cleanup.older_than_seconds or 0.0
+        self._grace_seconds = max(GRACE_SECONDS, older)
+
+    async def survey(self, *, with_cleanup: bool = True, is_asked: bool = False) -> Survey:
+        """Look at the dataset and decide whether garbage is to be collected.
+
+        Raises:
+            NotATableError: There is no dataset.
+            TableError, StorageError, OffsetError: It, or a ledger, cannot be read.
+        """
+        address = await self._address()
+        kept = await self._kept(address)
+        floor, garbage, obstacle = RetentionFloor(), None, "It was not looked for garbage."
+        if with_cleanup:
+            floor = await self._floor(kept.table_id)
+            obstacle = floor.obstacle
+            if self._policies.paused_until_ms(self._clock.now_ms()) is not None:
+                obstacle = "The policy pauses at this time of the day."
+            garbage = await self._garbage(address, kept)
+        is_enabled = self._policies.cleanup.is_enabled
+        decision = self._decision(garbage, obstacle, is_enabled=is_enabled)
+        return Survey(
+            table_id=kept.table_id,
+            version=max(kept.numbers, default=0),
+            decisions=(decision,),
+            floor=floor,
+            has_expired=bool(is_enabled and garbage and garbage.files),
+            payload=garbage,
+        )
+
+    def _decision(self, garbage: Garbage | None, obstacle: str, *, is_enabled: bool) -> Decision:
+        if garbage is None:
+            return Decision(job=CLEANUP, is_due=False, reason=obstacle)
+        found = _sentence(garbage, self._grace_seconds)
+        if not garbage.files:
+            due_ms = garbage.next_ms if is_enabled else None
+            return Decision(job=CLEANUP, is_due=False, reason=found, due_ms=due_ms)
+        if not is_enabled or obstacle:
+            why = obstacle or "Cleanup is not switched on."
+            return Decision(job=CLEANUP, is_due=False, reason=f"{found} {why}")
+        return Decision(
+            job=CLEANUP,
+            is_due=True,
+            reason=found,
+            cost=f"{len(garbage.files)} files are deleted.",
+            saves=f"{garbage.size_bytes} bytes.",
+        )
+
+    async def apply(self, survey: Survey, decision: Decision) -> JobResult:
+        """Delete the garbage that a survey found and that is still garbage.
+
+        Raises:
+            TableError, StorageError, OffsetError: It could not be done; what was deleted before
+                was garbage.
+        """
+        before = survey.payload
+        if decision.job != CLEANUP or not isinstance(before, Garbage):
+            raise BugError(f"The job {decision.job} of a dataset was never planned.")
+        address = await self._address()
+        kept = await self._kept(address)
+        floor = await self._floor(kept.table_id)
+        now = await self._garbage(address, kept)
+        agreed = {file.path for file in before.files} if not floor.obstacle else set()
+        files = [file for file in now.files if file.path in agreed]
+        await delete_all(self._place.store, [file.path for file in files])
+        size = sum(file.size_bytes for file in files)
+        return JobResult(
+            job=CLEANUP,
+            outcome="deleted" if files else "nothing_to_say",
+            version=survey.version,
+            files=len(files),
+            size_bytes=size,
+            summary=f"{len(files)} files of {size} bytes were deleted."
+            if files
+            else floor.obstacle or "Nothing is garbage any more.",
+        )
+
+    async def check_readable_from(self, version: Version, reader: str) -> None:
+        """Raise: a version of a dataset stays readable for as long as a pipeline needs it.
+
+        Raises:
+            UsageError: Always.
+        """
+        raise UsageError(
+            f"Version {version} cannot be pinned for {reader}: a Kartothek dataset keeps no"
+            " versions, and a ledger only what its own pipeline has yet to deliver.",
+            hint="Set `maintenance.cleanup.older_than` to longer than readers take.",
+        )
+
+    async def _address(self) -> DatasetAddress:
+        address = await find_dataset(self._place.store, self._place.root)
+        if address is None:
+            raise NotATableError(f"There is no dataset at {self._place.url}.")
+        return address
+
+    async def _kept(self, address: DatasetAddress) -> _Kept:
+        """Return what the states name that pipelines keep of this dataset."""
+        paths: set[str] = set()
+        numbers: set[int] = set()
+        table_id = ""
+        for wanted in self._place.ledgers:
+            ledger = open_ledger(wanted, self._place.stores)
+            for number in await ledger.numbers():
+                entry = await ledger.load(number)
+                state = None if entry is None else ObservedState.of_bytes(entry)
+                if state is None or state.uuid != address.uuid:
+                    # Forgotten meanwhile, or a ledger of another dataset: all of it is.
+                    continue
+                paths.update(address.path(key) for key in state.keys)
+                paths.update(address.path(key) for key in state.indices.values())
+                numbers.add(number)
+                table_id = state.table_id
+        return _Kept(paths=frozenset(paths), numbers=frozenset(numbers), table_id=table_id)
+
+    async def _garbage(self, address: DatasetAddress, kept: _Kept) -> Garbage:
+        # Listed before the metadata is read: what comes in between is young, or named by it.
+        listed = [file async for file in self._listed(address.path(address.uuid))]
+        metadata = (await read_dataset(self._place.store, address)).metadata
+        keys = [key for keys in metadata.files.values() for key in keys]
+        named = {address.path(key) for key in (*keys, *metadata.indices.values())}
+        return find_garbage(
+            listed,
+            named,
+            kept.paths,
+            now_ms=self._clock.now_ms(),
+            grace_seconds=self._grace_seconds,
+        )
+
+    async def _listed(self, folder: str) -> AsyncIterator[FileMeta]:
+        """Yield the files below a folder; links are not followed, our own files passed over."""
+        left = [folder]
+        while left:
+            path = left.pop()
+            async for file in self._place.store.list_from(path):
+                yield file
+            names = await self._folders(path)
+            left += [f"{path}/{name}" for name in names if name != _OWN_FOLDER]
+
+    async def _folders(self, path: str) -> list[str]:
+        store = self._place.stores.locate(self._place.url)[0]
+        if store.is_local_folder:
+            return await asyncio.to_thread(_local_folders, path)
+        if isinstance(store, ListsFolders):
+            return [name async for name in store.list_folders(path)]
+        return []
+
+
+def _local_folders(path: str) -> list[str]:
+    with os.scandir(path) as entries:
+        return sorted(each.name for each in entries if each.is_dir(follow_symlinks=False))
+
+
+def _sentence(garbage: Garbage, grace_seconds: float) -> str:
+    """Say what was found."""
+    hours = f"{grace_seconds / 3600:g} hours"
+    found = [f"{len(garbage.files)} files of {garbage.size_bytes} bytes are garbage"]
+    if garbage.waiting:
+        found.append(f"{garbage.waiting} are named by nothing and not yet {hours} old")
+    if garbage.kept_by_ledger:
+        found.append(f"{garbage.kept_by_ledger} are kept for pipelines that have yet to read them")
+    first = ", ".join(file.name for file in garbage.files[:3])
+    names = f" The first: {first}." if first else ""
+    return f"{'; '.join(found)}.{names}"

@@ -1,0 +1,200 @@
+"""How large a dataset's table is, and what of it is to be delivered, as of the newest kept state.
+
+What a pipeline has not put into its ledger yet is not counted: only there a state has a number.
+Without a ledger it is the dataset as it is now.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tailerd.changefeed.offset import Offset, Phase
+from tailerd.errors import NotATableError
+from tailerd.formats.kartothek.dataset import DatasetAddress, FileSizes, find_dataset
+from tailerd.formats.kartothek.file_rows import count_rows
+from tailerd.formats.kartothek.history import DatasetHistory
+from tailerd.formats.kartothek.state import ObservedCommit, ObservedState
+from tailerd.formats.kartothek.table_schema import decode_schema
+from tailerd.formats.ledger import Ledger, open_ledger
+from tailerd.formats.maintenance import CLEANUP
+from tailerd.formats.placement import TablePlace
+from tailerd.formats.statistics import Columns, CommitFacts, PendingWork, TableSize, size_counts
+
+
+class KartothekStatistics:
+    """The `Statistics` of datasets."""
+
+    def open(self, place: TablePlace) -> DatasetGrowth:
+        """Return the statistics of one table; nothing is asked of it yet."""
+        return DatasetGrowth(place)
+
+
+class DatasetGrowth:
+    """Follows one table of a dataset; see `formats.statistics.TableStatistics`."""
+
+    measured_again_after = frozenset({CLEANUP})
+
+    def __init__(self, place: TablePlace) -> None:
+        self._place = place
+        wanted = None if place.ledger is None else replace(place.ledger, is_read_only=True)
+        self._ledger: Ledger = open_ledger(wanted, place.stores)
+        self._address: DatasetAddress | None = None
+        self._state: ObservedState | None = None
+        self._sizes: dict[str, int] = {}
+        self._rows: dict[str, int] | None = {}
+        self._first_version = 0
+        self._news: list[CommitFacts] = []
+
+    @property
+    def _newest(self) -> ObservedState:
+        assert self._state is not None
+        return self._state
+
+    @property
+    def table_id(self) -> str:
+        """Identity of the dataset, and of the ledger that counts its states."""
+        return self._newest.table_id
+
+    @property
+    def version(self) -> int:
+        """The newest state."""
+        return self._newest.number
+
+    def is_of(self, table_id: str) -> bool:
+        """Tell whether an offset counts the same states: an overwrite is one of them."""
+        return table_id.rpartition("#")[2] == self._newest.origin
+
+    def columns(self) -> Columns:
+        """Return name and type of each column."""
+        return _columns_of(self._newest.schema)
+
+    async def open(self, now: float, *, first: Offset | None, next_up: Offset | None) -> None:
+        """Load the newest state; commits from what is to be delivered on are pending.
+
+        Raises:
+            NotATableError: There is no dataset.
+            TableError, StorageError, OffsetError: It cannot be read.
+        """
+        place = self._place
+        self._address = await find_dataset(place.store, place.root)
+        if self._address is None:
+            raise NotATableError(f"There is no dataset at {place.url}.")
+        await self._take(await self._look())
+        begin = first if first is not None else next_up
+        self._first_version = self.version + 1 if begin is None else _commit_of(begin)
+
+    async def _look(self) -> ObservedState:
+        """Return the newest state that is kept, or what is there now where none is."""
+        assert self._address is not None
+        for number in reversed(await self._ledger.numbers()):
+            entry = await self._ledger.load(number)
+            # It may be forgotten meanwhile, and later ones are there.
+            if entry is not None:
+                return ObservedState.of_bytes(entry)
+        place = self._place
+        history = await DatasetHistory.open(place.store, self._address, self._ledger, place.url)
+        return history.newest
+
+    async def _take(self, state: ObservedState) -> None:
+        assert self._address is not None
+        store = self._place.store
+        new = [key for key in state.keys if key not in self._sizes]
+        sizes = self._sizes | await FileSizes(store, self._address).known(new)
+        self._sizes = {key: sizes[key] for key in state.keys if key in sizes}
+        if self._rows is not None:
+            there = [key for key in new if key in self._sizes]
+            counted = await count_rows(store, self._address, there)
+            rows = self._rows | dict(zip(there, counted or (), strict=False))
+            is_known = counted is not None
+            self._rows = {key: rows[key] for key in state.keys if key in rows} if is_known else None
+        self._state = state
+
+    def reaches(self, next_up: Offset) -> bool:
+        """Return true: each state is kept whole."""
+        return True
+
+    async def advance(self, now: float) -> bool:
+        """Go to the newest state; return false, as there is never more.
+
+        Raises:
+            TableError, StorageError, OffsetError: It cannot be read.
+        """
+        before, after = self._newest, await self._look()
+        if after.digest == before.digest and after.number == before.number:
+            return False
+        await self._take(after)
+        found = [each for each in after.commits if each.number > before.number]
+        for commit in found:
+            is_last = commit is found[-1]
+            columns = _columns_of(after.schema) if after.schema != before.schema else None
+            self._news.append(_facts_of(commit, columns if is_last else None))
+        return False
+
+    def take_commits(self) -> list[CommitFacts]:
+        """Return the commits that came since this was asked last, in order."""
+        news, self._news = self._news, []
+        return news
+
+    def expire(self) -> None:
+        """Do nothing: every `advance` looks."""
+
+    def due_in(self, now: float) -> None:
+        """Return None: figures change with commits alone."""
+
+    def pending(self, next_up: Offset | None) -> PendingWork | None:
+        """Return what is to deliver from an offset on; None where commits are not known."""
+        state = self._newest
+        if next_up is None:
+            return PendingWork(files=0, bytes=0)
+        start = _commit_of(next_up)
+        commits = [each for each in state.commits if each.number >= start]
+        if len(commits) < state.number + 1 - start or start < self._first_version:
+            return None
+        left = state.keys[next_up.position :] if next_up.phase is Phase.SNAPSHOT else []
+        return PendingWork(
+            files=sum(each.files_added + each.files_removed for each in commits) + len(left),
+            bytes=sum(max(0, each.bytes_added) + max(0, each.bytes_removed) for each in commits)
+            + sum(self._sizes.get(key, 0) for key in left),
+        )
+
+    def size(self) -> TableSize:
+        """Return the table as it is in the newest state; of its log there is one file."""
+        sizes, rows = self._sizes.values(), self._rows
+        return TableSize(
+            version=self.version,
+            files=len(self._newest.keys),
+            bytes=sum(sizes),
+            rows=None if rows is None else sum(rows.values()),
+            deletion_vectors=0,
+            deleted_rows=0,
+            size_counts=size_counts(sizes),
+            checkpoint_version=self.version,
+            commits_since_checkpoint=0,
+            bytes_since_checkpoint=0,
+            log_files=1,
+            retention_seconds=None,
+        )
+
+
+def _facts_of(commit: ObservedCommit, columns: Columns | None) -> CommitFacts:
+    return CommitFacts(
+        version=commit.number,
+        timestamp_ms=commit.timestamp_ms,
+        operation=commit.operation,
+        files_added=commit.files_added,
+        bytes_added=max(0, commit.bytes_added),
+        files_removed=commit.files_removed,
+        bytes_removed=max(0, commit.bytes_removed),
+        rows_added=None,
+        rows_removed=None,
+        columns=columns,
+    )
+
+
+def _columns_of(schema: bytes) -> Columns:
+    return tuple((field.name, str(field.type)) for field in decode_schema(schema))
+
+
+def _commit_of(offset: Offset) -> int:
+    """Return the first commit at or after an offset: that after a snapshot is the next."""
+    return offset.version + (offset.phase is Phase.SNAPSHOT)
