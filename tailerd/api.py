@@ -22,8 +22,8 @@ Contract:
 - **Errors** derive from `tailerd.TailerdError`; `code`, `hint` and `retryable` say what to do.
   Rows before an error were right.
 
-Nothing is written but a `ledger`, and no daemon is needed. Objects may be used from any thread, each iteration
-from one at a time; also where an event loop runs, as in notebooks.
+Nothing is written but a `ledger`, and no daemon is needed. Objects may be used from any thread,
+each iteration from one at a time; also where an event loop runs, as in notebooks.
 """
 
 from __future__ import annotations

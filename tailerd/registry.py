@@ -147,6 +147,14 @@ def is_remote(place: str) -> bool:
     return bool(getattr(store_provider(scheme.lower(), place), "is_remote", False))
 
 
+def with_first_scheme(url: str) -> str:
+    """Return a URL with the first of the schemes that mean the same stores: `s3` for `s3a`."""
+    scheme, _, rest = url.partition("://")
+    kind = STORES.get(scheme.lower())
+    first = next((name for name, each in STORES.items() if each == kind), scheme.lower())
+    return f"{first}://{rest}"
+
+
 def load_class(reference: str) -> type[object]:
     """Import the class that `module:Class` names.
 

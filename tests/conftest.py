@@ -28,7 +28,7 @@ if str(ROOT) not in sys.path:
     # `tests` is importable also where pytest is started by its own name.
     sys.path.insert(0, str(ROOT))
 
-from tests import tiers  # noqa: E402 - importable only now
+from tests import forked_popen, tiers  # noqa: E402 - importable only now
 
 hypothesis.settings.register_profile("tailerd", deadline=None, print_blob=True, database=None)
 hypothesis.settings.load_profile("tailerd")
@@ -65,6 +65,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist makes of the number of processes what it needs.
 def pytest_cmdline_main(config: pytest.Config) -> None:
     tiers.choose(config)
+    if not config.getoption("--benchmark"):
+        # What is measured starts as users start it.
+        forked_popen.install()
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in its own.

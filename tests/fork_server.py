@@ -1,83 +1,147 @@
 """Runs `tailerd` a thousand times without starting Python a thousand times.
 
-A process that has loaded everything forks for each command; `fork_client.py`, which loads nothing,
-passes it arguments and its own standard output and error, and ends with the command's status.
+A process that has loaded everything, and has one thread, forks for each command. A client
+connects, passes the arguments, working folder, environment and its standard streams, reads the
+number of the process, and later how it ended. `fork_client.py` is such a client as a command;
+`forked_popen.py` is one for `subprocess`.
 
-    python -m tests.fork_server SOCKET LOCAL-FOLDER s3://BUCKET/PREFIX
-    python -S -E tests/fork_client.py SOCKET COMMAND [ARGUMENTS]
+    python -m tests.fork_server SOCKET [LOCAL-FOLDER s3://BUCKET/PREFIX]
 
 Where an argument names something below the local folder, the same place in the bucket is meant.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib
+import io
 import json
 import os
 import pkgutil
+import select
+import signal
 import socket
 import sys
-import threading
-import traceback
+import time
 
 import botocore.session
 
 import tailerd.cli
-import tailerd.storage.s3.store
 from tailerd.storage.s3 import connection
+from tests.forked_popen import NUMBERS
 
 _LARGEST = 1 << 20
+_LEFT_OUT = ("tailerd.spark", "tailerd.__main__", "tailerd.maintenance.keeper_program")
 
 # Before its submodule `run` is imported, which then has the name.
 run_command = tailerd.cli.run
 
 
-def serve(path: str, local: str, remote: str) -> None:
-    """Listen until killed."""
-    for module in pkgutil.iter_modules(tailerd.cli.__path__, "tailerd.cli."):
-        importlib.import_module(module.name)
+class Server:
+    """Forks for clients until it is ended or its starter is gone."""
+
+    def __init__(self, path: str, local: str, remote: str) -> None:
+        self._places = (local, remote)
+        self._starter = os.getppid()
+        self._running: dict[int, socket.socket] = {}
+        self._wake, wakes = os.pipe()
+        os.set_blocking(wakes, False)
+        os.set_blocking(self._wake, False)
+        signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(path)
+        self._listener.listen(64)
+
+    def serve(self) -> list[str] | None:
+        """Return, in a forked process, the arguments of its command; elsewhere None at the end."""
+        while os.getppid() == self._starter:
+            listener = self._listener.fileno()
+            ready, _, _ = select.select([listener, self._wake], [], [], 1)
+            if self._wake in ready:
+                os.read(self._wake, 4096)
+                self._report()
+            if listener in ready and (words := self._fork()) is not None:
+                return words
+        return None
+
+    def _report(self) -> None:
+        while self._running:
+            number, status = os.waitpid(-1, os.WNOHANG)
+            if not number:
+                return
+            with self._running.pop(number) as client:
+                _send(client, status)
+
+    def _fork(self) -> list[str] | None:
+        client, _ = self._listener.accept()
+        message, streams, _, _ = socket.recv_fds(client, _LARGEST, 3)
+        while message and not message.endswith(b"\n"):
+            message += client.recv(_LARGEST)
+        if not message:
+            client.close()
+            return None
+        request = json.loads(message)
+        number = os.fork()
+        if not number:
+            _become(request, streams)
+            return [word.replace(*self._places) for word in request["arguments"]]
+        self._running[number] = client
+        _send(client, number)
+        for stream in streams:
+            os.close(stream)
+        return None
+
+
+def _send(client: socket.socket, number: int) -> None:
+    try:
+        client.sendall(NUMBERS.pack(number))
+    except OSError:
+        # Nobody waits for it any longer.
+        return
+
+
+def _become(request: dict[str, object], streams: list[int]) -> None:
+    """Turn a forked process into what `python -m tailerd` is when it begins."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    if request["session"]:
+        os.setsid()
+    os.chdir(str(request["folder"]))
+    os.environ.clear()
+    os.environ.update(request["environment"])  # type: ignore[call-overload]
+    time.tzset()
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stdout = _written(1, "strict")
+    sys.stderr = _written(2, "backslashreplace")
+
+
+def _written(number: int, errors: str) -> io.TextIOWrapper:
+    buffering = 1 if number == 2 or os.isatty(number) else -1
+    return open(number, "w", buffering, encoding="utf-8", errors=errors, closefd=False)
+
+
+def _load() -> None:
+    for module in pkgutil.walk_packages(tailerd.__path__, "tailerd."):
+        if not module.name.startswith(_LEFT_OUT):
+            importlib.import_module(module.name)
     # Reads what a client needs to know of S3, and forgets the client.
     session = botocore.session.Session()
     session.register_component("data_loader", connection.service_models())
-    session.create_client("s3", region_name="us-east-1")
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(path)
-        listener.listen(64)
-        while True:
-            client, _ = listener.accept()
-            message, descriptors, _, _ = socket.recv_fds(client, _LARGEST, 2)
-            if not message:
-                client.close()
-                continue
-            words = [word.replace(local, remote) for word in json.loads(message)]
-            child = os.fork()
-            if child == 0:
-                listener.close()
-                os.dup2(descriptors[0], 1)
-                os.dup2(descriptors[1], 2)
-                _run(words)
-            for descriptor in descriptors:
-                os.close(descriptor)
-            threading.Thread(target=_answer, args=(client, child), daemon=True).start()
-
-
-def _run(words: list[str]) -> None:
-    status = 1
-    try:
-        status = run_command(words)
-    except BaseException:  # noqa: BLE001 - nobody above would tell
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-
-
-def _answer(client: socket.socket, child: int) -> None:
-    _, status = os.waitpid(child, 0)
-    with client:
-        client.sendall(str(os.waitstatus_to_exitcode(status)).encode())
+    session.create_client(
+        "s3", region_name="us-east-1", aws_access_key_id="none", aws_secret_access_key="none"
+    )
+    tailerd.cli.run = run_command
+    # Else each process would look through all of it again, at its end at the latest.
+    gc.freeze()
 
 
 if __name__ == "__main__":
-    serve(*sys.argv[1:4])
+    _load()
+    if (words := Server(*[*sys.argv[1:], "", ""][:3]).serve()) is not None:
+        sys.argv = ["tailerd", *words]
+        tailerd.cli.main()

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from tailerd.config.models import Config, check_apart
 from tailerd.config.sections import TableConfig, is_table_name
 from tailerd.errors import ConfigError
-from tailerd.registry import is_remote
+from tailerd.registry import is_remote, with_first_scheme
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 _FILE_URL = re.compile(r"(?i:file):(?://(?:localhost)?)?(/.*)", re.DOTALL)
@@ -150,7 +150,7 @@ def _levels(path: str) -> list[str]:
 
 def _place(path: str) -> str:
     if is_remote(path):
-        return "s3://" + path.partition("://")[2].rstrip("/")
+        return with_first_scheme(path).rstrip("/")
     if match := _FILE_URL.fullmatch(path):
         path = "/" + unquote(match[1]).lstrip("/")
     return str(Path(os.path.abspath(path)).resolve())  # noqa: PTH100 - as `locate` reads `..`

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import yaml
 from pydantic import BaseModel, TypeAdapter
@@ -161,10 +161,27 @@ def _field(name: str, field: Any, values: Mapping[str, object], indent: int) -> 
     examples = field.examples or [field.get_default(call_default_factory=True)]
     value = values.get(name, examples[0])
     is_off = name not in values and field.default is None
+    if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+        return [*lines, f"{' ' * indent}{name}:", *_fields(field.annotation, {}, indent + 2)]
+    if is_off and (section := _optional_section(field)) is not None:
+        return [*lines, *_commented_section(name, section, indent)]
     if value is PydanticUndefined:
         value = values[name]
     start = f"{' ' * indent}{'# ' if is_off else ''}{name}: {_yaml(value)}"
     return [*lines, f"{start}    # {_kind_of_value(field, value)}"]
+
+
+def _optional_section(field: Any) -> type[BaseModel] | None:
+    """Return the section that a field may have, or None where it is no section."""
+    kinds = [kind for kind in get_args(field.annotation) if kind is not type(None)]
+    is_section = len(kinds) == 1 and isinstance(kinds[0], type) and issubclass(kinds[0], BaseModel)
+    return kinds[0] if is_section else None
+
+
+def _commented_section(name: str, section: type[BaseModel], indent: int) -> list[str]:
+    """Return a section that is not set, with all its fields, as a comment."""
+    margin = f"{' ' * indent}# "
+    return [f"{margin}{name}:", *(f"{margin}{line}" for line in _fields(section, {}, 2))]
 
 
 def _yaml(value: object) -> str:

@@ -12,8 +12,10 @@ from tailerd.config.discovery import table_name, with_tables_found
 from tailerd.config.loading import load_config
 from tailerd.errors import ConfigError
 from tailerd.formats.table_search import TableSearch, discover_tables
+from tailerd.registry import STORES_GROUP
 from tailerd.sinks.file.config import FileSinkConfig
 from tailerd.storage.stores import path_of
+from tests.doubles.installed import installed
 
 TEMPLATE = {"from": "snapshot", "sink": {"kind": "file", "path": "/out/{name}"}}
 
@@ -171,6 +173,19 @@ def test_a_table_of_the_file_in_a_bucket_is_not_found_again() -> None:
     found = with_tables_found(config, {"lake": ["s3://lake/orders", "s3://lake/refunds"]})
     assert list(found.config.tables) == ["mine", "refunds"]
     assert found.config.tables["refunds"].path == "s3://lake/refunds"
+
+
+def test_stores_of_other_distributions_are_no_bucket_and_not_each_other(tmp_path: Path) -> None:
+    """Their tables may have the same host and path."""
+    stores = {name: "tailerd.storage.s3.places:S3Places" for name in ("east", "west")}
+    with installed(tmp_path, STORES_GROUP, stores):
+        own = {"path": "east://lake/orders", "sink": {"kind": "console"}}
+        config = config_of("west://lake/*", tables={"mine": own})
+        found = with_tables_found(config, {"lake": ["west://lake/orders", "east://lake/orders"]})
+        assert {name: table.path for name, table in found.config.tables.items()} == {
+            "mine": "east://lake/orders",
+            "orders": "west://lake/orders",
+        }
 
 
 def test_buckets_are_looked_through_less_often_than_folders() -> None:

@@ -1,0 +1,167 @@
+"""Makes `subprocess` fork the command `tailerd` from a process that has loaded it.
+
+Loading takes more than a second of a processor, and tests start the command a thousand times. What
+is started so is a process of its own all the same: its number, signals, streams, working folder and
+environment are those of any other. Where a test asks for more than that (another interpreter's
+options, variables that Python or Arrow read when they start), the command is started as always.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+NUMBERS = struct.Struct("=i")
+"""What the server answers: a process's number, then its status as `os.waitpid` has it."""
+
+_STARTS = (
+    [sys.executable, "-m", "tailerd"],
+    [sys.executable, "-c", "from tailerd.cli import main; main()"],
+)
+_READ_LATER = ("TAILERD", "AWS_", "KAFKA", "SPARK", "PYSPARK", "JAVA_", "PYTEST_", "TEST_")
+_READ_LATER_NAMES = {"COLUMNS", "LINES", "NO_COLOR", "TERM", "HOME", "TMPDIR", "PATH", "TZ"}
+_ROOT = Path(__file__).resolve().parents[1]
+_PATIENCE_SECONDS = 120
+
+_plain = subprocess.Popen
+
+
+class _Server:
+    """The process that forks, started with the first command of a worker."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.mkdtemp(prefix="tailerd-forks-")
+        self.environment = dict(os.environ)
+        self._place = f"{self._folder}/socket"
+        self._process = _plain([sys.executable, "-m", "tests.fork_server", self._place], cwd=_ROOT)
+        atexit.register(self.end, os.getpid())
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while not Path(self._place).exists():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError("The server that forks commands did not start.")
+            time.sleep(0.02)
+
+    def connect(self) -> socket.socket:
+        """Return a connection for one command."""
+        client = socket.socket(socket.AF_UNIX)
+        client.connect(self._place)
+        return client
+
+    def end(self, starter: int) -> None:
+        """End it, in the process that started it."""
+        if os.getpid() == starter:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+_server: list[_Server] = []
+
+
+def _arguments_of(words: Sequence[Any]) -> list[str] | None:
+    """Return the arguments of the command `tailerd`; None for other programs."""
+    for start in _STARTS:
+        if [str(word) for word in words[:3]] == start:
+            return [os.fsdecode(word) for word in words[3:]]
+    return None
+
+
+def _is_read_later(name: str) -> bool:
+    return name.startswith(_READ_LATER) or name in _READ_LATER_NAMES
+
+
+class ForkedPopen(subprocess.Popen[Any]):
+    """`subprocess.Popen` that forks where that makes no difference."""
+
+    _client: socket.socket | None = None
+    _waitpid_lock: threading.Lock
+
+    def _execute_child(self, args: Any, executable: Any, *rest: Any) -> None:
+        preexec_fn, _, pass_fds, cwd, env, _, _, shell, *pipes = rest[:14]
+        *_, restore_signals, gid, gids, uid, umask, session, group = rest
+        words = None if isinstance(args, str | bytes | os.PathLike) else _arguments_of(list(args))
+        is_plain = (
+            preexec_fn is None
+            and executable is None
+            and not (pass_fds or shell or gids)
+            and restore_signals
+            and (gid, uid, umask, group) == (None, None, -1, -1)
+        )
+        environment = dict(os.environ if env is None else env)
+        if words is None or not is_plain or not self._fits(environment):
+            super()._execute_child(args, executable, *rest)  # type: ignore[misc]
+            return
+        if not _server:
+            _server.append(_Server())
+        request = {
+            "arguments": words,
+            "folder": os.getcwd() if cwd is None else os.fspath(cwd),
+            "environment": environment,
+            "session": bool(session),
+        }
+        streams = [
+            number if own == -1 else own
+            for number, own in enumerate((pipes[0], pipes[3], pipes[5]))
+        ]
+        self._client = _server[0].connect()
+        socket.send_fds(self._client, [json.dumps(request).encode() + b"\n"], streams)
+        [self.pid] = NUMBERS.unpack(self._client.recv(NUMBERS.size, socket.MSG_WAITALL))
+        self._child_created = True
+        self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+
+    @staticmethod
+    def _fits(environment: dict[str, str]) -> bool:
+        base = _server[0].environment if _server else dict(os.environ)
+        names = base.keys() | environment.keys()
+        differing = {name for name in names if base.get(name) != environment.get(name)}
+        return all(map(_is_read_later, differing))
+
+    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+        if self._client is None:
+            found: tuple[int, int] = super()._try_wait(wait_flags)  # type: ignore[misc]
+            return found
+        self._client.setblocking(wait_flags == 0)
+        try:
+            status = self._client.recv(NUMBERS.size)
+        except BlockingIOError:
+            return 0, 0
+        # Without an answer the server was ended, and with it what it forked is out of reach.
+        return self.pid, NUMBERS.unpack(status)[0] if status else signal.SIGKILL
+
+    def _internal_poll(self, _deadstate: int | None = None, *rest: Any) -> int | None:
+        if self._client is None:
+            found: int | None = super()._internal_poll(_deadstate, *rest)  # type: ignore[misc]
+            return found
+        if self.returncode is None and self._waitpid_lock.acquire(blocking=False):
+            try:
+                # Another thread may have waited meanwhile.
+                if self.returncode is None:
+                    number, status = self._try_wait(os.WNOHANG)
+                    if number == self.pid:
+                        self._handle_exitstatus(status)
+            finally:
+                self._waitpid_lock.release()
+        return self.returncode
+
+    def _handle_exitstatus(self, status: int, *rest: Any) -> None:
+        super()._handle_exitstatus(status, *rest)  # type: ignore[misc]
+        if self._client is not None and self.returncode is not None:
+            self._client.close()
+
+
+def install() -> None:
+    """Make it the `Popen` of this process."""
+    subprocess.Popen = ForkedPopen  # type: ignore[misc]
