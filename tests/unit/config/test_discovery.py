@@ -177,7 +177,7 @@ def test_a_table_of_the_file_in_a_bucket_is_not_found_again() -> None:
 
 def test_stores_of_other_distributions_are_no_bucket_and_not_each_other(tmp_path: Path) -> None:
     """Their tables may have the same host and path."""
-    stores = {name: "tailerd.storage.s3.places:S3Places" for name in ("east", "west")}
+    stores = dict.fromkeys(("east", "west"), "tailerd.storage.s3.places:S3Places")
     with installed(tmp_path, STORES_GROUP, stores):
         own = {"path": "east://lake/orders", "sink": {"kind": "console"}}
         config = config_of("west://lake/*", tables={"mine": own})
