@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import io
 import json
-import shutil
 import statistics
 import time
 from collections.abc import Callable
 from datetime import datetime
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 import fastavro
@@ -33,13 +31,8 @@ from tailerd.records.formats.protobuf import (
 )
 from tailerd.records.formats.registered_records import RegisteredRecords, SchemaIds
 from tailerd.records.schemas.record_shape import row_shape
-from tests.benchmarks import test_kafka_delivery_benchmarks as delivery
-from tests.benchmarks.big_tables import update_feed
 from tests.benchmarks.conftest import Report
-from tests.benchmarks.measuring import Measured, Row, run_process
-from tests.kafka.broker import Broker
-from tests.kafka.schema_registry import SchemaRegistry
-from tests.kafka.topics import Topics
+from tests.benchmarks.measuring import Row
 from tests.records.naive_protobuf import message_class
 
 pytestmark = [pytest.mark.benchmark]
@@ -50,7 +43,6 @@ BATCH_ROWS = 65_536
 PEER_BATCHES = 1
 """Peers take the same time for each row: of a million rows they write the first batch."""
 FEW_ROWS = 100
-TURNS = 3
 NOW_US = 1_709_210_096_123_456
 OPTIONS = FormatOptions(name="lake", table="orders", key=("id",))
 KEYLESS = FormatOptions(name="lake", table="orders")
@@ -303,112 +295,3 @@ def test_few_rows_and_events(report: Report) -> None:
             Row("CloudEvents, structured", rate(whole.num_rows, structured_s), "", None, "", True),
         ]
     )
-
-
-# ---------------------------------------------------------------- to acknowledged
-
-PEER = """
-    import io, json, sys, time
-    import deltalake, fastavro, pyarrow
-    from confluent_kafka import Producer
-    from confluent_kafka.schema_registry import SchemaRegistryClient
-    table, bootstrap, url, subjects, topic, envelope = sys.argv[1:]
-    client = SchemaRegistryClient({"url": url})
-    def written(part):
-        latest = client.get_latest_version(f"{subjects}-{part}")
-        header = b"\\0" + latest.schema_id.to_bytes(4, "big")
-        schema = fastavro.parse_schema(json.loads(latest.schema.schema_str))
-        def write(value):
-            stream = io.BytesIO()
-            stream.write(header)
-            fastavro.schemaless_writer(stream, schema, value)
-            return stream.getvalue()
-        return write
-    write_key, write_value = written("key"), written("value")
-    start, cpu = time.perf_counter(), time.process_time()
-    producer = Producer({
-        "bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True,
-        "queue.buffering.max.messages": 1_000_000, "queue.buffering.max.kbytes": 262144,
-    })
-    failed = []
-    def on_delivery(error, message):
-        if error is not None:
-            failed.append(error)
-    def enveloped(row):
-        kind, version = row.pop("_change_type"), row.pop("_commit_version")
-        time_ms = int(row.pop("_commit_timestamp").timestamp() * 1000)
-        times = {"ts_ms": time_ms, "ts_us": time_ms * 1000, "ts_ns": time_ms * 1000000}
-        is_before = kind in ("delete", "update_preimage")
-        return {
-            "before": row if is_before else None, "after": None if is_before else row,
-            "source": {
-                "version": "1", "connector": "peer", "name": "tailerd", "snapshot": "false",
-                "db": "", "schema": "", "table": "orders", "table_id": "id",
-                "commit_version": version, "commit_timestamp": "2024-02-29T12:34:56.123456Z",
-                "change_source": "cdc", **times,
-            },
-            "op": "d" if is_before else "c", **times,
-        }
-    rows = 0
-    for batch in deltalake.DeltaTable(table).load_cdf(starting_version=0):
-        for row in pyarrow.record_batch(batch).to_pylist():
-            key = write_key({"id": row["id"]})
-            value = write_value(enveloped(row) if envelope == "debezium" else row)
-            while True:
-                try:
-                    producer.produce(topic, value, key, on_delivery=on_delivery)
-                    break
-                except BufferError:
-                    producer.poll(0.05)
-            rows += 1
-        producer.poll(0)
-    producer.flush()
-    assert not failed, failed[:3]
-    result = {
-        "rows": rows,
-        "seconds": time.perf_counter() - start,
-        "cpu_seconds": time.process_time() - cpu,
-    }
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.kafka
-@pytest.mark.parametrize("envelope", ["none", "debezium"])
-def test_change_rows_in_avro_to_acknowledged(
-    envelope: str,
-    tmp_path: Path,
-    kafka_broker: Broker,
-    schema_registry: SchemaRegistry,
-    topics: Topics,
-    report: Report,
-) -> None:
-    table, subjects = update_feed(200, 5000), topics.create(partitions=delivery.PARTITIONS)
-    sink = {
-        "format": "avro",
-        "envelope": envelope,
-        "tombstones": False,
-        "schema_registry": {"urls": [schema_registry.url]},
-    }
-
-    def mine() -> Measured:
-        config = delivery.configured(tmp_path, table, kafka_broker, subjects, **sink)
-        shutil.rmtree(tmp_path / f"state-{subjects}", ignore_errors=True)
-        return run_process(delivery.OURS, config)
-
-    def peer() -> Measured:
-        topic = topics.create(partitions=delivery.PARTITIONS)
-        places = (kafka_broker.plain, schema_registry.url, subjects, topic)
-        found = run_process(PEER, table, *places, envelope)
-        assert sum(topics.end_offsets(topic).values()) == found.result["rows"]
-        topics.delete(topic)
-        return found
-
-    ours_run, peer_run = delivery.in_turns(mine, peer, times=TURNS)
-    rows = ours_run.result["rows"]
-    assert rows == peer_run.result["rows"]
-    there = sum(topics.end_offsets(subjects).values())
-    assert there >= TURNS * rows // 2
-    kind = "rows" if envelope == "none" else "Debezium envelopes"
-    work = f"{rows / 1e6:.1f}M change rows as Avro {kind} to Kafka"
-    report(delivery.compared(work, ours_run, peer_run, faster=3.0, cpu=0.25))
