@@ -1,22 +1,74 @@
-"""Archives of the classes that Spark and Kafka load, with which their Java starts in half the time.
+"""How the Java of tests starts: with little compiling, and with archives of its classes.
 
-`python -m tests.java_archives FOLDER` writes `spark.jsa` and `kafka.jsa` there, for
-`-XX:SharedArchiveFile`. They fit this Java and these jars; Java loads from the jars where they do
-not.
+Java processes of tests live for seconds, and spend a fifth of their time on compiling for hours
+and half of their start on reading classes. An archive fits one Java and the jars it was made with;
+Java reads the jars where it does not.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
 import tempfile
-import time
+from importlib.util import find_spec
 from pathlib import Path
 
 from tests.kafka.broker import Broker
+from tests.kafka.jars import KafkaUnavailableError, java, kafka_jars
 
 SPARK_SECONDS = 300
+_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+def hasten_java(*, make: bool) -> None:
+    """Set what Spark and Kafka pass to Java in this process and those it starts.
+
+    What the user set stays; where there is no Java, nothing is done.
+
+    Args:
+        make: Make archives that are not there yet, which takes half a minute, once.
+    """
+    if "SPARK_SUBMIT_OPTS" in os.environ or "KAFKA_OPTS" in os.environ:
+        return
+    try:
+        folder = _folder()
+    except KafkaUnavailableError:
+        return
+    os.environ["SPARK_SUBMIT_OPTS"] = os.environ["KAFKA_OPTS"] = _OPTIONS
+    if make and not folder.is_dir():
+        try:
+            _make(folder)
+        except subprocess.SubprocessError as error:
+            print(f"Java starts slowly in this run, without archives of its classes: {error}")
+    if folder.is_dir():
+        for name, archive in (("SPARK_SUBMIT_OPTS", "spark.jsa"), ("KAFKA_OPTS", "kafka.jsa")):
+            os.environ[name] += f" -XX:SharedArchiveFile={folder / archive} -Xlog:disable"
+
+
+def _folder() -> Path:
+    """Return where the archives of this Java and these jars lie.
+
+    Raises:
+        KafkaUnavailableError: There is no Java, or the jars cannot be fetched.
+    """
+    version = subprocess.run([java(), "-version"], capture_output=True, check=True).stderr
+    pyspark = find_spec("pyspark")
+    places = f"{kafka_jars()} {None if pyspark is None else pyspark.origin} {_OPTIONS}"
+    digest = hashlib.sha256(version + places.encode()).hexdigest()[:16]
+    return Path.home() / ".cache/tailerd/java" / digest
+
+
+def _make(folder: Path) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as made:
+        complete = Path(made) / "complete"
+        complete.mkdir()
+        write_kafka_archive(complete / "kafka.jsa")
+        write_spark_archive(complete / "spark.jsa")
+        if not folder.is_dir():
+            complete.rename(folder)
 
 
 def write_spark_archive(archive: Path) -> None:
@@ -66,14 +118,3 @@ def write_kafka_archive(archive: Path) -> None:
 
 def _writes(archive: Path) -> str:
     return f"-XX:ArchiveClassesAtExit={archive} -Xlog:disable"
-
-
-if __name__ == "__main__":
-    folder = Path(sys.argv[1])
-    started = time.monotonic()
-    write_kafka_archive(folder / "kafka.jsa")
-    write_spark_archive(folder / "spark.jsa")
-    sizes = ", ".join(
-        f"{path.name} {path.stat().st_size >> 20} MiB" for path in folder.glob("*.jsa")
-    )
-    print(f"{sizes}, after {time.monotonic() - started:.1f} s")

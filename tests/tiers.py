@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.java_archives import hasten_java
+
 WORKERS = 3
 """On two cores: many tests wait for servers, and each worker starts its own."""
 
@@ -30,6 +32,9 @@ def choose(config: pytest.Config) -> None:
     is_named = config.args_source is pytest.Config.ArgsSource.ARGS
     implied = ("benchmark", "all_tables", "seeds", "kills", "race_seconds")
     option.full = option.full or is_named or any(getattr(option, name) for name in implied)
+    if not option.benchmark and not option.collectonly:
+        # What is measured runs as users run it.
+        hasten_java(make=not is_named)
     if is_named or option.collectonly:
         return
     if option.numprocesses is None and not option.usepdb:
