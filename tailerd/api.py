@@ -410,7 +410,7 @@ def changes(
     Args:
         place: A path, or `s3://bucket/prefix`.
         since, until: Inclusive; see the module's contract.
-        changes: `auto`, `cdf` or `files`, as `tail --changes`.
+        changes: `auto`, `cdf`, `files` or `net`, as `tail --changes`.
         columns: Only these, in this order; None for all.
         key: Columns that tell rows apart: where rows are compared, a delete and an insert of one
             commit with the same values there are an update.

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailerd.changefeed.change_task import ChangeSourceKind, ChangeType
 from tailerd.changefeed.offset import Version
+from tailerd.changefeed.row_places import RowPlaces
 
 CHANGE_TYPE = "_change_type"
 COMMIT_VERSION = "_commit_version"
@@ -38,6 +42,8 @@ class ChangeBatch:
             dictionary of them, which is what reading gives.
         version, timestamp_us: Commit version and timestamp (microseconds since the epoch, UTC).
         change_source: How the rows were found.
+        places: Where they stand in their commit, of which their ids are made. Whatever reads a task
+            says so; None only for rows that came another way.
     """
 
     rows: pa.RecordBatch
@@ -45,6 +51,7 @@ class ChangeBatch:
     version: Version
     timestamp_us: int
     change_source: ChangeSourceKind
+    places: RowPlaces | None = None
 
     @property
     def num_rows(self) -> int:
@@ -55,6 +62,31 @@ class ChangeBatch:
     def size_bytes(self) -> int:
         """Bytes of Arrow memory the rows refer to."""
         return int(self.rows.get_total_buffer_size())
+
+    def take(self, numbers: npt.NDArray[np.int64]) -> Self:
+        """Return some rows, by their numbers, in that order."""
+        wanted = pa.array(numbers)
+        kinds = self.change_type
+        return replace(
+            self,
+            rows=self.rows.take(wanted),
+            change_type=kinds if isinstance(kinds, ChangeType) else kinds.take(wanted),
+            places=self.places and self.places.take(numbers),
+        )
+
+    def slice(self, start: int, count: int) -> Self:
+        """Return `count` rows from `start` on, without copying."""
+        kinds = self.change_type
+        return replace(
+            self,
+            rows=self.rows.slice(start, count),
+            change_type=kinds if isinstance(kinds, ChangeType) else kinds.slice(start, count),
+            places=self.places and self.places.slice(start, count),
+        )
+
+    def ids(self) -> pa.Array | None:
+        """Return the id of each row, `string`: the same in every run; None without places."""
+        return None if self.places is None else self.places.ids(self.version, self.num_rows)
 
     def change_types(self) -> pa.Array:
         """Return `_change_type` of each row as a string array."""

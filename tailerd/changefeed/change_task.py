@@ -29,6 +29,8 @@ class ChangeSourceKind(enum.StrEnum):
     FILES = "files"
     """All rows of added and removed files."""
     SNAPSHOT = "snapshot"
+    NET = "net"
+    """Two snapshots, compared."""
     NONE = "none"
 
 
@@ -38,6 +40,8 @@ class ChangeMode(enum.StrEnum):
     AUTO = "auto"
     CDF = "cdf"
     FILES = "files"
+    NET = "net"
+    """Not of each commit, but between two versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

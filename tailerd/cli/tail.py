@@ -71,7 +71,7 @@ class TailRequest:
     default=ChangeMode.AUTO.value,
     show_default=True,
     help="auto: exactly the rows that changed; cdf: Delta's change data feed only; files: every row"
-    " of removed and of added files.",
+    " of removed and of added files; net: what differs between the first and the last version.",
 )
 @click.option("--format", "format_name", type=click.Choice(FORMATS), help="table by default.")
 @click.option("--columns", help="Only these columns, separated by commas.")

@@ -240,7 +240,9 @@ class ChangeSource(Versions, Protocol):
 class TaskReader(Protocol):
     """Reads the tasks that a format planned; in the daemon and on executors alike.
 
-    Blocking and safe to use from several threads. A task has all it needs.
+    Blocking and safe to use from several threads. A task has all it needs. Each batch says where
+    its rows stand (`ChangeBatch.places`), the same however they are read and a task is split: their
+    ids are made of it.
     """
 
     def schema(self, task: ChangeTask, columns: Sequence[str] | None = None) -> pa.Schema:

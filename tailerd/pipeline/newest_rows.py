@@ -103,14 +103,7 @@ def _last(batch: ChangeBatch, count: int) -> ChangeBatch:
     start = max(0, batch.num_rows - count)
     while start < batch.num_rows and batch.rows.slice(start).nbytes > _LARGEST_PIECE_BYTES:
         start += max(1, (batch.num_rows - start) // 2)
-    change = batch.change_type
-    return ChangeBatch(
-        rows=batch.rows.slice(start),
-        change_type=change if isinstance(change, str) else change.slice(start),
-        version=batch.version,
-        timestamp_us=batch.timestamp_us,
-        change_source=batch.change_source,
-    )
+    return batch.slice(start, batch.num_rows - start)
 
 
 def _compact(row: dict[str, object]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,20 +31,38 @@ OpenFile = Callable[[str], BinaryIO]
 """Opens a data file by its URL, as `Stores.open_data_file` does."""
 
 _Part = tuple[pa.RecordBatch, pa.Array | None]
-"""Rows, and the change of each where the file says it."""
+_Positions = npt.NDArray[np.int64] | int
+"""Of each row in its file; or that of the first where they follow each other."""
+
+
+class FileRows(NamedTuple):
+    """Rows of a file, the change of each where the file says it, and their positions."""
+
+    rows: pa.RecordBatch
+    changes: pa.Array | None
+    positions: _Positions
+
+    def slice(self, start: int, count: int) -> FileRows:
+        """Return `count` rows from `start` on, without copying."""
+        at = self.positions
+        return FileRows(
+            self.rows.slice(start, count),
+            None if self.changes is None else self.changes.slice(start, count),
+            at + start if isinstance(at, int) else at[start : start + count],
+        )
 
 
 def read_file(
     scan: FileScan, limit: BatchLimit, open_file: OpenFile | None = None
-) -> Iterator[_Part]:
+) -> Iterator[FileRows]:
     """Read the rows of a scan, in file order.
 
     Args:
         open_file: Opens a file by its URL; without it, files are reached as the environment says.
 
     Yields:
-        Rows with `scan.schema`, never empty, and their change types where the scan names a column
-        of them.
+        Rows with `scan.schema`, never empty, their change types where the scan names a column of
+        them, and their positions in the file.
 
     Raises:
         UnreadableDataFileError: The file is no Parquet, or its columns do not fit.
@@ -52,13 +70,16 @@ def read_file(
     """
     parts = _parts(scan, limit, open_file or Stores().open_data_file)
     yield from _with_whole_pairs(
-        part for rows, changes, _ in parts for part in bounded(rows, changes, limit)
+        part
+        for rows, changes, stretch in parts
+        if rows.num_rows
+        for part in bounded(FileRows(rows, changes, stretch.positions()), limit)
     )
 
 
 def read_positioned(
     scan: FileScan, limit: BatchLimit, open_file: OpenFile
-) -> Iterator[tuple[npt.NDArray[np.int64] | int, pa.RecordBatch]]:
+) -> Iterator[tuple[_Positions, pa.RecordBatch]]:
     """Read the rows of a scan with their positions in the file, in file order.
 
     Yields:
@@ -81,7 +102,7 @@ class _Stretch:
     count: int
     selection: RowSelection | None
 
-    def positions(self) -> npt.NDArray[np.int64] | int:
+    def positions(self) -> _Positions:
         """Return them; the first alone where all are there."""
         places = (
             None if self.selection is None else self.selection.positions(self.start, self.count)
@@ -306,32 +327,44 @@ def _selected(part: _Part, selection: RowSelection | None, at: int) -> _Part:
     return selection.apply(rows, at), None if changes is None else selection.apply(changes, at)
 
 
-def bounded(rows: pa.RecordBatch, changes: pa.Array | None, limit: BatchLimit) -> Iterator[_Part]:
+def bounded(part: FileRows, limit: BatchLimit) -> Iterator[FileRows]:
     """Yield rows, cut where they turned out larger than their file said (dictionaries do)."""
-    pieces = min(rows.num_rows, -(-rows.get_total_buffer_size() // limit.max_bytes))
+    count = part.rows.num_rows
+    pieces = min(count, -(-part.rows.get_total_buffer_size() // limit.max_bytes))
     if pieces <= 1:
-        if rows.num_rows:
-            yield rows, changes
+        yield part
         return
-    step = -(-rows.num_rows // pieces)
-    for start in range(0, rows.num_rows, step):
-        part = None if changes is None else changes.slice(start, step)
-        yield rows.slice(start, step), part
+    step = -(-count // pieces)
+    for start in range(0, count, step):
+        yield part.slice(start, min(step, count - start))
 
 
-def _with_whole_pairs(parts: Iterable[_Part]) -> Iterator[_Part]:
+def _with_whole_pairs(parts: Iterable[FileRows]) -> Iterator[FileRows]:
     """Keep an update's images in one batch: writers put `update_postimage` behind `_preimage`."""
-    held: _Part | None = None
-    for rows, changes in parts:
-        if held is not None and held[1] is not None and changes is not None:
-            rows = pa.concat_batches([held[0], rows])
-            changes = pa.concat_arrays([held[1].cast(pa.string()), changes.cast(pa.string())])
-            held = None
-        if changes is not None and changes[-1].as_py() == ChangeType.UPDATE_PREIMAGE:
-            last = rows.num_rows - 1
-            held = rows.slice(last), changes.slice(last)
-            rows, changes = rows.slice(0, last), changes.slice(0, last)
-        if rows.num_rows:
-            yield rows, changes
+    held: FileRows | None = None
+    for part in parts:
+        if held is not None:
+            part, held = _joined(held, part), None
+        if part.changes is not None and part.changes[-1].as_py() == ChangeType.UPDATE_PREIMAGE:
+            last = part.rows.num_rows - 1
+            held, part = part.slice(last, 1), part.slice(0, last)
+        if part.rows.num_rows:
+            yield part
     if held is not None:
         yield held
+
+
+def _joined(first: FileRows, second: FileRows) -> FileRows:
+    changes = [
+        each.cast(pa.string()) for each in (first.changes, second.changes) if each is not None
+    ]
+    return FileRows(
+        pa.concat_batches([first.rows, second.rows]),
+        pa.concat_arrays(changes),
+        np.concatenate([_each(first), _each(second)]),
+    )
+
+
+def _each(part: FileRows) -> npt.NDArray[np.int64]:
+    at = part.positions
+    return np.arange(at, at + part.rows.num_rows) if isinstance(at, int) else at

@@ -117,6 +117,7 @@ class FormatOptions:
             (`none`), or Debezium's envelope.
         collections: How Protobuf writes lists and maps: `repeated` has no nulls, `wrapped` does.
         events: What CloudEvents say of a table.
+        has_ids: Each record has its id in a header.
     """
 
     name: str
@@ -132,6 +133,7 @@ class FormatOptions:
     envelope: Envelope = "none"
     collections: Literal["repeated", "wrapped"] = "repeated"
     events: EventOptions | None = None
+    has_ids: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,15 +211,13 @@ class RecordFormat(Protocol):
         """
         ...
 
-    def records(self, batch: ChangeBatch, *, now_us: int | None = None, first: int = 0) -> Records:
+    def records(self, batch: ChangeBatch, *, now_us: int | None = None) -> Records:
         """Return the records of all rows; none for an empty batch.
 
         Args:
             batch: Rows of one commit.
             now_us: When the change is processed, microseconds since the epoch, for formats that
                 say so; None takes the commit's timestamp.
-            first: Number of the first record among those of the commit, for formats whose records
-                have a name each; the others count on from it.
         """
         ...
 

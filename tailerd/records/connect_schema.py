@@ -95,6 +95,7 @@ def _source(has_table_id: bool) -> Node:
         _simple("int64", "commit_version", is_optional=False),
         _simple("string", "commit_timestamp", is_optional=False) | {"name": _TIMESTAMP_NAME},
         _simple("string", "change_source", is_optional=False),
+        _simple("string", "sequence"),
     ]
     name = "io.tailerd.connector.Source"
     return {"type": "struct", "fields": members, "optional": False, "name": name}

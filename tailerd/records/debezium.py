@@ -11,8 +11,10 @@ import pyarrow.compute as pc
 from tailerd import __version__
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeSourceKind
+from tailerd.records.event_ids import newest_ids
 from tailerd.records.json import DecimalStyle, is_small
 from tailerd.records.json_columns import NULL, ColumnTexts, joined, object_pieces
+from tailerd.records.json_leaves import escaped_texts
 from tailerd.records.json_rows import object_texts
 from tailerd.records.json_text import quote_text, timestamp_text
 from tailerd.records.record_parts import encode_in_parts, lines_in_parts
@@ -86,14 +88,14 @@ class DebeziumEncoder:
         batch, changes = part.batch, part.changes
         objects = self._objects(batch)
         now = batch.timestamp_us if now_us is None else now_us
-        source = f',"source":{self._source(batch)},"op":"'
         tail = f'",{_times(now)}}}{end}'
         pieces: list[str | ColumnTexts] = [
             opening + '{"before":',
             _images(objects, changes.before),
             ',"after":',
             _images(objects, changes.after),
-            source,
+            *self._source_pieces(part),
+            ',"op":"',
             _operations(batch, changes),
             tail,
         ]
@@ -108,6 +110,13 @@ class DebeziumEncoder:
             return pa.array([f"{{{body}}}" for body in bodies], pa.string())
         pieces = object_pieces(rows.columns, fields, quote_decimals=quote)
         return joined(["{", *pieces, "}"], rows.num_rows)
+
+    def _source_pieces(self, part: ChangePart) -> list[str | ColumnTexts]:
+        constant = f',"source":{self._source(part.batch)}'
+        ids = newest_ids(part.batch, part.changes.before, part.changes.after)
+        if ids is None:
+            return [constant]
+        return [constant[:-1] + ',"sequence":"', ColumnTexts(array=escaped_texts(ids)), '"}']
 
     def _source(self, batch: ChangeBatch) -> str:
         name, db, schema, table, table_id = map(quote_text, self._names)

@@ -13,15 +13,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import chain, groupby
 
 import numpy as np
-import pyarrow as pa
 
 from tailerd.changefeed.change_batch import ChangeBatch
-from tailerd.changefeed.change_task import ChangeSourceKind, ChangeType
+from tailerd.changefeed.change_task import ChangeSourceKind
 from tailerd.changefeed.offset import Version
 from tailerd.records.update_pairs import NO_ROW, pair_rows
 
@@ -54,13 +52,7 @@ def part_of(batch: ChangeBatch, key: Sequence[str], part: Part) -> ChangeBatch |
         return None
     if len(rows) == batch.num_rows:
         return batch
-    taken = pa.array(rows)
-    kinds = batch.change_type
-    return replace(
-        batch,
-        rows=batch.rows.take(taken),
-        change_type=kinds if isinstance(kinds, ChangeType) else kinds.take(taken),
-    )
+    return batch.take(rows)
 
 
 def in_key_order(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol, Self, TypeVar
 
 import pyarrow as pa
 
 from tailerd.changefeed.change_batch import ChangeBatch
-from tailerd.changefeed.change_task import ChangeType
 from tailerd.errors import LEAVE_OUT, START_BEHIND, TableError
 from tailerd.records.json_leaves import value_bytes
 
@@ -45,7 +44,8 @@ class RowPart:
         if count < 2:
             return None
         half = count // 2
-        return RowPart(_sliced(self.batch, 0, half)), RowPart(_sliced(self.batch, half, count))
+        first, second = self.batch.slice(0, half), self.batch.slice(half, count - half)
+        return RowPart(first), RowPart(second)
 
 
 def encode_in_parts(part: P, encode: Callable[[P], pa.Array]) -> pa.Array:
@@ -91,12 +91,3 @@ def _texts(part: P, encode: Callable[[P], pa.Array]) -> Iterator[pa.Array]:
                 ) from error
     for half in halves:
         yield from _texts(half, encode)
-
-
-def _sliced(batch: ChangeBatch, start: int, end: int) -> ChangeBatch:
-    change = batch.change_type
-    return replace(
-        batch,
-        rows=batch.rows.slice(start, end - start),
-        change_type=change if isinstance(change, ChangeType) else change.slice(start, end - start),
-    )

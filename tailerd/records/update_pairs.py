@@ -16,7 +16,7 @@ new one. Both are true, nothing is invented, and no row is lost.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -66,13 +66,8 @@ class ChangePart:
         before, after = self.changes.before[start:end], self.changes.after[start:end]
         used = np.unique(np.concatenate((before, after)))
         used = used[used != NO_ROW]
-        kinds = self.batch.change_type
-        batch = replace(
-            self.batch,
-            rows=self.batch.rows.take(pa.array(used)),
-            change_type=kinds if isinstance(kinds, ChangeType) else kinds.take(pa.array(used)),
-        )
-        return ChangePart(batch, RowChanges(_renumbered(before, used), _renumbered(after, used)))
+        changes = RowChanges(_renumbered(before, used), _renumbered(after, used))
+        return ChangePart(self.batch.take(used), changes)
 
 
 def _renumbered(rows: Rows, used: Rows) -> Rows:

@@ -18,6 +18,7 @@ from tailerd.records.base import (
     RecordSchema,
     SchemaRegistry,
 )
+from tailerd.records.event_ids import IdentifiedRecords
 from tailerd.registry import value_format
 
 
@@ -41,7 +42,8 @@ def record_format(name: str, options: FormatOptions) -> RecordFormat:
     format_class = value_format(name)
     if not isinstance(format_class, _FormatClass):
         raise BugError(f"The class of the value format {name!r} is no RecordFormat.")
-    return format_class(options)
+    made = format_class(options)
+    return IdentifiedRecords(made) if options.has_ids else made
 
 
 _MOST_PREPARED = 8
@@ -69,16 +71,16 @@ class TableRecords:
         self._prepared: OrderedDict[bytes, RecordFormat] = OrderedDict()
         self._latest: tuple[pa.Schema, RecordFormat] | None = None
 
-    def records(self, batch: ChangeBatch, *, now_us: int | None = None, first: int = 0) -> Records:
+    def records(self, batch: ChangeBatch, *, now_us: int | None = None) -> Records:
         """Return the records of a batch; where its schema is new, a registry may be asked first.
 
         Args:
-            batch, now_us, first: As for `RecordFormat.records`.
+            batch, now_us: As for `RecordFormat.records`.
 
         Raises:
             TailerdError: As `RecordFormat.prepare` and `RecordFormat.records`.
         """
-        return self.prepared(batch.rows.schema).records(batch, now_us=now_us, first=first)
+        return self.prepared(batch.rows.schema).records(batch, now_us=now_us)
 
     def prepared(self, schema: pa.Schema) -> RecordFormat:
         """Return the format for rows with a schema.

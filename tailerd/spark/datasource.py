@@ -6,7 +6,7 @@ Options of a read, batch or stream; ranges are inclusive:
 - `startingVersion` (a number or `latest`) or `startingTimestamp`
 - `endingVersion`, or for a batch `endingTimestamp`
 - `maxFilesPerTrigger`, `maxBytesPerTrigger`: how much one micro-batch admits; batches have no limit
-- `changes`: `auto` (exactly the rows that changed), `cdf` or `files`
+- `changes`: `auto` (exactly the rows that changed), `cdf`, `files` or `net`
 - `snapshot`: `true` gives the rows of the starting version first
 - `schemaVersion`: gives the columns of that version; an error that asks for it names the number
 - `columns`: names of the table's columns to read, `a,b`; Spark does not tell a Python source which

@@ -91,15 +91,12 @@ class RecordEncoder:
             self._router = Router(kafka, table)
             self._records = TableRecords(kafka.format, format_options(kafka, table, table_id))
 
-    def encoded(
-        self, batch: ChangeBatch, first_order: int = 0, *, first: int = 0
-    ) -> Iterator[RecordPiece]:
+    def encoded(self, batch: ChangeBatch, first_order: int = 0) -> Iterator[RecordPiece]:
         """Yield the records of a batch, those of one topic after those of another.
 
         Args:
             batch: Rows of one commit.
             first_order: `order` of the first record; the others count on from it.
-            first: As for `RecordFormat.records`.
 
         Raises:
             ConfigError, SinkRefusedError: A column that chooses key, topic or partition is missing,
@@ -111,7 +108,7 @@ class RecordEncoder:
             if len(lines):
                 yield self._piece(batch, lines, "", None, headers=(), order=first_order)
             return
-        suffix, records = self._made(batch, first)
+        suffix, records = self._made(batch)
         headers = self._router.headers_of(batch)
         for name, part in self._router.by_topic(batch, records):
             topic, own = f"{name}{suffix}", (*headers, *part.headers)
@@ -120,12 +117,12 @@ class RecordEncoder:
                 yield self._piece(batch, part, topic, partition, own, order=first_order)
             first_order += len(part)
 
-    def _made(self, batch: ChangeBatch, first: int) -> tuple[str, Records]:
+    def _made(self, batch: ChangeBatch) -> tuple[str, Records]:
         """Return the records of a batch, and what the names of their topics end with."""
         if self._formats is None:
-            return "", self._records.records(batch, first=first)
+            return "", self._records.records(batch)
         destination, form = self._formats.of_rows(self._table_id, batch.rows.schema)
-        return destination.suffix, form.records(batch, first=first)
+        return destination.suffix, form.records(batch)
 
     def _piece(
         self,

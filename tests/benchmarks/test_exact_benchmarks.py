@@ -51,13 +51,14 @@ OURS = """
     from tailerd.pipeline.change_stream import ChangeStream
     from tailerd.pipeline.memory_budget import MemoryBudget
     table, mode, key, megabytes = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+    first = (sys.argv[5:] or ["1"])[0]
     identity = [key] if key else []
     memory = MemoryBudget(megabytes * 2**20).join()
     limit = BatchLimit(memory_bytes=megabytes * 2**20)
 
     async def changes():
         source = await DeltaChangeSource.open(table, changes=ChangeMode(mode), identity=identity)
-        at = await source.initial_offset("1")
+        at = await source.initial_offset(first)
         found = {}
         while (end := await source.latest_offset(at, ReadLimit())) != at:
             stream = ChangeStream(source, at, end, limit=limit, memory=memory)
@@ -150,6 +151,37 @@ def test_all_rows_rewritten_in_another_order(report: Report, home: Path) -> None
                 "commit rewriting 10M rows in another order", found["ours"], found["duckdb"], 3
             ),
             memory_of("  the same: memory above idle with 256 MiB", found["ours"], 256),
+        ]
+    )
+
+
+def test_net_changes_of_many_commits(report: Report, tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path / "t")
+    rows = [{"id": number, "name": "a"} for number in range(ROWS)]
+    table.append(rows)
+    [add] = table.append(rows[:100]).adds
+    for version in range(COMMITS):
+        rows[version % 100] = {"id": version % 100, "name": f"n{version}"}
+        following = table.data_file(rows[:100])
+        table.commit(table.remove(add), following)
+        add = following
+    found = measured(
+        net=(OURS, str(table.folder), "net", "", "256", "2"),
+        each=(OURS, str(table.folder), "auto", "", "256", "2"),
+    )
+    one, other = found["net"].result["seconds"], found["each"].result["seconds"]
+    assert found["net"].result["found"] == {"delete": 100, "insert": 100}
+    ratio = one / other
+    report(
+        [
+            Row(
+                "net changes of 1,000 commits, commit by commit",
+                f"{one:.2f} s",
+                f"{other:.2f} s",
+                ratio,
+                "<= 0.1x",
+                ratio <= 0.1,
+            )
         ]
     )
 

@@ -20,6 +20,7 @@ import pytest
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeMode, ChangeSourceKind, ChangeType
 from tailerd.changefeed.offset import Offset, Version
+from tailerd.changefeed.row_places import RowPlaces
 from tailerd.changefeed.saved_offset import SavedOffset
 from tailerd.errors import OffsetError, SinkFencedError
 from tailerd.records.json import JsonEncoder
@@ -157,6 +158,7 @@ def batch(version: int, ids: Sequence[int], change: ChangeType = ChangeType.INSE
         version=Version(version),
         timestamp_us=1_700_000_000_000_000,
         change_source=ChangeSourceKind.FILES,
+        places=RowPlaces(table_id="id-1", files=0, rows=0),
     )
 
 

@@ -297,3 +297,15 @@ def test_history_says_beforehand_how_each_commit_is_read(tmp_path: Path, command
     table.delete_rows(following, [0])
     done = command("history", str(tmp_path), "--json")
     assert [line["changes"] for line in done.rows] == ["files", "rows", "vectors"]
+
+
+def test_tail_shows_what_differs_between_two_versions(tmp_path: Path, command: Commands) -> None:
+    table = TableBuilder(tmp_path)
+    adds = [table.append([{"id": number, "name": "a"}]).adds[0] for number in range(10)]
+    table.commit(table.remove(adds[4]))
+    table.commit(table.remove(adds[0]))
+    between = ["--from", "3", "--to", "11"]
+    rows = command.tail(tmp_path, "--changes", "net", *between).rows
+    assert {row["_commit_version"] for row in rows} == {11}
+    changes = sorted((row["_change_type"], row["id"]) for row in rows)
+    assert changes == [("delete", 0), *(("insert", number) for number in (3, 5, 6, 7, 8, 9))]

@@ -18,6 +18,7 @@ from tailerd.changefeed.column_filter import UNKNOWN, ColumnFilter, may_pass
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit, ReadLimit
 from tailerd.changefeed.offset import BEFORE_ALL, Offset, Phase, Version
 from tailerd.changefeed.points import StartWord, parse_point, parse_start, to_ms
+from tailerd.changefeed.row_places import RowPlaces
 from tailerd.errors import (
     BugError,
     MissingVersionError,
@@ -92,6 +93,14 @@ class MemoryTable:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Changes of a task, from its `first` on."""
+
+    changes: tuple[Change, ...]
+    first: int = 0
+
+
 class MemoryReader:
     """Reads tasks, whose payload is their changes."""
 
@@ -116,6 +125,9 @@ class MemoryReader:
                 version=task.version,
                 timestamp_us=task.timestamp_us,
                 change_source=task.change_source,
+                places=RowPlaces(
+                    table_id=task.table_id, files=task.position, rows=_first(task) + first
+                ),
             )
 
     def read_run(
@@ -132,7 +144,10 @@ class MemoryReader:
     def split(self, task: ChangeTask, target_bytes: int) -> Sequence[ChangeTask]:
         if task.size_bytes <= target_bytes:
             return [task]
-        return [replace(task, payload=(each,), size_bytes=100) for each in _changes(task)]
+        return [
+            replace(task, payload=Share((each,), place), size_bytes=100)
+            for place, each in enumerate(_changes(task))
+        ]
 
     def excludes(self, task: ChangeTask, filters: Sequence[ColumnFilter]) -> bool:
         def passes(change: Change) -> bool:
@@ -142,9 +157,14 @@ class MemoryReader:
         return not any(passes(change) for change in _changes(task))
 
 
+def _first(task: ChangeTask) -> int:
+    assert isinstance(task.payload, Share)
+    return task.payload.first
+
+
 def _changes(task: ChangeTask) -> tuple[Change, ...]:
-    assert isinstance(task.payload, tuple)
-    return task.payload
+    assert isinstance(task.payload, Share)
+    return task.payload.changes
 
 
 class MemorySource:
@@ -267,7 +287,7 @@ class MemorySource:
                 change_type=None,
                 size_bytes=100 * len(some),
                 format=NAME,
-                payload=tuple(some),
+                payload=Share(tuple(some)),
                 num_records=len(some),
                 table_id=table.table_id,
             )

@@ -212,6 +212,13 @@ async def test_columns_are_read_as_asked_and_batches_are_bounded(table: Table) -
         await source.schema_at(version, ["not there"])
 
 
+def ids(batches: Iterable[ChangeBatch]) -> list[str]:
+    """Return the ids of all rows."""
+    found = [batch.ids() for batch in batches]
+    assert None not in found, "readers say where rows stand"
+    return [each for column in found if column is not None for each in column.to_pylist()]
+
+
 @pytest.mark.parametrize("target_bytes", [1, 50, 10**9])
 async def test_the_parts_of_a_task_are_the_whole(table: Table, target_bytes: int) -> None:
     version = table.append(range(20))
@@ -222,6 +229,7 @@ async def test_the_parts_of_a_task_are_the_whole(table: Table, target_bytes: int
         parts = reader.split(task, target_bytes)
         assert {part.position for part in parts} == {task.position}
         assert rows(reader.read_run(parts)) == rows(reader.read(task))
+        assert ids(reader.read_run(parts)) == ids(reader.read(task, BatchLimit(max_rows=3)))
         assert sum(part.size_bytes for part in parts) <= max(task.size_bytes, len(parts))
 
 

@@ -17,7 +17,7 @@ from tailerd.sinks.record_formats import record_format
 from tailerd.spark.encoded_records import ENCODED_ARROW, RecordEncoder
 from tests.property.test_records import Made, batches
 from tests.unit.records.batches import change_batch
-from tests.unit.spark.record_rows import rows_of
+from tests.unit.spark.record_rows import rows_of, value_at
 
 BASE: dict[str, Any] = {"kind": "kafka", "bootstrap_servers": "127.0.0.1:9092"}
 SHAPE = TopicShape(partitions=1, max_bytes=1 << 20)
@@ -49,7 +49,9 @@ def test_a_batch_gives_the_records_that_the_arrow_engine_sends(
             "headers": {"v": "{commit_version}"},
         }
     )
-    options = FormatOptions(name="tailerd", table="orders", table_id="id-1", key=tuple(key))
+    options = FormatOptions(
+        name="tailerd", table="orders", table_id="id-1", key=tuple(key), has_ids=True
+    )
     records = record_format(name, options).records(batch)
     sent = list(Router(config, "orders").route(batch, records, lambda _: SHAPE, now_ms=0))
 
@@ -65,8 +67,12 @@ def test_a_batch_gives_the_records_that_the_arrow_engine_sends(
         )
     ]
     assert [(row["topic"], row["key"], row["value"]) for row in rows] == wanted
-    headers = [(h.name, h.value) for each in sent for h in each.headers][:1]
-    assert all(row["headers"] == headers and row["partition"] is None for row in rows)
+    assert [row["headers"] for row in rows] == [
+        [(header.name, value_at(header, number)) for header in each.headers]
+        for each in sent
+        for number in range(len(each.records))
+    ]
+    assert all(row["partition"] is None for row in rows)
     places = range(len(rows)) if records.rows is None else records.rows
     assert [row["_change_type"] for row in rows] == [changes[place] for place in places]
 

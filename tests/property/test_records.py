@@ -149,7 +149,7 @@ def test_debezium_records_are_what_one_change_after_the_other_gives(
             continue
         previous = json.loads(value)
         assert previous is not None
-        assert_envelope(previous, source)
+        assert_envelope(previous, source, place)
         is_before_row = changes[place] in (PRE, DELETE)
         newest = previous["before"] if is_before_row else previous["after"]
         assert is_object_of(newest, rows[place], schema)
@@ -175,7 +175,7 @@ def envelope_is_update(value: bytes | None) -> bool:
     )
 
 
-def assert_envelope(read: dict[str, Any], source: str) -> None:
+def assert_envelope(read: dict[str, Any], source: str, place: int) -> None:
     times = {
         "ts_ms": TIMESTAMP_US // 1000,
         "ts_us": TIMESTAMP_US,
@@ -199,6 +199,7 @@ def assert_envelope(read: dict[str, Any], source: str) -> None:
         "commit_version": 7,
         "commit_timestamp": TIMESTAMP,
         "change_source": source,
+        "sequence": f"id-1/7/0.{place}",
     }
 
 

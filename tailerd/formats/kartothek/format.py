@@ -77,13 +77,18 @@ class KartothekFormat(OptionalParts):
 
         Raises:
             NotATableError: There is no dataset.
-            UnsupportedFeatureError: Change files are asked for, which datasets do not have.
+            UnsupportedFeatureError: Change files or net changes are asked for.
             TableError: It cannot be served.
             ConfigError: No store serves this place, or the ledger's.
         """
         if request.changes is ChangeMode.CDF:
             raise UnsupportedFeatureError(
                 f"{place} is a Kartothek dataset, which has no change data feed.",
+                hint="Leave `changes` out.",
+            )
+        if request.changes is ChangeMode.NET:
+            raise UnsupportedFeatureError(
+                f"{place} is a Kartothek dataset, whose former states cannot be compared.",
                 hint="Leave `changes` out.",
             )
         located, root = request.stores.locate(place)

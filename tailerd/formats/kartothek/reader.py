@@ -14,9 +14,10 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from tailerd.changefeed.change_batch import ChangeBatch
-from tailerd.changefeed.change_task import ChangeTask, ChangeType
+from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask, ChangeType
 from tailerd.changefeed.column_filter import UNKNOWN, ColumnFilter, may_pass
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
+from tailerd.changefeed.row_places import RowPlaces
 from tailerd.errors import BugError, FileMissingError, FilesCollectedError
 from tailerd.formats.kartothek.partition_files import PartitionFiles, partition_files
 from tailerd.formats.kartothek.table_schema import (
@@ -28,7 +29,7 @@ from tailerd.formats.kartothek.table_schema import (
 )
 from tailerd.reading.file_scan import FileScan, FileShare
 from tailerd.reading.files_ahead import FilesAhead
-from tailerd.reading.parquet import read_file
+from tailerd.reading.parquet import FileRows, read_file
 from tailerd.reading.row_selection import RowSelection
 from tailerd.rows.difference import Leftover, Side
 from tailerd.rows.exact import Inputs, PositionedRows, exact_difference
@@ -36,6 +37,8 @@ from tailerd.rows.positions import Positions
 from tailerd.storage.stores import Stores
 
 _KEPT_BYTES = 32 * 1024 * 1024
+_MOST_FILES = 1 << 32
+"""Of one task: files of a version have different numbers whichever task they are of."""
 _SIDES = {ChangeType.DELETE: Side.REMOVED, ChangeType.INSERT: Side.ADDED}
 
 
@@ -102,15 +105,22 @@ class KartothekTaskReader:
         found = (
             self._remaining(payload, task.change_type, limit, columns, files)
             if payload.others
-            else _file_rows(payload, payload.urls[0], limit, columns, files)
+            else ((0, each) for each in _file_rows(payload, payload.urls[0], limit, columns, files))
         )
-        for rows in found:
+        is_snapshot = task.change_source is ChangeSourceKind.SNAPSHOT
+        for number, (rows, _, positions) in found:
             yield ChangeBatch(
                 rows=rows,
                 change_type=task.change_type,
                 version=task.version,
                 timestamp_us=task.timestamp_us,
                 change_source=task.change_source,
+                places=RowPlaces(
+                    table_id=task.table_id,
+                    files=task.position * _MOST_FILES + number,
+                    rows=positions,
+                    prefix="snapshot." if is_snapshot else "",
+                ),
             )
 
     def _remaining(
@@ -120,13 +130,14 @@ class KartothekTaskReader:
         limit: BatchLimit,
         columns: Sequence[str] | None,
         files: FilesAhead,
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one side that the other side does not have."""
+    ) -> Iterator[tuple[int, FileRows]]:
+        """Yield the rows of one side that the other side does not have, and their file's number."""
         side = _SIDES[change]
         for left in self._differences.of(payload, side, limit, files):
             if left.side is side:
                 url = payload.urls[left.input]
-                yield from _file_rows(payload, url, limit, columns, files, left.positions)
+                for rows in _file_rows(payload, url, limit, columns, files, left.positions):
+                    yield left.input, rows
         if side is Side.ADDED:
             # The inserts of a commit come last.
             self._differences.forget(payload)
@@ -175,7 +186,7 @@ def _file_rows(
     columns: Sequence[str] | None,
     files: FilesAhead,
     positions: Positions | None = None,
-) -> Iterator[pa.RecordBatch]:
+) -> Iterator[FileRows]:
     """Yield the rows of a file, all or those at some positions, in order."""
 
     def opened(place: str) -> BinaryIO:
@@ -191,8 +202,7 @@ def _file_rows(
         select_rows=None if positions is None else partial(_selection, positions),
         share=FileShare(index=payload.share_index, count=payload.share_count),
     )
-    for rows, _ in read_file(scan, limit, opened):
-        yield rows
+    return read_file(scan, limit, opened)
 
 
 def _selection(positions: Positions, _: int, __: int) -> RowSelection:
@@ -253,12 +263,8 @@ def _found(
     urls = {Side.REMOVED: removed, Side.ADDED: added}
 
     def read(side: Side, number: int, wanted: Positions | None) -> Iterable[PositionedRows]:
-        batches = _file_rows(payload, urls[side][number], limit, None, files, wanted)
-        places = None if wanted is None else wanted.to_numpy()
-        at = 0
-        for batch in batches:
-            yield at if places is None else places[at : at + batch.num_rows], batch
-            at += batch.num_rows
+        for part in _file_rows(payload, urls[side][number], limit, None, files, wanted):
+            yield part.positions, part.rows
 
     inputs = Inputs(
         schema=decode_schema(payload.schema),

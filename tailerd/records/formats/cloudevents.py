@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol, Self, runtime_checkable
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,6 +18,7 @@ from tailerd.records.base import FormatOptions, Header, RecordFormat, Records, S
 from tailerd.records.binary.byte_pieces import binary_array, joined_rows
 from tailerd.records.binary.row_columns import BLOCK_ROWS
 from tailerd.records.byte_rows import ConstantBytes, Piece, byte_column
+from tailerd.records.event_ids import record_ids
 from tailerd.records.json_leaves import base64_texts, escaped_texts
 from tailerd.records.json_text import quote_text, timestamp_text
 
@@ -29,7 +29,6 @@ STRUCTURED_CONTENT = "application/cloudevents+json; charset=UTF-8"
 _VERSION_ATTRIBUTE = "iotailerdversion"
 _CHANGE_ATTRIBUTE = "iotailerdchange"
 _BLOCK_BYTES = 256 * 1024 * 1024
-_PART_RECORDS = 1 << 32
 _JSON_CONTENT = "application/json"
 _UNKNOWN_CONTENT = "application/octet-stream"
 
@@ -99,44 +98,33 @@ class CloudEventsRecords:
         data = self._data.prepare(rows, registry)
         return type(self)(replace(self._options, events=replace(self._events, data=data)))
 
-    def records(self, batch: ChangeBatch, *, now_us: int | None = None, first: int = 0) -> Records:
+    def records(self, batch: ChangeBatch, *, now_us: int | None = None) -> Records:
         """Return the records of the other format as events; see `events`."""
-        records = self._data.records(batch, now_us=now_us, first=first)
-        found = events(self._context, self._events.mode, batch, records, first=first)
+        records = self._data.records(batch, now_us=now_us)
+        found = events(self._context, self._events.mode, batch, records)
         return replace(found.records, headers=(*records.headers, *found.headers))
 
 
-def events(
-    context: EventContext, mode: Mode, batch: ChangeBatch, records: Records, *, first: int = 0
-) -> Events:
+def events(context: EventContext, mode: Mode, batch: ChangeBatch, records: Records) -> Events:
     """Return the records of a batch as events.
 
-    An id is the commit's version, how its rows were found, and the record's place among those of
-    the commit: a delivery that is repeated repeats the ids. Each event also says the version
-    (`iotailerdversion`) and the row's change (`iotailerdchange`). Tombstones stay without a value.
+    Ids are those of `event_ids`: a delivery that is repeated repeats them. Each event also says the
+    version (`iotailerdversion`) and the row's change (`iotailerdchange`). Tombstones stay without a
+    value.
 
     Args:
         context: Of the table.
         mode: `binary` says all in headers, `structured` in the value.
         batch: What the records were made of.
         records: Of any value format.
-        first: Number of records of the same commit before these.
     """
-    ids = _ids(batch, first, len(records))
+    ids = record_ids(batch, records)
     changes = records.of_rows(batch.change_types())
     if mode == "binary":
         return Events(records=records, headers=_headers(context, batch, ids, changes))
     values = _envelopes(context, batch, records.values, ids, changes)
     content = Header(name="content-type", value=STRUCTURED_CONTENT.encode())
     return Events(records=replace(records, values=values), headers=(content,))
-
-
-def _ids(batch: ChangeBatch, first: int, count: int) -> pa.Array:
-    # Numbers of parts of a commit begin beyond 64 bits.
-    part, place = divmod(first, _PART_RECORDS)
-    numbers = pa.array(np.arange(place, place + count)).cast(pa.string())
-    prefix = f"{batch.version}-{batch.change_source.value}-{f'{part}.' if part else ''}"
-    return pc.binary_join_element_wise(prefix, numbers, "")
 
 
 def _constants(context: EventContext, batch: ChangeBatch) -> dict[str, str]:
@@ -179,7 +167,7 @@ def _envelopes(
         data = block if context.is_json else base64_texts(block.cast(pa.binary()))
         pieces: list[Piece] = [
             ConstantBytes(opening),
-            byte_column(ids.slice(start, step)),
+            byte_column(escaped_texts(ids.slice(start, step))),
             ConstantBytes(middle),
             byte_column(escaped_texts(changes.slice(start, step))),
             ConstantBytes(name),

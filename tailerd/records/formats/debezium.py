@@ -50,7 +50,7 @@ class DebeziumRecords:
         """Return itself: schemas, where they are wanted, stand in the values."""
         return self
 
-    def records(self, batch: ChangeBatch, *, now_us: int | None = None, first: int = 0) -> Records:
+    def records(self, batch: ChangeBatch, *, now_us: int | None = None) -> Records:
         """Return the changes of a batch."""
         if self._options.schemas:
             batch = with_json_variants(batch)

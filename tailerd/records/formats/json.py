@@ -46,7 +46,7 @@ class JsonRecords:
         """Return itself: values say nothing of a schema."""
         return self
 
-    def records(self, batch: ChangeBatch, *, now_us: int | None = None, first: int = 0) -> Records:
+    def records(self, batch: ChangeBatch, *, now_us: int | None = None) -> Records:
         """Return the rows; they say nothing of when they are processed."""
         values = self._encoder.encode(batch)
         if not self._key:

@@ -58,7 +58,7 @@ class RegisteredFormat:
         ids = SchemaIds(key=key[0] if key else None, value=value)
         return type(self)(self._options, earlier, ids)
 
-    def records(self, batch: ChangeBatch, *, now_us: int | None = None, first: int = 0) -> Records:
+    def records(self, batch: ChangeBatch, *, now_us: int | None = None) -> Records:
         """Return the records of all rows; see `RecordFormat`."""
         if self._ids is None:
             raise BugError("Records were made before their format was prepared.")

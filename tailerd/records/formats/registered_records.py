@@ -26,7 +26,8 @@ from tailerd.records.binary.row_columns import (
     RecordEncoder,
     encoded,
 )
-from tailerd.records.byte_rows import ByteColumn, ConstantBytes, byte_column
+from tailerd.records.byte_rows import ByteColumn, byte_column
+from tailerd.records.event_ids import newest_ids
 from tailerd.records.formats.debezium import parted, with_null_after
 from tailerd.records.json_text import timestamp_text
 from tailerd.records.schemas.record_shape import (
@@ -192,14 +193,14 @@ class EnvelopeRecords:
         columns: list[Column] = [
             _image_of(images, changes.before),
             _image_of(images, changes.after),
-            self._source_of(batch),
+            self._source_of(batch, changes),
             _operations(batch, changes),
             *(ConstantColumn(time) for time in _times(now)),
         ]
         header = self._codec.header(ids.value)
         return encoded(self._envelope(schema), header, columns, len(changes.before))
 
-    def _source_of(self, batch: ChangeBatch) -> EncodedRows:
+    def _source_of(self, batch: ChangeBatch, changes: RowChanges) -> EncodedRows:
         options = self._options
         is_snapshot = batch.change_source is ChangeSourceKind.SNAPSHOT
         values: list[str | int] = [
@@ -209,13 +210,11 @@ class EnvelopeRecords:
             *([options.table_id] if options.table_id else []),
             *(batch.version, timestamp_text(batch.timestamp_us), batch.change_source.value),
         ]
-        columns = [ConstantColumn(value) for value in values]
-        raw = (
-            piece.raw
-            for piece in self._source.pieces(columns, 1)
-            if isinstance(piece, ConstantBytes)
-        )
-        return EncodedRows(ConstantBytes(b"".join(raw)))
+        count = len(changes.before)
+        ids = newest_ids(batch, changes.before, changes.after)
+        sequence = pa.nulls(count, pa.string()) if ids is None else ids
+        columns: list[Column] = [*(ConstantColumn(value) for value in values), sequence]
+        return EncodedRows(byte_column(encoded(self._source, b"", columns, count)))
 
 
 class _Keys:

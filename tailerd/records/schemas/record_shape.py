@@ -122,6 +122,7 @@ def source_shape(options: FormatOptions) -> RecordShape:
         pa.field("commit_version", pa.int64(), False),
         pa.field("commit_timestamp", pa.string(), False),
         pa.field("change_source", pa.string(), False),
+        pa.field("sequence", pa.string()),
     ]
     return RecordShape(SOURCE_NAME, tuple(fields))
 

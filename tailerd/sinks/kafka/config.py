@@ -191,6 +191,13 @@ class KafkaSinkConfig(SinkConfig):
         " `{commit_timestamp}`, `{change_source}`.",
         examples=[{"origin": "lake", "version": "{commit_version}"}],
     )
+    event_ids: bool | None = Field(
+        default=None,
+        description="Whether each record has the header `tailerd.id`: table id, version and place"
+        " of the row in its commit, the same when it is delivered again, so that readers can leave"
+        " out what they have seen. Default: with at-least-once. Events have it as their id.",
+        examples=[True],
+    )
     partition: Literal["key"] | int | ColumnPartition = Field(
         default="key",
         description="`key`: Kafka's default, a hash of the key, records without one spread evenly;"
@@ -413,6 +420,11 @@ class KafkaSinkConfig(SinkConfig):
             "offsets: kafka": self.offsets == "kafka" and not self.is_exactly_once,
         }
         return next((name for name, is_set in unable.items() if is_set and engine == "spark"), "")
+
+    @property
+    def has_event_ids(self) -> bool:
+        """Tell whether records say their ids in a header."""
+        return not self.is_exactly_once if self.event_ids is None else self.event_ids
 
     @property
     def sharing_key(self) -> str:

@@ -77,19 +77,19 @@ class TableDestinations:
         self._latest: tuple[pa.Schema, Placed] | None = None
 
     def records(
-        self, batch: ChangeBatch, *, now_us: int | None = None, first: int = 0
+        self, batch: ChangeBatch, *, now_us: int | None = None
     ) -> tuple[Destination, Records]:
         """Return the records of a batch; where its schema is new, the registry is asked first.
 
         Args:
-            batch, now_us, first: As for `RecordFormat.records`.
+            batch, now_us: As for `RecordFormat.records`.
 
         Raises:
             IncompatibleSchemaError: The registry's rule forbids the schema, and that stops.
             TailerdError: As `RecordFormat.prepare` and `RecordFormat.records`.
         """
         destination, records = self.prepared(batch.rows.schema)
-        return destination, records.records(batch, now_us=now_us, first=first)
+        return destination, records.records(batch, now_us=now_us)
 
     def prepared(self, schema: pa.Schema) -> Placed:
         """Return where rows with a schema go, and what makes their records.

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tailerd.changefeed.change_batch import ChangeBatch
-from tailerd.changefeed.offset import Offset, Version
 from tailerd.errors import (
     CommitAheadError,
     ConfigError,
@@ -201,29 +200,6 @@ class Router:
         return tuple(Header(name=name, value=text.encode()) for name, text in headers.items())
 
 
-@dataclass(slots=True)
-class CommitRecords:
-    """Counts the records of the commits of one delivery, so that each has a number of its own.
-
-    A delivery that begins inside a commit counts from the position where it does, so that numbers
-    do not come again; a delivery that is repeated gives the same.
-    """
-
-    _version: Version | None = None
-    _count: int = 0
-
-    def first(self, start: Offset, batch: ChangeBatch) -> int:
-        """Return the number of a batch's first record; `start` is that of the delivery."""
-        if batch.version != self._version:
-            self._version = batch.version
-            self._count = start.position << 32 if batch.version == start.version else 0
-        return self._count
-
-    def add(self, batch: ChangeBatch, records: int) -> None:
-        """Count the records of a batch."""
-        self._count += records
-
-
 def plain_topic(config: KafkaSinkConfig, topic: str) -> str:
     """Return the configured topic of one that was made for rows of an incompatible schema."""
     registry = config.schema_registry
@@ -247,7 +223,7 @@ def format_options(config: KafkaSinkConfig, table: str, table_id: str) -> Format
         collections=config.collections,
     )
     if config.format != CLOUD_EVENTS:
-        return options
+        return replace(options, has_ids=config.has_event_ids)
     events = config.cloudevents
     names = {**dict.fromkeys(TABLE_NAMES, table), "topic_prefix": config.topic_prefix}
     return replace(

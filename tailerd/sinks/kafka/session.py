@@ -45,7 +45,6 @@ from tailerd.sinks.kafka.record_batches.compression import Compression
 from tailerd.sinks.kafka.record_batches.record_batch import OversizeRecord
 from tailerd.sinks.kafka.record_producer import RecordProducer
 from tailerd.sinks.kafka.routing import (
-    CommitRecords,
     Router,
     TopicShape,
     plain_topic,
@@ -94,7 +93,7 @@ class Session:
         self._table_id = ""
         self._markers: CommitMarkers | None = None
         self._delivery: Acknowledgements | None = None
-        self._merger, self._counted = Merger(), CommitRecords()
+        self._merger = Merger()
         self._set_aside: Counter[tuple[str, str]] = Counter()
         # Time and version of the commit of this delivery that is dated latest.
         self._latest = (0, 0)
@@ -151,7 +150,6 @@ class Session:
         """Begin a delivery; return what another thread may abandon it with."""
         self._merger = Merger()
         self._set_aside.clear()
-        self._counted = CommitRecords()
         self._latest = (0, 0)
         timeout_ms = self._connection.number("delivery_timeout_ms", DEFAULT_DELIVERY_TIMEOUT_MS)
         self._delivery = Acknowledgements(
@@ -202,9 +200,7 @@ class Session:
             # REPLACE gave the table another one. The same as after a start anew at this offset.
             self._describe(start.table_id)
         now_us = time.time_ns() // 1000
-        place = self._counted.first(start, batch)
-        destination, records = self._records.records(batch, now_us=now_us, first=place)
-        self._counted.add(batch, len(records))
+        destination, records = self._records.records(batch, now_us=now_us)
         self._latest = max(self._latest, (batch.timestamp_us // 1000, batch.version))
         self._topics.renew(MAX_AGE_SECONDS)
         # Before a marker goes out: a commit that has to wait does not begin.

@@ -216,7 +216,7 @@ class GroupFollower:
         entry, kafka = end.tables[name], table.member.kafka
         table_id = entry.offset.table_id
         begin = end.begins[name] if step is None else step.begin
-        planned = TableRows(name=name, table_id=table_id, kafka=kafka, begin=begin)
+        planned = TableRows(name=name, table_id=table_id, kafka=kafka)
         try:
             if step is not None:
                 tasks: Sequence[ChangeTask] = step.tasks

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import InputPartition
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
-from tailerd.changefeed.offset import Offset, Version
+from tailerd.changefeed.offset import Version
 from tailerd.errors import TailerdError
 from tailerd.records.key_order import Part, commits_in_key_order, part_of
 from tailerd.sinks.kafka.config import KafkaSinkConfig
@@ -53,7 +53,6 @@ class TableRows:
         kafka: How records are made; None gives JSON lines.
         tasks: What to read, in order.
         formats: What makes the records, where their schemas are registered.
-        begin: Where the batch begins in the table; None at a commit's first task.
         error: Why that cannot even be planned; the batch was logged before.
     """
 
@@ -62,7 +61,6 @@ class TableRows:
     kafka: KafkaSinkConfig | None
     tasks: Sequence[ChangeTask] = ()
     formats: GivenFormats | None = None
-    begin: Offset | None = None
     error: TailerdError | None = None
 
     @property
@@ -152,11 +150,7 @@ def _part(part: TablePart, stores: Stores) -> Iterator[RecordPiece]:
     }
     order = part.first * SHARE_ORDERS
     for batch in _ordered(part.shares, table.key, stores):
-        # Of a commit that lies in several batches each counts on from another number.
-        begin = table.begin
-        is_cut = begin is not None and begin.version == batch.version
-        first = order + (begin.position << 64 if begin is not None and is_cut else 0)
-        for piece in encoders[ids[batch.version]].encoded(batch, order, first=first):
+        for piece in encoders[ids[batch.version]].encoded(batch, order):
             order += piece.records.num_rows
             yield piece
 

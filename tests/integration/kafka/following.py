@@ -60,7 +60,7 @@ class Table:
         # Known before it is there: a reader is never ahead of what is expected.
         version = self.version + 1
         self.changes |= {(each, "insert", version) for each in ids}
-        [add] = self._builder.append([{"id": n, "name": f"{n}-{self._text}"} for n in ids]).adds
+        [add] = self._builder.append([self._row(each) for each in ids]).adds
         self._alive.append((add, ids))
         return version
 
@@ -73,11 +73,33 @@ class Table:
         self._builder.delete_rows(add, positions)
         return version
 
+    def rewrite(self, rows: int = 100) -> int:
+        """Commit one file in place of another, in another order, as writers without vectors do.
+
+        It has half of its rows, and `rows` new ones: what is in both is no change.
+        """
+        add, ids = self._alive.pop(self._chance.randrange(len(self._alive)))
+        kept = self._chance.sample(ids, len(ids) // 2)
+        new = list(range(self._next_id, self._next_id + rows))
+        self._next_id += rows
+        version = self.version + 1
+        self.changes |= {(each, "delete", version) for each in set(ids) - set(kept)}
+        self.changes |= {(each, "insert", version) for each in new}
+        mixed = self._chance.sample([*kept, *new], len(kept) + rows)
+        written = self._builder.data_file([self._row(each) for each in mixed])
+        self._builder.commit(self._builder.remove(add), written)
+        self._alive.append((written, mixed))
+        return version
+
     def change(self, rows: int = 100) -> int:
-        """Commit something: mostly new rows, sometimes a deletion."""
-        if self._alive and self._chance.random() < 0.25:
+        """Commit something: mostly new rows, sometimes a deletion or a file rewritten."""
+        what = self._chance.random() if self._alive else 1.0
+        if what < 0.2:
             return self.delete()
-        return self.insert(rows)
+        return self.rewrite(rows) if what < 0.4 else self.insert(rows)
+
+    def _row(self, row: int) -> dict[str, Any]:
+        return {"id": row, "name": self.text_of(row)}
 
     def text_of(self, row: int) -> str:
         """Return what the column `name` holds in that row."""
@@ -246,9 +268,18 @@ class Follower:
             versions = sorted({change[2] for change in doubled})
             assert not doubled, f"{len(doubled)} doubled, of versions {versions}"
         self._is_in_order(records)
+        self._have_own_ids(records)
         for record in records:
             row = json.loads(record.value or b"")
             assert row["name"] == self.table.text_of(row["id"])
+
+    def _have_own_ids(self, records: list[Record]) -> None:
+        """Check that who leaves out ids that were seen has each change once."""
+        found = {(dict(record.headers).get("tailerd.id"), change_of(record)) for record in records}
+        if self.guarantee == "at-least-once":
+            ids, changes = zip(*found, strict=True)
+            assert None not in ids
+            assert len(found) == len(set(ids)) == len(set(changes)), "an id is of one change"
 
     def _is_in_order(self, records: list[Record]) -> None:
         places: dict[int, int] = {}

@@ -16,6 +16,7 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeMode, ChangeSourceKind, ChangeType
 from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.offset import Offset, Version
+from tailerd.changefeed.row_places import RowPlaces
 from tailerd.changefeed.saved_offset import SavedOffset
 from tailerd.errors import ConfigError, SinkError, SinkFencedError, SinkRefusedError
 from tailerd.sinks.base import Delivery
@@ -108,6 +109,7 @@ def rows_of(version: int, change: ChangeType = ChangeType.INSERT, **columns: Any
         version=Version(version),
         timestamp_us=1_700_000_000_123_456,
         change_source=ChangeSourceKind.FILES,
+        places=RowPlaces(table_id="id-1", files=0, rows=0),
     )
 
 
@@ -141,12 +143,16 @@ async def test_records_have_key_headers_and_the_time_of_the_commit(
 ) -> None:
     place.create()
     headers = {"origin": "lake", "version": "{table}/{commit_version}"}
-    async with place.open(key=["id"], headers=headers, batching=batching) as sink:
+    async with place.open(key=["id"], headers=headers, batching=batching, event_ids=True) as sink:
         await sink.write(commit(0, ids_of(0, 7)))
     [record] = place.read()
     assert record.key == b'{"id":7}'
     assert record.timestamp_ms == 1_700_000_000_123
-    assert record.headers == (("origin", b"lake"), ("version", f"{place.topic}/0".encode()))
+    assert record.headers == (
+        ("origin", b"lake"),
+        ("version", f"{place.topic}/0".encode()),
+        ("tailerd.id", b"id-1/0/0.0"),
+    )
     assert json.loads(record.value or b"")["_commit_version"] == 0
 
 
@@ -476,6 +482,7 @@ async def test_updates_are_one_record_and_deletes_leave_a_tombstone_in_debezium(
         version=Version(0),
         timestamp_us=1_700_000_000_000_000,
         change_source=ChangeSourceKind.CDC,
+        places=RowPlaces(table_id="id-1", files=0, rows=0),
     )
     async with place.open(format="debezium", key=["id"], topic_prefix="lake") as sink:
         assert await sink.write(commit(0, batch)) == 3

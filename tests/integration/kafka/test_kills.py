@@ -12,12 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.daemon.running import eventually
 from tests.integration.kafka.following import Follower, Guarantee, Table, Writer, topic_for
 from tests.kafka.broker import Broker
 from tests.kafka.topics import Topics
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 DEFAULT_KILLS = 10
+LARGE_ROWS = 20_000
+LARGE_KILLS = 3
 
 
 @pytest.mark.full
@@ -50,3 +53,37 @@ def test_kill_9_under_load_loses_nothing_and_doubles_nothing_where_that_is_promi
     with follower.running():
         follower.catches_up()
     follower.obeys_the_law()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
+def test_kill_9_inside_a_large_rewritten_commit_repeats_it_whole(
+    kafka_broker: Broker, topics: Topics, tmp_path: Path, guarantee: Guarantee
+) -> None:
+    """Kills take their time: only so does one hit the middle of a commit."""
+    chance = random.Random(7)
+    table = Table(tmp_path / "t", row_bytes=50)
+    table.insert(LARGE_ROWS)
+    follower = Follower(
+        tmp_path / "d",
+        table,
+        topic_for(topics, partitions=3),
+        bootstrap=kafka_broker.plain,
+        guarantee=guarantee,
+    )
+    for _ in range(LARGE_KILLS):
+        table.rewrite(LARGE_ROWS // 2)
+        with follower.running() as process:
+            eventually(lambda: has_begun(follower), 60)
+            time.sleep(chance.random() * 0.5)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+    with follower.running():
+        follower.catches_up()
+    follower.obeys_the_law()
+
+
+def has_begun(follower: Follower) -> bool:
+    """Tell whether the daemon is about to deliver."""
+    log = follower.folder / "daemon.log"
+    return log.exists() and "pipeline" in log.read_text().lower()

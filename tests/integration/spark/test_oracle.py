@@ -73,12 +73,17 @@ def test_the_reference_gives_the_same_rows(
 ) -> None:
     table = tmp_path / "table"
     work = Workload(seed, str(table))
-    said = _grow(delta_spark, work, table)
+    said = grown(delta_spark, work, table)
     story = "\n".join([f"seed {seed}: {json.dumps(work.features)}", *said])
     sys.stderr.write(f"{story}\n")
-    for run in _runs(table):
-        wanted = _snapshot(delta_spark, table, run.end)
-        _same(_bare(_ours(table, snapshot="true", endingVersion=str(run.end))), wanted, run, story)
+    for run in runs_of(table):
+        wanted = snapshot_rows(delta_spark, table, run.end)
+        require_same(
+            without_changes(our_rows(table, snapshot="true", endingVersion=str(run.end))),
+            wanted,
+            run,
+            story,
+        )
         start = run.start
         if run.is_replaced:
             _replaces(delta_spark, table, run, story)
@@ -88,30 +93,30 @@ def test_the_reference_gives_the_same_rows(
         between = {"startingVersion": str(start), "endingVersion": str(run.end)}
         if run.has_feed:
             feed = {"readChangeFeed": "true", **between}
-            ours = _ours(table, changes="cdf", **between)
+            ours = our_rows(table, changes="cdf", **between)
             theirs = _feed(delta_spark, table, feed, ours)
             if theirs != ours:
                 ours, theirs = _without_removals(delta_spark, table, run, ours, theirs, story)
-            _same(ours, theirs, run, story)
-        _same(*_both_engines(delta_spark, table, start, run.end), run, story)
-        before = _bare(_ours(table, snapshot="true", endingVersion=str(run.start)))
+            require_same(ours, theirs, run, story)
+        require_same(*_both_engines(delta_spark, table, start, run.end), run, story)
+        before = without_changes(our_rows(table, snapshot="true", endingVersion=str(run.start)))
         _replays(table, run, before, story)
 
 
-def _grow(delta: DeltaSpark, work: Workload, table: Path) -> list[str]:
+def grown(delta: DeltaSpark, work: Workload, table: Path) -> list[str]:
     """Run the workload; return its statements, each with the version it led to."""
     text = work.create()
     columns = delta.ask("change", text=text, path=str(table))
-    said, refused = [f"{_head(table)}: {text}"], 0
+    said, refused = [f"{head_version(table)}: {text}"], 0
     columns = delta.ask("change", text=work.fill(columns), path=str(table))
     for number in range(STATEMENTS):
         now = [(name, kind) for name, kind in columns]
         # In every history, because it is rare among random statements.
         is_replacement = number == STATEMENTS // 2
-        text = work.replace() if is_replacement else work.statement(now, _head(table))
+        text = work.replace() if is_replacement else work.statement(now, head_version(table))
         try:
             columns = delta.ask("change", text=text, path=str(table))
-            said.append(f"{_head(table)}: {text}")
+            said.append(f"{head_version(table)}: {text}")
         except DeltaSparkError as error:
             # The reference knows combinations that it does not do; what it committed counts.
             refused += 1
@@ -120,16 +125,16 @@ def _grow(delta: DeltaSpark, work: Workload, table: Path) -> list[str]:
     return said
 
 
-def _head(table: Path) -> int:
+def head_version(table: Path) -> int:
     log = (table / "_delta_log").glob("*.json")
     return max(int(file.stem) for file in log if file.stem.isdigit())
 
 
-def _runs(table: Path) -> list[Run]:
+def runs_of(table: Path) -> list[Run]:
     """Cut the history where the schema or the feed changes."""
     runs: list[Run] = []
     last, now, unchanged = None, ("", False, ""), frozenset[str]()
-    for version in range(_head(table) + 1):
+    for version in range(head_version(table) + 1):
         for line in (table / "_delta_log" / f"{version:020}.json").read_text().splitlines():
             if (metadata := json.loads(line).get("metaData")) is not None:
                 feed = metadata["configuration"].get("delta.enableChangeDataFeed") == "true"
@@ -162,7 +167,7 @@ def _shared(before: str, after: str) -> frozenset[str]:
     return frozenset(name for name, _ in one & other)
 
 
-def _same(ours: Rows, wanted: Rows, run: Run, story: str) -> None:
+def require_same(ours: Rows, wanted: Rows, run: Run, story: str) -> None:
     assert ours == wanted, (
         f"{run}\nonly ours: {sorted((ours - wanted).elements())[:5]}\n"
         f"only theirs: {sorted((wanted - ours).elements())[:5]}\n{story}"
@@ -173,7 +178,7 @@ def _both_engines(delta: DeltaSpark, table: Path, start: int, end: int) -> tuple
     """Return the rows of our Spark source and of our Arrow engine."""
     between = {"startingVersion": str(start), "endingVersion": str(end)}
     try:
-        return _of_spark(delta, table, "tailerd", between), _ours(table, **between)
+        return spark_rows(delta, table, "tailerd", between), our_rows(table, **between)
     except DeltaSparkError as error:
         # A commit that restores another schema removes rows of the old one, and a DataFrame has
         # one schema: the rest of the run is compared.
@@ -184,7 +189,7 @@ def _both_engines(delta: DeltaSpark, table: Path, start: int, end: int) -> tuple
 
 def _feed(delta: DeltaSpark, table: Path, options: dict[str, str], ours: Rows) -> Rows:
     try:
-        return _of_spark(delta, table, "delta", options)
+        return spark_rows(delta, table, "delta", options)
     except DeltaSparkError as error:
         # Without column mapping it reads old versions with the newest schema, if that fits.
         if not any(each in str(error) for each in _NEWEST_DOES_NOT_FIT):
@@ -198,9 +203,11 @@ def _without_removals(
     """Take out of both feeds what the first commit removed, after comparing just that."""
     removed, gone = (_deletes_of(rows, run.start) for rows in (ours, theirs))
     shared = run.unchanged.union(CHANGE_COLUMNS)
-    _same(_narrowed(removed, shared), _narrowed(gone, shared), run, story)
-    before = _snapshot(delta, table, run.start - 1)
-    assert not _bare(removed) - before, f"{run}\nnever there: {_bare(removed) - before}\n{story}"
+    require_same(_narrowed(removed, shared), _narrowed(gone, shared), run, story)
+    before = snapshot_rows(delta, table, run.start - 1)
+    assert not without_changes(removed) - before, (
+        f"{run}\nnever there: {without_changes(removed) - before}\n{story}"
+    )
     return ours - removed, theirs - gone
 
 
@@ -226,10 +233,15 @@ def _replaces(delta: DeltaSpark, table: Path, run: Run, story: str) -> None:
     version = run.start
     # Raw: where the columns are the same, rows that are too would be no change.
     between = {"startingVersion": str(version), "endingVersion": str(version)}
-    ours = _ours(table, changes="files", **between)
+    ours = our_rows(table, changes="files", **between)
     for kind, shown in (("delete", version - 1), ("insert", version)):
         rows = {text: n for text, n in ours.items() if json.loads(text)[CHANGE_TYPE] == kind}
-        _same(_bare(Counter(rows)), _snapshot(delta, table, shown), run, f"{kind}s of {story}")
+        require_same(
+            without_changes(Counter(rows)),
+            snapshot_rows(delta, table, shown),
+            run,
+            f"{kind}s of {story}",
+        )
 
 
 def _replays(table: Path, run: Run, rows: Rows, story: str) -> None:
@@ -240,21 +252,26 @@ def _replays(table: Path, run: Run, rows: Rows, story: str) -> None:
     for version in range(run.start + 1, run.end + 1):
         between = {"startingVersion": str(version), "endingVersion": str(version)}
         before = +rows
-        for text, count in _ours(table, changes="files", **between).items():
+        for text, count in our_rows(table, changes="files", **between).items():
             row = json.loads(text)
             sign = 1 if row[CHANGE_TYPE] == "insert" else -1
             rows[_without_change(row)] += sign * count
-        after = _bare(_ours(table, snapshot="true", endingVersion=str(version)))
-        _same(+rows, after, replace(run, start=version, end=version), story)
+        after = without_changes(our_rows(table, snapshot="true", endingVersion=str(version)))
+        require_same(+rows, after, replace(run, start=version, end=version), story)
         assert not -rows, story
         if not run.has_feed:
-            exact = _ours(table, **between)
+            exact = our_rows(table, **between)
             for kind, wanted in (("delete", before - after), ("insert", after - before)):
                 found = {t: n for t, n in exact.items() if json.loads(t)[CHANGE_TYPE] == kind}
-                _same(_bare(Counter(found)), wanted, run, f"version {version}, {kind}s of {story}")
+                require_same(
+                    without_changes(Counter(found)),
+                    wanted,
+                    run,
+                    f"version {version}, {kind}s of {story}",
+                )
 
 
-def _bare(rows: Rows) -> Rows:
+def without_changes(rows: Rows) -> Rows:
     found: Rows = Counter()
     for text, count in rows.items():
         found[_without_change(json.loads(text))] += count
@@ -266,16 +283,16 @@ def _without_change(row: dict[str, Any]) -> str:
     return json.dumps(bare, sort_keys=True)
 
 
-def _snapshot(delta: DeltaSpark, table: Path, version: int) -> Rows:
-    rows = _of_spark(delta, table, "delta", {"versionAsOf": str(version)})
+def snapshot_rows(delta: DeltaSpark, table: Path, version: int) -> Rows:
+    rows = spark_rows(delta, table, "delta", {"versionAsOf": str(version)})
     return Counter({_without_change(json.loads(text)): count for text, count in rows.items()})
 
 
-def _of_spark(delta: DeltaSpark, table: Path, kind: str, options: dict[str, str]) -> Rows:
+def spark_rows(delta: DeltaSpark, table: Path, kind: str, options: dict[str, str]) -> Rows:
     return Counter(delta.ask("rows", path=str(table), format=kind, options=options))
 
 
-def _ours(table: Path, **options: str) -> Rows:
+def our_rows(table: Path, **options: str) -> Rows:
     return asyncio.run(_arrow_rows(ReadOptions.parse({"path": str(table), **options})))
 
 

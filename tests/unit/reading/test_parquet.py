@@ -63,7 +63,7 @@ def test_a_filter_gives_exactly_its_rows_in_order_and_in_bounded_batches(
         exclude=None if exclude is None else inline(exclude),
     )
     scan = scan_of(hundred, pa.field("id", pa.int64()), rows=rows)
-    batches = [part for part, _ in read_file(scan, BatchLimit(max_rows=max_rows))]
+    batches = [part for part, _, _ in read_file(scan, BatchLimit(max_rows=max_rows))]
     expected = sorted((set(range(100)) if include is None else include) - (exclude or set()))
     assert [number for batch in batches for number in batch.column("id").to_pylist()] == expected
     assert all(0 < batch.num_rows <= max_rows for batch in batches)
@@ -82,7 +82,9 @@ def test_one_huge_row_group_comes_in_batches_of_bounded_bytes(tmp_path: Path, ki
     )
     assert pq.ParquetFile(path).num_row_groups == 1
     limit = BatchLimit(max_rows=10**6, max_bytes=500_000)
-    batches = [part for part, _ in read_file(scan_of(path, pa.field("text", pa.string())), limit)]
+    batches = [
+        part for part, _, _ in read_file(scan_of(path, pa.field("text", pa.string())), limit)
+    ]
     assert sum(batch.num_rows for batch in batches) == 20_000
     assert max(batch.nbytes for batch in batches) <= limit.max_bytes * 1.1
 
@@ -91,7 +93,9 @@ def test_a_single_row_above_the_limit_still_comes(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": ["x" * 10_000, "y"]}), path)
     limit = BatchLimit(max_bytes=100)
-    batches = [part for part, _ in read_file(scan_of(path, pa.field("text", pa.string())), limit)]
+    batches = [
+        part for part, _, _ in read_file(scan_of(path, pa.field("text", pa.string())), limit)
+    ]
     assert [batch.num_rows for batch in batches] == [1, 1]
 
 
@@ -110,7 +114,7 @@ def test_rows_are_counted_although_no_column_of_the_file_is_read(
     scan = FileScan(
         url=str(hundred), fields=(constant, lacking), select_rows=partial(select_rows, rows)
     )
-    batches = [part for part, _ in read_file(scan, BatchLimit(max_rows=30))]
+    batches = [part for part, _, _ in read_file(scan, BatchLimit(max_rows=30))]
     expected = 100 if rows is ALL_ROWS else 98
     assert sum(batch.num_rows for batch in batches) == expected
     for batch in batches:
@@ -131,8 +135,8 @@ def test_rows_are_counted_although_no_column_is_wanted(
     hundred: Path, rows: RowFilter, expected: int
 ) -> None:
     batches = list(read_file(scan_of(hundred, rows=rows), BatchLimit(max_rows=30)))
-    assert sum(batch.num_rows for batch, _ in batches) == expected
-    assert {tuple(batch.schema.names) for batch, _ in batches} == {()}
+    assert sum(batch.num_rows for batch, _, _ in batches) == expected
+    assert {tuple(batch.schema.names) for batch, _, _ in batches} == {()}
 
 
 @pytest.mark.parametrize(
@@ -153,7 +157,7 @@ def test_texts_of_every_arrow_kind_are_read_with_deletion_vectors(
     assert pq.read_schema(path).field("text").type == kind
     found = list(read_file(scan_of(path, pa.field("text", pa.string()), rows=rows), BatchLimit()))
     expected = texts if rows is ALL_ROWS else [texts[0], *texts[2:]]
-    assert [text for batch, _ in found for text in batch["text"].to_pylist()] == expected
+    assert [text for batch, _, _ in found for text in batch["text"].to_pylist()] == expected
 
 
 def test_changes_keep_their_rows_although_no_column_is_wanted(tmp_path: Path) -> None:
@@ -162,7 +166,7 @@ def test_changes_keep_their_rows_although_no_column_is_wanted(tmp_path: Path) ->
     pq.write_table(pa.table({"id": range(20), "_change_type": kinds}), path, row_group_size=6)
     scan = scan_of(path, change_column="_change_type")
     found: list[str] = []
-    for rows, changes in read_file(scan, BatchLimit(max_rows=4)):
+    for rows, changes, _ in read_file(scan, BatchLimit(max_rows=4)):
         assert changes is not None
         assert rows.num_rows == len(changes)
         found += changes.to_pylist()
@@ -173,7 +177,7 @@ def test_change_types_come_beside_the_rows(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"id": [1, 2], "_change_type": ["insert", "delete"]}), path)
     scan = scan_of(path, pa.field("id", pa.int64()), change_column="_change_type")
-    [(rows, changes)] = read_file(scan, BatchLimit())
+    [(rows, changes, _)] = read_file(scan, BatchLimit())
     assert rows.schema.names == ["id"]
     assert changes is not None
     assert changes.to_pylist() == ["insert", "delete"]
@@ -233,8 +237,8 @@ def test_images_that_lie_across_batches_and_row_groups_are_joined(
     pq.write_table(table, path, row_group_size=2)
     scan = scan_of(path, pa.field("id", pa.int64()), change_column="_change_type")
     parts = list(read_file(scan, BatchLimit(max_rows=max_rows)))
-    assert [i for rows, _ in parts for i in rows.column("id").to_pylist()] == list(range(11))
-    for place, (_, changes) in enumerate(parts):
+    assert [i for rows, _, _ in parts for i in rows.column("id").to_pylist()] == list(range(11))
+    for place, (_, changes, _) in enumerate(parts):
         assert changes is not None
         if place + 1 < len(parts):
             assert changes[-1].as_py() != "update_preimage"
@@ -253,5 +257,7 @@ def test_the_shares_of_a_file_have_each_row_once_and_in_order(tmp_path: Path, co
             scan_of(path, pa.field("n", pa.int64()), rows=rows),
             share=FileShare(index=index, count=count),
         )
-        found += [row for part, _ in read_file(scan, BatchLimit()) for row in part["n"].to_pylist()]
+        found += [
+            row for part, _, _ in read_file(scan, BatchLimit()) for row in part["n"].to_pylist()
+        ]
     assert found == [n for n in range(1000) if n not in (3, 64, 999)]

@@ -58,7 +58,7 @@ def test_an_insert_is_the_whole_envelope_byte_for_byte() -> None:
         '{"before":null,"after":{"id":1},"source":{'
         f'"version":"{__version__}","connector":"tailerd","name":"lake",{times},'
         '"snapshot":"false","db":"shop","schema":"s","table":"orders","table_id":"t-1",'
-        f'"commit_version":7,"commit_timestamp":"{TIMESTAMP}","change_source":"files"'
+        f'"commit_version":7,"commit_timestamp":"{TIMESTAMP}","change_source":"files","sequence":"id-1/7/0.0"'
         f'}},"op":"c",{times}}}\n'
     )
 

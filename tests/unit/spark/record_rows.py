@@ -36,11 +36,18 @@ def rows_of(piece: RecordPiece) -> list[Row]:
         {
             "table": piece.table,
             "topic": piece.topic,
-            "headers": [(header.name, header.value) for header in piece.headers],
+            "headers": [(each.name, value_at(each, number)) for each in piece.headers],
             "_commit_version": piece.version,
             "_commit_timestamp": piece.timestamp_us,
-            "_order": order,
+            "_order": piece.order + number,
             **record,
         }
-        for order, record in enumerate(piece.records.to_pylist(), start=piece.order)
+        for number, record in enumerate(piece.records.to_pylist())
     ]
+
+
+def value_at(header: Header, number: int) -> bytes | None:
+    """Return what a header of a record says, by the record's number."""
+    if not isinstance(header.value, pa.Array):
+        return header.value
+    return bytes(header.value.cast(pa.binary())[number].as_py())

@@ -97,4 +97,4 @@ async def test_headers_of_events_follow_their_records_through_cuts(
         assert isinstance(found, pa.Array)
         assert len(found) == piece.records.num_rows
         ids += found.to_pylist()
-    assert ids == [f"0-files-{number}" for number in range(9)]
+    assert ids == [f"{source.table_id}/0/0.{number}" for number in range(9)]

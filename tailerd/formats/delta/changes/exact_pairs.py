@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from tailerd.changefeed.change_task import ChangeType
 from tailerd.formats.delta.changes.candidate_files import CandidateFiles, Columns
+from tailerd.formats.delta.changes.placed_rows import placed
 from tailerd.reading.merged_batches import merged
 from tailerd.rows.difference import Side
 from tailerd.rows.hash_kernels import Bools, Rows
@@ -72,17 +73,17 @@ class NumberedRows:
         return int(self._starts[-1])
 
     def read(self, columns: Columns, is_wanted: Bools | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield rows in order, by a flag for each, or all."""
+        """Yield rows with their places (`placed`) in order, by a flag for each, or all."""
         for place, (number, positions) in enumerate(self._files):
             wanted = positions.to_numpy()
             if is_wanted is not None:
                 wanted = wanted[is_wanted[self._starts[place] : self._starts[place + 1]]]
             if len(wanted):
-                for _, rows in self._candidates.read(self._side, number, wanted, columns):
-                    yield rows
+                for at, rows in self._candidates.read(self._side, number, wanted, columns):
+                    yield placed(rows, self._side, number, at)
 
     def rows(self, columns: Columns, numbers: Rows) -> pa.RecordBatch:
-        """Return the rows of some numbers, in their order; at least one."""
+        """Return the rows of some numbers with their places, in their order; at least one."""
         ascending = np.sort(numbers)
         found: list[pa.RecordBatch] = []
         bounds = np.searchsorted(ascending, self._starts)
@@ -91,7 +92,7 @@ class NumberedRows:
             if len(here):
                 wanted = positions.to_numpy()[here]
                 read = self._candidates.read(self._side, number, wanted, columns)
-                found += [rows for _, rows in read]
+                found += [placed(rows, self._side, number, at) for at, rows in read]
         return pa.concat_batches(found).take(pa.array(np.searchsorted(ascending, numbers)))
 
 
@@ -108,7 +109,7 @@ def paired_changes(
         key: Columns of the schema.
 
     Returns:
-        None where they are more than memory allows to pair.
+        Rows are `placed`. None where they are more than memory allows to pair.
     """
     deleted, inserted = (
         NumberedRows(candidates, side, left, tuple(key)) for side in (Side.REMOVED, Side.ADDED)
@@ -176,11 +177,11 @@ def _pairs(
 def _hashes(
     batches: Iterable[pa.RecordBatch], hasher: RowHasher, bits: int, part: int
 ) -> tuple[RowHashes, Rows]:
-    """Return the hashes whose first bits are a part's, and the numbers of their rows."""
+    """Return the hashes of keys, with their places, whose first bits are a part's; and numbers."""
     first, second, numbers = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)], []
     at = 0
     for batch in batches:
-        hashes = hasher.hash(batch)
+        hashes = hasher.hash(batch.remove_column(batch.num_columns - 1))
         places = np.arange(len(hashes))
         if bits:
             places = np.flatnonzero(hashes.first >> np.uint64(64 - bits) == np.uint64(part))

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 
 import pyarrow as pa
 
-from tailerd.changefeed.change_batch import ChangeBatch, rows_of_columns
+from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeTask, ChangeType
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.formats.delta.changes.candidate_files import CandidateFiles, Columns
 from tailerd.formats.delta.changes.exact_pairs import LeftRows, paired_changes
-from tailerd.formats.delta.changes.read import no_columns
+from tailerd.formats.delta.changes.placed_rows import placed, unplaced
+from tailerd.formats.delta.changes.read import no_columns, places_of
 from tailerd.formats.delta.protocol.rewritten_files import FilesToCompare
 from tailerd.formats.delta.protocol.schema import parse_schema
 from tailerd.reading.files_ahead import FilesAhead
@@ -60,23 +62,18 @@ def read_exact(
             left.add(side, number, positions)
     changes: Changes | None = None
     if payload.key and set(payload.key) <= set(candidates.schema().names):
-        # Without columns only a batch itself knows how many rows it has.
-        is_bare = wanted is not None and not candidates.schema(wanted).names
-        given = payload.key if is_bare else wanted
-        changes = paired_changes(candidates, left, payload.key, given)
-        if changes is not None and is_bare:
-            changes = (
-                (kind, rows_of_columns([], pa.schema([]), len(rows))) for kind, rows in changes
-            )
+        changes = paired_changes(candidates, left, payload.key, wanted)
     if changes is None:
         changes = _unpaired(candidates, left, wanted)
-    for change_type, rows in changes:
+    for change_type, found in changes:
+        rows, numbers, places = unplaced(found, payload)
         yield ChangeBatch(
             rows=rows,
             change_type=change_type,
             version=task.version,
             timestamp_us=task.timestamp_us,
             change_source=task.change_source,
+            places=replace(places_of(task, numbers, places), prefix=payload.prefix),
         )
 
 
@@ -136,6 +133,7 @@ def _rows(
 def _unpaired(candidates: CandidateFiles, left: LeftRows, columns: Columns) -> Changes:
     """Yield all deletes, then all inserts."""
     for side, change_type in ((Side.REMOVED, ChangeType.DELETE), (Side.ADDED, ChangeType.INSERT)):
-        batches = (rows for _, _, rows in left.read(candidates, side, columns))
+        parts = left.read(candidates, side, columns)
+        batches = (placed(rows, side, number, places) for number, places, rows in parts)
         for batch in merged(batches, candidates.limit):
             yield change_type, batch

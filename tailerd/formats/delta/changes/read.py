@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailerd.changefeed.change_batch import CHANGE_COLUMNS, CHANGE_TYPE, VARIANT_FIELD, ChangeBatch
-from tailerd.changefeed.change_task import ChangeTask, ChangeType
+from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask, ChangeType
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
 from tailerd.changefeed.offset import Version
+from tailerd.changefeed.row_places import RowPlaces, Rows
 from tailerd.errors import (
     LEAVE_OUT,
     START_BEHIND,
@@ -68,7 +69,7 @@ def read_changes(
         except FileMissingError as error:
             raise missing_data_file(url) from error
 
-    for rows, changes in read_file(scan, limit, opened):
+    for rows, changes, positions in read_file(scan, limit, opened):
         change = task.change_type if changes is None else changes
         if change is None:
             raise BugError(f"The task of {file.url} does not say which change it is.")
@@ -80,7 +81,14 @@ def read_changes(
             version=task.version,
             timestamp_us=task.timestamp_us,
             change_source=task.change_source,
+            places=places_of(task, task.position, positions),
         )
+
+
+def places_of(task: ChangeTask, files: int | Rows, rows: int | Rows) -> RowPlaces:
+    """Return where rows of a task stand; `files` are positions of tasks, one for each file."""
+    prefix = "snapshot." if task.change_source is ChangeSourceKind.SNAPSHOT else ""
+    return RowPlaces(table_id=task.table_id, files=files, rows=rows, prefix=prefix)
 
 
 def file_scan(

@@ -30,6 +30,7 @@ from tailerd.formats.delta.changes.commit_window import CommitWindow
 from tailerd.formats.delta.changes.identity import schema_id
 from tailerd.formats.delta.changes.linked_files import LinkedFiles
 from tailerd.formats.delta.changes.log_guard import LogGuard
+from tailerd.formats.delta.changes.net_changes import NetChanges
 from tailerd.formats.delta.changes.partition_zone import PartitionZone
 from tailerd.formats.delta.changes.read import rows_schema
 from tailerd.formats.delta.changes.snapshot_files import (
@@ -94,8 +95,10 @@ class DeltaChangeSource(ConsecutiveVersions):
         places = allowed_places(allowed_paths)
         self._paths = DataPaths(reader.url, places)
         self._links = LinkedFiles(reader.url, places)
-        self._window = CommitWindow(reader, changes)
+        is_net = changes is ChangeMode.NET
+        self._window = CommitWindow(reader, ChangeMode.AUTO if is_net else changes)
         self._commits = CommitTasks(self._window, self._paths, identity)
+        self._net = NetChanges(reader, self._paths, identity) if is_net else None
         self._snapshot: SnapshotTasks | None = None
         self._spool = spool
         self._partition_zone = partition_zone or PartitionZone(name)
@@ -270,6 +273,8 @@ class DeltaChangeSource(ConsecutiveVersions):
         await self._check_identity(start)
         if start.phase is Phase.SNAPSHOT:
             return (await self._snapshot_tasks(start)).furthest(start, limit)
+        if self._net is not None and start.is_commit_start:
+            return await self._head_offset(start)
         if await self._guard.begin_look(start.version):
             return start
         seen = self._window.newest
@@ -284,6 +289,14 @@ class DeltaChangeSource(ConsecutiveVersions):
             await self._guard.end_look(start.version, end.version, seen, is_replaced=is_replaced)
             self._table_ids |= self._window.timeline.table_ids
         return end
+
+    async def _head_offset(self, start: Offset) -> Offset:
+        """Return the offset behind the head; `start` where there is nothing new."""
+        listing = await self._guard.look_around(start.version)
+        if (listing.head_version or 0) < start.version:
+            await self._guard.check_gap(start.version)
+            return start
+        return replace(start, version=Version((listing.head_version or 0) + 1))
 
     def hear(self, version: int | None) -> None:
         """Hear that something happened; if a version told of is not found, the log is listed."""
@@ -346,7 +359,13 @@ class DeltaChangeSource(ConsecutiveVersions):
             group = await self._links.checked(await tasks.group(start, boundary))
             yield self._partition_zone.applied(group)
             start = boundary
-        if start.phase is Phase.FOLLOW:
+        if self._net is not None and start.is_commit_start and start.is_before(end):
+            version = VERSIONS.version_before(end.version)
+            state = (await self._reader.open(version, with_files=False)).state
+            time = await self._version_time_ms(version, state)
+            group = await self._links.checked(await self._net.group(start, end, time))
+            yield self._partition_zone.applied(group)
+        elif start.phase is Phase.FOLLOW:
             async for group in self._commits.groups(start, end):
                 yield self._partition_zone.applied(await self._links.checked(group))
 
@@ -356,6 +375,12 @@ class DeltaChangeSource(ConsecutiveVersions):
             schema = (await self._snapshot_tasks(start)).schema
             yield self._step(TableSchemaStep(offset=start, version=start.version, schema=schema))
             start = start.after_version(VERSIONS)
+        if self._net is not None and start.is_commit_start:
+            if start.is_before(end):
+                version = VERSIONS.version_before(end.version)
+                schema = await self._net.schema(end)
+                yield self._step(TableSchemaStep(offset=start, version=version, schema=schema))
+            return
         async for step in self._commits.schema_steps(start, end):
             yield self._step(step)
 

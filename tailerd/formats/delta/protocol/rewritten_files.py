@@ -61,15 +61,20 @@ class RewrittenFiles:
         removed, added: Files whose rows, as far as their filters let them through, were taken away
             and brought.
         groups: Every file is in one.
+        removed_tasks, added_tasks: Of each file the position of the task that it would have alone.
         key: Columns whose values make a deleted and an inserted row the two images of an update;
             empty: nothing is paired.
+        prefix: Of the rows' places (`RowPlaces`).
     """
 
     schema: TableSchema
     removed: tuple[DataFile, ...]
     added: tuple[DataFile, ...]
     groups: tuple[FilesToCompare, ...]
+    removed_tasks: tuple[int, ...]
+    added_tasks: tuple[int, ...]
     key: tuple[str, ...] = ()
+    prefix: str = ""
 
 
 def rewritten_files(task: ChangeTask) -> RewrittenFiles:
@@ -148,6 +153,8 @@ def exact_task(
             len(removed),
             len(added),
         ),
+        removed_tasks=tuple(tasks[number].position for number in sides[True]),
+        added_tasks=tuple(tasks[number].position for number in sides[False]),
         key=tuple(key),
     )
     records = [task.num_records for task in tasks]
@@ -239,6 +246,21 @@ def can_compare(before: TableSchema, after: TableSchema) -> bool:
     if not _keeps(old, new, before.column_mapping, after.column_mapping):
         return False
     return schema_cast(arrow_schema(old), arrow_schema(new), MatchColumns.BY_NAME) is not None
+
+
+def can_compare_net(before: TableSchema, after: TableSchema) -> bool:
+    """Tell whether rows of the old schema can be read and compared in the columns of the new one.
+
+    As `can_compare`, but columns that are no longer there are left out, and renamed ones are found.
+    """
+    if before == after:
+        return True
+    if after.column_mapping == "id" != before.column_mapping:
+        return False
+    old, new = arrow_schema(parse_schema(before.text)), arrow_schema(parse_schema(after.text))
+    is_mapped = after.column_mapping != "none"
+    match = MatchColumns.BY_FIELD_ID if is_mapped else MatchColumns.BY_NAME
+    return len(new) > 0 and schema_cast(old, new, match) is not None
 
 
 def _keeps(old: DataType, new: DataType, old_mapping: str, new_mapping: str) -> bool:

@@ -26,7 +26,7 @@ class PipedRecords:
         schema = RecordSchema(part="value", kind="PIPED", name=self._options.table, text=text)
         return type(self)(self._options, registry.ids([schema])[0])
 
-    def records(self, batch: ChangeBatch, *, now_us: int | None = None, first: int = 0) -> Records:
+    def records(self, batch: ChangeBatch, *, now_us: int | None = None) -> Records:
         """Return one record per row, in their order."""
         columns = [column.cast(pa.string()) for column in batch.rows.columns]
         head = pa.scalar(str(self._id))

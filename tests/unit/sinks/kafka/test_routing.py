@@ -12,6 +12,7 @@ import pytest
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeSourceKind, ChangeType
 from tailerd.changefeed.offset import Version
+from tailerd.changefeed.row_places import RowPlaces
 from tailerd.errors import ConfigError, SinkRefusedError
 from tailerd.records.base import FormatOptions
 from tailerd.sinks.kafka.config import KafkaSinkConfig
@@ -29,6 +30,7 @@ def batch(**columns: Any) -> ChangeBatch:
         version=Version(5),
         timestamp_us=1_000_000,
         change_source=ChangeSourceKind.FILES,
+        places=RowPlaces(table_id="id-1", files=0, rows=0),
     )
 
 

@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 
-from tailerd.changefeed.offset import Offset, Version
 from tailerd.errors import ConfigError, IncompatibleSchemaError, SchemaNotRegisteredError
 from tailerd.records.base import RecordSchema
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.destinations import TableSchemas
-from tailerd.sinks.kafka.routing import CommitRecords, plain_topic
+from tailerd.sinks.kafka.routing import plain_topic
 from tailerd.sinks.kafka.schema_registry.subjects import TopicSubjects
-from tests.unit.sinks.kafka.test_routing import batch
 
 VALUE = RecordSchema(part="value", kind="AVRO", name="lake.orders.Value", text="v")
 KEY = RecordSchema(part="key", kind="AVRO", name="lake.orders.Key", text="k")
@@ -97,21 +95,6 @@ def test_subjects_of_dead_letters_take_every_schema() -> None:
     assert registry.open == set()
     unchecked.ids([replace(VALUE, text="other")])
     assert registry.open == {"t-value"}
-
-
-def test_records_of_a_commit_are_numbered_through_and_on_from_where_a_delivery_begins() -> None:
-    def numbers(start: Offset) -> list[int]:
-        counted = CommitRecords()
-        found = []
-        for _ in range(2):
-            found.append(counted.first(start, batch(id=[1])))
-            counted.add(batch(id=[1]), 3)
-        return found
-
-    whole = Offset(table_id="t", version=Version(4), position=9)
-    inside = Offset(table_id="t", version=Version(5), position=2)
-    assert numbers(whole) == [0, 3]
-    assert numbers(inside) == [2 << 32, (2 << 32) + 3]
 
 
 def test_only_topics_that_may_be_new_ones_are_taken_for_them() -> None:

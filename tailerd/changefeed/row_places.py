@@ -1,0 +1,67 @@
+"""Where rows stand in their commit: the same in every run, so that each row has an id of its own.
+
+Batches are cut by memory, deliveries by limits, and engines read in other orders. The file that a
+row is in, counted among those of its commit, and its position in that file depend on none of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowPlaces:
+    """The places of the rows of a batch.
+
+    Attributes:
+        table_id: Identity of the table in their version.
+        files: Number of the file that each row is in, or that of all; no other file read for the
+            same version has it.
+        rows: Position of each row in its file; or that of the first where they follow each other.
+        prefix: What tells the places from those of the same version found in another way, such as
+            its snapshot; empty for the commit's own.
+    """
+
+    table_id: str
+    files: int | Rows
+    rows: int | Rows
+    prefix: str = ""
+
+    def take(self, numbers: Rows) -> RowPlaces:
+        """Return the places of some rows, by their numbers in the batch, in that order."""
+        return replace(
+            self,
+            files=self.files if isinstance(self.files, int) else self.files[numbers],
+            rows=self.rows + numbers if isinstance(self.rows, int) else self.rows[numbers],
+        )
+
+    def slice(self, start: int, count: int) -> RowPlaces:
+        """Return the places of `count` rows from `start` on."""
+        end = start + count
+        return replace(
+            self,
+            files=self.files if isinstance(self.files, int) else self.files[start:end],
+            rows=self.rows + start if isinstance(self.rows, int) else self.rows[start:end],
+        )
+
+    def ids(self, version: int, count: int) -> pa.Array:
+        """Return `string`: the ids of `count` rows of a version.
+
+        An id is table id, version and place: `TABLE/VERSION/FILE.ROW`.
+        """
+        start = f"{self.table_id}/{version}/{self.prefix}"
+        places = (
+            np.arange(self.rows, self.rows + count) if isinstance(self.rows, int) else self.rows
+        )
+        numbers = pa.array(places).cast(pa.string())
+        if isinstance(self.files, int):
+            return pc.binary_join_element_wise(f"{start}{self.files}.", numbers, "")
+        files = pa.array(self.files).cast(pa.string())
+        return pc.binary_join_element_wise(start, files, ".", numbers, "")

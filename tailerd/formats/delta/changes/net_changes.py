@@ -1,0 +1,209 @@
+"""The net change between two versions: the exact difference of their snapshots, in one step.
+
+Files that both have are not read, and versions between them are not looked at. Rows are compared in
+the columns of the end version, found by their physical names: a renamed column is the same one, one
+that was added is null before, one that was dropped is left out.
+
+Protocol: PROTOCOL.md#change-data-files, #column-mapping
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask, ChangeType, TaskGroup
+from tailerd.changefeed.offset import BEFORE_ALL, Offset, Version
+from tailerd.errors import SchemaChangedError, TableRecreatedError, TooLargeError
+from tailerd.formats.delta.log.live_files import read_live_files
+from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.delta.protocol.data_file import (
+    FORMAT,
+    VERSIONS,
+    DataFile,
+    DeletionVector,
+    RowFilter,
+    TableSchema,
+    data_file,
+)
+from tailerd.formats.delta.protocol.data_path import DataPaths
+from tailerd.formats.delta.protocol.file_key import KeyArray, file_key
+from tailerd.formats.delta.protocol.live_file import LiveFile
+from tailerd.formats.delta.protocol.rewritten_files import (
+    MAX_EXACT_FILES,
+    can_compare_net,
+    exact_task,
+    file_bounds,
+    rewritten_files,
+)
+from tailerd.formats.delta.protocol.snapshot import Snapshot
+
+_COMMIT_BY_COMMIT = "Read commit by commit, with `changes: auto`, or begin with a snapshot."
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """Rows of one file that only one of the two snapshots has."""
+
+    change: ChangeType
+    file: LiveFile
+    rows: RowFilter
+
+
+class NetChanges:
+    """Plans net changes of one table.
+
+    Args:
+        reader: The table's log.
+        paths: Resolves the files it names.
+        key: Columns by which deletes and inserts become updates; empty: they do not.
+    """
+
+    def __init__(self, reader: LogReader, paths: DataPaths, key: Sequence[str] = ()) -> None:
+        self._reader = reader
+        self._paths = paths
+        self._key = tuple(key)
+
+    async def schema(self, end: Offset) -> TableSchema:
+        """Return the schema of the rows of a step that ends at an offset."""
+        version = VERSIONS.version_before(end.version)
+        return (await self._reader.open(version, with_files=False)).state.schema
+
+    async def group(self, start: Offset, end: Offset, timestamp_ms: int) -> TaskGroup:
+        """Return the one task of [start, end), both at the start of a commit; none without rows.
+
+        Args:
+            timestamp_ms: Of the last version before `end`.
+
+        Raises:
+            MissingVersionError: The log cannot tell one of the versions any more.
+            TableRecreatedError: The table was replaced between them.
+            SchemaChangedError: A column has a type that the old one cannot be compared in.
+            TooLargeError: More files differ than can be compared.
+        """
+        first = VERSIONS.version_before(start.version)
+        after = await self._reader.open(VERSIONS.version_before(end.version))
+        before = None if first == BEFORE_ALL else await self._reader.open(first)
+        if before is not None:
+            _check_comparable(before, after)
+        shares = [share async for share in self._shares(before, after)]
+        shares.sort(key=lambda each: (each.change is not ChangeType.DELETE, each.file.path))
+        tasks = list(self._tasks(shares, before or after, after, timestamp_ms))
+        return TaskGroup(
+            start=start,
+            end=end,
+            version=Version(after.version),
+            timestamp_us=timestamp_ms * 1000,
+            change_source=ChangeSourceKind.NET,
+            tasks=tuple(self._compared(tasks, before or after, after, first)),
+        )
+
+    async def _shares(self, before: Snapshot | None, after: Snapshot) -> AsyncIterator[_Share]:
+        """Yield what only one of the snapshots has, by the keys of their files."""
+        new_keys, _ = after.files.sorted_files()
+        old_keys = new_keys[:0] if before is None else before.files.sorted_files()[0]
+        gone, come = (
+            np.setdiff1d(one, other, assume_unique=True)
+            for one, other in ((old_keys, new_keys), (new_keys, old_keys))
+        )
+        if len(gone) + len(come) > MAX_EXACT_FILES:
+            raise TooLargeError(
+                f"{len(gone) + len(come)} files differ between the versions, and {MAX_EXACT_FILES}"
+                " are compared at most.",
+                hint=_COMMIT_BY_COMMIT,
+            )
+        old = {} if before is None else await self._files(before, gone)
+        new = await self._files(after, come)
+        for change, own, others in (
+            (ChangeType.DELETE, old, new),
+            (ChangeType.INSERT, new, old),
+        ):
+            for key, file in own.items():
+                rows = self._rows(file, others.get(key))
+                if rows is not None:
+                    yield _Share(change, file, rows)
+
+    async def _files(self, snapshot: Snapshot, keys: KeyArray) -> dict[int, LiveFile]:
+        """Return the live files of some keys, by their paths alone."""
+        if not len(keys):
+            return {}
+        found: dict[int, LiveFile] = {}
+        wanted = set(keys.tolist())
+        async for files in read_live_files(
+            self._reader, snapshot, first_key=int(keys[0]), until_key=int(keys[-1]) + 1
+        ):
+            for file in files:
+                if file.key in wanted:
+                    found[file_key(file.path, None, self._paths.root)] = file
+        return found
+
+    def _rows(self, file: LiveFile, other: LiveFile | None) -> RowFilter | None:
+        """Return which rows of a file the other snapshot lacks; None: none."""
+        own = self._vector(file)
+        if other is None:
+            return RowFilter(exclude=own)
+        # One file with two vectors: the rows that only the other one leaves out.
+        left_out = self._vector(other)
+        return None if left_out is None else RowFilter(include=left_out, exclude=own)
+
+    def _vector(self, file: LiveFile) -> DeletionVector | None:
+        return None if file.deletion_vector is None else self._paths.vector(file.deletion_vector)
+
+    def _tasks(
+        self, shares: Sequence[_Share], before: Snapshot, after: Snapshot, timestamp_ms: int
+    ) -> Iterator[ChangeTask]:
+        for position, share in enumerate(shares):
+            is_old = share.change is ChangeType.DELETE
+            yield ChangeTask(
+                version=Version(after.version),
+                timestamp_us=timestamp_ms * 1000,
+                position=position,
+                change_source=ChangeSourceKind.NET,
+                change_type=share.change,
+                size_bytes=share.file.size_bytes,
+                format=FORMAT,
+                payload=DataFile(
+                    url=self._paths.resolve(share.file.path),
+                    schema=(before if is_old else after).state.schema,
+                    partition_values=share.file.partition_values,
+                    rows=share.rows,
+                ),
+                num_records=share.file.num_records,
+                table_id=after.state.metadata.id,
+            )
+
+    def _compared(
+        self, tasks: Sequence[ChangeTask], before: Snapshot, after: Snapshot, first: Version
+    ) -> Iterator[ChangeTask]:
+        """Yield the task that compares the rows of all; none where there are no files."""
+        if not tasks:
+            return
+        old, new = before.state.schema, after.state.schema
+        bounds = [
+            file_bounds(data_file(task), None, with_statistics=False)
+            for task in tasks
+            if old == new
+        ]
+        known = [each for each in bounds if each is not None]
+        whole = known if len(known) == len(tasks) else []
+        found = exact_task(tasks, whole, before=old, after=new, key=self._key)
+        payload = rewritten_files(found)
+        yield replace(found, payload=replace(payload, prefix=f"net-{first}."))
+
+
+def _check_comparable(before: Snapshot, after: Snapshot) -> None:
+    old, new = before.state.metadata.id, after.state.metadata.id
+    if old != new:
+        raise TableRecreatedError(
+            f"The table was replaced between versions {before.version} and {after.version}: its id"
+            f" was {old} and is {new}, so they have no difference.",
+            hint=_COMMIT_BY_COMMIT,
+        )
+    if not can_compare_net(before.state.schema, after.state.schema):
+        raise SchemaChangedError(
+            f"A column of version {before.version} has another type in version {after.version}, in"
+            " which its values cannot be compared.",
+            hint=_COMMIT_BY_COMMIT,
+        )

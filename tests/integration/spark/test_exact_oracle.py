@@ -1,0 +1,74 @@
+"""Delta Spark judges exact changes: random histories without the feed, each commit on its own.
+
+The deletes of a commit must be what its time travel to the version before has and that to the
+version itself has not, and the inserts the other way round, as multisets (`EXCEPT ALL` both ways).
+Net changes of a run of versions likewise.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tailerd.changefeed.change_batch import CHANGE_TYPE
+from tests.integration.spark import test_oracle
+from tests.integration.spark.test_oracle import (
+    Rows,
+    Run,
+    grown,
+    our_rows,
+    require_same,
+    runs_of,
+    snapshot_rows,
+    spark_rows,
+    without_changes,
+)
+from tests.integration.spark.workload import Workload
+from tests.maintenance.delta_spark import DeltaSpark
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+DEFAULT_SEEDS = test_oracle.DEFAULT_SEEDS
+
+
+class WithoutFeed(Workload):
+    """Tables in which exact changes have to be found by comparing rows."""
+
+    def _features(self) -> dict[str, str]:
+        return {**super()._features(), "delta.enableChangeDataFeed": "false"}
+
+
+@pytest.mark.full
+def test_changes_without_a_feed_are_the_difference_of_time_travels(
+    delta_spark: DeltaSpark, tmp_path: Path, seed: int
+) -> None:
+    table = tmp_path / "table"
+    work = WithoutFeed(seed, str(table))
+    said = grown(delta_spark, work, table)
+    story = "\n".join([f"seed {seed}: {json.dumps(work.features)}", *said])
+    sys.stderr.write(f"{story}\n")
+    for run in runs_of(table):
+        first = before = snapshot_rows(delta_spark, table, run.start)
+        for version in range(run.start + 1, run.end + 1):
+            after = snapshot_rows(delta_spark, table, version)
+            options = {"startingVersion": str(version), "endingVersion": str(version)}
+            for engine in (
+                our_rows(table, **options),
+                spark_rows(delta_spark, table, "tailerd", options),
+            ):
+                is_the_difference(engine, before, after, run, f"version {version} of {story}")
+            before = after
+        if run.end > run.start:
+            options = {"startingVersion": str(run.start + 1), "endingVersion": str(run.end)}
+            net = our_rows(table, changes="net", **options)
+            is_the_difference(net, first, before, run, f"net of {story}")
+
+
+def is_the_difference(changes: Rows, before: Rows, after: Rows, run: Run, story: str) -> None:
+    """Check that changes are the least that lead from one snapshot to another."""
+    for kind, wanted in (("delete", before - after), ("insert", after - before)):
+        found = {text: n for text, n in changes.items() if json.loads(text)[CHANGE_TYPE] == kind}
+        require_same(without_changes(Counter(found)), wanted, run, f"{kind}s, {story}")
