@@ -183,10 +183,17 @@ class Verification:
         if not isinstance(value_format, ReadsBack):
             raise ConfigError(
                 f"Values of the format {form} cannot be read back, so they cannot be compared.",
-                hint="Verify pipelines whose values are json, debezium, avro or json_schema.",
+                hint="Verify pipelines whose values are json, debezium, avro, protobuf or"
+                " json_schema.",
             )
         schema = await self._source.arrow_schema()
-        return RowReader(schema, form, value_format.changes_in, self._widened)
+        return RowReader(
+            schema,
+            form,
+            value_format.changes_in,
+            self._widened,
+            empty_is_null=self._sink.empty_is_null,
+        )
 
     async def _base(self, start: Version | None) -> AsyncIterator[Rows]:
         if start is not None:

@@ -7,19 +7,23 @@ that knows nothing of logical types, given `plain_schema`.
 
 from __future__ import annotations
 
-import math
 import re
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-import numpy as np
 
-from tailerd.records.json_text import date_text, spaced_text, time_text, timestamp_text
+from tailerd.records.decoded_values import (
+    Value,
+    as_it_is,
+    decimal_text,
+    double_value,
+    float_value,
+    key_text,
+)
+from tailerd.records.json_text import date_text, time_text, timestamp_text
 from tailerd.records.schemas.avro_schema import COLUMN_NAME, VARIANT_TYPE
-
-Value = Callable[[Any], Any]
 
 _ENTRIES = re.compile(r"__entry(?:_\d+)?\Z")
 
@@ -48,7 +52,7 @@ def _value(node: Any, known: dict[str, Value]) -> Value:
         value = _value(inner, known)
         return lambda found: None if found is None else value(found)
     if isinstance(node, str):
-        return known.get(node) or _PLAIN.get(node, _as_it_is)
+        return known.get(node) or _PLAIN.get(node, as_it_is)
     match node["type"]:
         case "record":
             return _record(node, known)
@@ -61,7 +65,7 @@ def _value(node: Any, known: dict[str, Value]) -> Value:
         return lambda found: msgspec.Raw(found.encode())
     if node.get("logicalType") == "decimal":
         scale = int(node.get("scale", 0))
-        return lambda found: _decimal(found, scale)
+        return lambda found: decimal_text(found, scale)
     return _LOGICAL.get(node.get("logicalType", "")) or _value(node["type"], known)
 
 
@@ -83,44 +87,15 @@ def _array(items: Any, known: dict[str, Value]) -> Value:
     item = _value(items, known)
     if isinstance(items, Mapping) and _ENTRIES.search(str(items.get("name", ""))):
         return lambda found: {
-            _key(entry["key"]): entry["value"] for entry in (item(each) for each in found)
+            key_text(entry["key"]): entry["value"] for entry in (item(each) for each in found)
         }
     return lambda found: [item(each) for each in found]
 
 
-def _key(key: object) -> str:
-    if isinstance(key, str):
-        return key
-    text = msgspec.json.encode(key).decode()
-    return spaced_text(text) if isinstance(key, dict | list) else text
-
-
-def _as_it_is(found: Any) -> Any:
-    return found
-
-
-def _double(found: float) -> float | str:
-    if math.isfinite(found):
-        return found
-    return "NaN" if math.isnan(found) else "Infinity" if found > 0 else "-Infinity"
-
-
-def _float(found: float) -> float | str:
-    # The shortest digits of the 32-bit number, not those of the double that it was decoded to.
-    return float(str(np.float32(found))) if math.isfinite(found) else _double(found)
-
-
-def _decimal(found: bytes, scale: int) -> str:
-    unscaled = int.from_bytes(found, "big", signed=True)
-    digits = str(abs(unscaled)).rjust(scale + 1, "0")
-    whole, fraction = digits[: len(digits) - scale], digits[len(digits) - scale :]
-    return ("-" if unscaled < 0 else "") + whole + (f".{fraction}" if fraction else "")
-
-
 _PLAIN: Mapping[str, Value] = {
     "bytes": lambda found: b64encode(found).decode(),
-    "float": _float,
-    "double": _double,
+    "float": float_value,
+    "double": double_value,
 }
 _LOGICAL: Mapping[str, Value] = {
     "date": date_text,

@@ -61,6 +61,16 @@ def date_text(days: int) -> str:
     return f"{sign}{abs(year):04d}-{month:02d}-{day:02d}"
 
 
+def days_of(year: int, month: int, day: int) -> int:
+    """Return days since the epoch of a date, proleptic Gregorian, for any year."""
+    # Civil to days, years beginning in March: the inverse of `date_text`.
+    year -= month <= 2
+    era, year_of_era = divmod(year, 400)
+    day_of_year = (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1
+    day_of_era = year_of_era * 365 + year_of_era // 4 - year_of_era // 100 + day_of_year
+    return era * 146_097 + day_of_era - 719_468
+
+
 def time_text(micros: int) -> str:
     """Return `HH:MM:SS.ffffff` of microseconds since midnight."""
     seconds, fraction = divmod(micros, MICROS_PER_SECOND)

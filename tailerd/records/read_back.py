@@ -58,6 +58,7 @@ class RowReader:
         changes_in: What that format makes of a decoded value (`ReadsBack`).
         widened: Columns in which floats were widened to doubles: what was delivered before has
             fewer digits of the same number.
+        empty_is_null: Whether an empty list or map and a null one are compared as the same.
         foreign: Columns met that the table does not have now.
     """
 
@@ -65,6 +66,7 @@ class RowReader:
     format: str
     changes_in: Callable[[Mapping[str, Any]], Iterator[Change]]
     widened: Set[str] = frozenset()
+    empty_is_null: bool = False
     foreign: set[str] = field(default_factory=set)
     _spell: Spelling = field(init=False)
     _decoder: msgspec.json.Decoder[Any] = field(init=False, default=_DOUBLES)
@@ -140,11 +142,12 @@ def _spelling(column: pa.Field, path: str, reader: RowReader, is_widened: bool) 
     if pa.types.is_map(kind):
         key = _spelling(kind.key_field, f"{path}.key", reader, is_widened)
         item = _spelling(kind.item_field, f"{path}.value", reader, is_widened)
-        return partial(_plain_map, partial(_plain_key, key, kind.key_type), item)
+        spelling = partial(_plain_map, partial(_plain_key, key, kind.key_type), item)
+        return partial(_null_if_empty, spelling) if reader.empty_is_null else spelling
     if is_any_list(kind):
-        return partial(
-            _plain_list, _spelling(kind.value_field, f"{path}.element", reader, is_widened)
-        )
+        item = _spelling(kind.value_field, f"{path}.element", reader, is_widened)
+        spelling = partial(_plain_list, item)
+        return partial(_null_if_empty, spelling) if reader.empty_is_null else spelling
     return _as_it_is
 
 
@@ -171,9 +174,13 @@ def _plain_struct(fields: Mapping[str, Spelling], path: str, foreign: set[str], 
         spelling = fields.get(name)
         if spelling is None:
             foreign.add(path + name)
-        else:
-            kept[name] = spelling(inner)
+        elif (spelled := spelling(inner)) is not None:
+            kept[name] = spelled
     return kept
+
+
+def _null_if_empty(spelling: Spelling, value: Any) -> Any:
+    return None if value in ([], {}) else spelling(value)
 
 
 def _plain_list(spelling: Spelling, value: Any) -> Any:

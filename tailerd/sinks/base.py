@@ -175,6 +175,11 @@ class Readable(Protocol):
         """Whether decimals are written as numbers, not as texts."""
         ...
 
+    @property
+    def empty_is_null(self) -> bool:
+        """Whether a list or map that is null is written like one without items."""
+        ...
+
     def read_back(self) -> AsyncGenerator[Sequence[bytes]]:
         """Give the values of all records that readers may see now, from the first, in any order.
 

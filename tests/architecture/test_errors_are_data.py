@@ -13,10 +13,8 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 VENDORS = {
     ("storage/s3/failures.py", "are_stale"): "botocore raises a bare RuntimeError for this alone",
-    ("sinks/kafka/errors.py", "mapped"): "kafka-python raises a KafkaConnectionError for a refused"
-    " login or certificate, and only its text says which",
-    ("sinks/kafka/errors.py", "_reason"): "words only: names what a vendor's text leaves out, and"
-    " hides secrets in it",
+    ("sinks/kafka/errors.py", "_reason"): "kafka-python raises a KafkaConnectionError for a refused"
+    " login or certificate, and only its text says which; secrets in it are hidden",
 }
 """Where a vendor gives only text: module, function -> why."""
 

@@ -25,7 +25,7 @@ import yaml
 from packaging.requirements import Requirement
 
 from tailerd import __version__
-from tests.deploy.locks import FOLDER, ONLY_FOR_SPARK, pins
+from tests.deploy.locks import EXTRAS, FOLDER, ONLY_FOR_SPARK, pins
 from tests.deploy.recipe import ROOT, read_recipe
 
 RECIPE = read_recipe()
@@ -125,7 +125,12 @@ def test_whatever_is_installed_is_pinned() -> None:
 def test_the_locks_have_every_dependency_at_a_version_that_fits() -> None:
     arrow, spark, build = (pins(f"{name}.txt") for name in ("arrow", "spark", "build"))
     again = "run `python -m tests.deploy.locks`"
-    for text in PROJECT["project"]["dependencies"]:
+    extras = PROJECT["project"]["optional-dependencies"]
+    needed = [
+        *PROJECT["project"]["dependencies"],
+        *(text for name in EXTRAS for text in extras[name]),
+    ]
+    for text in needed:
         wanted = Requirement(text)
         found = {**arrow, **spark}.get(wanted.name.replace("_", "-").lower())
         assert found is not None, f"{wanted.name} is not locked; {again}"

@@ -20,8 +20,8 @@ from tailerd.records.formats.protobuf import (
     protobuf_rows,
 )
 from tailerd.records.formats.registered_records import SchemaIds
+from tailerd.records.schemas.protobuf_parser import earlier_numbers
 from tailerd.records.schemas.protobuf_schema import allowed_number
-from tailerd.records.schemas.protobuf_text import earlier_numbers
 from tailerd.records.schemas.record_shape import (
     envelope_shape,
     image_shape,

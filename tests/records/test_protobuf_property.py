@@ -13,16 +13,13 @@ from tailerd.records.base import FormatOptions
 from tailerd.records.formats.protobuf import ProtobufCodec, protobuf_rows
 from tailerd.records.formats.registered_records import SchemaIds
 from tailerd.records.schemas.protobuf_descriptor import file_descriptor
+from tailerd.records.schemas.protobuf_parser import earlier_numbers
 from tailerd.records.schemas.protobuf_schema import (
     Collections,
     Message,
     protobuf_file,
 )
-from tailerd.records.schemas.protobuf_text import (
-    earlier_numbers,
-    nested_messages,
-    protobuf_text,
-)
+from tailerd.records.schemas.protobuf_text import nested_messages, protobuf_text
 from tailerd.records.schemas.record_shape import row_shape
 from tests.records.naive_protobuf import fill, message_class
 from tests.records.protobuf_compiler import compiled

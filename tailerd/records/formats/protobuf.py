@@ -12,13 +12,14 @@ from tailerd.records.formats.registered_records import (
     RowRecords,
     schema_header,
 )
+from tailerd.records.schemas.protobuf_parser import earlier_numbers
 from tailerd.records.schemas.protobuf_schema import (
     Collections,
     Numbers,
     ProtobufFile,
     protobuf_file,
 )
-from tailerd.records.schemas.protobuf_text import earlier_numbers, protobuf_text
+from tailerd.records.schemas.protobuf_text import protobuf_text
 from tailerd.records.schemas.record_shape import RecordShape, WrittenSchema
 
 _FIRST_MESSAGE = b"\0"

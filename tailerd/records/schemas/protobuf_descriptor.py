@@ -17,7 +17,7 @@ from tailerd.records.schemas.protobuf_schema import (
 )
 from tailerd.records.schemas.protobuf_text import nested_messages
 
-_TYPES = {
+SCALARS = {
     "double": 1,
     "float": 2,
     "int64": 3,
@@ -28,6 +28,7 @@ _TYPES = {
     "bytes": 12,
     "uint32": 13,
 }
+"""Numbers of types that are no messages, as descriptors have them."""
 _MESSAGE_TYPE = 11
 _OPTIONAL, _REPEATED = 1, 3
 _MAP_ENTRY = b"\x38\x01"
@@ -106,7 +107,7 @@ def _map_entry(message: Message, member: MessageField) -> bytes:
 
 def _type(value: ValueType) -> bytes:
     if value.is_scalar:
-        return _number(5, _TYPES[value.name])
+        return _number(5, SCALARS[value.name])
     return _number(5, _MESSAGE_TYPE) + _text(6, f".{value.name}")
 
 

@@ -56,6 +56,9 @@ Content = Literal["struct", "collection", "item"]
 
 _FIRST_FREE_NUMBER = 20_000
 
+IS_VARIANT = "A variant as JSON."
+"""What is said of fields that hold them: nothing else tells such a text from another."""
+
 WELL_KNOWN: Mapping[Kind, tuple[str, str]] = MappingProxyType(
     {
         Kind.DATE: ("google.type.Date", "google/type/date.proto"),
@@ -278,7 +281,7 @@ class _Writer:
             scope.taken.add(own_entry)
             key = self._value(stored.key_field, slot.name, scope)
             return slot.of("map", self._item(stored.item_field, slot.name, scope), key)
-        own_entry = _free(f"{_type_name(slot.name)}Entry", scope.taken)
+        own_entry = _free(f"{type_name(slot.name)}Entry", scope.taken)
         inside = scope.inside(own_entry, "key", "value")
         members = tuple(
             part.of("optional", self._value(part.column, part.name, inside))
@@ -294,7 +297,7 @@ class _Writer:
         """Return the type of a list's or map's items."""
         if not (self._is_wrapped and column.nullable):
             return self._value(column, name, scope)
-        item_name = _free(f"{_type_name(name)}Item", scope.taken)
+        item_name = _free(f"{type_name(name)}Item", scope.taken)
         inside = scope.inside(item_name, "value")
         member = _Slot("value", 1, 0, column).of("optional", self._value(column, "value", inside))
         item = Message(item_name, inside.message, (member,), "item")
@@ -308,11 +311,11 @@ class _Writer:
         if kind is Kind.STRUCT:
             if given := record_name_of(column):
                 return self._shared(given.rpartition(".")[2], tuple(stored), scope.path)
-            free = _free(_type_name(name), scope.taken)
+            free = _free(type_name(name), scope.taken)
             nested = self.struct(free, scope.message, tuple(stored), scope.path)
             return ValueType(nested.full_name, kind, nested)
         if kind in (Kind.LIST, Kind.MAP):
-            list_name = _free(f"{_type_name(name)}{kind.value.title()}", scope.taken)
+            list_name = _free(f"{type_name(name)}{kind.value.title()}", scope.taken)
             inside = scope.inside(list_name, "items")
             whole = column.with_name(".".join(scope.path))
             items = self._repeated(_Slot("items", 1, 0, whole), inside)
@@ -414,7 +417,8 @@ def _camel(name: str) -> str:
     return "".join(part[:1].upper() + part[1:] for part in name.split("_"))
 
 
-def _type_name(name: str) -> str:
+def type_name(name: str) -> str:
+    """Return how names of messages that belong to a field begin."""
     camel = _camel(name)
     return camel if camel and not camel[0].isdigit() else f"Field{camel}"
 
@@ -434,6 +438,8 @@ def _joined(scope: str, name: str) -> str:
 def comment_lines(member: MessageField) -> list[str]:
     """Return what is said of a field: its column's comment, and its name where it is another."""
     lines = comment_of(member.column).splitlines()
+    if kind_of(member.column) is Kind.VARIANT:
+        lines.append(IS_VARIANT)
     is_inner = member.name in ("items", "key", "value") and member.place < 2
     if member.name != member.column.name and not is_inner:
         lines.append(f"Column {member.column.name!r}.")

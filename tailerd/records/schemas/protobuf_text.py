@@ -1,26 +1,20 @@
-"""Protobuf messages as the text of a `.proto` file, and the numbers that such a text gives.
+"""Protobuf messages as the text of a `.proto` file.
 
 Protocol: Protocol Buffers Language Specification (Proto3)
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from tailerd.records.schemas.protobuf_schema import (
     Message,
     MessageField,
-    Numbers,
     ProtobufFile,
     ValueType,
     comment_lines,
 )
 
-_PACKAGE = re.compile(r"\s*package\s+([\w.]+)\s*;")
-_MESSAGE = re.compile(r"\s*message\s+(\w+)\s*\{")
-_RESERVED = re.compile(r"\s*reserved\s+([\d\s,]+);")
-_FIELD = re.compile(r"\s*(?:map\s*<[^>]*>|(?:(?:optional|repeated)\s+)?[\w.]+)\s+(\w+)\s*=\s*(\d+)")
 _FOREIGN_PARTS = {"google", "confluent"}
 
 
@@ -77,40 +71,3 @@ def nested_messages(message: Message) -> Iterator[Message]:
     for member in message.fields:
         if member.value.message is not None and not member.value.is_shared:
             yield member.value.message
-
-
-def earlier_numbers(text: str) -> Mapping[str, Numbers]:
-    """Return the numbers of each message of a text that `protobuf_text` wrote, by its full name.
-
-    A registry may have written it again, with other spaces or orders.
-    """
-    found: dict[str, Numbers] = {}
-    package, stack = "", list[str]()
-    names: dict[str, dict[str, int]] = {}
-    reserved: dict[str, set[int]] = {}
-    for statement in _statements(text):
-        if match := _PACKAGE.match(statement):
-            package = match[1]
-        elif match := _MESSAGE.match(statement):
-            stack.append(match[1])
-            names[_full(package, stack)], reserved[_full(package, stack)] = {}, set()
-        elif statement.strip() == "}":
-            if stack:
-                stack.pop()
-        elif stack and (match := _RESERVED.match(statement)):
-            reserved[_full(package, stack)] |= {int(part) for part in match[1].split(",")}
-        elif stack and (match := _FIELD.match(statement)):
-            names[_full(package, stack)][match[1]] = int(match[2])
-    for name, numbers in names.items():
-        found[name] = Numbers(numbers, frozenset(reserved[name]))
-    return found
-
-
-def _full(package: str, stack: list[str]) -> str:
-    return ".".join([package, *stack] if package else stack)
-
-
-def _statements(text: str) -> Iterator[str]:
-    """Yield what ends with `;`, `{` or `}`, without comments."""
-    plain = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
-    yield from re.findall(r"[^;{}]*[;{}]", plain)

@@ -151,6 +151,11 @@ class FileSink:
         """Decimals are texts."""
         return False
 
+    @property
+    def empty_is_null(self) -> bool:
+        """JSON tells them apart."""
+        return False
+
     def read_back(self) -> AsyncGenerator[Sequence[bytes]]:
         """Give the lines of all files.
 

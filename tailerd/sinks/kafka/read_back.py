@@ -16,7 +16,7 @@ from tailerd.sinks.kafka.destinations import TableSchemas
 from tailerd.sinks.kafka.routing import plain_topic
 from tailerd.sinks.topics.templates import TopicTemplate
 
-_READ_BACK = ("avro", "json_schema")
+_READ_BACK = ("avro", "protobuf", "json_schema")
 _POLL_MS = 500
 _MOST_RECORDS = 5000
 _SILENCE_SECONDS = 30.0

@@ -223,6 +223,12 @@ class KafkaSink:
         """As the configuration says."""
         return self._config.decimals == "number"
 
+    @property
+    def empty_is_null(self) -> bool:
+        """Protobuf's `repeated` has no null."""
+        config = self._config
+        return config.data_format == "protobuf" and config.collections == "repeated"
+
     def read_back(self) -> AsyncGenerator[Sequence[bytes]]:
         """Give the committed values of the table's topics.
 

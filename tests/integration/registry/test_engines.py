@@ -135,10 +135,12 @@ def test_the_example_runs_as_it_is_and_what_it_delivered_is_verified(
     "fields",
     [
         {"format": "avro"},
+        {"format": "protobuf"},
+        {"format": "protobuf", "envelope": "debezium", "delivery": "exactly-once"},
         {"format": "json_schema"},
         {"format": "cloudevents", "cloudevents": {"data": "avro", "mode": "structured"}},
     ],
-    ids=["avro", "json_schema", "cloudevents"],
+    ids=["avro", "protobuf", "protobuf_envelope", "json_schema", "cloudevents"],
 )
 def test_what_was_delivered_is_verified_against_the_table(
     fields: dict[str, Any],

@@ -19,7 +19,6 @@ from tailerd.sinks.kafka.schema_registry.errors import (
 _FIRST_WAIT_MS = 200
 _LONGEST_WAIT_MS = 2000
 _KEPT_SCHEMAS = 100
-_SHORT_SECONDS = 0.001
 _NO_SCHEMA = (40401, 40402)
 """What registries answer of a subject, or a version of it, that is not there."""
 _HIDDEN = "(secret)"
@@ -169,7 +168,7 @@ def _options(config: SchemaRegistryConfig) -> dict[str, object]:
         "retries.max.wait.ms": _LONGEST_WAIT_MS,
         "cache.capacity": _KEPT_SCHEMAS,
         # What is latest is asked each time: others register too.
-        "cache.latest.ttl.sec": _SHORT_SECONDS,
+        "cache.latest.ttl.sec": 0,
     }
     if (basic := config.basic_auth) is not None:
         user = f"{basic.username}:{basic.password.get_secret_value()}"
