@@ -146,6 +146,7 @@ class _Demo:
         """Run until the time is over or Ctrl-C."""
         from tailerd.cli.run_progress import RunProgress
         from tailerd.daemon import Daemon
+        from tailerd.errors import EngineError
 
         tables = [
             self._demo.table(self._folder / name, seed) for seed, name in enumerate(self._names, 7)
@@ -165,6 +166,12 @@ class _Demo:
         _say(f"{self._rows} change rows of {self._versions} versions arrived. All is removed.")
         if daemon.interrupted_by is not None:
             raise KeyboardInterrupt
+        if not self._rows:
+            raise EngineError(
+                f"No change row arrived within {_STARTUP_SECONDS + self._seconds:.0f} s on the"
+                f" {self._engine} engine.",
+                hint="Try `tailerd demo --engine arrow`; `tailerd doctor` checks this machine.",
+            )
 
     async def _stop_in_time(self, daemon: Daemon) -> None:
         with suppress(TimeoutError):

@@ -7,7 +7,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from tailerd.cli import demo
+from tailerd.errors import EngineError
 from tailerd.formats.delta.demo import DeltaDemo, DemoTable
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.parts import make_demo_table
@@ -32,6 +35,14 @@ def test_the_demo_table_is_a_delta_table_whose_feed_and_files_agree(tmp_path: Pa
     assert asyncio.run(LogReader.at(str(folder)).open()).version == 20
 
 
+def test_a_demo_without_a_row_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "_STARTUP_SECONDS", 0.1)
+    monkeypatch.setattr(demo._Demo, "_handle", lambda _, event: None)
+    ran = CliRunner().invoke(demo.command, ["--engine", "arrow", "--seconds", "0.1"])
+    assert isinstance(ran.exception, EngineError)
+    assert "No change row arrived within 0 s on the arrow engine." in str(ran.exception)
+
+
 LEAVING = {"delete", "update_preimage"}
 
 
@@ -47,10 +58,10 @@ def test_a_seed_makes_the_same_changes_again(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_demo_shows_changes_and_stops_by_itself() -> None:
-    with started("demo", "--engine", "arrow", "--seconds", 2) as demo:
-        first = json.loads(demo.line())
+    with started("demo", "--engine", "arrow", "--seconds", 2) as shown:
+        first = json.loads(shown.line())
         assert {"order_id", "_change_type", "_commit_version"} <= first.keys()
-        status, errors = demo.end()
+        status, errors = shown.end()
     assert status == 0
     assert "Engine: Arrow" in errors
     assert "Page:   http://127.0.0.1:" in errors
@@ -62,10 +73,10 @@ def test_the_demo_shows_changes_and_stops_by_itself() -> None:
 
 @pytest.mark.slow
 def test_ctrl_c_ends_the_demo_early_and_removes_its_table() -> None:
-    with started("demo", "--engine", "arrow", "--seconds", 600) as demo:
-        demo.line()
-        demo.process.send_signal(signal.SIGINT)
-        status, errors = demo.end()
+    with started("demo", "--engine", "arrow", "--seconds", 600) as shown:
+        shown.line()
+        shown.process.send_signal(signal.SIGINT)
+        status, errors = shown.end()
     assert status == 130
     assert "Traceback" not in errors
     [folder] = [
