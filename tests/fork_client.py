@@ -13,6 +13,7 @@ if __name__ == "__main__":
             "folder": os.getcwd(),
             "environment": dict(os.environ),
             "session": False,
+            "umask": os.umask(0),
         }
         socket.send_fds(server, [json.dumps(request).encode() + b"\n"], [0, 1, 2])
         server.recv(4, socket.MSG_WAITALL)

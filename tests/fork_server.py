@@ -120,6 +120,7 @@ def _become(request: dict[str, object], streams: list[int]) -> None:
     if request["session"]:
         os.setsid()
     os.chdir(str(request["folder"]))
+    os.umask(int(str(request["umask"])))
     os.environ.clear()
     os.environ.update(request["environment"])  # type: ignore[call-overload]
     time.tzset()

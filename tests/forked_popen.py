@@ -79,6 +79,11 @@ def _arguments_of(words: Sequence[Any]) -> list[str] | None:
     return None
 
 
+def _umask() -> int:
+    with Path("/proc/self/status").open() as lines:
+        return next(int(line.split()[1], 8) for line in lines if line.startswith("Umask:"))
+
+
 def _is_read_later(name: str) -> bool:
     return name.startswith(_READ_LATER) or name in _READ_LATER_NAMES
 
@@ -111,6 +116,7 @@ class ForkedPopen(subprocess.Popen[Any]):
             "folder": os.getcwd() if cwd is None else os.fspath(cwd),
             "environment": environment,
             "session": bool(session),
+            "umask": _umask(),
         }
         streams = [
             number if own == -1 else own
