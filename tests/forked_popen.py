@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -45,6 +46,7 @@ class _Server:
     def __init__(self) -> None:
         self._folder = tempfile.mkdtemp(prefix="tailerd-forks-")
         self.environment = dict(os.environ)
+        self.limits = _limits()
         self._place = f"{self._folder}/socket"
         self._process = _plain([sys.executable, "-m", "tests.fork_server", self._place], cwd=_ROOT)
         atexit.register(self.end, os.getpid())
@@ -77,6 +79,11 @@ def _arguments_of(words: Sequence[Any]) -> list[str] | None:
         if [str(word) for word in words[:3]] == start:
             return [os.fsdecode(word) for word in words[3:]]
     return None
+
+
+def _limits() -> list[tuple[int, int]]:
+    names = (name for name in dir(resource) if name.startswith("RLIMIT_"))
+    return [resource.getrlimit(getattr(resource, name)) for name in names]
 
 
 def _umask() -> int:
@@ -133,7 +140,8 @@ class ForkedPopen(subprocess.Popen[Any]):
         base = _server[0].environment if _server else dict(os.environ)
         names = base.keys() | environment.keys()
         differing = {name for name in names if base.get(name) != environment.get(name)}
-        return all(map(_is_read_later, differing))
+        has_limits = not _server or _server[0].limits == _limits()
+        return has_limits and all(map(_is_read_later, differing))
 
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
         if self._client is None:
