@@ -245,7 +245,7 @@ def test_the_other_engine_is_refused_until_a_reset_lets_it_begin(
     [told] = command("offsets", "--config", config, "--json").rows
     assert (told["engine"], told["offset_engine"]) == ("arrow", "spark")
     assert told["offset"]["version"] == 3
-    assert "kept by the spark engine" in command("offsets", "--config", config).output
+    assert "spark engine, " in command("offsets", "--config", config).output
     verified = command("verify", "orders", "--config", config)
     assert verified.status == 0
     assert "kept by the spark engine" in verified.errors

@@ -16,6 +16,8 @@ from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tests.unit.cli.commands import Commands as Commands
 
 EVERYTHING = ReadLimit(max_files=10**9, max_bytes=10**18)
+COMMIT_BY_COMMIT = [mode for mode in ChangeMode if mode is not ChangeMode.NET]
+"""Modes that give the changes of each commit."""
 ONE_FILE = ReadLimit(max_files=1, max_bytes=1)
 
 Row = dict[str, Any]

@@ -11,7 +11,15 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.errors import NotATableError, TableRecreatedError
 from tailerd.formats.delta.changes.source import DeltaChangeSource
-from tests.corners.feed import EVERYTHING, Commands, batches_of, changes, rows_of, told
+from tests.corners.feed import (
+    COMMIT_BY_COMMIT,
+    EVERYTHING,
+    Commands,
+    batches_of,
+    changes,
+    rows_of,
+    told,
+)
 from tests.doubles.sim_clock import SimClock
 from tests.tables.builder import CDF, TableBuilder
 
@@ -24,7 +32,7 @@ async def test_row_13_restore_is_the_adds_and_removes_it_commits(tmp_path: Path)
     table.commit(table.remove(old[0]), operation="DELETE")
     new = table.append([{"id": 2, "name": "b"}]).adds
     table.commit(*old, table.remove(new[0]), operation="RESTORE")
-    for mode in ChangeMode:
+    for mode in COMMIT_BY_COMMIT:
         rows = await changes(tmp_path, "0", mode=mode)
         assert told(rows, "id") == [
             (0, "insert", 1),
