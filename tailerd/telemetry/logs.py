@@ -145,9 +145,11 @@ def line_fields(event: events.Event) -> dict[str, object]:
     """Return the log fields of an event; empty ones are left out."""
     values: dict[str, object] = {}
     for field in fields(event):
+        if field.name not in LOG_FIELDS:
+            continue
         value: object = getattr(event, field.name)
         if isinstance(value, dict):
             value = sum(value.values())
-        if field.name in LOG_FIELDS and value not in ("", None):
+        if value not in ("", None):
             values[field.name] = round(value, 6) if isinstance(value, float) else value
     return values

@@ -124,6 +124,9 @@ def test_no_terminal_means_json() -> None:
 
 
 def test_line_fields_keep_zero_and_leave_out_what_is_empty() -> None:
+    capabilities: dict[str, object] = {"ordering": "total", "has_deletes": True}
+    opened = events.TableOpened(table="orders", format="delta", capabilities=capabilities)
+    assert line_fields(opened)["table"] == "orders"
     fields = line_fields(events.DaemonStarted(path=""))
     assert fields == {}
     saved = events.OffsetSaved(
