@@ -32,8 +32,8 @@ _STARTS = (
     [sys.executable, "-m", "tailerd"],
     [sys.executable, "-c", "from tailerd.cli import main; main()"],
 )
-_READ_LATER = ("TAILERD", "AWS_", "KAFKA", "SPARK", "PYSPARK", "JAVA_", "PYTEST_", "TEST_")
-_READ_LATER_NAMES = {"COLUMNS", "LINES", "NO_COLOR", "TERM", "HOME", "TMPDIR", "PATH", "TZ"}
+_READ_AT_START = ("PYTHON", "ARROW_", "OMP_", "OPENBLAS_", "LD_", "MALLOC_", "LC_", "LANG")
+"""Variables of other values than the server's make a difference once and for all."""
 _ROOT = Path(__file__).resolve().parents[1]
 _PATIENCE_SECONDS = 120
 
@@ -91,10 +91,6 @@ def _umask() -> int:
         return next(int(line.split()[1], 8) for line in lines if line.startswith("Umask:"))
 
 
-def _is_read_later(name: str) -> bool:
-    return name.startswith(_READ_LATER) or name in _READ_LATER_NAMES
-
-
 class ForkedPopen(subprocess.Popen[Any]):
     """`subprocess.Popen` that forks where that makes no difference."""
 
@@ -141,7 +137,7 @@ class ForkedPopen(subprocess.Popen[Any]):
         names = base.keys() | environment.keys()
         differing = {name for name in names if base.get(name) != environment.get(name)}
         has_limits = not _server or _server[0].limits == _limits()
-        return has_limits and all(map(_is_read_later, differing))
+        return has_limits and not any(name.startswith(_READ_AT_START) for name in differing)
 
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
         if self._client is None:
