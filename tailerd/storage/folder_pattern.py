@@ -29,7 +29,8 @@ def has_wildcard(text: str) -> bool:
 class FolderPattern:
     """A pattern such as `bucket/lake/*/orders`, matched level by level, no deeper than it goes.
 
-    Wildcards match within one level. As in a shell `*` matches no name that begins with a dot.
+    Wildcards match within one level. As in a shell `*` matches no name that begins with a dot. What
+    a level has is listed once, whatever is then asked of the folders.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class FolderPattern:
         self._pattern = pattern
         self._on_request = on_request
         self._requests = 0
+        self._listed: dict[tuple[str, str], list[str]] = {}
         self._running = asyncio.Semaphore(_AT_ONCE)
 
     async def holding(self, part: str, known: Collection[str] = ()) -> list[str]:
@@ -120,6 +122,11 @@ class FolderPattern:
         return [task.result() for task in tasks]
 
     async def _below(self, folder: str, level: str) -> list[str]:
+        if (folder, level) not in self._listed:
+            self._listed[folder, level] = await self._list(folder, level)
+        return self._listed[folder, level]
+
+    async def _list(self, folder: str, level: str) -> list[str]:
         matches = re.compile(translate(level)).match
         fixed = _WILDCARD.split(level, maxsplit=1)[0]
         return [

@@ -84,13 +84,16 @@ class Reading:
 
 
 def addresses(root: str) -> list[DatasetAddress]:
-    """Return what a place may mean: `STORE/UUID`, or `STORE/UUID/TABLE`."""
+    """Return what a place may mean: `STORE/UUID`, or `STORE/UUID/TABLE`.
+
+    A bucket is neither: it has a store above it in none.
+    """
     folder, _, name = root.rstrip("/").rpartition("/")
     outer, _, inner = folder.rpartition("/")
     found = [DatasetAddress(folder=folder, uuid=name)]
     if inner:
         found.append(DatasetAddress(folder=outer, uuid=inner, table=name))
-    return found
+    return [each for each in found if each.folder or root.startswith("/")]
 
 
 async def find_dataset(store: ObjectStore, root: str) -> DatasetAddress | None:

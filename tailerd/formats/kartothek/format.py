@@ -81,8 +81,10 @@ class KartothekFormat(OptionalParts):
 
     def folder(self, place: str) -> str:
         """Return the folder that holds the dataset's metadata file."""
-        found = addresses(path_of(place))
-        return next(filter(_is_here, found), found[0]).folder
+        path = path_of(place)
+        found = addresses(path)
+        here = next(filter(_is_here, found), None)
+        return here.folder if here else found[0].folder if found else path
 
     def is_at(self, place: str) -> bool:
         """Tell whether a dataset lies at a local place; blocking."""

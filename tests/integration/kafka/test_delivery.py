@@ -398,9 +398,12 @@ async def test_no_more_than_the_limit_is_in_flight_while_the_broker_does_not_ans
         assert session is not None
         with paused(place.broker):
             writing = asyncio.create_task(sink.write(commit(1, *batches)))
-            await asyncio.sleep(1)
             in_flight = session._delivery
-            assert in_flight is not None
+            async with asyncio.timeout(30):
+                while in_flight is None or not in_flight.in_flight_bytes:
+                    await asyncio.sleep(0.05)
+                    in_flight = session._delivery
+            await asyncio.sleep(0.5)
             # One batch may go beyond it; the loop itself is free meanwhile.
             assert 0 < in_flight.in_flight_bytes <= 2 * 1024**2
             assert not writing.done()
