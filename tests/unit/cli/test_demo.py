@@ -7,15 +7,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from tailerd.cli import demo
-from tailerd.errors import EngineError
 from tailerd.formats.delta.demo import DeltaDemo, DemoTable
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.parts import make_demo_table
 from tests.corners.feed import changes
-from tests.unit.cli.commands import started
+from tests.unit.cli.commands import Commands, started
 
 
 def test_the_demo_table_is_a_delta_table_whose_feed_and_files_agree(tmp_path: Path) -> None:
@@ -35,12 +33,14 @@ def test_the_demo_table_is_a_delta_table_whose_feed_and_files_agree(tmp_path: Pa
     assert asyncio.run(LogReader.at(str(folder)).open()).version == 20
 
 
-def test_a_demo_without_a_row_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_demo_without_a_row_is_an_error(
+    command: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(demo, "_STARTUP_SECONDS", 0.1)
     monkeypatch.setattr(demo._Demo, "_handle", lambda _, event: None)
-    ran = CliRunner().invoke(demo.command, ["--engine", "arrow", "--seconds", "0.1"])
-    assert isinstance(ran.exception, EngineError)
-    assert "No change row arrived within 0 s on the arrow engine." in str(ran.exception)
+    ran = command("demo", "--engine", "arrow", "--seconds", "0.1")
+    assert ran.status == 1
+    assert "No change row arrived within 0 s on the arrow engine." in " ".join(ran.errors.split())
 
 
 LEAVING = {"delete", "update_preimage"}
