@@ -13,7 +13,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask
+
 Rows = npt.NDArray[np.int64]
+
+
+def places_of(task: ChangeTask, files: int | Rows, rows: int | Rows) -> RowPlaces:
+    """Return where rows of a task stand; `files` and `rows` as `RowPlaces` has them."""
+    prefix = "snapshot." if task.change_source is ChangeSourceKind.SNAPSHOT else ""
+    return RowPlaces(table_id=task.table_id, files=files, rows=rows, prefix=prefix)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

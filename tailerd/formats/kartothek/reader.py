@@ -9,10 +9,10 @@ from typing import BinaryIO
 import pyarrow as pa
 
 from tailerd.changefeed.change_batch import ChangeBatch
-from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask
+from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.column_filter import UNKNOWN, ColumnFilter, may_pass
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
-from tailerd.changefeed.row_places import RowPlaces
+from tailerd.changefeed.row_places import places_of
 from tailerd.errors import BugError, FileMissingError, FilesCollectedError
 from tailerd.formats.kartothek.partition_files import (
     DatasetFile,
@@ -213,7 +213,6 @@ def _file_rows(
 
     share = FileShare(index=payload.share_index, count=payload.share_count)
     scan = replace(_scan(payload.file, chosen(decode_schema(payload.schema), columns)), share=share)
-    is_snapshot = task.change_source is ChangeSourceKind.SNAPSHOT
     for rows, _, positions in read_file(scan, limit, opened):
         yield ChangeBatch(
             rows=rows,
@@ -221,10 +220,5 @@ def _file_rows(
             version=task.version,
             timestamp_us=task.timestamp_us,
             change_source=task.change_source,
-            places=RowPlaces(
-                table_id=task.table_id,
-                files=task.position * _MOST_FILES,
-                rows=positions,
-                prefix="snapshot." if is_snapshot else "",
-            ),
+            places=places_of(task, task.position * _MOST_FILES, positions),
         )

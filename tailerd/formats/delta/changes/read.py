@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailerd.changefeed.change_batch import CHANGE_COLUMNS, CHANGE_TYPE, VARIANT_FIELD, ChangeBatch
-from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask, ChangeType
+from tailerd.changefeed.change_task import ChangeTask, ChangeType
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
 from tailerd.changefeed.offset import Version
-from tailerd.changefeed.row_places import RowPlaces, Rows
+from tailerd.changefeed.row_places import places_of
 from tailerd.errors import (
     LEAVE_OUT,
     START_BEHIND,
@@ -83,12 +83,6 @@ def read_changes(
             change_source=task.change_source,
             places=places_of(task, task.position, positions),
         )
-
-
-def places_of(task: ChangeTask, files: int | Rows, rows: int | Rows) -> RowPlaces:
-    """Return where rows of a task stand; `files` are positions of tasks, one for each file."""
-    prefix = "snapshot." if task.change_source is ChangeSourceKind.SNAPSHOT else ""
-    return RowPlaces(table_id=task.table_id, files=files, rows=rows, prefix=prefix)
 
 
 def file_scan(
