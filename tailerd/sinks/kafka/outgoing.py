@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -24,7 +24,7 @@ class Outgoing:
         records: Keys and values, in the order in which they must be read.
         partitions: Of all records, or of each.
         timestamps_ms: Of all records, or of each; milliseconds since the epoch.
-        headers: Of every record.
+        headers: Of every record, or with a value of each.
         max_bytes: The largest batch the topic takes, header included, without compression.
     """
 
@@ -34,6 +34,21 @@ class Outgoing:
     timestamps_ms: int | npt.NDArray[np.int64]
     headers: tuple[Header, ...] = ()
     max_bytes: int
+
+    def slice(self, start: int, length: int) -> Outgoing:
+        """Return `length` records from `start` on, with all that stands by record; no copy."""
+        keys, end = self.records.keys, start + length
+        partitions, times = self.partitions, self.timestamps_ms
+        return replace(
+            self,
+            records=Records(
+                keys=None if keys is None else keys.slice(start, length),
+                values=self.records.values.slice(start, length),
+            ),
+            partitions=partitions if isinstance(partitions, int) else partitions[start:end],
+            timestamps_ms=times if isinstance(times, int) else times[start:end],
+            headers=tuple(header.slice(start, length) for header in self.headers),
+        )
 
 
 def control_record(record: ControlRecord, *, max_bytes: int) -> Outgoing:
