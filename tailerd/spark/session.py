@@ -137,7 +137,7 @@ def local_session(
     for key, value in settings.items():
         builder = builder.config(key, value)
     try:
-        start_java(settings)
+        start_java(settings, has_own_workers=is_local(master))
         spark = builder.getOrCreate()
     except (PySparkException, RuntimeError, OSError) as error:
         raise ConfigError(
