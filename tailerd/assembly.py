@@ -25,10 +25,11 @@ from tailerd.errors import (
     ConfigError,
     OffsetError,
     TailerdError,
+    UnsupportedFeatureError,
     UsageError,
     ZoneAssumedError,
 )
-from tailerd.formats.base import ChangeSource, OpenRequest, ScratchPlace, TableFormat
+from tailerd.formats.base import ChangeSource, NetSteps, OpenRequest, ScratchPlace, TableFormat
 from tailerd.formats.detect import find_format, open_table
 from tailerd.formats.ledger import LedgerPlace
 from tailerd.formats.placement import place_at
@@ -101,8 +102,14 @@ async def open_source(
         ledger=ledger,
         memory_bytes=memory_bytes,
         on_format=_teller_of(pipeline, telemetry) if pipeline else None,
+        net_above=None if config.net is None else config.net.above_versions,
     )
     source = await open_table(config.path, request, config.format)
+    if config.reads_net and not isinstance(source, NetSteps):
+        raise UnsupportedFeatureError(
+            f"{config.path} is of a format whose commits cannot be given as one difference.",
+            hint="Leave `net` out of `changes`, `net` and `on_gap`.",
+        )
     await _check_identity(config, source)
     return source
 

@@ -261,6 +261,14 @@ def _check_engine(where: str, engine: str, table: TableConfig) -> None:
                 hint=f"Set {where}.engine to arrow, or {field} to stop.",
                 where=f"{where}.{field}",
             )
+    if engine == "spark" and table.reads_net:
+        field = "net" if table.net is not None else "changes"
+        raise ConfigError(
+            f"{where}.{field} asks for several commits as one difference, which the Spark engine"
+            " does not give.",
+            hint=f"Set {where}.engine to arrow, or leave {field} out.",
+            where=f"{where}.{field}",
+        )
     if engine not in sink.engines:
         raise ConfigError(
             f"{where}.sink.kind is {sink.kind!r}, which the {engine} engine cannot write to.",

@@ -20,7 +20,7 @@ from tailerd.changefeed.offset import Offset, Version
 from tailerd.changefeed.pipeline_identity import UNKNOWN_PIPELINE, PipelineIdentity
 from tailerd.clock import Clock
 from tailerd.errors import BugError, SinkError, TableError, TailerdError
-from tailerd.formats.base import ChangeSource
+from tailerd.formats.base import ChangeSource, NetSteps
 from tailerd.pipeline.backlog_report import ENGINE, BacklogReport
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.commit_check import CommitCheck
@@ -209,6 +209,7 @@ class Journey:
     ) -> tuple[Offset, Offset] | None:
         """Return start and end of the next delivery, behind commits that are left out."""
         while (end := await self._next_end(offset, target)) is not None:
+            offset = await self._pinned(offset, end)
             if self._check is None:
                 return offset, end
             until, error = await self._check.reach(offset, end)
@@ -216,6 +217,17 @@ class Journey:
                 return offset, until
             offset = await self._leave_out(offset, error)
         return None
+
+    async def _pinned(self, start: Offset, end: Offset) -> Offset:
+        """Return where a step begins; the end of one difference is saved before its first row."""
+        if not isinstance(self._source, NetSteps):
+            return start
+        pinned = self._source.pinned(start, end)
+        if pinned != start:
+            await self._wait_for_deliveries()
+            await self._offsets.save(pinned, self._source)
+            self._saved = pinned
+        return pinned
 
     async def _wait_for_deliveries(self) -> None:
         """Wait until nothing is in flight; the caller holds one slot."""

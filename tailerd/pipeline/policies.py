@@ -16,12 +16,14 @@ from tailerd.errors import (
 class OnGap(enum.StrEnum):
     """Where to go on when the next version is gone, or another table is there.
 
-    Two of the values are words of `ChangeSource.initial_offset`.
+    Two of the values are words of `ChangeSource.initial_offset`. With `net` delivery stays where it
+    is, and the versions up to the head come as one difference.
     """
 
     STOP = "stop"
     SNAPSHOT = "snapshot"
     LATEST = "latest"
+    NET = "net"
 
 
 class OnPoison(enum.StrEnum):

@@ -45,9 +45,6 @@ class Run:
     poison: MemoryPoisonLog = field(default_factory=MemoryPoisonLog)
 
     def pipeline(self) -> Pipeline:
-        async def open_source() -> ChangeSource:
-            return self.source or FakeSource(self.table)
-
         return Pipeline(
             JourneyPlan(
                 table="orders",
@@ -61,7 +58,7 @@ class Run:
                 on_poison=self.on_poison,
             ),
             source_place="fake",
-            open_source=open_source,
+            open_source=self.open,
             sink=self.sink,
             offsets=self.offsets,
             hint=self.hint,
@@ -71,6 +68,9 @@ class Run:
             jitter=random.Random(1),
             poison=self.poison,
         )
+
+    async def open(self) -> ChangeSource:
+        return self.source or FakeSource(self.table)
 
     async def once(self) -> Pipeline:
         pipeline = self.pipeline()
