@@ -254,7 +254,7 @@ class Daemon:
                     task.cancel()
         except ExceptionGroup as error:
             raise BugError(
-                f"A task beside the pipelines ended with {error.exceptions[0]!r}.",
+                f"A background task ended with {error.exceptions[0]!r}.",
                 hint="Please report it.",
             ) from error
         finally:

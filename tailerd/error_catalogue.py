@@ -22,7 +22,8 @@ REMEDIES: Mapping[str, str] = {
     "corrupt_log": "Restore the file from a backup, or let a writer repair the table.",
     "torn_commit": "Wait for the writer; if it died, remove or restore the file.",
     "log_changed": "Nothing: it is tried again.",
-    "commit_changed": "Find out who rewrites the log, restore the commit, then reset the offset.",
+    "commit_changed": "Find out which process rewrites the log, restore the commit, then reset the"
+    " offset.",
     "checksum_mismatch": "Compare the table with a backup; delete a checksum file that is wrong.",
     "invalid_property": "Set the table property that the message names to a valid value.",
     "missing_version": "Reset the offset with `tailerd offsets reset`, or set `on_gap`; keep logs"

@@ -16,7 +16,7 @@ from typing import ClassVar, Self, TypeVar
 LEAVE_OUT = (
     "leave the column out (`tail --columns`, Spark's option `columns`; the daemon delivers all)"
 )
-START_BEHIND = "start behind the commit (`--from`; in the daemon `tailerd offsets reset`)"
+START_BEHIND = "start after the commit (`--from`; in the daemon `tailerd offsets reset`)"
 KEEP_CHECKPOINT = (
     "Do not remove it while commits before its version are gone: nothing else says which files the"
     " table has. Restore it from a copy of the log; or, where a writer can still read the table,"

@@ -59,7 +59,7 @@ class _Line:
     "--apply/--dry-run",
     "is_applying",
     default=False,
-    help="Do what is due, or only tell (the default).",
+    help="Run due jobs, or only report them (the default).",
 )
 @click.option(
     "--config",

@@ -244,7 +244,7 @@ def _check_delivered(config: Config, name: str) -> None:
     if not config.tables[name].has_sink:
         raise UsageError(
             f"{name} has no sink, so there is no offset: its log is maintained only.",
-            hint="`tailerd maintain` tells how it stands.",
+            hint="`tailerd maintain` shows its state.",
         )
 
 

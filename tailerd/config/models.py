@@ -55,8 +55,8 @@ class Config(BaseSettings):
     state: str = Field(
         default="./state",
         min_length=1,
-        description="Where offsets and all else lasts that a daemon needs again, one daemon at a"
-        " time: a folder, or `s3://bucket/prefix`, which Spark's checkpoints cannot be in.",
+        description="Directory (or bucket prefix) for persistent state, used by one daemon at a"
+        " time: a folder, or `s3://bucket/prefix`, where Spark's checkpoints cannot be stored.",
         examples=["./state", "s3://bucket/tailerd"],
     )
     shutdown_timeout: Seconds = Field(
@@ -74,12 +74,12 @@ class Config(BaseSettings):
     )
     notifications: NotificationsConfig | None = Field(
         default=None,
-        description="Queue that tells of new commits in buckets, for all tables there.",
+        description="Queue of notifications about new commits in buckets, for all tables there.",
     )
     growth: bool = Field(
         default=True,
-        description="Whether to keep the sizes of tables and logs (`tailerd_table_*`), which opens"
-        " each table's files once, beside the deliveries, and takes about 21 bytes a file.",
+        description="Whether to track the sizes of tables and logs (`tailerd_table_*`), which opens"
+        " each table's files once, in addition to deliveries, and takes about 21 bytes a file.",
         examples=[True],
     )
     memory: SizeBytes = Field(

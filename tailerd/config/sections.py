@@ -216,21 +216,21 @@ class TableConfig(BaseModel):
         examples=[["order_id"]],
     )
     max_files_per_batch: int = Field(
-        default=1000, ge=1, le=1_000_000, description="Files one step admits.", examples=[1000]
+        default=1000, ge=1, le=1_000_000, description="Maximum files per batch.", examples=[1000]
     )
     max_bytes_per_batch: SizeBytes = Field(
         default=256 * 1024**2,
         ge=1024,
         le=1024**4,
-        description="Bytes one step admits; the first file always is.",
+        description="Maximum bytes per batch; the first file is always included.",
         examples=["256MiB"],
     )
     poll_interval: Seconds | None = Field(
         default=None,
         ge=0.01,
         le=86400,
-        description="Longest time between two looks at the log, with a unit; a change seen by the"
-        " file watcher is looked at at once. Without it, 30 s where inotify watches a disk of this"
+        description="Maximum time between two polls of the log, with a unit; a change seen by the"
+        " file watcher is read at once. Without it, 30 s where inotify watches a disk of this"
         " machine, which many tables at rest need to cost little, and 2 s elsewhere.",
         examples=["2s"],
     )

@@ -173,8 +173,8 @@ class TableKeeper:
                 table=self._name,
                 job=CLEANUP,
                 error_code=CLOCK_JUMPED,
-                hint=f"The clock jumped by {jump:.0f} s, so nothing is cleaned up for a day: what"
-                " has expired is told by the clock.",
+                hint=f"The clock jumped by {jump:.0f} s, so cleanup is suspended for a day,"
+                " because expiry depends on the clock.",
             )
         )
 

@@ -183,8 +183,8 @@ class BucketOffsetStore:
 
     def _contended(self, pipeline: str) -> StateInUseError:
         return StateInUseError(
-            f"The offset of {pipeline} in {self._folder} changes whenever it is looked at, so"
-            " another daemon works on it.",
+            f"The offset of {pipeline} in {self._folder} changes with every read, so"
+            " another daemon writes it.",
             hint="Run one daemon for one `state`.",
         )
 
@@ -192,8 +192,8 @@ class BucketOffsetStore:
 def taken_over_by(holder: str) -> StateInUseError:
     """Return what a daemon ends with whose state another one has taken."""
     return StateInUseError(
-        f"The state of this daemon was taken over by {holder}, because nothing was heard of"
-        " this one for as long as its lease lasts. Its offsets count no more.",
+        f"The state of this daemon was taken over by {holder}, because its lease"
+        " was not renewed in time. Its offsets are no longer valid.",
         hint="Run one daemon for one `state`; start this one again when that one has ended.",
     )
 

@@ -195,8 +195,8 @@ class OffsetKeeper:
 
     def _lost(self) -> TopicRecreatedError:
         return TopicRecreatedError(
-            f"The sink has no offset of {self._table} any more, though this state knows that it"
-            " had one: the topic of offsets was emptied, or deleted and made again.",
+            f"The sink has no offset of {self._table} any more, although this state"
+            " recorded one: the offsets topic was truncated, or deleted and created again.",
             hint=f"Begin again with `tailerd offsets reset {self._table} --to snapshot --config"
             " FILE`, or with a version as --to where you know up to which rows were delivered.",
         )

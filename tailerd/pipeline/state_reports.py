@@ -36,8 +36,8 @@ class StateReports:
         """Tell whom the state is waited for, and how long at most."""
         self._has_waited = True
         hint = (
-            f"{holder} has it. Should that have died, this daemon goes on in {seconds:.0f} s at"
-            " most; should it live, this one ends within that time."
+            f"{holder} has it. If that process died, this daemon starts in {seconds:.0f} s at"
+            " most; if it lives, this one exits within that time."
         )
         self._telemetry.emit(
             events.StateAwaited(

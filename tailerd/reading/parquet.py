@@ -225,7 +225,7 @@ class _Shape:
         if changes.null_count:
             raise UnreadableDataFileError(
                 f"its column {self._scan.change_column} is null in {changes.null_count} rows, so"
-                " their change cannot be told"
+                " their change is unknown"
             )
         return changes
 

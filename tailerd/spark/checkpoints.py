@@ -15,8 +15,8 @@ CHECKPOINT_FOLDER = "checkpoint"
 
 COMES_AGAIN = (
     "and empty the sinks of its tables; then they come again from where they began with this query,"
-    " or from where their configuration says. Where more was in a sink, have the table begin anew"
-    " too: `tailerd offsets reset NAME --to snapshot`."
+    " or from where their configuration says. Where a sink had more, restart the table too:"
+    " `tailerd offsets reset NAME --to snapshot`."
 )
 """What follows the removal of a checkpoint that tables share."""
 
@@ -133,7 +133,7 @@ def make_logged_durable(checkpoint: Path, batch_id: int) -> None:
 
 
 def _anew(checkpoint: Path) -> str:
-    return f"Begin anew: `rm -r {checkpoint}` {COMES_AGAIN}"
+    return f"Start over: `rm -r {checkpoint}` {COMES_AGAIN}"
 
 
 def _newest(folder: Path) -> int | None:

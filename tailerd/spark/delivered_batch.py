@@ -55,7 +55,7 @@ class DeliveredBatch:
             f"The sink has batches up to {self.batch_id} of the checkpoint {checkpoint}, which now"
             f" gives another batch {batch_id}: the folder was put back from a copy, or lost its end"
             " in a power cut, and rows would be skipped.",
-            hint=f"Begin anew: `rm -r {checkpoint}` {COMES_AGAIN}",
+            hint=f"Start over: `rm -r {checkpoint}` {COMES_AGAIN}",
         )
 
     def fields(self) -> dict[str, object]:

@@ -82,7 +82,7 @@ def check_not_shared(state: Path, name: str) -> None:
     if found is not None:
         raise ConfigError(
             f"Where {name} stands is in the checkpoint of {found.group}, a query of several tables,"
-            " and a query of its own would not know that.",
+            " which a query of its own cannot read.",
             hint="Set its sink and spark.tables_per_query as they were, or give it another name,"
-            " with `from` where it shall begin.",
+            " with `from` set to its start.",
         )

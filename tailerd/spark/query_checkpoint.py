@@ -57,7 +57,7 @@ def check_checkpoint(
     if not folder.exists():
         return
     begin_anew = f"`rm -r {folder}` {anew}"
-    mend = "Restore the folder from a backup, or begin anew" if may_restore else "Begin anew"
+    mend = "Restore the folder from a backup, or start over" if may_restore else "Begin anew"
     mend = f"{mend}: {begin_anew}"
     try:
         _check_metadata(folder, mend)

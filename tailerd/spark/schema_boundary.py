@@ -105,7 +105,7 @@ class SchemaBoundary:
             version=step.offset.version,
             hint=(
                 "All rows before it are delivered. Start the query again from its checkpoint with"
-                f' .option("schemaVersion", {version}): it goes on there with the new schema.'
+                f' .option("schemaVersion", {version}): it continues there with the new schema.'
             ),
         )
         changed.schema_version = version

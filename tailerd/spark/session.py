@@ -98,7 +98,7 @@ def java_home_or_version(environment: Mapping[str, str] | None = None) -> JavaFo
         return JavaFound(version=0, reason=f"{java} cannot be started ({error})")
     match = _VERSION.search(answer.stderr) or _VERSION.search(answer.stdout)
     if match is None:
-        return JavaFound(version=0, reason=f"{java} does not tell its version")
+        return JavaFound(version=0, reason=f"{java} does not print its version")
     # Java 8 calls itself 1.8.
     version = int(match[2] or 0) if match[1] == "1" else int(match[1])
     if version < MIN_JAVA:

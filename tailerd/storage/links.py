@@ -100,7 +100,7 @@ def link_in_path(path: str) -> LinkInPathError:
     """Return the error of a link that is not followed."""
     return LinkInPathError(
         f"{path} is a symbolic link, and nothing is written or deleted through one, because that"
-        " could reach files of somebody else.",
+        " could reach files of others.",
         hint="Put the folder or file itself in its place, or leave this table's maintenance out.",
     )
 
@@ -163,7 +163,7 @@ def _make(folder: str, path: str) -> None:
 
 
 def _in_the_way(path: str) -> StorageError:
-    return StorageError(f"{path} cannot be written: a file stands where a folder must.")
+    return StorageError(f"{path} cannot be written: a file is where a folder must be.")
 
 
 def _open_below(parent: int, name: str, path: str, flags: int) -> int:

@@ -216,7 +216,7 @@ class Metrics:
         r = self._registry
         self._job_seconds = Histogram(
             "tailerd_maintenance_job_seconds",
-            "Time of a maintenance job that ended well",
+            "Duration of a successful maintenance job",
             ("table", "job"),
             buckets=_FAST,
             registry=r,
@@ -230,9 +230,9 @@ class Metrics:
         )
         results = {
             "checkpoint": ("tailerd_checkpoint_total", "Checkpoints, by what became of them"),
-            "log_compaction": ("tailerd_log_compaction_total", "Log compactions, likewise"),
-            "checksum": ("tailerd_version_checksum_total", "Version checksums, likewise"),
-            "cleanup": ("tailerd_log_cleanup_total", "Cleanups of logs, likewise"),
+            "log_compaction": ("tailerd_log_compaction_total", "Log compactions completed"),
+            "checksum": ("tailerd_version_checksum_total", "Version checksums written"),
+            "cleanup": ("tailerd_log_cleanup_total", "Log cleanups completed"),
         }
         self._jobs = {
             job: Counter(name, text, ("table", "result"), registry=r)
@@ -418,7 +418,9 @@ class _BoardCollector(Collector):
             sizes.add_metric((table.table,), table.buckets, table.sum_bytes)
         yield sizes
         wrong = GaugeMetricFamily(
-            "tailerd_daemon_troubles", "What is wrong beside tables", labels=("job", "error_code")
+            "tailerd_daemon_troubles",
+            "Problems outside of tables, by job and error",
+            labels=("job", "error_code"),
         )
         for labels, value in self._board.counts().items():
             wrong.add_metric(labels, value)

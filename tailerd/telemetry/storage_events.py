@@ -65,7 +65,7 @@ class StateTaken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateForfeited:
-    """Another daemon took the state over, and this one ends."""
+    """Another daemon holds the state's lease now; this one shuts down."""
 
     path: str
     error_code: str

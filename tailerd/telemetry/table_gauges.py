@@ -138,7 +138,7 @@ _OF_SIZES: dict[str, tuple[str, Callable[[events.TableMeasured], float | None]]]
     "tailerd_table_files": ("Live data files", lambda s: s.files),
     "tailerd_table_size_bytes": ("Bytes of live data files", lambda s: s.bytes),
     "tailerd_table_rows": (
-        "Live rows; absent where statistics do not tell",
+        "Live rows; absent where statistics do not say",
         lambda s: s.rows,
     ),
     "tailerd_table_deletion_vectors": (

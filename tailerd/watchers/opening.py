@@ -147,10 +147,10 @@ class _Reports:
                 path=place,
                 error_code="notifications_missing",
                 attempt=1,
-                hint=f"Commits came to s3://{folder} and were found by looking; {self._queue} has"
-                " told of none there. Let the bucket send s3:ObjectCreated:* of keys that end with"
-                " .json to it (README shows how), with no filter that leaves this table out, and"
-                " let the queue's policy allow the bucket sqs:SendMessage.",
+                hint=f"Commits came to s3://{folder} and were found by polling; {self._queue} has"
+                " received no notification for them. Let the bucket send s3:ObjectCreated:* of keys"
+                " that end with .json to it (README shows how), with no filter that excludes this"
+                " table, and let the queue's policy allow the bucket sqs:SendMessage.",
             )
         )
 

@@ -218,7 +218,7 @@ def test_a_daemon_with_copied_state_takes_over_and_no_row_doubles(tmp_path: Path
         copied = other / "tailerd.yaml"
         copied.write_text(config.read_text().replace(str(tmp_path / "state"), str(other / "state")))
         with daemon(copied):
-            eventually(lambda: "A pipeline knows where it begins." in log_of(copied))
+            eventually(lambda: "Starting position resolved" in log_of(copied))
             for number in range(3, 6):
                 builder.append([{"id": number}])
             eventually(lambda: "sink_fenced" in log_of(config))

@@ -85,7 +85,7 @@ def test_a_daemon_whose_disk_is_full_delivers_on_and_checkpoints_later(tmp_path:
         small=file_table(small.folder, tmp_path / "out"),
         big=kept(table.folder, checkpoint=often(3)),
     )
-    failed = "A maintenance job failed and is tried again."
+    failed = "Maintenance job failed, retrying"
     with daemon(config) as process:
         eventually(lambda: bool(children_of(process.pid)))
         [child] = children_of(process.pid)
@@ -111,7 +111,7 @@ def test_a_file_where_the_folder_of_leases_must_be_is_told_and_nothing_is_done(
     failed = run_to_end("maintain", table.folder, "--apply")
     assert failed.returncode == 1
     assert "_tailerd" in failed.stderr
-    assert "a file stands where a folder must" in failed.stderr
+    assert "a file is where a folder must be" in failed.stderr
     assert set(table.log.iterdir()) == before
 
 

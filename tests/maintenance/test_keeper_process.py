@@ -325,7 +325,7 @@ def test_a_daemon_whose_maintenance_is_killed_goes_on_and_says_so(tmp_path: Path
         assert status_of(config, "orders")["state"] == "running"
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
-    [line] = lines_of(config, "The maintenance process ended.")
+    [line] = lines_of(config, "Maintenance process exited")
     assert line["error_code"] == "maintenance_process"
 
 
@@ -334,7 +334,7 @@ def test_a_daemon_without_maintenance_starts_no_such_process(tmp_path: Path) -> 
     table = table_of(tmp_path / "orders", 2)
     config = write_config(tmp_path, orders=file_table(table.folder, tmp_path / "out"))
     with daemon(config) as process:
-        eventually(lambda: "A pipeline knows where it begins." in log_of(config))
+        eventually(lambda: "Starting position resolved" in log_of(config))
         time.sleep(0.5)
         assert children_of(process.pid) == []
 

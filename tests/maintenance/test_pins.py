@@ -288,9 +288,9 @@ def test_a_daemon_without_sinks_cleans_up_as_far_as_pins_allow(tmp_path: Path) -
     orders = kept(table.folder, checkpoint={"every_commits": 1000}, cleanup=cleanup)
     config = write_config(tmp_path, orders=orders)
     with daemon(config):
-        eventually(lambda: bool(lines_of(config, "A maintenance job failed and is tried again.")))
+        eventually(lambda: bool(lines_of(config, "Maintenance job failed, retrying")))
         assert commits_of(table)[0] == 0
-    [line] = lines_of(config, "A maintenance job failed and is tried again.")
+    [line] = lines_of(config, "Maintenance job failed, retrying")
     assert line["error_code"] == "pin_missing"
     assert maintain(table, "--pin", "export=5")[0] == 0
     with daemon(config):

@@ -261,7 +261,7 @@ async def test_a_cleanup_stops_where_a_new_table_appears_while_it_deletes(
     [due] = [each for each in survey.decisions if each.job == "cleanup"]
     result = await work.apply(survey, due)
     assert result.files == 5 * (batch - 1)
-    assert "The log changed since it was looked at." in result.summary
+    assert "The log changed since it was read." in result.summary
     assert store.new is not None
     assert_is(await LogReader(LocalStore(), str(table.folder)).open(0), store.new.state(0))
     assert_is(await work.reader.open(), store.new.state())

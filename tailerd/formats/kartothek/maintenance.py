@@ -86,7 +86,7 @@ class DatasetMaintenance:
         """
         address = await self._address()
         kept = await self._kept(address)
-        floor, garbage, obstacle = RetentionFloor(), None, "It was not looked for garbage."
+        floor, garbage, obstacle = RetentionFloor(), None, "Garbage was not searched for."
         if with_cleanup:
             floor = await self._floor(kept.table_id)
             obstacle = floor.obstacle

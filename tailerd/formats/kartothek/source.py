@@ -147,7 +147,7 @@ class KartothekSource(ConsecutiveVersions):
         if not self._history.is_durable:
             raise MissingVersionError(
                 f"The changes of version {version} of {self._name} are not known: a Kartothek"
-                " dataset has no history, and without a ledger nobody has kept any.",
+                " dataset has no history, and there is no ledger.",
                 hint="Use --from snapshot or --from latest; a daemon keeps a ledger in its state,"
                 " a Spark program in the folder that the option `ledger` names.",
             )

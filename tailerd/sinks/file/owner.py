@@ -132,7 +132,7 @@ class FolderOwner:
         newest = max(self._epochs(), default=0)
         if newest < self.epoch:
             raise FileNotFoundError(
-                errno.ENOENT, "somebody removed what says who writes there", str(self._place)
+                errno.ENOENT, "the record of its writer was removed", str(self._place)
             )
         own = f"process {os.getpid()} on {socket.gethostname()}"
         raise SinkFencedError(

@@ -292,7 +292,7 @@ class FileSink:
         if table_id not in owners:
             raise ConfigError(
                 f"The folder {self._folder} holds changes of the table with id {owners[-1]}, not of"
-                f" {table_id}: the table was made anew, or the folder belongs to another.",
+                f" {table_id}: the table was recreated, or the folder belongs to another.",
                 hint="Give the sink another folder, or empty this one.",
             )
 
@@ -311,7 +311,7 @@ class FileSink:
             return [str(fields["table_id"]), *map(str, fields.get("replaced_by", []))]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ConfigError(
-                f"{marker} is damaged, so it cannot be told whose changes {self._folder} holds.",
+                f"{marker} is damaged, so it is unknown whose changes {self._folder} holds.",
                 hint="Give the sink another folder, or empty this one.",
             ) from error
 

@@ -64,7 +64,7 @@ def refusal(server: str, options: Options) -> TailerdError | None:
         # A listener without TLS does this, and so does a broker that is being stopped: it may pass.
         return SinkError(
             f"Kafka at {server} ended the connection while TLS was agreed on.",
-            hint="Look whether the broker is being restarted, and whether this port speaks TLS.",
+            hint="Check whether the broker is restarting, and whether this port uses TLS.",
         )
     except ssl.SSLError as error:
         return SinkRefusedError(

@@ -65,10 +65,11 @@ _PASSING: Mapping[str, str] = {
         "Bring brokers back, or lower min.insync.replicas of the topic."
     ),
     "KafkaStorageError": "Look at the broker's disk.",
-    "UnknownTopicOrPartitionError": "Look whether the topic is there and may be described.",
-    "KafkaTimeoutError": "Look whether the brokers run and can be reached.",
-    "KafkaConnectionError": "Look whether the brokers run and can be reached.",
-    "NodeNotReadyError": "Look whether the brokers run and can be reached.",
+    "UnknownTopicOrPartitionError": "Check that the topic exists and that this user may describe"
+    " it.",
+    "KafkaTimeoutError": "Check that the brokers are running and reachable.",
+    "KafkaConnectionError": "Check that the brokers are running and reachable.",
+    "NodeNotReadyError": "Check that the brokers are running and reachable.",
 }
 _DUMP = re.compile(r"\s*Request '\w+Request.*", re.DOTALL)
 """A request and its answer as kafka-python prints them: pages of fields that help nobody."""

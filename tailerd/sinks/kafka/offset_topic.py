@@ -110,7 +110,7 @@ class OffsetTopic:
             if time.monotonic() > deadline or abandoned.is_set():
                 raise SinkError(
                     f"The topic {self._place.topic} has a transaction that stays open, so the"
-                    " newest offset cannot be told.",
+                    " newest offset is unknown.",
                     hint="Abort it with kafka-transactions.sh, or wait until its time is over.",
                 )
             abandoned.wait(0.05)
@@ -151,6 +151,6 @@ class OffsetTopic:
             elif abandoned.is_set() or time.monotonic() - heard > _SILENCE_SECONDS:
                 raise SinkError(
                     f"The topic {self._place.topic} gave nothing for {_SILENCE_SECONDS:.0f} s.",
-                    hint="Look whether the brokers run and can be reached.",
+                    hint="Check that the brokers are running and reachable.",
                 )
         return newest

@@ -128,7 +128,7 @@ class Session:
             # Those that a column chose are not asked for before there are rows for them.
             self._topics.check_ids()
         found = self._topics.ensure(wanted)
-        with self._connection.calls("does not tell about its topics"):
+        with self._connection.calls("does not describe its topics"):
             for topic in found:
                 # Asked now, not by the first delivery.
                 self._client.partitions_for(topic)

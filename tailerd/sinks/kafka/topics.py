@@ -342,7 +342,7 @@ class Topics:
                 # A leader being chosen, a broker that starts: the topic may well be there.
                 why = for_code(code).__name__ if code else "it has no partitions yet"
                 raise SinkError(
-                    f"Kafka at {self._connection.address} cannot tell of the topic {name} now:"
+                    f"Kafka at {self._connection.address} cannot describe the topic {name} now:"
                     f" {why}."
                 )
         there = [name for name, facts in found.items() if facts is not None]

@@ -210,7 +210,7 @@ class GroupFollower:
         table = self._tables.get(name)
         if table is None:
             raise BugError(
-                f"Spark repeats a batch with rows of {name}, which nobody knows any more.",
+                f"Spark repeats a batch with rows of {name}, which is no longer known.",
                 hint=f"{MEMBERS_FILE} in {self._folder} names no such table.",
             )
         entry, kafka = end.tables[name], table.member.kafka

@@ -19,7 +19,7 @@ from tailerd.spark.checkpoints import COMES_AGAIN
 GroupFields = dict[str, object]
 
 _FORMAT = 1
-_ANEW = f"Begin the group anew: remove its checkpoint, {COMES_AGAIN}"
+_ANEW = f"Restart the group: remove its checkpoint, {COMES_AGAIN}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

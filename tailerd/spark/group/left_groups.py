@@ -123,7 +123,7 @@ def waits_for(name: str, group: str, seconds: float) -> Awaited:
     """Return that a table waits for the group that it leaves, which runs."""
     error = EngineError(
         f"{name} waits for the group {group}, which it leaves: a micro-batch with its rows is not"
-        " finished there, and only then it is known where the table goes on.",
+        " finished there, and the table's position is known only then.",
         hint="See what the tables of that group say, and bring back what they write to (its"
         f" brokers), or give the wait up: tailerd offsets reset {name} --to ...",
     )

@@ -51,8 +51,8 @@ _GIVEN_UP = (
     " still began, and that shuts out everybody."
 )
 _FENCED_HINT = (
-    "Look that no other process has the id, or give this one another transactional_id; then restart"
-    " the daemon, which goes on where it was."
+    "Check that no other process uses the id, or set another transactional_id; then restart the"
+    " daemon, which resumes from its offset."
 )
 
 

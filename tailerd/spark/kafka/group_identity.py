@@ -72,5 +72,5 @@ def checkpoint_identity(checkpoint: Path) -> str:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise OffsetError(
             f"{file} is damaged: {error!r}.",
-            hint=f"Remove the checkpoint {checkpoint}; delivery then starts anew.",
+            hint=f"Remove the checkpoint {checkpoint}; delivery then starts over.",
         ) from error

@@ -64,7 +64,7 @@ def check_speculation(setting: str, sinks: Mapping[str, KafkaSinkConfig]) -> dic
     return {
         table: ConfigError(
             f"spark.speculation is on, and of two attempts of a task the slower one may send older"
-            f" records of a key of {table} behind newer ones.",
+            f" records of a key of {table} after newer ones.",
             hint="Leave it off; only tables without `key` can do with it.",
         )
         for table, config in sinks.items()

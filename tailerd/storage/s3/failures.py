@@ -152,7 +152,7 @@ def map_failure(error: Exception, doing: str, path: str, *, attempts: int = 1) -
     if code in _EXPIRED:
         return CredentialsExpiredError(
             f"{doing} of {place} is refused: the credentials have expired ({code}).",
-            hint="Renew them where they come from; they are looked for again with each try.",
+            hint="Renew them where they come from; they are read again at every attempt.",
         )
     if code in _SKEWED:
         return ClockSkewError(
@@ -192,7 +192,7 @@ def is_about_credentials(error: Exception) -> bool:
 
 
 def _not_given(place: str, error: Exception) -> StorageError:
-    hint = "Renew them where they come from; they are looked for again with each try."
+    hint = "Renew them where they come from; they are read again at every attempt."
     if isinstance(error, ClientError):
         said = f"{error.operation_name} is refused: {_said(error) or status_of(error)}"
         is_denial = status_of(error) in (401, 403) and code_of(error) not in _EXPIRED

@@ -45,7 +45,7 @@ def test_a_gap_is_crossed_and_shown(tmp_path: Path, on_gap: str, ids: list[int])
     builder.append([{"id": 3}])
     clean_up(builder, 3)
     with daemon(config):
-        eventually(lambda: '"event": "Changes are missing' in (tmp_path / "daemon.log").read_text())
+        eventually(lambda: '"event": "Gap in the log' in (tmp_path / "daemon.log").read_text())
         builder.append([{"id": 4}])
         eventually(lambda: sorted(delivered_ids(out)) == ids)
         (shown,) = json.loads(page(config, "/status"))["tables"]
@@ -107,4 +107,4 @@ def test_a_damaged_commit_is_left_out_and_recorded(tmp_path: Path, damage: str) 
     assert record["version"] == 3
     assert record["error_code"] in {"missing_data_file", "unreadable_data_file"}
     assert bad.name in record["message"]
-    assert "A damaged commit was recorded" in done.stderr
+    assert "Corrupt commit recorded" in done.stderr

@@ -293,6 +293,6 @@ def test_the_daemon_waits_for_a_bucket_and_follows_what_comes_and_goes(
             s3 = s3_moto.admin()
             for entry in s3.list_objects_v2(Bucket=bucket, Prefix="lake/orders/")["Contents"]:
                 s3.delete_object(Bucket=bucket, Key=entry["Key"])
-            eventually(lambda: "A table was removed." in log_of(config))
+            eventually(lambda: "Table removed" in log_of(config))
         checked = run_to_end("validate", config)
         assert "new (found by discover.lake): " in checked.stdout

@@ -243,7 +243,7 @@ def test_waiting_for_a_daemon_that_died_elsewhere_is_shown_with_its_longest_time
         assert "goes on in 4 s at most" in trouble["error"]["message"]
         eventually(lambda: delivered_ids(tmp_path / "out") == living.ids)
         eventually(lambda: json.loads(page(config, "/status"))["troubles"] == [])
-    assert "The state was taken over." in log_of(config)
+    assert "State lock acquired" in log_of(config)
 
 
 async def test_an_idle_daemon_that_was_replaced_notices_at_its_next_beat_and_ends(

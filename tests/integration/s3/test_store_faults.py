@@ -394,7 +394,7 @@ async def test_an_upload_that_somebody_else_aborts_says_so(
             await output.discard()
 
     proxy.choose = lambda seen: Fault.NO_UPLOAD if is_met(seen) else None
-    with pytest.raises(StorageError, match="was aborted by somebody else") as caught:
+    with pytest.raises(StorageError, match="was aborted by another process") as caught:
         await write()
     assert caught.value.retryable
 

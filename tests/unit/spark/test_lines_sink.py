@@ -129,7 +129,7 @@ def test_another_batch_of_a_number_that_is_delivered_is_refused_instead_of_skipp
     for batch_id, version in ((5, 4), (4, 3)):
         sink.log(batch_id, end_of_batch(version))
         sink.sink.recover()
-        with pytest.raises(OffsetError, match=r"batches up to 5 .* copy.* Begin anew: `rm -r /"):
+        with pytest.raises(OffsetError, match=r"batches up to 5 .* copy.* Start over: `rm -r /"):
             sink.write("a", batch_id)
     sink.log(5, end_of_batch(3))
     sink.write("a", 5)

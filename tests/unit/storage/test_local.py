@@ -56,7 +56,7 @@ async def test_a_put_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "folder" / "inner").write_bytes(b"")
     with pytest.raises(FileMissingError, match="folder"):
         await LocalStore().put(f"{tmp_path}/folder", b"x")
-    with pytest.raises(StorageError, match="a file stands where a folder must"):
+    with pytest.raises(StorageError, match="a file is where a folder must be"):
         await LocalStore().put(f"{tmp_path}/folder/inner/deeper", b"x")
     with pytest.raises(FileExistsAlreadyError):
         await LocalStore().put(f"{tmp_path}/folder/inner", b"x", if_absent=True)

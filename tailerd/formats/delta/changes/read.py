@@ -147,7 +147,7 @@ def no_columns(version: Version, url: str) -> CorruptLogError:
     """Return the error for rows of a table without columns."""
     return CorruptLogError(
         f"Version {version} has rows in {url}, and the table has no columns"
-        " then, so what they say cannot be told.",
+        " then, so they have no columns.",
         hint="The writer is broken: restore the log entry from a backup.",
     )
 
@@ -155,7 +155,7 @@ def no_columns(version: Version, url: str) -> CorruptLogError:
 def _unpartitioned(file: DataFile, version: Version) -> TableError:
     return TableError(
         f"Version {version} removes {file.url} without its partition values,"
-        " which an old writer may leave out, so its deleted rows cannot be told whole.",
+        " which an old writer may leave out, so its deleted rows cannot be read in full.",
         hint=f"Either {START_BEHIND}, or {LEAVE_OUT}.",
     )
 

@@ -372,7 +372,7 @@ class LogReader(LogFolder):
                     f"{file.name} is still being written: it is no commit before its writer has"
                     " closed it.",
                     hint="Wait for the writer; one that creates commits atomically, by rename or by"
-                    " put-if-absent, lets nobody wait.",
+                    " put-if-absent, avoids this wait.",
                 )
             self.finished = commit_log_file(
                 file.version, now.size_bytes, now.mtime_ms, now.identity

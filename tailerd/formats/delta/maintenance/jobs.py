@@ -114,7 +114,7 @@ class DeltaMaintenance:
         decisions = self.policies.decide(stats, self._clock.now_ms())
         if is_asked:
             decisions = [_as_asked(each, stats) for each in decisions]
-        plan = CleanupPlan(reason="It was not looked for what has expired.")
+        plan = CleanupPlan(reason="Expired files were not searched for.")
         floor, cleanup_error = RetentionFloor(), None
         if with_cleanup:
             try:
@@ -149,9 +149,9 @@ class DeltaMaintenance:
         oldest = 0 if 0 in listing.commits else min(listing.checkpoints, default=head)
         if _base_of(version) < oldest:
             raise MissingVersionError(
-                f"Version {version} can no longer be read from where {reader} stands: the oldest"
-                f" version in the log is {oldest}.",
-                hint=f"Begin anew with a snapshot, and pin {oldest + 1} or later.",
+                f"Version {version}, where {reader} resumes, can no longer be read: the oldest version"
+                f" in the log is {oldest}.",
+                hint=f"Start over with a snapshot, and pin {oldest + 1} or later.",
             )
 
     async def _rebuilt_from(self, table_id: str) -> RetentionFloor:

@@ -334,7 +334,7 @@ class TaskPlanner:
         if old is None and new is None:  # Case E
             raise CorruptLogError(
                 f"Version {self._plan.version} both removes and adds {added.path!r} without a"
-                " deletion vector, so its change cannot be told.",
+                " deletion vector, so its change is ambiguous.",
                 hint="The writer is broken: data files may not be overwritten.",
             )
         # Case D. The file is one and the same; its `add` describes it better.

@@ -119,7 +119,7 @@ class LineDecoder:
                 break
         return CorruptLogError(
             f"Line {number} of {self.name} is not an action of the Delta protocol: {error}.",
-            hint="Restore the file from a backup; nobody may edit a committed log entry.",
+            hint="Restore the file from a backup; committed log entries must not be edited.",
         )
 
 

@@ -16,7 +16,7 @@ from tailerd.formats.delta.protocol.snapshot import TableState
 from tailerd.formats.delta.protocol.writer_features import CHECKPOINT_PROTECTION
 
 DAY_MS = 86_400_000
-LOG_CHANGED = "The log changed since it was looked at."
+LOG_CHANGED = "The log changed since it was read."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,8 +60,8 @@ HONOURED = frozenset(
 )
 
 _REASONS = {
-    "catalogManaged": "its catalog says which commits happened and who may tend the log",
-    "catalogOwned-preview": "its catalog says which commits happened and who may tend the log",
+    "catalogManaged": "its catalog decides which commits exist and who may maintain the log",
+    "catalogOwned-preview": "its catalog decides which commits exist and who may maintain the log",
     "coordinatedCommits-preview": "its coordinator says which commits happened",
     "redirectReaderWriter": "the table lies elsewhere",
     "redirectReaderWriter-preview": "the table lies elsewhere",
