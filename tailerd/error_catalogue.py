@@ -34,10 +34,11 @@ REMEDIES: Mapping[str, str] = {
     "unreadable_metadata": "Nothing while the writer is at work; else restore the metadata file.",
     "zone_assumed": "Set `partition_timezone` to the zone that the writer used.",
     "invalid_deletion_vector": "Restore the file from a backup, or skip the commit"
-    " (`on_poison: skip-and-record`).",
-    "missing_data_file": "Restore the file, or skip the commit (`on_poison: skip-and-record`); run"
-    " VACUUM with a longer retention.",
-    "unreadable_data_file": "Restore the file, or skip the commit (`on_poison: skip-and-record`).",
+    " (`on_corrupt_commit: skip-and-record`).",
+    "missing_data_file": "Restore the file, or skip the commit (`on_corrupt_commit:"
+    " skip-and-record`); run VACUUM with a longer retention.",
+    "unreadable_data_file": "Restore the file, or skip the commit (`on_corrupt_commit:"
+    " skip-and-record`).",
     "too_large": "Raise `memory`, if the file is as its writer meant it.",
     "schema_changed": "Start again with the `schemaVersion` that the message names; `tailerd run`"
     " does so by itself.",

@@ -40,7 +40,7 @@ _LEFT_OUT = (
     "tailerd.spark",
     "tailerd.cli.screens",
     "tailerd.__main__",
-    "tailerd.maintenance.keeper_program",
+    "tailerd.maintenance.maintenance_worker",
 )
 
 # Before its submodule `run` is imported, which then has the name.

@@ -49,7 +49,7 @@ class ConsecutiveVersions:
 
 
 class Phase(enum.StrEnum):
-    """Which part of the journey an offset belongs to."""
+    """Which part of the delivery loop an offset belongs to."""
 
     SNAPSHOT = "snapshot"
     FOLLOW = "follow"

@@ -124,11 +124,11 @@ def reset(
     """
     from tailerd.cli.configured import read_config
     from tailerd.errors import StateInUseError, UsageError
-    from tailerd.spark.checkpoints import logged_batches
-    from tailerd.spark.kept_offsets import (
+    from tailerd.spark.checkpoint_offsets import (
         shares_query,
         spark_checkpoint,
     )
+    from tailerd.spark.checkpoints import logged_batches
 
     to = point_of(to)
     config = read_config(config_path, engine=engine).config

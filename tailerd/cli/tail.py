@@ -199,8 +199,8 @@ async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
     meter = _Meter(_progress(request, is_bounded=last is not None), at, last)
     reading = Reading(source=source, last=last)
     async with (
-        watched(request.table, stores, table_format=request.table_format) as hint,
-        aclosing(reading.batches(at, hint)) as batches,
+        watched(request.table, stores, table_format=request.table_format) as wakeup,
+        aclosing(reading.batches(at, wakeup)) as batches,
     ):
         if request.is_interactive:
             await _show(request, batches)

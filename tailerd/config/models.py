@@ -253,7 +253,7 @@ def _with_sink(name: str, table: Any) -> object:
 def _check_engine(where: str, engine: str, table: TableConfig) -> None:
     """Make sure that an engine can do what the section at `where` asks for."""
     sink = table.sink
-    for field in ("on_gap", "on_poison"):
+    for field in ("on_gap", "on_corrupt_commit"):
         if engine == "spark" and getattr(table, field) != "stop":
             raise ConfigError(
                 f"{where}.{field} is {getattr(table, field)!r}, but Spark keeps the offset in"

@@ -243,10 +243,10 @@ class TableConfig(BaseModel):
         " the sink. Arrow engine.",
         examples=["stop"],
     )
-    on_poison: Literal["stop", "skip-and-record"] = Field(
+    on_corrupt_commit: Literal["stop", "skip-and-record"] = Field(
         default="stop",
         description="What to do with a commit whose data, change or deletion-vector file is missing"
-        " or damaged: `stop`, or deliver nothing of it and record it in <state>/poison"
+        " or damaged: `stop`, or deliver nothing of it and record it in <state>/corrupt_commits"
         " (`skip-and-record`, which reads every commit twice). Arrow engine.",
         examples=["stop"],
     )
@@ -315,10 +315,10 @@ class TableConfig(BaseModel):
             raise ValueError("create: demo makes a table in a folder, and path is in a bucket")
         if self.net is not None and self.changes != "auto":
             raise ValueError(f"net goes with `changes: auto`, and changes is {self.changes!r}")
-        if self.reads_net and self.on_poison != "stop":
+        if self.reads_net and self.on_corrupt_commit != "stop":
             raise ValueError(
-                "on_poison leaves out single commits, and with `net` several come as one: set it to"
-                " stop"
+                "on_corrupt_commit skips single commits, and with `net` several come as one: set it"
+                " to stop"
             )
         if not self.has_sink and self.maintenance is None:
             raise ValueError("sink is missing: say where the changes go, or give `maintenance`")

@@ -136,7 +136,7 @@ class TableSearch:
         paths = {group.config.path for group in self._groups.values()}
         for group in before.values():
             if group.failures and group.config.path not in paths:
-                self._telemetry.emit(events.TroubleEnded(part="discovery", path=group.config.path))
+                self._telemetry.emit(events.ProblemEnded(part="discovery", path=group.config.path))
 
     async def _look_at(self, name: str, group: _Group, is_strict: bool, stores: Stores) -> None:
         wait = group.config.interval_seconds

@@ -7,15 +7,15 @@ from tailerd.changefeed.offset import Offset
 from tailerd.errors import TailerdError
 from tailerd.formats.base import ChangeSource, NetSteps
 from tailerd.pipeline.backlog_report import ENGINE
+from tailerd.pipeline.delivery_loop import DeliverySpec
 from tailerd.pipeline.identity import OffsetKeeper
-from tailerd.pipeline.journey import JourneyPlan
 from tailerd.pipeline.policies import OnGap
 from tailerd.sinks.base import GapTaker, Sink
 from tailerd.telemetry import Telemetry, events
 
 
 async def cross_gap(
-    plan: JourneyPlan,
+    plan: DeliverySpec,
     error: TailerdError,
     start: Offset,
     *,
@@ -53,7 +53,7 @@ async def cross_gap(
 
 
 async def _net_over_gap(
-    plan: JourneyPlan,
+    plan: DeliverySpec,
     error: TailerdError,
     start: Offset,
     source: ChangeSource,
@@ -70,7 +70,7 @@ async def _net_over_gap(
 
 
 def _tell(
-    plan: JourneyPlan, error: TailerdError, start: Offset, end: Offset, telemetry: Telemetry
+    plan: DeliverySpec, error: TailerdError, start: Offset, end: Offset, telemetry: Telemetry
 ) -> None:
     telemetry.emit(
         events.GapMet(

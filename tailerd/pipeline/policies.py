@@ -26,7 +26,7 @@ class OnGap(enum.StrEnum):
     NET = "net"
 
 
-class OnPoison(enum.StrEnum):
+class OnCorruptCommit(enum.StrEnum):
     """What to do with a commit whose rows cannot be read."""
 
     STOP = "stop"
@@ -36,5 +36,5 @@ class OnPoison(enum.StrEnum):
 GAP_ERRORS = (MissingVersionError, TableRecreatedError)
 """Errors that mean a gap."""
 
-POISON_ERRORS = (MissingDataFileError, UnreadableDataFileError, InvalidDeletionVectorError)
+CORRUPT_COMMIT_ERRORS = (MissingDataFileError, UnreadableDataFileError, InvalidDeletionVectorError)
 """Errors that mean a commit whose rows cannot be read."""

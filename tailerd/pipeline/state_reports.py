@@ -54,7 +54,7 @@ class StateReports:
     def lost(self, error: StateInUseError) -> None:
         """Tell that another daemon took it over."""
         self._telemetry.emit(
-            events.StateForfeited(
+            events.StateLeaseLost(
                 path=self._path, error_code=error.code, attempt=1, hint=str(error)
             )
         )

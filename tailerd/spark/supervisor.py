@@ -20,10 +20,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tailerd.backoff import ATTEMPTS_ONCE, Backoff
 from tailerd.config import TableConfig
 from tailerd.errors import MissingVersionError, SchemaChangedError, TailerdError
+from tailerd.spark.checkpoint_offsets import check_not_shared, delivered_until
 from tailerd.spark.claim import SparkClaim, beginning
 from tailerd.spark.driver_sink import DriverSink
 from tailerd.spark.engine import SparkEngine
-from tailerd.spark.kept_offsets import check_not_shared, delivered_until
 from tailerd.spark.progress import ENGINE, BatchReport, events_of, tell_begin
 from tailerd.spark.queries import folder_owner, start_query
 from tailerd.spark.query_checkpoint import with_checkpoint

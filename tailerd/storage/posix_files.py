@@ -346,7 +346,7 @@ def write_file(path: str, data: bytes, if_absent: bool, root: str | None = None)
             drop(folder, temporary)
 
 
-def write_volatile_file(path: str, data: bytes, root: str | None = None) -> None:
+def write_nondurable_file(path: str, data: bytes, root: str | None = None) -> None:
     """Write a new file atomically; a power cut may take it, or what is in it. `root` as above."""
     with opened_parent(path, root, is_made=True) as folder:
         temporary, descriptor = begin_file(folder, path)

@@ -19,7 +19,7 @@ from tailerd.storage.base import ObjectStore, OpensAhead, PendingInput, StorePro
 from tailerd.storage.links import RealPlaces
 from tailerd.storage.local import LocalPlaces, LocalStore, absolute
 from tailerd.storage.memory import MemoryPlaces, MemoryStore
-from tailerd.storage.overheard import SharedReads
+from tailerd.storage.shared_reads import SharedReads
 
 if TYPE_CHECKING:
     from tailerd.config.storage import StorageConfig

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tailerd.telemetry.maintenance_events import LogAssessed as LogAssessed
 from tailerd.telemetry.maintenance_events import LogMaintained as LogMaintained
-from tailerd.telemetry.maintenance_events import LogSurveyed as LogSurveyed
 from tailerd.telemetry.maintenance_events import MaintenanceFailed as MaintenanceFailed
 from tailerd.telemetry.maintenance_events import MaintenanceProcessEnded as MaintenanceProcessEnded
 from tailerd.telemetry.maintenance_events import MaintenanceRefused as MaintenanceRefused
@@ -26,11 +26,11 @@ from tailerd.telemetry.storage_events import NotificationRejected as Notificatio
 from tailerd.telemetry.storage_events import NotificationsFailed as NotificationsFailed
 from tailerd.telemetry.storage_events import NotificationsMissed as NotificationsMissed
 from tailerd.telemetry.storage_events import NotificationsResumed as NotificationsResumed
+from tailerd.telemetry.storage_events import ProblemEnded as ProblemEnded
 from tailerd.telemetry.storage_events import StateAwaited as StateAwaited
-from tailerd.telemetry.storage_events import StateForfeited as StateForfeited
+from tailerd.telemetry.storage_events import StateLeaseLost as StateLeaseLost
 from tailerd.telemetry.storage_events import StateTaken as StateTaken
 from tailerd.telemetry.storage_events import StorageRequested as StorageRequested
-from tailerd.telemetry.storage_events import TroubleEnded as TroubleEnded
 from tailerd.telemetry.storage_events import WatcherUnavailable as WatcherUnavailable
 from tailerd.telemetry.table_events import CommitObserved as CommitObserved
 from tailerd.telemetry.table_events import DeliveredCommit as DeliveredCommit
@@ -324,7 +324,7 @@ class GapMet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitSkipped:
-    """A commit's rows cannot be read; `on_poison` recorded it in `path` and went on behind it."""
+    """A commit's rows cannot be read; it was recorded in `path` and skipped."""
 
     table: str
     engine: str
@@ -395,7 +395,7 @@ Event = (
     | DeadLettersStored
     | PipelinePaused
     | PipelineStopped
-    | LogSurveyed
+    | LogAssessed
     | MaintenanceStarted
     | MaintenanceProcessEnded
     | LogMaintained
@@ -405,10 +405,10 @@ Event = (
     | WatcherUnavailable
     | DiscoveryFailed
     | DiscoveryResumed
-    | TroubleEnded
+    | ProblemEnded
     | StateAwaited
     | StateTaken
-    | StateForfeited
+    | StateLeaseLost
     | HistoryUnsaved
     | ConnectionsRefused
     | NotificationsFailed

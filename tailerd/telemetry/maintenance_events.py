@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogSurveyed:
+class LogAssessed:
     """A table's log was looked at for maintenance, and its policies know what is to do.
 
     Attributes:
@@ -24,7 +24,7 @@ class LogSurveyed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceStarted:
-    """A job of log maintenance begins, or a look at the log (`survey`) or the size (`measure`)."""
+    """A maintenance job starts, or a look at the log (`assessment`) or the size (`measure`)."""
 
     table: str
     job: str
@@ -69,7 +69,7 @@ class LogMaintained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceFailed:
-    """A job, or the look at the log before it (`survey`), failed; it is tried again later."""
+    """A job, or the look at the log before it (`assessment`), failed; it is tried again later."""
 
     table: str
     job: str

@@ -12,8 +12,8 @@ _MEASURE = "measure"
 
 @dataclass(slots=True)
 class _Kept:
-    surveyed_version: int | None = None
-    surveyed_ms: int | None = None
+    assessed_version: int | None = None
+    assessed_ms: int | None = None
     due: dict[str, str] = field(default_factory=dict)
     refused: dict[str, object] | None = None
     running: str | None = None
@@ -39,9 +39,9 @@ class MaintenanceBoard:
         match event:
             case events.MaintenanceStarted():
                 self._kept(event.table).running = event.job
-            case events.LogSurveyed():
+            case events.LogAssessed():
                 kept = self._ended(event.table)
-                kept.surveyed_version, kept.surveyed_ms = event.version, now_ms
+                kept.assessed_version, kept.assessed_ms = event.version, now_ms
                 reasons = event.due_reasons or ("",) * len(event.due)
                 kept.due = dict(zip(event.due, reasons, strict=True))
                 kept.refused = None
@@ -80,8 +80,8 @@ class MaintenanceBoard:
         if kept is None:
             return None
         return {
-            "surveyed_version": kept.surveyed_version,
-            "surveyed_ms": kept.surveyed_ms,
+            "assessed_version": kept.assessed_version,
+            "assessed_ms": kept.assessed_ms,
             "due": list(kept.due),
             "due_reasons": dict(kept.due),
             "running": kept.running,

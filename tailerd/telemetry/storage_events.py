@@ -39,7 +39,7 @@ class DiscoveryResumed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TroubleEnded:
+class ProblemEnded:
     """What was wrong with a part's `path` concerns nobody any more: nothing asks for it now."""
 
     part: str
@@ -64,7 +64,7 @@ class StateTaken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StateForfeited:
+class StateLeaseLost:
     """Another daemon holds the state's lease now; this one shuts down."""
 
     path: str

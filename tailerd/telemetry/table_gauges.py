@@ -112,11 +112,11 @@ class FileSizes:
 _Figure = Callable[[TableFigures, int], float | None]
 
 _OF_PIPELINES: dict[str, tuple[str, _Figure]] = {
-    "tailerd_offset_lag_files": (
+    "tailerd_lag_files": (
         "Files of changes not yet delivered",
         lambda t, _: t.lag_files(),
     ),
-    "tailerd_offset_lag_bytes": (
+    "tailerd_lag_bytes": (
         "Bytes of the files of changes not yet delivered",
         lambda t, _: t.lag_bytes(),
     ),

@@ -163,7 +163,7 @@ class _Reports:
             self._end(path)
 
     def _end(self, path: str) -> None:
-        self._telemetry.emit(events.TroubleEnded(part="notifications", path=path))
+        self._telemetry.emit(events.ProblemEnded(part="notifications", path=path))
 
 
 def _bucket(folder: str) -> str:

@@ -134,7 +134,7 @@ def test_alerts_cover_what_an_operator_must_hear_of() -> None:
     asked = {name for rule in rules() for name in NAME.findall(rule["expr"])}
     assert {
         "tailerd_pipeline_state",
-        "tailerd_offset_lag_versions",
+        "tailerd_lag_versions",
         "tailerd_retention_headroom_seconds",
         "tailerd_last_progress_timestamp_seconds",
         "tailerd_log_commits_since_checkpoint",

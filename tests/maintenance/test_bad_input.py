@@ -38,7 +38,7 @@ from tests.maintenance.test_daemon_keeps_logs import (
     often,
     table_of,
 )
-from tests.maintenance.test_keeper_process import children_of
+from tests.maintenance.test_maintenance_process import children_of
 from tests.maintenance.written import (
     assert_same,
     checkpoint_actions,
@@ -133,10 +133,10 @@ async def checkpoint_at_last(work: DeltaMaintenance, tries: int = 3) -> int:
     """Do what is due as the daemon does: a job that fails is done by a later try."""
     for _ in range(tries):
         try:
-            survey = await work.survey()
-            for decision in survey.decisions:
+            assessment = await work.assessment()
+            for decision in assessment.decisions:
                 if decision.is_due:
-                    return (await work.apply(survey, decision)).version
+                    return (await work.apply(assessment, decision)).version
         except TailerdError:
             continue
     raise AssertionError("it was never done")
@@ -239,8 +239,8 @@ async def test_a_log_retention_that_is_none_or_out_of_range_deletes_nothing(
         ),
         clock=SimClock(FIRST + 40 * DAY),
     )
-    survey = await work.survey()
-    for decision in survey.decisions:
+    assessment = await work.assessment()
+    for decision in assessment.decisions:
         if decision.is_due:
-            await work.apply(survey, decision)
+            await work.apply(assessment, decision)
     assert commits_of(table)[0] == 0

@@ -14,7 +14,7 @@ from tailerd.storage.local import LocalStore
 from tailerd.telemetry import events
 from tests.doubles.sim_clock import SimClock
 from tests.maintenance.test_cleanup import DAY, FIRST, commits_of, daily
-from tests.maintenance.test_table_keeper import Turns
+from tests.maintenance.test_table_maintainer import Turns
 from tests.tables.builder import TableBuilder
 from tests.unit.formats.delta.log_bodies import add
 

@@ -106,7 +106,7 @@ def test_a_service_without_sinks_keeps_a_log_short_and_tells_what_it_did(tmp_pat
         ):
             assert sample in metrics
         # It has no reader to be behind.
-        for sample in ("tailerd_offset_lag_files{", "tailerd_retention_headroom_seconds{"):
+        for sample in ("tailerd_lag_files{", "tailerd_retention_headroom_seconds{"):
             assert sample not in metrics
         assert found["size"]["files"] == 8
         process.send_signal(signal.SIGTERM)

@@ -141,13 +141,13 @@ def test_what_is_wrong_beside_the_tables_stands_above_them_while_it_lasts(
 ) -> None:
     site.add("orders")
     page = open_page(site.url)
-    troubles = page.locator(".troubles")
+    problems = page.locator(".problems")
     expect(page.locator(".row")).to_have_count(1)
-    expect(troubles).to_be_hidden()
+    expect(problems).to_be_hidden()
     hint = "There is no queue <b>q</b>."
     site.tell(
         events.NotificationsFailed(path="q", error_code="queue_missing", attempt=1, hint=hint)
     )
-    expect(troubles).to_have_text(f"notifications: {hint}", timeout=15_000)
+    expect(problems).to_have_text(f"notifications: {hint}", timeout=15_000)
     site.tell(events.NotificationsResumed(path="q"))
-    expect(troubles).to_be_hidden(timeout=15_000)
+    expect(problems).to_be_hidden(timeout=15_000)

@@ -17,7 +17,7 @@ from kafka.producer.producer_batch import ProducerBatch
 
 from tailerd.errors import BugError
 from tailerd.sinks.kafka.acknowledgements import Acknowledgements
-from tailerd.sinks.kafka.outgoing import Outgoing
+from tailerd.sinks.kafka.produce_request import ProduceRequest
 from tailerd.sinks.kafka.record_batches.compression import Compression
 from tailerd.sinks.kafka.record_batches.record_batch import (
     OversizeRecord,
@@ -38,7 +38,7 @@ class BatchProducer:
         self._compression = compression
 
     def send(
-        self, outgoing: Outgoing, acknowledgements: Acknowledgements
+        self, outgoing: ProduceRequest, acknowledgements: Acknowledgements
     ) -> tuple[OversizeRecord, ...]:
         """Build batches piece by piece and hand them over."""
         oversize: list[OversizeRecord] = []
@@ -223,7 +223,7 @@ def _error_of(result: tuple[object, object, object]) -> Exception | None:
     return error if isinstance(error, Exception) else None
 
 
-def _pieces(outgoing: Outgoing) -> Iterator[tuple[int, Outgoing]]:
+def _pieces(outgoing: ProduceRequest) -> Iterator[tuple[int, ProduceRequest]]:
     """Yield the records in pieces of bounded size, each with the number of its first record."""
     records = outgoing.records
     count = len(records)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from tailerd.errors import SinkError, SinkRefusedError
 from tailerd.records.base import Header
 from tailerd.sinks.kafka.config import KafkaSinkConfig
-from tailerd.sinks.kafka.outgoing import Outgoing
+from tailerd.sinks.kafka.produce_request import ProduceRequest
 from tailerd.sinks.kafka.record_batches.record_batch import HEADER_BYTES, OversizeRecord
 from tailerd.sinks.topics.dead_letters import RefusedRecords
 
@@ -19,14 +19,14 @@ _ROOM_BYTES = HEADER_BYTES + 1024
 
 
 def dead_letters_of(
-    piece: Outgoing,
+    piece: ProduceRequest,
     oversize: tuple[OversizeRecord, ...],
     versions: Sequence[int],
     *,
     config: KafkaSinkConfig,
     table: str,
     max_bytes_of: Callable[[str], int],
-) -> Outgoing:
+) -> ProduceRequest:
     """Return what is written instead of records that are too large.
 
     Args:
@@ -61,7 +61,7 @@ def dead_letters_of(
     name = config.topic_of(topic, table)
     max_bytes = max_bytes_of(name)
     times = piece.timestamps_ms
-    return Outgoing(
+    return ProduceRequest(
         topic=name,
         records=refused.letters(max_bytes, _ROOM_BYTES),
         partitions=0,

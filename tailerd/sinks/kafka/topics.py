@@ -24,7 +24,7 @@ from tailerd.sinks.kafka.connection import DEFAULT_MAX_REQUEST_SIZE, Connection
 
 _NOT_THERE = 3
 _NOT_ALLOWED = 29
-TROUBLE_HINT = "Bring brokers back, or lower min.insync.replicas of the topic."
+PROBLEM_HINT = "Bring brokers back, or lower min.insync.replicas of the topic."
 MAX_AGE_SECONDS = 300.0
 """How long facts of a topic are used: as long as Kafka's own clients use theirs."""
 _BROKER_DEFAULT_BYTES = 1_048_588
@@ -302,7 +302,7 @@ class Topics:
             ):
                 admin.create_topics({name: _request(new)}, validate_only=True)
 
-    def trouble(self) -> str:
+    def problem(self) -> str:
         """Return what keeps the topics in use from taking records; empty when nothing is seen.
 
         The client tries such errors again until its time is over and then says only that. Asks
@@ -316,7 +316,7 @@ class Topics:
         except (KafkaError, TailerdError):
             return ""
         found = (
-            _partition_trouble(topic["name"], partition, self._known[topic["name"]])
+            _partition_problem(topic["name"], partition, self._known[topic["name"]])
             for topic in described
             for partition in topic["partitions"]
         )
@@ -429,7 +429,7 @@ def _id_of(topic: Mapping[str, object]) -> str:
     return "" if found == _NO_ID else found
 
 
-def _partition_trouble(name: str, partition: Mapping[str, object], facts: TopicFacts) -> str:
+def _partition_problem(name: str, partition: Mapping[str, object], facts: TopicFacts) -> str:
     number, in_sync = partition["partition_index"], partition["isr_nodes"]
     assert isinstance(in_sync, list)
     if partition["leader_id"] == -1:

@@ -33,7 +33,7 @@ from tailerd.sinks.kafka.connection import (
     close_producer,
 )
 from tailerd.sinks.kafka.offset_topic import PARTITION, OffsetTopic
-from tailerd.sinks.kafka.outgoing import Outgoing, control_record
+from tailerd.sinks.kafka.produce_request import ProduceRequest, control_record
 from tailerd.sinks.kafka.record_batches.compression import Compression
 from tailerd.sinks.kafka.shared_transaction import SharedTransaction, lead
 from tailerd.sinks.kafka.transactions import Claim, Transactions
@@ -133,7 +133,7 @@ class BatchTransaction:
         self,
         delivered: DeliveredBatch,
         written: Sequence[Mapping[tuple[str, int], int]],
-        letters: Sequence[Outgoing],
+        letters: Sequence[ProduceRequest],
     ) -> None:
         """Record the micro-batch and make everything visible.
 
@@ -216,7 +216,7 @@ class BatchTransaction:
             is_timed=False,
         )
 
-    def _send(self, piece: Outgoing, acknowledgements: Acknowledgements) -> None:
+    def _send(self, piece: ProduceRequest, acknowledgements: Acknowledgements) -> None:
         try:
             self._client.partitions_for(piece.topic)
             left = self._sender.send(piece, acknowledgements)

@@ -12,8 +12,8 @@ from typing import Any, cast
 from tailerd.errors import StorageError
 from tailerd.storage.base import FileMeta
 from tailerd.storage.s3.connection import S3Client
+from tailerd.storage.s3.connection_pool import Answer
 from tailerd.storage.s3.quick_gets import noting
-from tailerd.storage.s3.wire import Answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

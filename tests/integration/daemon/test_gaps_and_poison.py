@@ -98,12 +98,14 @@ def test_a_damaged_commit_is_left_out_and_recorded(tmp_path: Path, damage: str) 
     else:
         bad.write_bytes(bad.read_bytes()[:-40])
     builder.append([{"id": 4}])
-    options = {"from": "0", "on_poison": "skip-and-record"}
+    options = {"from": "0", "on_corrupt_commit": "skip-and-record"}
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", out, **options))
     done = run_to_end("run", "--config", config, "--once", "--log-format", "json")
     assert done.returncode == 0, done.stderr
     assert delivered_ids(out) == [1, 2, 4]
-    (record,) = map(json.loads, (tmp_path / "state/poison/orders.jsonl").read_text().splitlines())
+    (record,) = map(
+        json.loads, (tmp_path / "state/corrupt_commits/orders.jsonl").read_text().splitlines()
+    )
     assert record["version"] == 3
     assert record["error_code"] in {"missing_data_file", "unreadable_data_file"}
     assert bad.name in record["message"]

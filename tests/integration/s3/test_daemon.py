@@ -148,14 +148,14 @@ def test_credentials_that_expire_are_waited_for_and_told_of(
             proxy.fail_every(1, Fault.EXPIRED)
             living.append()
             eventually(lambda: "Notifications unavailable" in log_of(config))
-            [trouble] = json.loads(page(config, "/status"))["troubles"]
-            assert (trouble["part"], trouble["path"]) == ("notifications", living.notified.queue)
+            [problem] = json.loads(page(config, "/status"))["problems"]
+            assert (problem["part"], problem["path"]) == ("notifications", living.notified.queue)
             assert 'job="notifications"} 1.0' in page(config, "/metrics")
             assert not has_all(living, tmp_path)
             proxy.forget()
             eventually(lambda: has_all(living, tmp_path), seconds=60)
             eventually(lambda: "Notifications recovered" in log_of(config))
-            eventually(lambda: json.loads(page(config, "/status"))["troubles"] == [])
+            eventually(lambda: json.loads(page(config, "/status"))["problems"] == [])
 
 
 @pytest.mark.full
@@ -181,7 +181,7 @@ def test_a_bucket_that_is_gone_is_an_error_that_names_it(
 async def test_a_bucket_that_does_not_notify_is_told_of_once_with_the_fix(
     living: LivingTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tailerd.watchers.silence.GRACE_SECONDS", 0.5)
+    monkeypatch.setattr("tailerd.watchers.missing_notifications.GRACE_SECONDS", 0.5)
     living.notified.server.admin().put_bucket_notification_configuration(
         Bucket=living.notified.bucket, NotificationConfiguration={}
     )

@@ -127,12 +127,12 @@ def maintenance(place: str) -> DeltaMaintenance:
 async def maintain(place: str) -> list[str]:
     """Do what is due under a lease, as the command does."""
     work = maintenance(place)
-    survey = await work.survey()
+    assessment = await work.assessment()
     lease = Lease(work.reader.store, work.reader.root, clock=SystemClock())
     async with lease.held():
         return [
-            (await work.apply(survey, decision)).outcome
-            for decision in survey.decisions
+            (await work.apply(assessment, decision)).outcome
+            for decision in assessment.decisions
             if decision.is_due
         ]
 

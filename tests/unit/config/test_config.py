@@ -178,8 +178,8 @@ REFUSED = {
         ["tables.orders.net.above_versions is 0", "greater than or equal to 1"],
     ),
     "net and single commits left out": (
-        "engine: arrow" + MINIMAL + "    on_gap: net\n    on_poison: skip-and-record",
-        ["tables.orders", "on_poison", "set it to stop"],
+        "engine: arrow" + MINIMAL + "    on_gap: net\n    on_corrupt_commit: skip-and-record",
+        ["tables.orders", "on_corrupt_commit", "set it to stop"],
     ),
     "S3 state on Spark": (
         "state: s3://b/t" + MINIMAL,

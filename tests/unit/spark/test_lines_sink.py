@@ -1,4 +1,4 @@
-"""Lines of a group's tables: what is wrong with one table's folder is that table's trouble."""
+"""Lines of a group's tables: what is wrong with one table's folder is that table's problem."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tailerd.changefeed.offset import Offset, Version
 from tailerd.errors import OffsetError, SinkError
 from tailerd.spark.group import lines_sink
 from tailerd.spark.group.group_offset import Entry, GroupOffset
-from tailerd.spark.group.holds import Hold, write_holds
 from tailerd.spark.group.lines_sink import LinesFolder, LinesSink
 from tailerd.spark.group.published import PUBLISHED_FILE
+from tailerd.spark.group.quarantine import Hold, write_holds
 from tailerd.spark.packed_records import packed
 from tests.unit.spark.record_rows import piece_of
 

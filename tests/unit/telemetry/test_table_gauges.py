@@ -74,7 +74,7 @@ def test_rows_that_are_not_known_are_no_sample() -> None:
     names = {name for name, *_ in samples(metrics)}
     assert "tailerd_table_rows" not in names
     assert "tailerd_table_growth_rows_per_day" not in names
-    assert "tailerd_offset_lag_files" not in names
+    assert "tailerd_lag_files" not in names
     assert "tailerd_table_files" in names
 
 
@@ -91,10 +91,10 @@ def test_lag_in_files_and_bytes_is_zero_when_idle() -> None:
     metrics = Metrics(SimClock())
     metrics.handle(backlog(2, 1))
     metrics.handle(MEASURED)
-    assert samples(metrics)["tailerd_offset_lag_files", *OF_PIPELINE] == 11
-    assert samples(metrics)["tailerd_offset_lag_bytes", *OF_PIPELINE] == 12_000
+    assert samples(metrics)["tailerd_lag_files", *OF_PIPELINE] == 11
+    assert samples(metrics)["tailerd_lag_bytes", *OF_PIPELINE] == 12_000
     metrics.handle(backlog(0, None))
-    assert samples(metrics)["tailerd_offset_lag_files", *OF_PIPELINE] == 0
+    assert samples(metrics)["tailerd_lag_files", *OF_PIPELINE] == 0
 
 
 def test_retention_headroom_shrinks_while_a_version_waits() -> None:
@@ -176,8 +176,8 @@ def test_a_paused_pipeline_that_had_nothing_to_do_no_longer_knows_its_lag(versio
     for event in (STARTED, backlog(versions, clock.now_ms() - 5000 if versions else None), paused):
         board.handle(event)
         metrics.handle(event)
-    lag = ("tailerd_offset_lag_versions", "engine=arrow", "table=orders")
-    seconds = ("tailerd_offset_lag_seconds", "engine=arrow", "table=orders")
+    lag = ("tailerd_lag_versions", "engine=arrow", "table=orders")
+    seconds = ("tailerd_lag_seconds", "engine=arrow", "table=orders")
     table, told = shown(board), samples(metrics)
     assert board.is_ready
     if versions:

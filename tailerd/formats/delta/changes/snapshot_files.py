@@ -69,7 +69,7 @@ class LoggedFiles:
 
 
 @contextmanager
-def worth_another_look() -> Iterator[None]:
+def retry_if_log_cleaned_up() -> Iterator[None]:
     """Say of a version that goes while it is begun with that there is another head by now.
 
     Raises:

@@ -25,11 +25,11 @@ from tailerd.errors import (
 )
 from tailerd.formats.allowed_places import allowed_places
 from tailerd.formats.base import Backlog, SchemaStep, TableIdentity
+from tailerd.formats.delta.changes.commit_cache import CommitCache
 from tailerd.formats.delta.changes.commit_tasks import CommitTasks, TableSchemaStep
-from tailerd.formats.delta.changes.commit_window import CommitWindow
 from tailerd.formats.delta.changes.identity import schema_id
 from tailerd.formats.delta.changes.linked_files import LinkedFiles
-from tailerd.formats.delta.changes.log_guard import LogGuard
+from tailerd.formats.delta.changes.log_continuity import LogContinuityCheck
 from tailerd.formats.delta.changes.net_changes import NetChanges
 from tailerd.formats.delta.changes.net_steps import NetStepPlan
 from tailerd.formats.delta.changes.partition_zone import PartitionZone
@@ -37,7 +37,7 @@ from tailerd.formats.delta.changes.read import rows_schema
 from tailerd.formats.delta.changes.snapshot_files import (
     LoggedFiles,
     SnapshotFiles,
-    worth_another_look,
+    retry_if_log_cleaned_up,
 )
 from tailerd.formats.delta.changes.snapshot_spool import Spool
 from tailerd.formats.delta.changes.snapshot_tasks import SnapshotTasks
@@ -98,7 +98,7 @@ class DeltaChangeSource(ConsecutiveVersions):
         self._paths = DataPaths(reader.url, places)
         self._links = LinkedFiles(reader.url, places)
         is_net = changes is ChangeMode.NET
-        self._window = CommitWindow(reader, ChangeMode.AUTO if is_net else changes)
+        self._window = CommitCache(reader, ChangeMode.AUTO if is_net else changes)
         self._commits = CommitTasks(self._window, self._paths, identity)
         self._net = NetStepPlan(
             NetChanges(reader, self._paths, identity), always=is_net, above=net_above
@@ -107,7 +107,7 @@ class DeltaChangeSource(ConsecutiveVersions):
         self._spool = spool
         self._partition_zone = partition_zone or PartitionZone(name)
         self._table_ids = {state.metadata.id}
-        self._guard = LogGuard(
+        self._guard = LogContinuityCheck(
             name, self._table_ids, self._window, clock or SystemClock(), head_version
         )
         self._identity: tuple[int, TableIdentity] | None = None
@@ -222,7 +222,7 @@ class DeltaChangeSource(ConsecutiveVersions):
             case StartWord.SNAPSHOT:
                 if self._spool is not None:
                     # Before anybody saves the offset: whoever has it, has the list.
-                    with worth_another_look():
+                    with retry_if_log_cleaned_up():
                         head = await self.offset_at(Version(self._head_version), Phase.SNAPSHOT)
                         await self._snapshot_tasks(head, is_new=True)
                 return await self.offset_at(Version(self._head_version), Phase.SNAPSHOT)
@@ -284,7 +284,7 @@ class DeltaChangeSource(ConsecutiveVersions):
             return begun
         if self._net.reaches_head(start):
             return await self._head_offset(start)
-        if await self._guard.begin_look(start.version):
+        if await self._guard.begin_poll(start.version):
             return start
         seen = self._window.newest
         await self._guard.look_beyond(start.version)
@@ -295,7 +295,7 @@ class DeltaChangeSource(ConsecutiveVersions):
             end = await self._commits.furthest(start, limit)
         if end != start:
             is_replaced = start.table_id != end.table_id
-            await self._guard.end_look(start.version, end.version, seen, is_replaced=is_replaced)
+            await self._guard.end_poll(start.version, end.version, seen, is_replaced=is_replaced)
             self._table_ids |= self._window.timeline.table_ids
             if self._window.newest is not None:
                 far = await self._net.far_end(start, Version(self._window.newest.version))

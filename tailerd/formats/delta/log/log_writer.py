@@ -55,7 +55,7 @@ from tailerd.formats.delta.protocol.writer_features import (
     check_maintainable,
     supports_v2_checkpoints,
 )
-from tailerd.storage.volatile import put_volatile
+from tailerd.storage.nondurable import put_nondurable
 
 Outcome = Literal["written", "already_there"]
 
@@ -324,7 +324,7 @@ class LogWriter:
         body = checksum_body(snapshot, info)
         # Nobody waits for the disk: readers pass over a checksum that a power cut damaged, as it is
         # no JSON then, and the next version gets its own.
-        put = partial(put_volatile, self.reader.store, path, body)
+        put = partial(put_nondurable, self.reader.store, path, body)
         try:
             await publish(self.reader, path, published, put)
         except FileExistsAlreadyError:

@@ -20,8 +20,8 @@ from tailerd.registry import known
 from tailerd.telemetry import Telemetry, events
 
 
-class Runner(Protocol):
-    """What a fleet runs: a pipeline of either engine. `run` is called once.
+class PipelineRunner(Protocol):
+    """What a manager runs: a pipeline of either engine. `run` is called once.
 
     Attributes:
         error: Why it failed; None while it runs and when it ended well.
@@ -55,7 +55,7 @@ class Member:
     settings: object
     engine: str
     path: str
-    build: Callable[[], Runner]
+    build: Callable[[], PipelineRunner]
     reset: Callable[[str], Awaitable[Offset]] | None = None
     ended: Callable[[], None] | None = None
 
@@ -63,13 +63,13 @@ class Member:
 @dataclass(slots=True)
 class _Slot:
     member: Member
-    runner: Runner | None = None
+    runner: PipelineRunner | None = None
     task: asyncio.Task[None] | None = None
     is_paused: bool = False
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-class Fleet:
+class PipelineManager:
     """Runs members until all have ended, or for ever while `is_lasting`.
 
     Errors of its commands: `UsageError` for a name that is not there.
@@ -140,7 +140,7 @@ class Fleet:
                 await self._changed.wait()
 
     async def set_members(self, members: Mapping[str, Member], *, reason: str = "") -> None:
-        """Remove, alter and add until the fleet is as `members` says; the others run on.
+        """Remove, alter and add until the manager is as `members` says; the others run on.
 
         Args:
             members: All that shall run.
@@ -283,7 +283,7 @@ class Fleet:
         if self._is_stopping:
             return
         if self._group is None:
-            raise BugError("A fleet was told to start a pipeline before it runs.")
+            raise BugError("A manager was told to start a pipeline before it runs.")
         slot.runner = slot.member.build()
         slot.task = self._group.create_task(slot.runner.run(), name=f"pipeline {name}")
         slot.task.add_done_callback(partial(self._ended, slot, slot.member))
@@ -314,14 +314,14 @@ class Fleet:
 
 
 class _Busy:
-    """Keeps a fleet from ending between the end of a runner and the start of the next."""
+    """Keeps a manager from ending between the end of a runner and the start of the next."""
 
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
+    def __init__(self, manager: PipelineManager) -> None:
+        self._manager = manager
 
     def __enter__(self) -> None:
-        self._fleet._commands += 1
+        self._manager._commands += 1
 
     def __exit__(self, *_: object) -> None:
-        self._fleet._commands -= 1
-        self._fleet._changed.set()
+        self._manager._commands -= 1
+        self._manager._changed.set()

@@ -26,20 +26,20 @@ from tailerd.maintenance import messages
 from tailerd.maintenance.messages import FromKeeper, ToKeeper, line_of
 from tailerd.maintenance.needs import Reader, floor_of
 from tailerd.maintenance.running_jobs import RunningJobs
-from tailerd.maintenance.table_keeper import KeptTable
+from tailerd.maintenance.table_maintainer import KeptTable
 from tailerd.storage.stores import StoreSettings
 from tailerd.telemetry import Telemetry, events
-from tailerd.watchers.hints import Hint, HintBoard
+from tailerd.watchers.wakeups import Wakeup, WakeupRegistry
 
 ALONE = "none"
 """What telemetry calls the engine of a table without pipeline."""
 CANCEL_SECONDS = 1.5
 """How long a job may take to give itself up before its process is killed, which does no harm: a
 daemon that ends waits a little longer before it takes its own threads for stuck."""
-_PROGRAM = "tailerd.maintenance.keeper_program"
+_PROGRAM = "tailerd.maintenance.maintenance_worker"
 _RESTART = Backoff(first_seconds=0.5, max_seconds=60.0)
 _LAST_WORDS_BYTES = 4000
-_FIGURES = events.LogSurveyed | events.TableMeasured | events.GrowthUnavailable
+_FIGURES = events.LogAssessed | events.TableMeasured | events.GrowthUnavailable
 # Arrays that are freed go back to the system at once, as in the daemon itself.
 _ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": str(4 * 1024 * 1024), "MALLOC_ARENA_MAX": "2"}
 
@@ -51,8 +51,8 @@ class _Standing(NamedTuple):
     offset: str
 
 
-class _Bell(Hint):
-    """Rings through to the process."""
+class _ProcessWakeup(Wakeup):
+    """Notifies through to the process."""
 
     def __init__(self, ring: Callable[[], None]) -> None:
         super().__init__()
@@ -67,13 +67,13 @@ class _Bell(Hint):
         seen()
 
 
-class KeeperProcess:
+class MaintenanceProcess:
     """Has the logs of tables that come and go maintained. `run` once.
 
     All but `handle` belongs to one event loop.
 
     Args:
-        hints: Wakes tables when their folders change.
+        wakeups: Wakes tables when their folders change.
         storage: How files are reached now; told with the tables.
         is_once: Look at each table once, do what is due, and end.
 
@@ -85,7 +85,7 @@ class KeeperProcess:
     def __init__(
         self,
         *,
-        hints: HintBoard,
+        wakeups: WakeupRegistry,
         telemetry: Telemetry,
         clock: Clock,
         storage: Callable[[], StoreSettings] = StoreSettings,
@@ -93,12 +93,12 @@ class KeeperProcess:
     ) -> None:
         self.errors: list[TailerdError] = []
         self.pid: int | None = None
-        self._hints = hints
+        self._registry = wakeups
         self._telemetry = telemetry
         self._clock = clock
         self._storage = storage
         self._is_once = is_once
-        self._bells: dict[str, tuple[str, Hint]] = {}
+        self._wakeups: dict[str, tuple[str, Wakeup]] = {}
         self._wanted: dict[str, KeptTable] = {}
         self._jobs = RunningJobs()
         self._process: Process | None = None
@@ -156,7 +156,7 @@ class KeeperProcess:
         gone = {n: t for n, t in self._wanted.items() if _identity(t) != _named(tables, n)}
         for name, kept in gone.items():
             del self._wanted[name]
-            self._hints.unsubscribe(*self._bells.pop(name))
+            self._registry.unsubscribe(*self._wakeups.pop(name))
             if kept.is_alone:
                 self._telemetry.emit(
                     events.TableRemoved(
@@ -175,9 +175,9 @@ class KeeperProcess:
         """
         self.remove_all_but(tables)
         for name, kept in tables.items():
-            if name not in self._bells:
-                bell = _Bell(lambda name=name: self._ring(name))  # type: ignore[misc]
-                self._bells[name] = (kept.folder, self._hints.subscribe(kept.folder, bell))
+            if name not in self._wakeups:
+                wakeup = _ProcessWakeup(lambda name=name: self._ring(name))  # type: ignore[misc]
+                self._wakeups[name] = (kept.folder, self._registry.subscribe(kept.folder, wakeup))
                 if kept.is_alone:
                     self._telemetry.emit(
                         events.TableAdded(table=name, engine=ALONE, path=kept.place)
@@ -238,7 +238,7 @@ class KeeperProcess:
             if self._is_once:
                 self.errors.append(MaintenanceProcessError(_sentence(why)))
                 return
-            await self._mourn(why)
+            await self._on_worker_exit(why)
 
     def stop(self) -> None:
         """Begin no more jobs; `run` returns when the one that runs has ended."""
@@ -330,7 +330,7 @@ class KeeperProcess:
         with suppress(ProcessLookupError):
             process.kill()
 
-    async def _mourn(self, why: str) -> None:
+    async def _on_worker_exit(self, why: str) -> None:
         """Tell of a death, and wait before the next birth."""
         wait = _RESTART.wait_seconds(self._attempt, self._random)
         self._attempt += 1

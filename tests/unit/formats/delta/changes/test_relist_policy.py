@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tailerd.formats.delta.changes.listing_need import SAFETY_LISTING_SECONDS, ListingNeed
+from tailerd.formats.delta.changes.relist_policy import SAFETY_LISTING_SECONDS, RelistPolicy
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.protocol.log_path import LogFile
 from tailerd.storage.local import LocalStore
@@ -34,10 +34,10 @@ def let_rest(table: TableBuilder) -> None:
     os.utime(table.log, ns=(status.st_atime_ns, status.st_mtime_ns - 3600 * 10**9))
 
 
-async def noted(table: TableBuilder, clock: SimClock) -> tuple[ListingNeed, LogFile]:
+async def noted(table: TableBuilder, clock: SimClock) -> tuple[RelistPolicy, LogFile]:
     """Return the need right after a listing of a log, and its newest commit."""
     reader = LogReader(MeteredStore(LocalStore()), str(table.folder))
-    need = ListingNeed(reader, clock)
+    need = RelistPolicy(reader, clock)
     assert await need.is_due(None)
     await need.note()
     seen = await reader.commit_file(table.version)
@@ -98,7 +98,7 @@ async def test_without_a_mark_time_decides(table: TableBuilder) -> None:
     let_rest(table)
     clock = SimClock()
     reader = LogReader(FaultyStore(LocalStore()), str(table.folder))
-    need = ListingNeed(reader, clock)
+    need = RelistPolicy(reader, clock)
     await need.note()
     assert not await need.is_due(None)
     await clock.advance(SAFETY_LISTING_SECONDS)

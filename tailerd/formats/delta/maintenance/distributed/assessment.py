@@ -45,7 +45,7 @@ class SurveyedSplit:
     rows_of_groups: tuple[int, ...] = ()
 
 
-def survey(log: LogFolder, split: LogSplit, *, with_keys: bool) -> SurveyedSplit:
+def assessment(log: LogFolder, split: LogSplit, *, with_keys: bool) -> SurveyedSplit:
     """Look through some files of a log.
 
     Raises:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tailerd.formats.delta.changes.state_timeline import StateTimeline
+from tailerd.formats.delta.changes.table_state_history import TableStateHistory
 from tailerd.formats.delta.protocol.actions import Metadata, Protocol
 from tailerd.formats.delta.protocol.commit_file import Commit
 from tailerd.formats.delta.protocol.snapshot import TableState
@@ -20,9 +20,9 @@ def state(version: int) -> TableState:
     )
 
 
-def timeline() -> StateTimeline:
+def timeline() -> TableStateHistory:
     """Versions 3 to 8; the metadata changes at 5 and 7."""
-    found = StateTimeline()
+    found = TableStateHistory()
     found.restart(3, state(3))
     for version in range(4, 9):
         changed = metadata(f"m{version}") if version in (5, 7) else None
@@ -59,4 +59,4 @@ def test_forgetting_keeps_what_later_versions_need(until: int) -> None:
 
 
 def test_a_new_timeline_knows_nothing() -> None:
-    assert not StateTimeline().knows(0)
+    assert not TableStateHistory().knows(0)

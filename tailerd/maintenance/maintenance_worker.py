@@ -1,4 +1,4 @@
-"""The process that maintains logs: `python -m tailerd.maintenance.keeper_program [--once]`.
+"""The process that maintains logs: `python -m tailerd.maintenance.maintenance_worker [--once]`.
 
 The daemon starts it and talks to it through standard input and output; it is of no use by hand. It
 ends with the daemon, however that ends: then its input ends. It is as patient towards everybody
@@ -22,10 +22,10 @@ from tailerd.clock import SystemClock
 from tailerd.errors import BugError
 from tailerd.formats.maintenance import RetentionFloor
 from tailerd.maintenance import messages
-from tailerd.maintenance.keeper import MaintenanceKeeper
+from tailerd.maintenance.keeper import MaintenanceScheduler
 from tailerd.maintenance.messages import FromKeeper, ToKeeper, line_of, to_keeper
 from tailerd.maintenance.opening import MaintainedTable, open_maintained
-from tailerd.maintenance.table_keeper import KeptTable
+from tailerd.maintenance.table_maintainer import KeptTable
 from tailerd.storage.metered import MeteredStore, RequestKind
 from tailerd.storage.stores import Stores, StoreSettings
 from tailerd.telemetry import Telemetry, events
@@ -71,7 +71,7 @@ class _Program:
         self._stores = Stores()
         self._numbers = itertools.count()
         self._asked: dict[int, asyncio.Future[RetentionFloor]] = {}
-        self._keeper = MaintenanceKeeper(
+        self._keeper = MaintenanceScheduler(
             self._open_table,
             ask_needs=self._ask_needs,
             telemetry=Telemetry([line.hear]),

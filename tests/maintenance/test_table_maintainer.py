@@ -16,7 +16,7 @@ from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPoli
 from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
 from tailerd.formats.maintenance import CleanupPolicy, DailyPause, RetentionFloor
 from tailerd.maintenance.opening import MaintainedTable
-from tailerd.maintenance.table_keeper import REFUSED_SECONDS, KeptTable, TableKeeper
+from tailerd.maintenance.table_maintainer import REFUSED_SECONDS, KeptTable, TableMaintainer
 from tailerd.storage.lease import Holder, Lease
 from tailerd.storage.local import LocalStore
 from tailerd.telemetry import Telemetry, events
@@ -59,7 +59,7 @@ class Turns:
         async def asked(_: str) -> RetentionFloor:
             return needs()
 
-        self.keeper = TableKeeper(
+        self.keeper = TableMaintainer(
             "orders",
             kept,
             opened,
@@ -96,7 +96,7 @@ async def test_an_operator_gets_a_checkpoint_before_a_limit_is_reached(tmp_path:
     await turns.turn()
     [done] = turns.of(events.LogMaintained)
     assert (done.job, done.result, done.version) == ("checkpoint", "written", table.version)
-    assert turns.of(events.LogSurveyed)[-1].due_reasons == ("An operator asked for it.",)
+    assert turns.of(events.LogAssessed)[-1].due_reasons == ("An operator asked for it.",)
     turns.keeper.ask()
     await turns.turn()
     assert turns.jobs() == ["checkpoint"], "nothing came since, so there is nothing to write"
@@ -161,11 +161,11 @@ async def test_a_job_that_breaks_is_told_as_a_bug_and_is_no_end(
 ) -> None:
     turns = Turns(living_table(tmp_path))
 
-    async def survey(*_: object, **__: object) -> None:
+    async def assessment(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
     with monkeypatch.context() as patch:
-        patch.setattr(DeltaMaintenance, "survey", survey)
+        patch.setattr(DeltaMaintenance, "assessment", assessment)
         wait = await turns.turn()
     assert wait is not None
     assert turns.of(events.MaintenanceFailed)[0].error_code == "bug"

@@ -22,10 +22,10 @@ from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPoli
 from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
 from tailerd.formats.delta.maintenance.policies.log_compaction import LogCompactionPolicy
 from tailerd.formats.maintenance import CleanupPolicy, DailyPause
-from tailerd.maintenance.keeper_process import KeeperProcess
-from tailerd.maintenance.table_keeper import KeptTable
+from tailerd.maintenance.maintenance_process import MaintenanceProcess
+from tailerd.maintenance.table_maintainer import KeptTable
 from tailerd.telemetry import Telemetry, events
-from tailerd.watchers.hints import HintBoard
+from tailerd.watchers.wakeups import WakeupRegistry
 from tests.integration.daemon.running import daemon, eventually, file_table, log_of, write_config
 from tests.maintenance.tables import grow, living_table
 from tests.maintenance.test_daemon_keeps_logs import (
@@ -53,8 +53,8 @@ class Kept:
     def __init__(self, *, is_once: bool = False) -> None:
         self.told: list[Any] = []
         self._is_told = asyncio.Event()
-        self.process = KeeperProcess(
-            hints=HintBoard(),
+        self.process = MaintenanceProcess(
+            wakeups=WakeupRegistry(),
             telemetry=Telemetry([self._hear]),
             clock=SystemClock(),
             is_once=is_once,
@@ -112,7 +112,7 @@ def children_of(pid: int) -> list[int]:
         # Processes end while one looks.
         with suppress(OSError):
             parent = (process / "stat").read_text().rpartition(") ")[2].split()[1]
-            if int(parent) == pid and b"keeper_program" in (process / "cmdline").read_bytes():
+            if int(parent) == pid and b"maintenance_worker" in (process / "cmdline").read_bytes():
                 found.append(int(process.name))
     return found
 
@@ -132,17 +132,17 @@ async def test_every_policy_and_event_goes_through_the_pipe(tmp_path: Path) -> N
     async with keeper.running():
         await keeper.until(lambda: len(keeper.of(events.LogMaintained)) == 2)
     assert isinstance(keeper.told[0], events.TableAdded)
-    surveyed = keeper.of(events.LogSurveyed)[0]
-    assert (surveyed.table, surveyed.is_alone) == ("orders", True)
-    assert surveyed.due == ("checksum", "checkpoint")
+    assessed = keeper.of(events.LogAssessed)[0]
+    assert (assessed.table, assessed.is_alone) == ("orders", True)
+    assert assessed.due == ("checksum", "checkpoint")
     assert [event.job for event in keeper.of(events.LogMaintained)] == ["checksum", "checkpoint"]
     requests = {e.operation: e.count for e in keeper.of(events.StorageRequested)}
     assert requests.keys() >= {"list", "get", "put"}
 
 
-@pytest.mark.parametrize("end", [KeeperProcess.stop, KeeperProcess.cancel])
+@pytest.mark.parametrize("end", [MaintenanceProcess.stop, MaintenanceProcess.cancel])
 async def test_it_ends_when_asked_and_when_cancelled(
-    tmp_path: Path, end: Callable[[KeeperProcess], None]
+    tmp_path: Path, end: Callable[[MaintenanceProcess], None]
 ) -> None:
     keeper = Kept()
     keeper.keep(orders=living_table(tmp_path))
@@ -188,7 +188,7 @@ async def test_it_is_as_patient_as_the_system_lets_it_be(tmp_path: Path) -> None
     keeper = Kept()
     keeper.keep(orders=living_table(tmp_path))
     async with keeper.running():
-        await keeper.until(lambda: keeper.of(events.LogSurveyed))
+        await keeper.until(lambda: keeper.of(events.LogAssessed))
         assert keeper.process.pid is not None
         assert os.getpriority(os.PRIO_PROCESS, keeper.process.pid) >= 10
 
@@ -267,7 +267,9 @@ async def test_killed_while_a_table_is_measured_that_table_is_held(tmp_path: Pat
 async def test_one_that_cannot_be_started_is_told_with_its_last_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tailerd.maintenance.keeper_process._PROGRAM", "tailerd.no_such_program")
+    monkeypatch.setattr(
+        "tailerd.maintenance.maintenance_process._PROGRAM", "tailerd.no_such_program"
+    )
     keeper = Kept()
     keeper.keep(orders=living_table(tmp_path))
     async with keeper.running():
@@ -341,7 +343,7 @@ def test_a_daemon_without_maintenance_starts_no_such_process(tmp_path: Path) -> 
 
 def test_the_program_ends_by_itself_where_nobody_talks_to_it() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tailerd.maintenance.keeper_program"],
+        [sys.executable, "-m", "tailerd.maintenance.maintenance_worker"],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=30,
@@ -391,4 +393,4 @@ async def test_what_is_let_go_is_not_shown_again(tmp_path: Path) -> None:
         keeper.process.remove_all_but({})
         removed = len(keeper.told)
         await asyncio.sleep(1.5)
-    assert not [e for e in keeper.told[removed:] if isinstance(e, events.LogSurveyed)]
+    assert not [e for e in keeper.told[removed:] if isinstance(e, events.LogAssessed)]

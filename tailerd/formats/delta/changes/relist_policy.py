@@ -15,7 +15,7 @@ REMOTE_LISTING_SECONDS = 600.0
 """The same where listing is a request that is paid for."""
 
 
-class ListingNeed:
+class RelistPolicy:
     """Remembers the last listing of a table's log and what the folder was like."""
 
     def __init__(self, reader: LogReader, clock: Clock) -> None:

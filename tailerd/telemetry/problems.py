@@ -17,8 +17,8 @@ HANDLED = (
     events.DiscoveryResumed,
     events.StateAwaited,
     events.StateTaken,
-    events.StateForfeited,
-    events.TroubleEnded,
+    events.StateLeaseLost,
+    events.ProblemEnded,
 )
 
 _Told = (
@@ -26,12 +26,12 @@ _Told = (
     | events.NotificationsMissed
     | events.DiscoveryFailed
     | events.StateAwaited
-    | events.StateForfeited
+    | events.StateLeaseLost
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
+class Problem:
     """Something that is wrong since a time.
 
     Attributes:
@@ -63,23 +63,23 @@ class Trouble:
         }
 
 
-class TroubleBoard:
+class ProblemBoard:
     """Folds events into what is wrong now; any thread may tell and ask."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._troubles: dict[tuple[str, str], Trouble] = {}
+        self._problems: dict[tuple[str, str], Problem] = {}
 
     @property
-    def troubles(self) -> tuple[Trouble, ...]:
+    def problems(self) -> tuple[Problem, ...]:
         """All that is wrong, the oldest first."""
         with self._lock:
-            return tuple(self._troubles.values())
+            return tuple(self._problems.values())
 
     def counts(self) -> Counter[tuple[str, str]]:
         """Return how many there are of each (part, error code)."""
-        return Counter((each.part, each.error_code) for each in self.troubles)
+        return Counter((each.part, each.error_code) for each in self.problems)
 
     def handle(self, event: events.Event) -> None:
         """Take an event; others than `HANDLED` are passed over."""
@@ -91,15 +91,15 @@ class TroubleBoard:
                     is_blocking = not event.is_known
                     self._note("discovery", event, event.pattern, is_blocking=is_blocking)
                 case events.NotificationsResumed():
-                    self._troubles.pop(("notifications", event.path), None)
+                    self._problems.pop(("notifications", event.path), None)
                 case events.DiscoveryResumed():
-                    self._troubles.pop(("discovery", event.path), None)
-                case events.StateAwaited() | events.StateForfeited():
+                    self._problems.pop(("discovery", event.path), None)
+                case events.StateAwaited() | events.StateLeaseLost():
                     self._note("state", event, is_blocking=True)
                 case events.StateTaken():
-                    self._troubles.pop(("state", event.path), None)
-                case events.TroubleEnded():
-                    self._troubles.pop((event.part, event.path), None)
+                    self._problems.pop(("state", event.path), None)
+                case events.ProblemEnded():
+                    self._problems.pop((event.part, event.path), None)
                 case _:
                     pass
 
@@ -111,8 +111,8 @@ class TroubleBoard:
         *,
         is_blocking: bool = False,
     ) -> None:
-        before = self._troubles.get((part, event.path))
-        self._troubles[part, event.path] = Trouble(
+        before = self._problems.get((part, event.path))
+        self._problems[part, event.path] = Problem(
             part=part,
             name=name,
             path=event.path,

@@ -10,7 +10,7 @@ GRACE_SECONDS = 60.0
 """How late news of a commit may be that was found by looking."""
 
 
-class Silence:
+class MissingNotificationDetector:
     """Notices, once a folder, that its commits are only ever found by looking.
 
     Args:

@@ -12,10 +12,10 @@ from tailerd.storage.base import ObjectStore
 
 
 @runtime_checkable
-class VolatileStore(Protocol):
+class NondurableStore(Protocol):
     """A store that can do so."""
 
-    async def put_volatile(self, path: str, data: bytes) -> None:
+    async def put_nondurable(self, path: str, data: bytes) -> None:
         """Write a file that is not there, as `ObjectStore.put` with `if_absent` does.
 
         Readers see all of it or nothing, whoever is killed; but a power cut may take it, or leave
@@ -24,14 +24,14 @@ class VolatileStore(Protocol):
         ...
 
 
-async def put_volatile(store: ObjectStore, path: str, data: bytes) -> None:
+async def put_nondurable(store: ObjectStore, path: str, data: bytes) -> None:
     """Write such a file; where the store cannot, it is durable.
 
     Raises:
         FileExistsAlreadyError: It is there already.
         StorageError: It cannot be written.
     """
-    if isinstance(store, VolatileStore):
-        await store.put_volatile(path, data)
+    if isinstance(store, NondurableStore):
+        await store.put_nondurable(path, data)
     else:
         await store.put(path, data, if_absent=True)

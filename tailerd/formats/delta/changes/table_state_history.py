@@ -8,7 +8,7 @@ from tailerd.formats.delta.protocol.commit_file import Commit
 from tailerd.formats.delta.protocol.snapshot import TableState
 
 
-class StateTimeline:
+class TableStateHistory:
     """States of an unbroken range of versions, kept as the few points where they changed."""
 
     def __init__(self) -> None:

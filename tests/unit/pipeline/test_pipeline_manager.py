@@ -12,8 +12,8 @@ import pytest
 
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.errors import TableError, TailerdError, UsageError
-from tailerd.pipeline.fleet import Fleet, Member, Runner
 from tailerd.pipeline.pause_store import PauseStore
+from tailerd.pipeline.pipeline_manager import Member, PipelineManager, PipelineRunner
 from tailerd.telemetry import Telemetry, events
 
 
@@ -76,9 +76,9 @@ class Tables:
             reset=reset if can_reset else None,
         )
 
-    def fleet(self, *, patience_seconds: float = 5, **options: object) -> Fleet:
+    def manager(self, *, patience_seconds: float = 5, **options: object) -> PipelineManager:
         telemetry = Telemetry([self.told.append])
-        return Fleet(telemetry, patience_seconds=patience_seconds, **options)  # type: ignore[arg-type]
+        return PipelineManager(telemetry, patience_seconds=patience_seconds, **options)  # type: ignore[arg-type]
 
     def running(self, name: str) -> bool:
         return self.runners[name][-1].is_running
@@ -94,23 +94,23 @@ async def eventually(holds: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def running(fleet: Fleet, members: dict[str, Member]) -> AsyncIterator[None]:
-    task = asyncio.create_task(fleet.run(members))
+async def running(manager: PipelineManager, members: dict[str, Member]) -> AsyncIterator[None]:
+    task = asyncio.create_task(manager.run(members))
     await asyncio.sleep(0.01)
     try:
         yield
     finally:
-        fleet.stop()
+        manager.stop()
         async with asyncio.timeout(5):
             await task
 
 
 async def test_tables_are_added_removed_and_altered_without_touching_the_others() -> None:
     tables = Tables()
-    fleet = tables.fleet()
+    manager = tables.manager()
     first = {name: tables.member(name) for name in ("same", "altered", "gone")}
-    async with running(fleet, first):
-        await fleet.set_members(
+    async with running(manager, first):
+        await manager.set_members(
             {
                 "same": tables.member("same"),
                 "altered": tables.member("altered", settings=2),
@@ -119,7 +119,7 @@ async def test_tables_are_added_removed_and_altered_without_touching_the_others(
             reason="as configured",
         )
         await eventually(lambda: tables.started("altered") == 2 and tables.started("new") == 1)
-        assert fleet.names == ("same", "altered", "new")
+        assert manager.names == ("same", "altered", "new")
         assert (tables.started("same"), tables.running("same")) == (1, True)
         assert not tables.running("gone")
         assert not tables.runners["altered"][0].is_running
@@ -131,92 +131,92 @@ async def test_tables_are_added_removed_and_altered_without_touching_the_others(
 
 async def test_a_removed_pipeline_that_does_not_end_is_cancelled_after_its_time() -> None:
     tables = Tables()
-    fleet = tables.fleet(patience_seconds=0.02)
+    manager = tables.manager(patience_seconds=0.02)
     async with running(
-        fleet, {"slow": tables.member("slow", is_stubborn=True), "other": tables.member("other")}
+        manager, {"slow": tables.member("slow", is_stubborn=True), "other": tables.member("other")}
     ):
-        await fleet.set_members({"other": tables.member("other")})
+        await manager.set_members({"other": tables.member("other")})
         assert tables.runners["slow"][0].was_cancelled
         assert tables.running("other")
 
 
 async def test_a_paused_pipeline_rests_until_it_is_resumed() -> None:
     tables = Tables()
-    fleet = tables.fleet()
-    async with running(fleet, {"a": tables.member("a"), "b": tables.member("b")}):
-        await fleet.pause("a")
-        await fleet.pause("a")
-        assert (tables.running("a"), tables.running("b"), fleet.is_paused("a")) == (
+    manager = tables.manager()
+    async with running(manager, {"a": tables.member("a"), "b": tables.member("b")}):
+        await manager.pause("a")
+        await manager.pause("a")
+        assert (tables.running("a"), tables.running("b"), manager.is_paused("a")) == (
             False,
             True,
             True,
         )
-        await fleet.resume("a")
+        await manager.resume("a")
         await eventually(lambda: tables.started("a") == 2 and tables.running("a"))
-        assert not fleet.is_paused("a")
+        assert not manager.is_paused("a")
     assert len([e for e in tables.told if isinstance(e, events.PipelinePaused)]) == 1
 
 
 async def test_a_pause_outlives_the_daemon(tmp_path: Path) -> None:
     for expected in (1, 1):
         tables = Tables()
-        fleet = tables.fleet(pauses=PauseStore(tmp_path))
-        async with running(fleet, {"a": tables.member("a"), "b": tables.member("b")}):
-            await fleet.pause("a")
+        manager = tables.manager(pauses=PauseStore(tmp_path))
+        async with running(manager, {"a": tables.member("a"), "b": tables.member("b")}):
+            await manager.pause("a")
             assert tables.started("b") == expected
     tables = Tables()
-    fleet = tables.fleet(pauses=PauseStore(tmp_path))
-    async with running(fleet, {"a": tables.member("a")}):
+    manager = tables.manager(pauses=PauseStore(tmp_path))
+    async with running(manager, {"a": tables.member("a")}):
         assert tables.started("a") == 0
-        await fleet.resume("a")
+        await manager.resume("a")
         await eventually(lambda: tables.started("a") == 1)
 
 
 async def test_resume_tries_a_failed_pipeline_again() -> None:
     tables = Tables()
-    fleet = tables.fleet()
+    manager = tables.manager()
     members = {
         "bad": tables.member("bad", error=TableError("broken")),
         "good": tables.member("good"),
     }
-    async with running(fleet, members):
-        await eventually(lambda: len(fleet.errors) == 1)
-        await fleet.resume("bad")
+    async with running(manager, members):
+        await eventually(lambda: len(manager.errors) == 1)
+        await manager.resume("bad")
         await eventually(lambda: tables.started("bad") == 2)
 
 
 async def test_a_resume_as_a_pipeline_ends_leaves_the_next_its_bell() -> None:
     tables = Tables()
-    bells: list[FakeRunner] = []
+    wakeups: list[FakeRunner] = []
     plain = tables.member("a")
 
-    def build() -> Runner:
+    def build() -> PipelineRunner:
         runner = plain.build()
         # As a pipeline does that is made for a table: the one before it rings no more.
-        bells[:] = [tables.runners["a"][-1]]
+        wakeups[:] = [tables.runners["a"][-1]]
         return runner
 
-    fleet = tables.fleet(is_lasting=True)
-    async with running(fleet, {"a": replace(plain, build=build, ended=bells.clear)}):
+    manager = tables.manager(is_lasting=True)
+    async with running(manager, {"a": replace(plain, build=build, ended=wakeups.clear)}):
         tables.runners["a"][0].stop()
         # The task has ended when this one begins, and nobody has been told yet.
-        await asyncio.create_task(fleet.resume("a"))
+        await asyncio.create_task(manager.resume("a"))
         await eventually(lambda: tables.started("a") == 2 and tables.running("a"))
-        assert bells == [tables.runners["a"][1]]
-    assert bells == []
+        assert wakeups == [tables.runners["a"][1]]
+    assert wakeups == []
 
 
 async def test_a_reset_happens_while_the_pipeline_rests_and_it_goes_on() -> None:
     tables = Tables()
-    fleet = tables.fleet()
-    async with running(fleet, {"a": tables.member("a"), "b": tables.member("b")}):
-        assert (await fleet.reset("a", "snapshot")).version == 7
+    manager = tables.manager()
+    async with running(manager, {"a": tables.member("a"), "b": tables.member("b")}):
+        assert (await manager.reset("a", "snapshot")).version == 7
         await eventually(lambda: tables.started("a") == 2 and tables.running("a"))
         with pytest.raises(UsageError):
-            await fleet.reset("a", "nowhere")
+            await manager.reset("a", "nowhere")
         await eventually(lambda: tables.started("a") == 3 and tables.running("a"))
-        await fleet.pause("a")
-        await fleet.reset("a", "latest")
+        await manager.pause("a")
+        await manager.reset("a", "latest")
         assert not tables.running("a")
         assert tables.started("b") == 1
     assert tables.resets == ["snapshot", "nowhere", "latest"]
@@ -228,44 +228,46 @@ async def test_a_table_that_goes_while_a_command_waits_for_it_stays_gone(
 ) -> None:
     tables = Tables()
     pauses = PauseStore(tmp_path)
-    fleet = tables.fleet(patience_seconds=0.05, pauses=pauses)
+    manager = tables.manager(patience_seconds=0.05, pauses=pauses)
     members = {"a": tables.member("a", is_stubborn=True), "b": tables.member("b")}
-    async with running(fleet, members):
-        removal = asyncio.create_task(fleet.set_members({"b": members["b"]}))
+    async with running(manager, members):
+        removal = asyncio.create_task(manager.set_members({"b": members["b"]}))
         await asyncio.sleep(0.01)
         with pytest.raises(UsageError, match="'a' was removed meanwhile"):
             await (
-                fleet.reset("a", "latest") if command == "reset" else getattr(fleet, command)("a")
+                manager.reset("a", "latest")
+                if command == "reset"
+                else getattr(manager, command)("a")
             )
         await removal
-        assert (fleet.names, tables.started("a"), tables.resets) == (("b",), 1, [])
+        assert (manager.names, tables.started("a"), tables.resets) == (("b",), 1, [])
         assert not pauses.is_paused("a")
-        await fleet.set_members({"a": tables.member("a"), "b": members["b"]})
+        await manager.set_members({"a": tables.member("a"), "b": members["b"]})
         await eventually(lambda: tables.started("a") == 2 and tables.running("a"))
 
 
 async def test_what_cannot_be_done_says_why() -> None:
     tables = Tables()
-    fleet = tables.fleet()
-    async with running(fleet, {"orders": tables.member("orders", can_reset=False)}):
+    manager = tables.manager()
+    async with running(manager, {"orders": tables.member("orders", can_reset=False)}):
         with pytest.raises(UsageError, match="Did you mean `orders`"):
-            await fleet.pause("ordrs")
-        assert not fleet.can_reset("orders")
+            await manager.pause("ordrs")
+        assert not manager.can_reset("orders")
         with pytest.raises(UsageError, match="kept by its engine"):
-            await fleet.reset("orders", "latest")
+            await manager.reset("orders", "latest")
 
 
 async def test_a_fleet_ends_when_all_have_ended_unless_one_is_held() -> None:
     tables = Tables()
-    fleet = tables.fleet()
+    manager = tables.manager()
     members = {name: tables.member(name) for name in ("a", "b")}
-    task = asyncio.create_task(fleet.run(members))
+    task = asyncio.create_task(manager.run(members))
     await eventually(lambda: tables.started("b") == 1 and tables.running("b"))
-    await fleet.pause("a")
+    await manager.pause("a")
     tables.runners["b"][0].stop()
     await asyncio.sleep(0.02)
     assert not task.done()
-    await fleet.resume("a")
+    await manager.resume("a")
     await eventually(lambda: tables.running("a"))
     tables.runners["a"][1].stop()
     async with asyncio.timeout(5):
@@ -274,18 +276,18 @@ async def test_a_fleet_ends_when_all_have_ended_unless_one_is_held() -> None:
 
 async def test_a_lasting_fleet_waits_for_members_to_come() -> None:
     tables = Tables()
-    fleet = tables.fleet(is_lasting=True)
-    async with running(fleet, {}):
-        await fleet.set_members({"late": tables.member("late")})
+    manager = tables.manager(is_lasting=True)
+    async with running(manager, {}):
+        await manager.set_members({"late": tables.member("late")})
         await eventually(lambda: tables.running("late"))
 
 
 async def test_nothing_is_started_once_the_fleet_stops() -> None:
     tables = Tables()
-    fleet = tables.fleet()
-    async with running(fleet, {"a": tables.member("a")}):
-        fleet.stop()
-        await fleet.set_members({"a": tables.member("a", settings=2), "b": tables.member("b")})
-        await fleet.resume("a") if "a" in fleet.names else None
+    manager = tables.manager()
+    async with running(manager, {"a": tables.member("a")}):
+        manager.stop()
+        await manager.set_members({"a": tables.member("a", settings=2), "b": tables.member("b")})
+        await manager.resume("a") if "a" in manager.names else None
     assert tables.started("b") == 0
     assert tables.started("a") == 1

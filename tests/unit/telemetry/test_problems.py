@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tailerd.telemetry import events
 from tailerd.telemetry.metrics import Metrics
+from tailerd.telemetry.problems import ProblemBoard
 from tailerd.telemetry.status import StatusBoard
-from tailerd.telemetry.troubles import TroubleBoard
 from tests.doubles.sim_clock import SimClock
 
 QUEUE = "https://sqs/1/q"
@@ -30,12 +30,12 @@ def undiscovered(*, is_known: bool) -> events.DiscoveryFailed:
 
 async def test_a_trouble_lasts_from_its_first_failure_until_it_is_over() -> None:
     clock = SimClock(1000)
-    board = TroubleBoard(clock)
+    board = ProblemBoard(clock)
     board.handle(failed(1))
     await clock.advance(5)
     board.handle(failed(2))
-    [trouble] = board.troubles
-    assert trouble.to_json() == {
+    [problem] = board.problems
+    assert problem.to_json() == {
         "part": "notifications",
         "name": None,
         "path": QUEUE,
@@ -44,16 +44,16 @@ async def test_a_trouble_lasts_from_its_first_failure_until_it_is_over() -> None
         "since_ms": 1000,
     }
     board.handle(events.NotificationsResumed(path=QUEUE))
-    assert not board.troubles
+    assert not board.problems
 
 
 def test_what_is_asked_for_no_more_is_no_trouble() -> None:
-    board = TroubleBoard(SimClock())
+    board = ProblemBoard(SimClock())
     board.handle(undiscovered(is_known=True))
-    board.handle(events.TroubleEnded(part="discovery", path="s3://other/*"))
-    assert len(board.troubles) == 1
-    board.handle(events.TroubleEnded(part="discovery", path="s3://lake/*"))
-    assert not board.troubles
+    board.handle(events.ProblemEnded(part="discovery", path="s3://other/*"))
+    assert len(board.problems) == 1
+    board.handle(events.ProblemEnded(part="discovery", path="s3://lake/*"))
+    assert not board.problems
 
 
 def test_a_daemon_is_not_ready_before_each_pattern_was_looked_through_once() -> None:
@@ -80,7 +80,7 @@ def test_a_daemon_that_waits_for_its_state_is_not_ready() -> None:
 def test_troubles_are_counted_by_part_and_error_while_they_last() -> None:
     metrics = Metrics(SimClock())
     metrics.handle(failed(1))
-    line = b'tailerd_daemon_troubles{error_code="access_denied",job="notifications"} 1.0'
+    line = b'tailerd_daemon_problems{error_code="access_denied",job="notifications"} 1.0'
     assert line in metrics.exposition()
     metrics.handle(events.NotificationsResumed(path=QUEUE))
-    assert b"tailerd_daemon_troubles{" not in metrics.exposition()
+    assert b"tailerd_daemon_problems{" not in metrics.exposition()

@@ -18,8 +18,8 @@ from tailerd.errors import (
     TableError,
     TableRecreatedError,
 )
-from tailerd.formats.delta.changes.commit_window import CommitWindow
-from tailerd.formats.delta.changes.listing_need import ListingNeed
+from tailerd.formats.delta.changes.commit_cache import CommitCache
+from tailerd.formats.delta.changes.relist_policy import RelistPolicy
 from tailerd.formats.delta.log.log_reader import GAP_PATIENCE_SECONDS, LogReader
 from tailerd.formats.delta.protocol.log_path import LogFile
 from tailerd.formats.delta.protocol.log_segment import LogListing
@@ -32,7 +32,7 @@ COPY_SECONDS = 0.02
 """No table takes the place of another faster than this for each of its commits."""
 
 
-class LogGuard:
+class LogContinuityCheck:
     """Watches over the log of one table that is being followed.
 
     Args:
@@ -47,7 +47,7 @@ class LogGuard:
         self,
         name: str,
         table_ids: Set[str],
-        window: CommitWindow,
+        window: CommitCache,
         clock: Clock,
         head_version: int,
     ) -> None:
@@ -56,7 +56,7 @@ class LogGuard:
         self._window = window
         self._reader: LogReader = window.reader
         self._clock = clock
-        self._need = ListingNeed(window.reader, clock)
+        self._need = RelistPolicy(window.reader, clock)
         self._seen_version = head_version
         self._told_version = -1
         self._sure_at = clock.monotonic()
@@ -85,7 +85,7 @@ class LogGuard:
         self._looked_at = self._clock.monotonic()
         return listing
 
-    async def begin_look(self, version: int) -> bool:
+    async def begin_poll(self, version: int) -> bool:
         """Get ready to ask for a version; return whether it is known that it is not there.
 
         Raises:
@@ -129,7 +129,7 @@ class LogGuard:
                 await self._check_for_another_table(seen)
         self._sure_at = self._clock.monotonic()
 
-    async def end_look(
+    async def end_poll(
         self, start: int, end: int, seen: LogFile | None, *, is_replaced: bool
     ) -> None:
         """Hear that a step goes from one version to another, and what was newest before.

@@ -23,9 +23,9 @@ from tailerd.formats.maintenance import (
     AskFloor,
     Decision,
     JobResult,
+    LogAssessment,
     MaintenancePolicies,
     RetentionFloor,
-    Survey,
     TableMaintenance,
 )
 from tailerd.maintenance.opening import MaintainedTable, OpenMaintained
@@ -43,7 +43,7 @@ _BACKOFF = Backoff(first_seconds=2.0, max_seconds=600.0)
 
 
 CLOCK_JUMPED = "clock_jumped"
-SURVEY = "survey"
+SURVEY = "assessment"
 """What the look at a log is called among its jobs."""
 
 
@@ -71,7 +71,7 @@ class KeptTable:
     ledgers: tuple[str, ...] = ()
 
 
-class TableKeeper:
+class TableMaintainer:
     """Maintains one table. Used by one task.
 
     Args:
@@ -140,12 +140,12 @@ class TableKeeper:
         self._telemetry.emit(events.MaintenanceStarted(table=self._name, job=job))
         try:
             work, lease = await self._work()
-            survey = await self._survey(work, now)
-            for decision in [each for each in survey.decisions if each.is_due]:
+            assessment = await self._assessment(work, now)
+            for decision in [each for each in assessment.decisions if each.is_due]:
                 job = decision.job
                 if not self._is_wanted():
                     break
-                await self._do(work, lease, survey, decision)
+                await self._do(work, lease, assessment, decision)
         except MaintenanceBusyError as error:
             self._hold_cleanup(LEASE_SECONDS)
             self._telemetry.emit(events.MaintenanceYielded(table=self._name, hint=str(error)))
@@ -156,7 +156,7 @@ class TableKeeper:
             bug = BugError(f"A maintenance job broke: {error!r}.", hint="Please report it.")
             return self._on_error(job, bug, now)
         self._attempt, self._refusal = 0, None
-        return self._rest(survey)
+        return self._rest(assessment)
 
     def _compare_clocks(self, now: float) -> None:
         """Hold cleanups back where the wall clock went another way than the monotonic one."""
@@ -186,33 +186,33 @@ class TableKeeper:
             self._opened = work, lease
         return self._opened
 
-    async def _survey(self, work: TableMaintenance, now: float) -> Survey:
+    async def _assessment(self, work: TableMaintenance, now: float) -> LogAssessment:
         is_time = self._cleanup_wait() == 0
         # It will ring when that has changed.
         table_id, _ = self.found or ("", 0)
         self._is_told_to_wait = is_time and bool((await self._needs(table_id)).obstacle)
         is_cleaning = is_time and not self._is_told_to_wait
-        survey = await work.survey(with_cleanup=is_cleaning, is_asked=self._is_asked)
+        assessment = await work.assessment(with_cleanup=is_cleaning, is_asked=self._is_asked)
         self._is_asked = False
-        self.found = (survey.table_id, survey.version)
+        self.found = (assessment.table_id, assessment.version)
         if is_cleaning:
-            self._tell_obstacle(survey.floor)
-            if not survey.has_expired and survey.cleanup_error is None:
+            self._tell_obstacle(assessment.floor)
+            if not assessment.has_expired and assessment.cleanup_error is None:
                 self._cleaned_at, self._cleanup_attempt = now, 0
-        due = [each for each in survey.decisions if each.is_due]
+        due = [each for each in assessment.decisions if each.is_due]
         self._telemetry.emit(
-            events.LogSurveyed(
+            events.LogAssessed(
                 table=self._name,
                 path=self.kept.place,
-                version=survey.version,
+                version=assessment.version,
                 is_alone=self.kept.is_alone,
                 due=tuple(each.job for each in due),
                 due_reasons=tuple(each.reason for each in due),
             )
         )
-        if survey.cleanup_error is not None:
-            self._on_cleanup_error(survey.cleanup_error, now)
-        return survey
+        if assessment.cleanup_error is not None:
+            self._on_cleanup_error(assessment.cleanup_error, now)
+        return assessment
 
     def _tell_obstacle(self, floor: RetentionFloor) -> None:
         if floor.error_code:
@@ -240,24 +240,24 @@ class TableKeeper:
         self._no_cleanup_before = max(self._no_cleanup_before, until)
 
     async def _do(
-        self, work: TableMaintenance, lease: Lease, survey: Survey, decision: Decision
+        self, work: TableMaintenance, lease: Lease, assessment: LogAssessment, decision: Decision
     ) -> None:
         if decision.job == CLEANUP:
-            await self._clean_up(work, lease, survey, decision)
+            await self._clean_up(work, lease, assessment, decision)
         elif decision.job in work.unleased_jobs:
-            await self._apply(work, survey, decision)
+            await self._apply(work, assessment, decision)
         else:
             async with lease.held():
-                await self._apply(work, survey, decision)
+                await self._apply(work, assessment, decision)
 
     async def _clean_up(
-        self, work: TableMaintenance, lease: Lease, survey: Survey, decision: Decision
+        self, work: TableMaintenance, lease: Lease, assessment: LogAssessment, decision: Decision
     ) -> None:
         """Clean up; what fails of that is tried again by itself and holds up no other job."""
         began = self._clock.monotonic()
         try:
             async with lease.held():
-                result = await self._apply(work, survey, decision)
+                result = await self._apply(work, assessment, decision)
         except ConditionalPutUnsupportedError:
             raise
         except (TableError, StorageError) as error:
@@ -279,10 +279,12 @@ class TableKeeper:
             self._cleanup_attempt += 1
         self._tell_failure(CLEANUP, error, began)
 
-    async def _apply(self, work: TableMaintenance, survey: Survey, decision: Decision) -> JobResult:
+    async def _apply(
+        self, work: TableMaintenance, assessment: LogAssessment, decision: Decision
+    ) -> JobResult:
         began = self._clock.monotonic()
         self._telemetry.emit(events.MaintenanceStarted(table=self._name, job=decision.job))
-        result = await work.apply(survey, decision)
+        result = await work.apply(assessment, decision)
         self._telemetry.emit(
             events.LogMaintained(
                 table=self._name,
@@ -329,11 +331,11 @@ class TableKeeper:
             )
         )
 
-    def _rest(self, survey: Survey) -> float | None:
+    def _rest(self, assessment: LogAssessment) -> float | None:
         now_ms = self._clock.now_ms()
         waits = [
             max(0.0, each.due_ms - now_ms) / 1000
-            for each in survey.decisions
+            for each in assessment.decisions
             if each.due_ms is not None and not each.is_due
         ]
         cleanup = self._cleanup_wait()

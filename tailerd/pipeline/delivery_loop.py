@@ -1,7 +1,7 @@
-"""One uninterrupted journey of one table: wait, plan, read, write, save the offset; repeat.
+"""The delivery loop of one table: wait, plan, read, write, save the offset; repeat.
 
-A journey ends at its target, when it is asked to stop, or with an error. It begins at the saved
-offset, so that the next journey goes on where the last one was acknowledged.
+It ends at its target, when it is asked to stop, or with an error, and begins at the saved offset:
+the next one resumes where the last one was acknowledged.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from tailerd.formats.base import ChangeSource, NetSteps
 from tailerd.pipeline.backlog_report import ENGINE, BacklogReport
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.commit_check import CommitCheck
+from tailerd.pipeline.corrupt_commit_log import CorruptCommitLog, CorruptCommitRecord
 from tailerd.pipeline.identity import OffsetKeeper
 from tailerd.pipeline.memory_budget import TableMemory
-from tailerd.pipeline.poison_log import PoisonLog, PoisonRecord
-from tailerd.pipeline.policies import OnGap, OnPoison
+from tailerd.pipeline.policies import OnCorruptCommit, OnGap
 from tailerd.pipeline.target import clipped, is_past
 from tailerd.sinks.base import Delivery, Fencer, HasTopics, Keyed, RecordsDeliveries, Sink
 from tailerd.telemetry import Telemetry, events
-from tailerd.watchers.hints import Hint
+from tailerd.watchers.wakeups import Wakeup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JourneyPlan:
-    """What the configuration says about a table's journey.
+class DeliverySpec:
+    """What the configuration says about a table's delivery_loop.
 
     Attributes:
         table: Configured name; the offset is kept under it.
@@ -45,9 +45,9 @@ class JourneyPlan:
         changes: Change mode of the source.
         read_limit: What one delivery may hold.
         batch_limit: Size of one Arrow batch.
-        is_once: End at the version that is the head when the first journey begins.
+        is_once: End at the version that is the head when the first delivery loop begins.
         on_gap: What to do where the next version is gone or another table is there.
-        on_poison: What to do with a commit whose rows cannot be read.
+        on_corrupt_commit: What to do with a commit whose rows cannot be read.
         identity: Which pipeline it is; the cluster is asked of the sink.
         apart: A version whose commit the sink does not take yet: deliveries that begin before it
             end before it.
@@ -62,27 +62,27 @@ class JourneyPlan:
     batch_limit: BatchLimit = DEFAULT_BATCH_LIMIT
     is_once: bool = False
     on_gap: OnGap = OnGap.STOP
-    on_poison: OnPoison = OnPoison.STOP
+    on_corrupt_commit: OnCorruptCommit = OnCorruptCommit.STOP
     identity: PipelineIdentity = UNKNOWN_PIPELINE
     apart: Version | None = None
 
 
-class Journey:
+class DeliveryLoop:
     """Owns the offset of one table while it lasts. `run` once."""
 
     def __init__(
         self,
-        plan: JourneyPlan,
+        plan: DeliverySpec,
         *,
         source: ChangeSource,
         sink: Sink,
         offsets: OffsetKeeper,
-        hint: Hint,
+        wakeup: Wakeup,
         telemetry: Telemetry,
         clock: Clock,
         on_progress: Callable[[], None],
         executor: Executor | None = None,
-        poison: PoisonLog | None = None,
+        corrupt_commits: CorruptCommitLog | None = None,
         memory: TableMemory | None = None,
         on_batch: Callable[[ChangeBatch], None] | None = None,
     ) -> None:
@@ -91,11 +91,11 @@ class Journey:
         Args:
             plan: What to do.
             source, sink, offsets: What to do it with.
-            hint: Rings when it is worth looking at the log.
+            hint: Notifies when it is worth looking at the log.
             telemetry, clock: As everywhere.
             on_progress: Called whenever an offset was saved.
             executor: Threads that read; the loop's own by default.
-            poison: Takes the records of commits that `on_poison` leaves out.
+            corrupt_commits: Takes the records of commits that `on_corrupt_commit` leaves out.
             memory: The table's part of the process's budget; without it, nothing bounds the table
                 but its own limits.
             on_batch: Hears of every batch on its way to the sink.
@@ -104,17 +104,17 @@ class Journey:
         self._source = source
         self._sink = sink
         self._offsets = offsets
-        self._hint = hint
+        self._wakeup = wakeup
         self._telemetry = telemetry
         self._clock = clock
         self._on_progress = on_progress
         self._executor = executor
-        self._poison = poison
+        self._corrupt_commits = corrupt_commits
         self._memory = memory
         self._on_batch = on_batch
         self._check = (
             CommitCheck(source, limit=plan.batch_limit, executor=executor, memory=memory)
-            if plan.on_poison is OnPoison.SKIP_AND_RECORD
+            if plan.on_corrupt_commit is OnCorruptCommit.SKIP_AND_RECORD
             else None
         )
         self._slots = asyncio.Semaphore(sink.max_in_flight)
@@ -127,7 +127,7 @@ class Journey:
     def stop(self) -> None:
         """Ask `run` to begin nothing new, finish what is in flight, and return."""
         self._is_stopping = True
-        self._hint.ring()
+        self._wakeup.ring()
 
     async def run(self, target: Version | None) -> bool:
         """Travel; return whether the target was reached (False: stopped before).
@@ -241,10 +241,10 @@ class Journey:
     async def _leave_out(self, offset: Offset, error: TailerdError) -> Offset:
         """Record the commit at `offset` as damaged and return the offset behind it."""
         await self._wait_for_deliveries()
-        if self._poison is None:
+        if self._corrupt_commits is None:
             raise BugError(f"Nothing keeps the record of damaged commits of {self._plan.table}.")
-        record = PoisonRecord.of(offset, error, self._clock.now_ms())
-        path = await self._poison.record(self._plan.table, record)
+        record = CorruptCommitRecord.of(offset, error, self._clock.now_ms())
+        path = await self._corrupt_commits.record(self._plan.table, record)
         after = offset.after_version(self._source)
         await self._save(after)
         if offset.position:
@@ -283,15 +283,15 @@ class Journey:
             self._backlog.tell_idle(offset)
             if self._plan.is_once:
                 return None
-            await self._hint.wait()
+            await self._wakeup.wait()
         return None
 
     async def _look(self, offset: Offset) -> Offset:
-        look = self._hint.begin_look()
+        look = self._wakeup.begin_poll()
         if look.is_woken or look.version is not None:
             self._source.hear(look.version)
         end = await self._source.latest_offset(offset, self._plan.read_limit)
-        self._hint.end_look(look, is_news=end != offset)
+        self._wakeup.end_poll(look, is_news=end != offset)
         return end
 
     async def _deliver_after(

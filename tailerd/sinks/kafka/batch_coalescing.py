@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tailerd.records.base import Header, Records
-from tailerd.sinks.kafka.outgoing import Outgoing
+from tailerd.sinks.kafka.produce_request import ProduceRequest
 
 _ENOUGH_BYTES = 2 * 1024**2
 _MOST_HELD_BYTES = 8 * 1024**2
@@ -25,7 +25,7 @@ class Versioned:
         versions: Of all records, or of each.
     """
 
-    outgoing: Outgoing
+    outgoing: ProduceRequest
     versions: int | npt.NDArray[np.int64]
 
 
@@ -35,7 +35,7 @@ class _Held:
     size_bytes: int = 0
 
 
-class Merger:
+class BatchCoalescer:
     """Holds back small pieces of each topic until they are worth sending; order stays."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Merger:
         return _joined(self._held.pop(topic).pieces)
 
 
-def _fits(first: Outgoing, other: Outgoing) -> bool:
+def _fits(first: ProduceRequest, other: ProduceRequest) -> bool:
     return (
         _have_alike_headers(first.headers, other.headers)
         and first.max_bytes == other.max_bytes

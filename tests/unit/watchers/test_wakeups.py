@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from functools import partial
 
 from tailerd.watchers.base import StorageEvent
-from tailerd.watchers.hints import Hint, HintBoard
+from tailerd.watchers.wakeups import Wakeup, WakeupRegistry
 from tests.doubles.scripted_watcher import ScriptedWatcher
 
 
@@ -25,7 +25,7 @@ class Told(ScriptedWatcher):
         await asyncio.Event().wait()
 
 
-async def listen(board: HintBoard, watcher: Told) -> None:
+async def listen(board: WakeupRegistry, watcher: Told) -> None:
     running = asyncio.create_task(board.run([watcher]))
     for _ in range(10):
         await asyncio.sleep(0)
@@ -34,34 +34,34 @@ async def listen(board: HintBoard, watcher: Told) -> None:
 
 
 async def test_an_event_is_seen_when_a_look_that_began_after_it_has_ended() -> None:
-    board, watcher = HintBoard(), Told(4, 5)
-    bell = board.subscribe("a")
-    early = bell.begin_look()
+    board, watcher = WakeupRegistry(), Told(4, 5)
+    wakeup = board.subscribe("a")
+    early = wakeup.begin_poll()
     await listen(board, watcher)
-    bell.end_look(early)
+    wakeup.end_poll(early)
     assert watcher.seen == []
-    await asyncio.wait_for(bell.wait(), 1)
-    look = bell.begin_look()
+    await asyncio.wait_for(wakeup.wait(), 1)
+    look = wakeup.begin_poll()
     assert (look.version, watcher.seen) == (5, [])
-    bell.end_look(look)
+    wakeup.end_poll(look)
     assert watcher.seen == [4, 5]
 
 
 async def test_a_look_that_failed_is_not_seen_until_the_next_one() -> None:
-    board, watcher = HintBoard(), Told(4)
-    bell = board.subscribe("a")
+    board, watcher = WakeupRegistry(), Told(4)
+    wakeup = board.subscribe("a")
     await listen(board, watcher)
-    bell.begin_look()
+    wakeup.begin_poll()
     assert watcher.seen == []
-    bell.end_look(bell.begin_look())
+    wakeup.end_poll(wakeup.begin_poll())
     assert watcher.seen == [4]
 
 
 async def test_an_event_is_seen_when_all_bells_of_its_folder_have_looked() -> None:
-    board, watcher = HintBoard(), Told(4)
+    board, watcher = WakeupRegistry(), Told(4)
     first, second = board.subscribe("a"), board.subscribe("a")
     await listen(board, watcher)
-    first.end_look(first.begin_look())
+    first.end_poll(first.begin_poll())
     assert watcher.seen == []
     board.unsubscribe("a", second)
     assert watcher.seen == [4]
@@ -69,36 +69,36 @@ async def test_an_event_is_seen_when_all_bells_of_its_folder_have_looked() -> No
 
 async def test_an_event_that_concerns_nobody_is_seen_at_once() -> None:
     watcher = Told(4)
-    await listen(HintBoard(), watcher)
+    await listen(WakeupRegistry(), watcher)
     assert watcher.seen == [4]
 
 
 async def test_a_bell_that_nobody_looks_after_keeps_a_bounded_number_of_events() -> None:
-    board, watcher = HintBoard(), Told(*range(1200))
-    bell = board.subscribe("a")
+    board, watcher = WakeupRegistry(), Told(*range(1200))
+    wakeup = board.subscribe("a")
     running = asyncio.create_task(board.run([watcher]))
     await asyncio.sleep(0.05)
     assert watcher.seen == list(range(200))
-    bell.let_go()
+    wakeup.let_go()
     assert watcher.seen == list(range(1200))
     running.cancel()
     await asyncio.wait({running})
 
 
 async def test_a_ring_during_a_look_wakes_the_next_wait() -> None:
-    bell = Hint()
-    look = bell.begin_look()
-    bell.ring()
-    bell.end_look(look)
-    await asyncio.wait_for(bell.wait(), 1)
-    assert not bell.begin_look().is_woken
+    wakeup = Wakeup()
+    look = wakeup.begin_poll()
+    wakeup.ring()
+    wakeup.end_poll(look)
+    await asyncio.wait_for(wakeup.wait(), 1)
+    assert not wakeup.begin_poll().is_woken
 
 
 async def test_a_ring_before_a_look_is_told_and_needs_no_further_look() -> None:
-    bell = Hint()
-    bell.ring()
-    assert bell.begin_look().is_woken
-    waiting = asyncio.ensure_future(bell.wait())
+    wakeup = Wakeup()
+    wakeup.ring()
+    assert wakeup.begin_poll().is_woken
+    waiting = asyncio.ensure_future(wakeup.wait())
     done, _ = await asyncio.wait({waiting}, timeout=0.02)
     assert not done
     waiting.cancel()

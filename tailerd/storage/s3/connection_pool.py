@@ -69,7 +69,7 @@ class Host:
     tls: ssl.SSLContext | None = None
 
 
-class Wire:
+class HttpConnectionPool:
     """Connections to one host, kept for the next request; used on one loop."""
 
     def __init__(

@@ -16,7 +16,7 @@ from tailerd.sinks.topics.control_records import ControlRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outgoing:
+class ProduceRequest:
     """Records of one topic.
 
     Attributes:
@@ -35,7 +35,7 @@ class Outgoing:
     headers: tuple[Header, ...] = ()
     max_bytes: int
 
-    def slice(self, start: int, length: int) -> Outgoing:
+    def slice(self, start: int, length: int) -> ProduceRequest:
         """Return `length` records from `start` on, with all that stands by record; no copy."""
         keys, end = self.records.keys, start + length
         partitions, times = self.partitions, self.timestamps_ms
@@ -51,10 +51,10 @@ class Outgoing:
         )
 
 
-def control_record(record: ControlRecord, *, max_bytes: int) -> Outgoing:
-    """Return a control record as what producers send; `max_bytes` as of `Outgoing`."""
+def control_record(record: ControlRecord, *, max_bytes: int) -> ProduceRequest:
+    """Return a control record as what producers send; `max_bytes` as of `ProduceRequest`."""
     key, value = ([None if t is None else t.encode()] for t in (record.key, record.value))
-    return Outgoing(
+    return ProduceRequest(
         topic=record.topic,
         records=Records(keys=pa.array(key, pa.binary()), values=pa.array(value, pa.binary())),
         partitions=record.partition,
@@ -71,7 +71,7 @@ class Producer(Protocol):
     """
 
     def send(
-        self, outgoing: Outgoing, acknowledgements: Acknowledgements
+        self, outgoing: ProduceRequest, acknowledgements: Acknowledgements
     ) -> tuple[OversizeRecord, ...]:
         """Hand over all records but those that are too large, which are returned.
 

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from tailerd.records.base import Header, Records
-from tailerd.sinks.kafka.merging import Merger, Versioned
-from tailerd.sinks.kafka.outgoing import Outgoing
+from tailerd.sinks.kafka.batch_coalescing import BatchCoalescer, Versioned
+from tailerd.sinks.kafka.produce_request import ProduceRequest
 
 # topic, value, partition, timestamp, version, headers
 Flat = tuple[str, bytes | None, int, int, int, tuple[Header, ...]]
@@ -22,7 +22,7 @@ def piece(
     keys = pa.array([b"k" if value is None else value[:3] for value in values], kind)
     partitions = np.arange(len(values), dtype=np.int32) % 3 if version % 3 else 1
     return Versioned(
-        outgoing=Outgoing(
+        outgoing=ProduceRequest(
             topic=topic,
             records=Records(keys=keys, values=pa.array(values, kind)),
             partitions=partitions,
@@ -60,7 +60,7 @@ def test_whatever_is_added_comes_out_once_and_in_its_order(seed: int) -> None:
     source = random.Random(seed)
     added: list[Versioned] = []
     sent: list[Versioned] = []
-    merger = Merger()
+    merger = BatchCoalescer()
     for version in range(60):
         size = source.choice([10, 10, 10, 50_000, 3_000_000])
         values = [
@@ -75,7 +75,7 @@ def test_whatever_is_added_comes_out_once_and_in_its_order(seed: int) -> None:
 
 
 def test_many_small_commits_become_few_pieces() -> None:
-    merger = Merger()
+    merger = BatchCoalescer()
     sent = [out for n in range(1000) for out in merger.add(piece("t", [b"x" * 500], version=n))]
     sent += merger.rest()
     assert len(sent) <= 3
@@ -83,7 +83,7 @@ def test_many_small_commits_become_few_pieces() -> None:
 
 
 def test_what_is_held_back_for_many_topics_is_bounded() -> None:
-    merger = Merger()
+    merger = BatchCoalescer()
     held = 0
     for number in range(100):
         sent = list(merger.add(piece(f"t{number}", [b"x" * 1_000_000], version=number)))
@@ -97,7 +97,7 @@ def test_headers_of_each_record_are_joined_with_the_records() -> None:
         values: list[bytes | None] = [b"x" for _ in ids]
         return piece("t", values, version=version, headers=headers)
 
-    merger = Merger()
+    merger = BatchCoalescer()
     early = [*merger.add(headed(1, ["a", "b"])), *merger.add(headed(2, ["c"]))]
     assert early == []
     [first] = merger.add(headed(3, ["d"], b"other"))

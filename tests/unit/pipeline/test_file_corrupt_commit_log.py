@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tailerd.errors import StorageError
-from tailerd.pipeline.poison_log import FilePoisonLog, PoisonRecord
+from tailerd.pipeline.corrupt_commit_log import CorruptCommitRecord, FileCorruptCommitLog
 
-RECORD = PoisonRecord(
+RECORD = CorruptCommitRecord(
     table_id="t",
     version=3,
     position=0,
@@ -26,8 +26,8 @@ def lines(path: Path) -> list[dict[str, object]]:
 
 
 async def test_each_commit_is_a_line_with_what_is_wrong_with_it(tmp_path: Path) -> None:
-    log = FilePoisonLog(tmp_path / "poison")
-    assert await log.record("orders", RECORD) == str(tmp_path / "poison/orders.jsonl")
+    log = FileCorruptCommitLog(tmp_path / "corrupt_commits")
+    assert await log.record("orders", RECORD) == str(tmp_path / "corrupt_commits/orders.jsonl")
     await log.record("orders", replace(RECORD, version=4))
     assert lines(log.path("orders")) == [
         {
@@ -43,14 +43,14 @@ async def test_each_commit_is_a_line_with_what_is_wrong_with_it(tmp_path: Path) 
 
 
 async def test_a_record_that_a_crash_left_behind_is_not_doubled(tmp_path: Path) -> None:
-    log = FilePoisonLog(tmp_path)
+    log = FileCorruptCommitLog(tmp_path)
     await log.record("orders", RECORD)
     await log.record("orders", replace(RECORD, time_ms=1_700_000_009_999))
     assert len(lines(log.path("orders"))) == 1
 
 
 async def test_a_line_that_was_cut_off_does_not_swallow_the_next(tmp_path: Path) -> None:
-    log = FilePoisonLog(tmp_path)
+    log = FileCorruptCommitLog(tmp_path)
     log.path("orders").write_text('{"table_id": "t", "ver')
     await log.record("orders", RECORD)
     torn, whole = log.path("orders").read_text().splitlines()
@@ -61,4 +61,4 @@ async def test_a_line_that_was_cut_off_does_not_swallow_the_next(tmp_path: Path)
 async def test_a_record_that_cannot_be_kept_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cannot be recorded"):
-        await FilePoisonLog(tmp_path / "file").record("orders", RECORD)
+        await FileCorruptCommitLog(tmp_path / "file").record("orders", RECORD)

@@ -14,7 +14,7 @@ from tailerd.errors import (
     TableError,
     TornCommitError,
 )
-from tailerd.formats.delta.changes.state_timeline import StateTimeline
+from tailerd.formats.delta.changes.table_state_history import TableStateHistory
 from tailerd.formats.delta.log.log_reader import CommitBody, LogReader
 from tailerd.formats.delta.protocol.change_plan import CommitPlan, plan_commit
 from tailerd.formats.delta.protocol.commit_file import Commit
@@ -41,7 +41,7 @@ class _Read:
     content: int | None
 
 
-class CommitWindow:
+class CommitCache:
     """Looks up commits by version, with the states and times around them.
 
     Memory is bounded: bodies above `WINDOW_BYTES` in all are dropped and fetched again when they
@@ -60,7 +60,7 @@ class CommitWindow:
     def __init__(self, reader: LogReader, mode: ChangeMode) -> None:
         self.reader = reader
         self.mode = mode
-        self.timeline = StateTimeline()
+        self.timeline = TableStateHistory()
         self._found: OrderedDict[int, CommitBody] = OrderedDict()
         self._plans: dict[int, CommitPlan] = {}
         self._bytes = 0

@@ -9,8 +9,8 @@ import pytest
 
 from tailerd.changefeed.offset import Offset
 from tailerd.errors import MissingVersionError, NotATableError, TableRecreatedError
-from tailerd.formats.delta.changes.listing_need import REMOTE_LISTING_SECONDS
-from tailerd.formats.delta.changes.log_guard import COPY_SECONDS
+from tailerd.formats.delta.changes.log_continuity import COPY_SECONDS
+from tailerd.formats.delta.changes.relist_policy import REMOTE_LISTING_SECONDS
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.metered import MeteredStore

@@ -9,16 +9,16 @@ from collections.abc import Callable
 import pytest
 
 from tailerd.errors import FileMissingError
-from tailerd.storage import overheard
+from tailerd.storage import shared_reads
 from tailerd.storage.base import ListsFolders, MarksFolders, ObjectStore, OpensAhead
 from tailerd.storage.deletion import DeletesMany
 from tailerd.storage.local import LocalStore
 from tailerd.storage.memory import MemoryStore
 from tailerd.storage.metered import MeteredStore
+from tailerd.storage.nondurable import NondurableStore
 from tailerd.storage.output import OutputStore
-from tailerd.storage.overheard import SharedReads, hearing, telling
 from tailerd.storage.s3.store import S3Store
-from tailerd.storage.volatile import VolatileStore
+from tailerd.storage.shared_reads import SharedReads, hearing, telling
 
 FOLDER = "/t/_delta_log"
 
@@ -37,7 +37,7 @@ def store() -> MeteredStore:
     ],
 )
 @pytest.mark.parametrize(
-    "kind", [MarksFolders, ListsFolders, OpensAhead, OutputStore, VolatileStore, DeletesMany]
+    "kind", [MarksFolders, ListsFolders, OpensAhead, OutputStore, NondurableStore, DeletesMany]
 )
 def test_a_store_that_is_listened_to_can_do_what_it_could(
     inner: ObjectStore, wrap: Callable[[ObjectStore], ObjectStore], kind: type
@@ -167,14 +167,14 @@ async def test_what_was_heard_long_ago_is_asked_for_again(
     with pytest.raises(FileMissingError):
         await tells.fetch(f"{FOLDER}/1.json")
     await store.put(f"{FOLDER}/1.json", b"one")
-    monkeypatch.setattr(overheard, "KEEP_SECONDS", 0.0)
+    monkeypatch.setattr(shared_reads, "KEEP_SECONDS", 0.0)
     assert (await hears.fetch(f"{FOLDER}/1.json"))[1] == b"one"
 
 
 async def test_memory_is_bounded_the_oldest_go_first(
     store: MeteredStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(overheard, "MOST_BYTES", 100)
+    monkeypatch.setattr(shared_reads, "MOST_BYTES", 100)
     shared = SharedReads()
     hears, tells = hearing(store, FOLDER, shared), telling(store, shared)
     for number in range(4):

@@ -23,7 +23,7 @@ MOST_FILES = 512
 _Found = tuple[FileMeta, bytes]
 
 
-class Overheard:
+class SharedReadCache:
     """The files of one folder that were fetched of late; bounded, the oldest go first."""
 
     def __init__(self) -> None:
@@ -81,15 +81,15 @@ class SharedReads:
 
     def __init__(self) -> None:
         """Begin with no folder."""
-        self._folders: WeakValueDictionary[tuple[str, str], Overheard] = WeakValueDictionary()
+        self._folders: WeakValueDictionary[tuple[str, str], SharedReadCache] = WeakValueDictionary()
 
-    def get(self, scheme: str, folder: str) -> Overheard | None:
+    def get(self, scheme: str, folder: str) -> SharedReadCache | None:
         """Return what is shared of a folder; None where nobody hears of it."""
         return self._folders.get((scheme, folder))
 
-    def join(self, scheme: str, folder: str) -> Overheard:
+    def join(self, scheme: str, folder: str) -> SharedReadCache:
         """Return what is shared of a folder, from now on."""
-        return self._folders.setdefault((scheme, folder), Overheard())
+        return self._folders.setdefault((scheme, folder), SharedReadCache())
 
 
 class _Wrapped:
@@ -154,7 +154,7 @@ class _Telling(_Wrapped):
 
 
 class _Hearing(_Wrapped):
-    def __init__(self, inner: ObjectStore, heard: Overheard) -> None:
+    def __init__(self, inner: ObjectStore, heard: SharedReadCache) -> None:
         super().__init__(inner)
         self._heard = heard
 

@@ -11,7 +11,7 @@ from functools import partial
 from tailerd.watchers.base import HearsLooks, Watcher
 
 _MOST_UNSEEN = 1000
-"""Events a bell keeps for somebody who does not look; the oldest of more count as seen: whoever
+"""Events a wakeup keeps for somebody who does not look; the oldest of more count as seen: whoever
 begins to look again, sees all there is."""
 
 
@@ -30,8 +30,8 @@ class Look:
     count: int
 
 
-class Hint:
-    """One waiter's bell. A ring is kept until somebody waits or looks; rings in a row are one.
+class Wakeup:
+    """One waiter's wakeup. A ring is kept until somebody waits or looks; rings in a row are one.
 
     Attributes:
         on_looked: Hears of each look whether it found commits that nobody had told of.
@@ -63,14 +63,14 @@ class Hint:
         await self._rung.wait()
         self._rung.clear()
 
-    def begin_look(self) -> Look:
+    def begin_poll(self) -> Look:
         """Hear that the waiter looks now: rings up to here need not wake it again."""
         look = Look(self._rung.is_set(), self._version, len(self._unseen))
         self._rung.clear()
         self._version = None
         return look
 
-    def end_look(self, look: Look, *, is_news: bool = False) -> None:
+    def end_poll(self, look: Look, *, is_news: bool = False) -> None:
         """Hear that the waiter has looked. A look that failed is not ended but begun again.
 
         Args:
@@ -87,36 +87,36 @@ class Hint:
 
     def let_go(self) -> None:
         """Hear that nobody looks any more."""
-        self.end_look(Look(False, None, len(self._unseen)))
+        self.end_poll(Look(False, None, len(self._unseen)))
 
 
-class HintBoard:
-    """Distributes the events of watchers to the bells of folders."""
+class WakeupRegistry:
+    """Distributes the events of watchers to the wakeups of folders."""
 
     def __init__(self) -> None:
-        """Begin without bells."""
-        self._bells: dict[str, list[Hint]] = {}
+        """Begin without wakeups."""
+        self._wakeups: dict[str, list[Wakeup]] = {}
         self._watchers: Sequence[Watcher] = ()
 
-    def subscribe(self, folder: str, bell: Hint | None = None) -> Hint:
-        """Return a bell for `folder`, which is spelled as the watchers were given it.
+    def subscribe(self, folder: str, wakeup: Wakeup | None = None) -> Wakeup:
+        """Return a wakeup for `folder`, which is spelled as the watchers were given it.
 
         Args:
-            bell: One of the caller's; without it, a new one.
+            wakeup: One of the caller's; without it, a new one.
         """
-        bell = Hint() if bell is None else bell
-        bell.on_looked = partial(self.looked, folder)
-        self._bells.setdefault(folder, []).append(bell)
-        return bell
+        wakeup = Wakeup() if wakeup is None else wakeup
+        wakeup.on_looked = partial(self.looked, folder)
+        self._wakeups.setdefault(folder, []).append(wakeup)
+        return wakeup
 
-    def unsubscribe(self, folder: str, bell: Hint) -> None:
-        """Ring a bell no more."""
-        bells = self._bells.get(folder, [])
-        if bell in bells:
-            bells.remove(bell)
-        if not bells:
-            self._bells.pop(folder, None)
-        bell.let_go()
+    def unsubscribe(self, folder: str, wakeup: Wakeup) -> None:
+        """Ring a wakeup no more."""
+        wakeups = self._wakeups.get(folder, [])
+        if wakeup in wakeups:
+            wakeups.remove(wakeup)
+        if not wakeups:
+            self._wakeups.pop(folder, None)
+        wakeup.let_go()
 
     async def run(self, watchers: Sequence[Watcher]) -> None:
         """Listen to all watchers until cancelled; those that want to hear of looks do."""
@@ -134,14 +134,14 @@ class HintBoard:
     async def _listen(self, watcher: Watcher) -> None:
         async with aclosing(watcher.events()) as hints:
             async for event in hints:
-                bells = self._bells.get(event.folder, ())
+                wakeups = self._wakeups.get(event.folder, ())
                 if event.on_seen is None:
-                    for bell in bells:
-                        bell.ring()
+                    for wakeup in wakeups:
+                        wakeup.ring()
                     continue
-                seen = _Countdown(len(bells), event.on_seen)
-                for bell in tuple(bells):
-                    bell.tell(event.version, seen.count)
+                seen = _Countdown(len(wakeups), event.on_seen)
+                for wakeup in tuple(wakeups):
+                    wakeup.tell(event.version, seen.count)
 
 
 class _Countdown:

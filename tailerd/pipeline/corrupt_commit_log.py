@@ -17,7 +17,7 @@ from tailerd.storage.posix_files import sync_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoisonRecord:
+class CorruptCommitRecord:
     """One commit that was left out.
 
     Attributes:
@@ -48,27 +48,27 @@ class PoisonRecord:
         )
 
 
-class PoisonLog(Protocol):
+class CorruptCommitLog(Protocol):
     """Keeps records for each table. Errors: `StorageError`."""
 
-    async def record(self, table: str, record: PoisonRecord) -> str:
+    async def record(self, table: str, record: CorruptCommitRecord) -> str:
         """Keep a record durably; return where, for a person."""
         ...
 
 
-class MemoryPoisonLog:
+class MemoryCorruptCommitLog:
     """Forgets everything when the process ends; for tests."""
 
     def __init__(self) -> None:
-        self.records: dict[str, list[PoisonRecord]] = {}
+        self.records: dict[str, list[CorruptCommitRecord]] = {}
 
-    async def record(self, table: str, record: PoisonRecord) -> str:
+    async def record(self, table: str, record: CorruptCommitRecord) -> str:
         """Keep it in memory."""
         self.records.setdefault(table, []).append(record)
         return "memory"
 
 
-class FilePoisonLog:
+class FileCorruptCommitLog:
     """One file of JSON lines for each table, only ever appended to."""
 
     def __init__(self, folder: Path) -> None:
@@ -78,7 +78,7 @@ class FilePoisonLog:
         """Return the file of a table."""
         return self._folder / f"{table}.jsonl"
 
-    async def record(self, table: str, record: PoisonRecord) -> str:
+    async def record(self, table: str, record: CorruptCommitRecord) -> str:
         """Append a line. A commit whose record a crash left as the last line gets no second.
 
         Raises:
@@ -88,7 +88,7 @@ class FilePoisonLog:
         await in_thread(self._append, table, record)
         return str(self.path(table))
 
-    def _append(self, table: str, record: PoisonRecord) -> None:
+    def _append(self, table: str, record: CorruptCommitRecord) -> None:
         path = self.path(table)
         try:
             make_private_folder(self._folder)
@@ -110,14 +110,14 @@ class FilePoisonLog:
             ) from error
 
 
-class BucketPoisonLog:
+class BucketCorruptCommitLog:
     """One file for each commit that was left out, named after it, in an object store."""
 
     def __init__(self, store: ObjectStore, folder: str) -> None:
         self._store = store
         self._folder = folder
 
-    async def record(self, table: str, record: PoisonRecord) -> str:
+    async def record(self, table: str, record: CorruptCommitRecord) -> str:
         """Write the commit's file. One that a crash left is written again.
 
         Raises:
@@ -136,7 +136,7 @@ def _last_line(file: BinaryIO) -> bytes:
     return lines[-1] if lines else b""
 
 
-def _is_same_commit(line: bytes, record: PoisonRecord) -> bool:
+def _is_same_commit(line: bytes, record: CorruptCommitRecord) -> bool:
     try:
         fields = json.loads(line)
         return (fields["table_id"], fields["version"]) == (record.table_id, record.version)

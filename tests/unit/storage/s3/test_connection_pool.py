@@ -8,8 +8,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from tailerd.storage.s3.connection_pool import (
+    ConnectionEndedError,
+    Host,
+    HttpConnectionPool,
+    NotUnderstoodError,
+)
 from tailerd.storage.s3.hedging import Hedge
-from tailerd.storage.s3.wire import ConnectionEndedError, Host, NotUnderstoodError, Wire
 
 ASKED = b"GET /a HTTP/1.1\r\nhost: h\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nETag: x:y\r\n\r\nhello"
@@ -50,11 +55,11 @@ async def serving(
     stays: bool = True,
     seconds: float = 5.0,
     hedge: float | None = None,
-) -> AsyncIterator[tuple[Wire, Server]]:
+) -> AsyncIterator[tuple[HttpConnectionPool, Server]]:
     server = Server(list(answers), stays=stays)
     listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
-    wire = Wire(
+    wire = HttpConnectionPool(
         Host(name="127.0.0.1", port=port),
         connect_seconds=5,
         read_seconds=seconds,
