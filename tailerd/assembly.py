@@ -113,7 +113,7 @@ async def open_source(
     if config.reads_net and not isinstance(source, NetSteps):
         raise UnsupportedFeatureError(
             f"{config.path} is of a format whose commits cannot be given as one difference.",
-            hint="Leave `net` out of `changes`, `net` and `on_gap`.",
+            remedy="Leave `net` out of `changes`, `net` and `on_gap`.",
         )
     await _check_identity(config, source)
     return source
@@ -142,12 +142,12 @@ def _warnings_of(
                 return
             known_guesses.add(path)
             told: events.Event = events.ZoneAssumed(
-                path=path, error_code=error.code, hint=str(error)
+                path=path, error_code=error.code, error=str(error)
             )
         else:
             is_checksum = isinstance(error, ChecksumMismatchError)
             event = events.ChecksumDiffered if is_checksum else events.CheckpointSkipped
-            told = event(path=path, error_code=error.code, hint=str(error))
+            told = event(path=path, error_code=error.code, error=str(error))
         telemetry.emit(told)
 
     return warn
@@ -160,7 +160,7 @@ async def _check_identity(config: TableConfig, source: ChangeSource) -> None:
         raise ConfigError(
             f"`identity` names {unknown[0]!r}, and {config.path} has no such column: it has"
             f" {', '.join(names)}.",
-            hint="Check the spelling; names are case-sensitive.",
+            remedy="Check the spelling; names are case-sensitive.",
         )
 
 
@@ -383,7 +383,7 @@ def check_storage(started_with: StoreSettings, after: Config) -> None:
             f"storage cannot change while tables in buckets run on Spark ({', '.join(names)}),"
             " because its processes have what they were started with, so nothing of the new file"
             " was taken.",
-            hint="Set storage back, or restart the daemon.",
+            remedy="Set storage back, or restart the daemon.",
         )
 
 
@@ -652,7 +652,8 @@ async def rebind_offset(config: Config, name: str, *, state: State) -> HeldOffse
     if known is None:
         raise OffsetError(
             f"The state {config.state} knows no pipeline {name}, so there is no offset to keep.",
-            hint=f"Run it; or choose where it begins with `tailerd offsets reset {name} --to ...`.",
+            remedy=f"Run it; or choose where it begins with `tailerd offsets reset {name} --to"
+            " ...`.",
         )
     await _claim(config, name, engine, state).check(known.identity)
     async with opened_keeper(config, name, state) as keeper:
@@ -665,7 +666,7 @@ async def rebind_offset(config: Config, name: str, *, state: State) -> HeldOffse
     record = PipelineRecord(identity=identity, engine=engine, start=known.start)
     await state.pipelines.save(name, record)
     if held is None:
-        raise OffsetError(f"{name} has no offset yet.", hint="Run it.")
+        raise OffsetError(f"{name} has no offset yet.", remedy="Run it.")
     return held
 
 

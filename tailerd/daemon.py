@@ -255,7 +255,7 @@ class Daemon:
         except ExceptionGroup as error:
             raise BugError(
                 f"A background task ended with {error.exceptions[0]!r}.",
-                hint="Please report it.",
+                remedy="Please report it.",
             ) from error
         finally:
             # A read that hangs in the storage must not keep the process.
@@ -354,7 +354,7 @@ class Daemon:
         except TailerdError as error:
             self._telemetry.emit(
                 events.ConfigRejected(
-                    path=str(self._config_path or ""), error_code=error.code, hint=str(error)
+                    path=str(self._config_path or ""), error_code=error.code, error=str(error)
                 )
             )
             return
@@ -441,7 +441,7 @@ class Daemon:
     def _on_signal(self, number: signal.Signals) -> None:
         if self.interrupted_by is None:
             self.interrupted_by = number
-        self._telemetry.emit(events.ShutdownRequested(hint=number.name))
+        self._telemetry.emit(events.ShutdownRequested(reason=number.name))
         self.stop()
 
 

@@ -85,7 +85,7 @@ def _failed(error: TailerdError) -> dict[str, object]:
         "error": str(error),
         "message": error.message,
         "error_code": error.code,
-        "remedy": error.hint,
+        "remedy": error.remedy,
         "exit_status": error.exit_status,
     }
 
@@ -196,7 +196,7 @@ async def check_columns(config: Config, name: str, source: ChangeSource) -> None
                 where = f"tables.{name}.sink.{field}"
                 raise ConfigError(
                     f"{where} names the column {column}, which the table does not have.",
-                    hint=known(column, names),
+                    remedy=known(column, names),
                     where=where,
                 )
 

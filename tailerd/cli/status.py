@@ -129,13 +129,15 @@ def tables_of(status: Mapping[str, object], url: str, name: str | None) -> list[
     """
     tables = status.get("tables")
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise DaemonRefusedError(f"What answers at {url} shows no tables.", hint="Is it a tailerd?")
+        raise DaemonRefusedError(
+            f"What answers at {url} shows no tables.", remedy="Is it a tailerd?"
+        )
     if name is None:
         return tables
     found = [table for table in tables if table.get("table") == name]
     if not found:
-        hint = known(name, [str(table.get("table")) for table in tables])
-        raise UsageError(f"There is no table {name!r}.", hint=hint)
+        remedy = known(name, [str(table.get("table")) for table in tables])
+        raise UsageError(f"There is no table {name!r}.", remedy=remedy)
     return found
 
 

@@ -442,14 +442,14 @@ def read_sink(where: str, section: dict[str, Any]) -> SinkConfig:
     if not isinstance(kind, str):
         raise ConfigError(
             f"{where}.kind is missing or no text.",
-            hint=f"Name one of {', '.join(sink_kinds())}.",
+            remedy=f"Name one of {', '.join(sink_kinds())}.",
             where=f"{where}.kind",
         )
     try:
         model = sink_config_class(kind)
     except ConfigError as error:
         raise ConfigError(
-            f"{where}.kind: {error.message}", hint=error.hint, where=f"{where}.kind"
+            f"{where}.kind: {error.message}", remedy=error.remedy, where=f"{where}.kind"
         ) from error
     if not issubclass(model, SinkConfig):
         raise ConfigError(

@@ -160,7 +160,10 @@ class MaintenanceProcess:
             if kept.is_alone:
                 self._telemetry.emit(
                     events.TableRemoved(
-                        table=name, engine=ALONE, path=kept.place, hint="It is maintained no more."
+                        table=name,
+                        engine=ALONE,
+                        path=kept.place,
+                        reason="It is maintained no more.",
                     )
                 )
         if gone:
@@ -338,7 +341,7 @@ class MaintenanceProcess:
             events.MaintenanceProcessEnded(
                 attempt=self._attempt,
                 error_code=MaintenanceProcessError.code,
-                hint=f"{_sentence(why)} It is started again in {wait:.1f} s.",
+                error=f"{_sentence(why)} It is started again in {wait:.1f} s.",
             )
         )
         if (failed := self._jobs.blame(_sentence(why), self._clock.monotonic())) is not None:

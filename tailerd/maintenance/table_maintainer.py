@@ -148,12 +148,12 @@ class TableMaintainer:
                 await self._do(work, lease, assessment, decision)
         except MaintenanceBusyError as error:
             self._hold_cleanup(LEASE_SECONDS)
-            self._telemetry.emit(events.MaintenanceYielded(table=self._name, hint=str(error)))
+            self._telemetry.emit(events.MaintenanceYielded(table=self._name, reason=str(error)))
             return LEASE_SECONDS
         except TailerdError as error:
             return self._on_error(job, error, now)
         except Exception as error:  # noqa: BLE001 - deliveries must not end with it
-            bug = BugError(f"A maintenance job broke: {error!r}.", hint="Please report it.")
+            bug = BugError(f"A maintenance job broke: {error!r}.", remedy="Please report it.")
             return self._on_error(job, bug, now)
         self._attempt, self._refusal = 0, None
         return self._rest(assessment)
@@ -173,7 +173,7 @@ class TableMaintainer:
                 table=self._name,
                 job=CLEANUP,
                 error_code=CLOCK_JUMPED,
-                hint=f"The clock jumped by {jump:.0f} s, so cleanup is suspended for a day,"
+                error=f"The clock jumped by {jump:.0f} s, so cleanup is suspended for a day,"
                 " because expiry depends on the clock.",
             )
         )
@@ -221,7 +221,7 @@ class TableMaintainer:
                     table=self._name,
                     job=CLEANUP,
                     error_code=floor.error_code,
-                    hint=floor.obstacle,
+                    error=floor.obstacle,
                 )
             )
 
@@ -295,7 +295,7 @@ class TableMaintainer:
                 bytes=result.size_bytes,
                 duration_seconds=self._clock.monotonic() - began,
                 reason=decision.reason,
-                hint=f"{result.summary} {decision.reason}",
+                summary=result.summary,
             )
         )
         return result
@@ -310,7 +310,7 @@ class TableMaintainer:
                 self._refusal = data
                 self._telemetry.emit(
                     events.MaintenanceRefused(
-                        table=self._name, error_code=error.code, hint=str(error)
+                        table=self._name, error_code=error.code, error=str(error)
                     )
                 )
             return None
@@ -326,7 +326,7 @@ class TableMaintainer:
                 table=self._name,
                 job=job,
                 error_code=error.code,
-                hint=str(error),
+                error=str(error),
                 duration_seconds=self._clock.monotonic() - began,
             )
         )

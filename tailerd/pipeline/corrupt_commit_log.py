@@ -106,7 +106,7 @@ class FileCorruptCommitLog:
             kind = AccessDeniedError if isinstance(error, PermissionError) else StorageError
             raise kind(
                 f"The damaged commit of {table} cannot be recorded in {path}: {error.strerror}.",
-                hint="Free space, or give this user the right to write there.",
+                remedy="Free space, or give this user the right to write there.",
             ) from error
 
 

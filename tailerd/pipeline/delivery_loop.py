@@ -91,7 +91,7 @@ class DeliveryLoop:
         Args:
             plan: What to do.
             source, sink, offsets: What to do it with.
-            hint: Notifies when it is worth looking at the log.
+            wakeup: Set when it is worth looking at the log.
             telemetry, clock: As everywhere.
             on_progress: Called whenever an offset was saved.
             executor: Threads that read; the loop's own by default.
@@ -257,7 +257,7 @@ class DeliveryLoop:
                 version=offset.version,
                 error_code=error.code,
                 path=path,
-                hint=str(error),
+                error=str(error),
             )
         )
         return after

@@ -79,6 +79,6 @@ def _tell(
             start_version=start.version,
             end_version=end.version,
             error_code=error.code,
-            hint=f"on_gap: {plan.on_gap.value}. {error.message}",
+            error=f"on_gap: {plan.on_gap.value}. {error.message}",
         )
     )

@@ -182,7 +182,7 @@ class GrowthKeeper:
             self._failed_at[table] = now
             self._emit(
                 table,
-                events.GrowthUnavailable(table=table, error_code=error.code, hint=str(error)),
+                events.GrowthUnavailable(table=table, error_code=error.code, error=str(error)),
             )
             return
         self._failed_at.pop(table, None)

@@ -317,7 +317,7 @@ class Pipeline:
                 attempt=self._attempt,
                 wait_seconds=wait_seconds,
                 error_code=error.code,
-                hint=str(error),
+                error=str(error),
             )
         )
         sleeping = asyncio.ensure_future(self._clock.sleep(wait_seconds))
@@ -332,7 +332,7 @@ class Pipeline:
         self.error = error
         self._telemetry.emit(
             events.PipelineFailed(
-                table=self._plan.table, engine=ENGINE, error_code=error.code, hint=str(error)
+                table=self._plan.table, engine=ENGINE, error_code=error.code, error=str(error)
             )
         )
 
@@ -356,7 +356,7 @@ def _first(group: ExceptionGroup) -> TailerdError:
 def _bug(error: Exception) -> TailerdError:
     bug = BugError(
         f"Something unforeseen happened: {type(error).__name__}: {error}.",
-        hint="Please report it; `tailerd --debug run` shows where.",
+        remedy="Please report it; `tailerd --debug run` shows where.",
     )
     bug.__cause__ = error
     return bug

@@ -204,7 +204,7 @@ class PipelineManager:
                 if reset is None:
                     raise UsageError(
                         f"The offset of {name} is kept by its engine, {slot.member.engine}.",
-                        hint="Stop the daemon; `tailerd offsets reset` says what to remove.",
+                        remedy="Stop the daemon; `tailerd offsets reset` says what to remove.",
                     )
                 await self._end(slot)
                 try:
@@ -229,7 +229,7 @@ class PipelineManager:
 
     def _slot(self, name: str) -> _Slot:
         if name not in self._slots:
-            raise UsageError(f"There is no table {name!r}.", hint=known(name, self._slots))
+            raise UsageError(f"There is no table {name!r}.", remedy=known(name, self._slots))
         return self._slots[name]
 
     @asynccontextmanager
@@ -244,7 +244,7 @@ class PipelineManager:
             if self._slots.get(name) is not slot:
                 raise UsageError(
                     f"The table {name!r} was removed meanwhile.",
-                    hint="Where it is configured again, repeat the command.",
+                    remedy="Where it is configured again, repeat the command.",
                 )
             yield slot
 
@@ -264,7 +264,7 @@ class PipelineManager:
             del self._slots[name]
             self._telemetry.emit(
                 events.TableRemoved(
-                    table=name, engine=slot.member.engine, path=slot.member.path, hint=reason
+                    table=name, engine=slot.member.engine, path=slot.member.path, reason=reason
                 )
             )
 

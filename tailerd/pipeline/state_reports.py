@@ -35,13 +35,13 @@ class StateReports:
     async def waits(self, holder: str, seconds: float) -> None:
         """Tell whom the state is waited for, and how long at most."""
         self._has_waited = True
-        hint = (
+        reason = (
             f"{holder} has it. If that process died, this daemon starts in {seconds:.0f} s at"
             " most; if it lives, this one exits within that time."
         )
         self._telemetry.emit(
             events.StateAwaited(
-                path=self._path, error_code=StateInUseError.code, attempt=1, hint=hint
+                path=self._path, error_code=StateInUseError.code, attempt=1, error=reason
             )
         )
         await self._on_wait()
@@ -55,7 +55,7 @@ class StateReports:
         """Tell that another daemon took it over."""
         self._telemetry.emit(
             events.StateLeaseLost(
-                path=self._path, error_code=error.code, attempt=1, hint=str(error)
+                path=self._path, error_code=error.code, attempt=1, error=str(error)
             )
         )
         self._on_lost(error)

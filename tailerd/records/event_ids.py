@@ -35,7 +35,7 @@ def record_ids(batch: ChangeBatch, records: Records) -> pa.Array:
     if ids is None:
         raise BugError(
             "These rows have no ids, because their reader does not provide row positions.",
-            hint="Set `event_ids: false`, and report it to the maintainers of the table format.",
+            remedy="Set `event_ids: false`, and report it to the maintainers of the table format.",
         )
     found = records.of_rows(ids)
     if not records.values.null_count:

@@ -83,6 +83,6 @@ def check_not_shared(state: Path, name: str) -> None:
         raise ConfigError(
             f"Where {name} stands is in the checkpoint of {found.group}, a query of several tables,"
             " which a query of its own cannot read.",
-            hint="Set its sink and spark.tables_per_query as they were, or give it another name,"
+            remedy="Set its sink and spark.tables_per_query as they were, or give it another name,"
             " with `from` set to its start.",
         )

@@ -78,7 +78,7 @@ def query_of(checkpoint: Path) -> str:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise OffsetError(
             f"Spark's checkpoint {path} is damaged: {error!r}.",
-            hint=_anew(checkpoint),
+            remedy=_anew(checkpoint),
             path=str(path),
         ) from error
 
@@ -103,7 +103,7 @@ def batch_end(checkpoint: Path, batch_id: int) -> dict[str, object]:
         raise OffsetError(
             f"Spark's checkpoint {path} is cut off, because it was copied in part or the disk"
             " failed.",
-            hint=_anew(checkpoint),
+            remedy=_anew(checkpoint),
             path=str(path),
         )
     return fields
@@ -128,7 +128,7 @@ def make_logged_durable(checkpoint: Path, batch_id: int) -> None:
     except OSError as error:
         raise StorageError(
             f"Spark's checkpoint {folder} cannot be written: {error.strerror or error}.",
-            hint="Look at the permissions of the state folder and at the free space.",
+            remedy="Look at the permissions of the state folder and at the free space.",
         ) from error
 
 

@@ -145,7 +145,7 @@ def _located(error: SchemaChangedError, version: Version) -> SchemaChangedError:
     return SchemaChangedError(
         f"Version {version} has another schema than this query. {error.message}",
         version=version,
-        hint=(
+        remedy=(
             f"Read what is before version {version} with endingVersion and the rest with"
             f" startingVersion={version}, or name the columns you want with .schema(...)."
         ),

@@ -124,7 +124,7 @@ def local_session(
     if not found.is_usable:
         raise ConfigError(
             f"The Spark engine cannot start, because {found.reason}.",
-            hint="Install a Java runtime 17 or newer, or choose `engine: arrow`.",
+            remedy="Install a Java runtime 17 or newer, or choose `engine: arrow`.",
         )
     settings = {**_settings(master), **(conf or {})}
     _prepare_environment(master, settings)
@@ -142,7 +142,7 @@ def local_session(
     except (PySparkException, RuntimeError, OSError) as error:
         raise ConfigError(
             f"Spark cannot start on master {master!r}: {error}.",
-            hint="Look at `spark.master` and `spark.conf`.",
+            remedy="Look at `spark.master` and `spark.conf`.",
         ) from error
     if not is_local(master):
         # Before the format is known: what is registered later finds it there.

@@ -100,7 +100,7 @@ class SparkPipeline:
                         table=self._name,
                         engine=ENGINE,
                         error_code=failure.code,
-                        hint=str(failure),
+                        error=str(failure),
                     )
                 )
                 self.error = failure
@@ -165,7 +165,7 @@ class SparkPipeline:
         self._schemas_tried.add(version)
         self._engine.telemetry.emit(
             events.SchemaAdopted(
-                table=self._name, engine=ENGINE, version=version, hint=failure.message
+                table=self._name, engine=ENGINE, version=version, reason=failure.message
             )
         )
         return True
@@ -187,7 +187,7 @@ class SparkPipeline:
                 attempt=self._attempt,
                 wait_seconds=wait,
                 error_code=failure.code,
-                hint=str(failure),
+                error=str(failure),
             )
         )
         await first_of(self._query.stop, seconds=wait)

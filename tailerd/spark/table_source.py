@@ -105,7 +105,7 @@ class FollowedTable:
         return cls(await open_source(options, stores), options, stores)
 
     async def latest(self, start: Offset, limit: ReadLimit, wait_seconds: float) -> Offset:
-        """Return the furthest offset one step may reach; wait for a hint when nothing is new.
+        """Return the furthest offset one step may reach; wait for a wakeup when nothing is new.
 
         A table that was idle is looked at again only when the wakeup has rung, so that idling costs
         neither CPU nor requests. Without waiting it is looked at in any case.
@@ -160,7 +160,7 @@ def check_listening(listening: asyncio.Task[None]) -> None:
     if isinstance(error, TailerdError):
         raise error
     raise BugError(
-        f"The watchers of a table's log ended with {error!r}.", hint="Please report it."
+        f"The watchers of a table's log ended with {error!r}.", remedy="Please report it."
     ) from error
 
 

@@ -145,7 +145,7 @@ class FolderPattern:
             raise ConfigError(
                 f"Looking for {self._pattern} takes more than {MOST_REQUESTS:,} requests, because"
                 " there are too many other folders and files.",
-                hint="Name more of the path in the pattern, or name the tables.",
+                remedy="Name more of the path in the pattern, or name the tables.",
             )
         if self._on_request is not None:
             self._on_request()

@@ -185,7 +185,7 @@ class Lease:
             self._ahead = paper
             raise self._purpose.refusal(
                 f"{paper.holder.name} {self._purpose.doing} now.",
-                hint=f"Try again later; should it have died, in {paper.seconds:.0f} s.",
+                remedy=f"Try again later; should it have died, in {paper.seconds:.0f} s.",
             )
         mine = _LeaseRecord(
             token=newest + 1 if newest else self._first_token,
@@ -220,7 +220,7 @@ class Lease:
     def _too_late(self) -> TailerdError:
         return self._purpose.refusal(
             f"Another process, which was quicker, {self._purpose.doing} now.",
-            hint="Try again later.",
+            remedy="Try again later.",
         )
 
     async def take_patiently(self, on_wait: OnWait | None = None) -> None:

@@ -71,7 +71,7 @@ class RealPlaces:
         raise PathOutsideTableError(
             f"{path} leads through a symbolic link to {real.rstrip('/')}, which lies outside the"
             f" table at {self.root}, and a link could so make this process read anything.",
-            hint="If that is meant, allow the place with --allow-path (or allowed_paths in the"
+            remedy="If that is meant, allow the place with --allow-path (or allowed_paths in the"
             f" configuration), for example {os.path.dirname(real)}.",  # noqa: PTH120
         )
 
@@ -101,7 +101,7 @@ def link_in_path(path: str) -> LinkInPathError:
     return LinkInPathError(
         f"{path} is a symbolic link, and nothing is written or deleted through one, because that"
         " could reach files of others.",
-        hint="Put the folder or file itself in its place, or leave this table's maintenance out.",
+        remedy="Put the folder or file itself in its place, or leave this table's maintenance out.",
     )
 
 

@@ -215,7 +215,7 @@ class LocalPlaces(NeedsNoSettings):
         if host not in ("", "localhost"):
             raise ConfigError(
                 f"{url} names the host {host!r}, but a file: URL can only mean this machine.",
-                hint=f"Write file:///{host}{path} if {host!r} is a folder.",
+                remedy=f"Write file:///{host}{path} if {host!r} is a folder.",
             )
         return self.store, absolute(unquote(path))
 

@@ -152,7 +152,7 @@ class Stores:
         """
         if not url:
             raise ConfigError(
-                "A table needs a place, but it is empty.", hint="Give a path or a URL."
+                "A table needs a place, but it is empty.", remedy="Give a path or a URL."
             )
         match = _SCHEME.match(url)
         if match is None:

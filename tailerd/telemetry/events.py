@@ -50,7 +50,7 @@ class DaemonStarted:
 class ShutdownRequested:
     """A signal asked the process to end; what is in flight is finished first."""
 
-    hint: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class ConfigRejected:
 
     path: str
     error_code: str
-    hint: str
+    error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,20 +89,20 @@ class TableAltered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRemoved:
-    """A table belongs to the daemon no more; its saved offset is kept. `hint` says why."""
+    """A table belongs to the daemon no more; its saved offset is kept. `reason` says why."""
 
     table: str
     engine: str
     path: str
-    hint: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRejected:
-    """A folder that a pattern finds cannot be a table of this daemon; `hint` says why."""
+    """A folder that a pattern finds cannot be a table of this daemon; `reason` says why."""
 
     path: str
-    hint: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +214,7 @@ class GrowthUnavailable:
 
     table: str
     error_code: str
-    hint: str
+    error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,7 +281,7 @@ class RetryScheduled:
     attempt: int
     wait_seconds: float
     error_code: str
-    hint: str
+    error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,7 +291,7 @@ class SchemaAdopted:
     table: str
     engine: str
     version: int
-    hint: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,7 +301,7 @@ class PipelineFailed:
     table: str
     engine: str
     error_code: str
-    hint: str
+    error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,7 +319,7 @@ class GapMet:
     start_version: int
     end_version: int
     error_code: str
-    hint: str
+    error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,7 +331,7 @@ class CommitSkipped:
     version: int
     error_code: str
     path: str
-    hint: str
+    error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

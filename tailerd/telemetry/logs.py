@@ -34,7 +34,9 @@ LOG_FIELDS = frozenset(
         "attempt",
         "error_code",
         "retryable",
-        "hint",
+        "error",
+        "reason",
+        "summary",
     }
 )
 """The only names a log line may have beside `timestamp`, `level` and `event`."""

@@ -32,7 +32,7 @@ class MaintenanceStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceProcessEnded:
-    """The process that maintains logs died, and is started again; `hint` says why, and when.
+    """The process that maintains logs died, and is started again; `error` says why, and when.
 
     Attributes:
         attempt: How often since it last saw a table through.
@@ -40,7 +40,7 @@ class MaintenanceProcessEnded:
 
     attempt: int
     error_code: str
-    hint: str
+    error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class LogMaintained:
         result: written, already_there, nothing_to_say or deleted.
         files, bytes: Written, or deleted.
         reason: Why it was due.
-        hint: What was done, and why.
+        summary: What was done.
     """
 
     table: str
@@ -64,7 +64,7 @@ class LogMaintained:
     bytes: int
     duration_seconds: float
     reason: str
-    hint: str
+    summary: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class MaintenanceFailed:
     table: str
     job: str
     error_code: str
-    hint: str
+    error: str
     duration_seconds: float = 0.0
 
 
@@ -84,12 +84,12 @@ class MaintenanceRefused:
 
     table: str
     error_code: str
-    hint: str
+    error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceYielded:
-    """Another process maintains the table now; `hint` names it."""
+    """Another process maintains the table now; `reason` names it."""
 
     table: str
-    hint: str
+    reason: str

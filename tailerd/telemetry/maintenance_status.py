@@ -54,13 +54,13 @@ class MaintenanceBoard:
                     "result": "failed",
                     "ended_ms": now_ms,
                     "duration_seconds": round(event.duration_seconds, 6),
-                    "message": event.hint,
+                    "message": event.error,
                     "error_code": event.error_code,
                 }
             case events.MaintenanceRefused():
                 self._ended(event.table).refused = {
                     "code": event.error_code,
-                    "message": event.hint,
+                    "message": event.error,
                 }
             case events.TableMeasured() | events.GrowthUnavailable():
                 self._measured(event.table)
@@ -68,7 +68,7 @@ class MaintenanceBoard:
                 self._ended(event.table)
             case events.MaintenanceProcessEnded():
                 self._restarts += 1
-                self._last_end = {"ended_ms": now_ms, "message": event.hint}
+                self._last_end = {"ended_ms": now_ms, "message": event.error}
             case events.TableRemoved():
                 self._tables.pop(event.table, None)
             case _:
@@ -113,6 +113,6 @@ def _result(event: events.LogMaintained, now_ms: int) -> dict[str, object]:
         "files": event.files,
         "bytes": event.bytes,
         "reason": event.reason,
-        "message": event.hint,
+        "message": f"{event.summary} {event.reason}",
         "error_code": None,
     }

@@ -46,7 +46,7 @@ class Problem:
     name: str
     path: str
     error_code: str
-    hint: str
+    error: str
     attempt: int
     since_ms: int
     is_blocking: bool = False
@@ -57,7 +57,7 @@ class Problem:
             "part": self.part,
             "name": self.name or None,
             "path": self.path,
-            "error": {"code": self.error_code, "message": self.hint},
+            "error": {"code": self.error_code, "message": self.error},
             "attempt": self.attempt,
             "since_ms": self.since_ms,
         }
@@ -117,7 +117,7 @@ class ProblemBoard:
             name=name,
             path=event.path,
             error_code=event.error_code,
-            hint=event.hint,
+            error=event.error,
             attempt=event.attempt,
             since_ms=self._clock.now_ms() if before is None else before.since_ms,
             is_blocking=is_blocking,

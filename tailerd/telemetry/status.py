@@ -278,7 +278,7 @@ def _after(status: TableStatus, event: events.Event, now_ms: int) -> TableStatus
         case events.PipelineFailed():
             return replace(_broken(status, event, now_ms), state="failed", next_retry_ms=None)
         case events.GapMet():
-            return replace(status, gaps=status.gaps + 1, last_gap=event.hint)
+            return replace(status, gaps=status.gaps + 1, last_gap=event.error)
         case events.CommitSkipped():
             return replace(status, skipped_commits=status.skipped_commits + 1)
         case events.TableAltered():
@@ -317,7 +317,7 @@ def _broken(
     return replace(
         status,
         error_ms=now_ms,
-        last_error=event.hint,
+        last_error=event.error,
         last_error_code=event.error_code,
         attempt=status.attempt + 1,
     )

@@ -111,7 +111,7 @@ def board_of(count: int) -> CountingBoard:
 
 
 def failed(table: str, text: str) -> events.PipelineFailed:
-    return events.PipelineFailed(table=table, engine="arrow", error_code="table", hint=text)
+    return events.PipelineFailed(table=table, engine="arrow", error_code="table", error=text)
 
 
 def listener_of(board: StatusBoard) -> WebServer:

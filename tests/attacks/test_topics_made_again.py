@@ -91,7 +91,7 @@ class Followed:
         lines = map(json.loads, found)
         [error] = [line for line in lines if line["event"] == "Pipeline failed"]
         assert error["error_code"] == "topic_recreated"
-        assert "offsets reset" in error["hint"]
+        assert "offsets reset" in error["error"]
 
 
 @pytest.fixture

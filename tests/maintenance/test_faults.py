@@ -149,7 +149,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, name: str) -> None:
     table = make(tmp_path)
     before = set(table.log.rglob("*"))
     store = FaultyStore(LocalStore())
-    full = StorageError("No space left on device.", hint="Free some space.")
+    full = StorageError("No space left on device.", remedy="Free some space.")
     for number in range(1, 30):
         store.fail_nth(number, full, kind="put")
     with pytest.raises(StorageError, match="No space left"):

@@ -103,7 +103,7 @@ def test_a_gap_moves_what_is_needed_before_the_pipeline_goes_on(keeper: Keeper) 
             start_version=40,
             end_version=2,
             error_code="table_recreated",
-            hint="",
+            error="",
         )
     )
     assert keeper.needs() == RetentionFloor(from_version=2)

@@ -29,7 +29,7 @@ MEASURED = events.TableMeasured(
     pending_files=None,
     pending_bytes=None,
 )
-UNKNOWN = events.GrowthUnavailable(table="orders", error_code="corrupt_log", hint="")
+UNKNOWN = events.GrowthUnavailable(table="orders", error_code="corrupt_log", error="")
 
 
 def started(job: str) -> events.MaintenanceStarted:

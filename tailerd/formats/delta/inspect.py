@@ -116,7 +116,7 @@ class DeltaInspection:
         if head is None:
             raise NotATableError(
                 f"There is no Delta table at {self._reader.url}: its log holds no commit.",
-                hint="Check the path; it is the folder that contains _delta_log.",
+                remedy="Check the path; it is the folder that contains _delta_log.",
             )
         window = CommitCache(self._reader, ChangeMode.AUTO)
         first = max(head - limit + 1, listing.earliest_commit or 0)
@@ -128,7 +128,7 @@ class DeltaInspection:
             if found is None or plan is None:
                 raise MissingVersionError(
                     f"Version {version} is missing from the log, though version {head} is there.",
-                    hint="A gap means lost commits: restore the file from a backup.",
+                    remedy="A gap means lost commits: restore the file from a backup.",
                 )
             yield _commit_of(version, plan, found.commit)
             window.forget_before(version)

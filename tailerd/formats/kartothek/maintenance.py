@@ -162,7 +162,7 @@ class DatasetMaintenance:
         raise UsageError(
             f"Version {version} cannot be pinned for {reader}: a Kartothek dataset keeps no"
             " versions, and a ledger only what its own pipeline has yet to deliver.",
-            hint="Set `maintenance.cleanup.older_than` to longer than readers take.",
+            remedy="Set `maintenance.cleanup.older_than` to longer than readers take.",
         )
 
     async def _address(self) -> DatasetAddress:

@@ -52,7 +52,7 @@ def cut_rows(parts: Sequence[Path], until_version: int, owner: FolderOwner) -> N
             raise ConfigError(
                 f"{part} is not as it was written, so it is unknown which of its rows come"
                 f" before version {until_version}: {error}.",
-                hint="Restore the file, or move it out of the folder.",
+                remedy="Restore the file, or move it out of the folder.",
             ) from error
 
 

@@ -550,7 +550,7 @@ def mixed_error(table: str, topic: str) -> ConfigError:
     return ConfigError(
         f"Rows of {table} go to the topic {topic}, which is the topic of offsets or of dead"
         " letters.",
-        hint="Name another topic for one of them.",
+        remedy="Name another topic for one of them.",
     )
 
 

@@ -46,7 +46,7 @@ def dead_letters_of(
             f"A row of version {versions[0]} of {table} makes a record of"
             f" {oversize[0].size_bytes} bytes, and the topic {piece.topic} takes"
             f" {piece.max_bytes}.",
-            hint="Raise max.message.bytes of the topic and max_request_size under `producer`,"
+            remedy="Raise max.message.bytes of the topic and max_request_size under `producer`,"
             " or set on_oversize to dead-letter.",
         )
     rows = np.array([each.row for each in oversize], dtype=np.int64)

@@ -240,7 +240,7 @@ def no_partition(partition: int, topic: str, count: int) -> ConfigError:
     """Return the error for a partition that a topic does not have."""
     return ConfigError(
         f"partition is {partition}, and the topic {topic} has the partitions 0 to {count - 1}.",
-        hint="Correct `partition`, or give the topic more partitions.",
+        remedy="Correct `partition`, or give the topic more partitions.",
     )
 
 
@@ -250,7 +250,7 @@ def _too_old(version: int, time_ms: int, topic: str, retention_ms: int) -> SinkR
         f"Version {version} is of {timestamp_text(time_ms * 1000)}, and the topic {topic}"
         f" deletes records that are {retention_ms / 86_400_000:g} days old by their timestamp, so"
         " its rows would be gone soon after they are delivered.",
-        hint="Raise retention.ms of the topic (-1: for ever), or set `timestamp: delivery`.",
+        remedy="Raise retention.ms of the topic (-1: for ever), or set `timestamp: delivery`.",
     )
 
 
@@ -271,7 +271,7 @@ def too_far_ahead(
     return CommitAheadError(
         f"Version {version} is dated {timestamp_text(time_ms * 1000)}, and {what} takes no records"
         f" dated {limit} ahead of the brokers' clock.{until}",
-        hint="Wait, or raise message.timestamp.after.max.ms of the topic, or set"
+        remedy="Wait, or raise message.timestamp.after.max.ms of the topic, or set"
         " `timestamp: delivery`.",
         version=version,
     )

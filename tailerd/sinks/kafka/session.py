@@ -338,7 +338,7 @@ class Session:
         if self._hand_over(control_record(record, max_bytes=limit)):
             raise SinkRefusedError(
                 f"A record of tailerd's own does not fit into the topic {record.topic}.",
-                hint="Raise max.message.bytes of the topic.",
+                remedy="Raise max.message.bytes of the topic.",
             )
 
     def _hand_over(self, piece: ProduceRequest) -> tuple[OversizeRecord, ...]:

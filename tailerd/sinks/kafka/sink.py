@@ -304,7 +304,7 @@ class KafkaSink:
         if type(error) is not SinkError or not isinstance(error.__cause__, KafkaTimeoutError):
             return
         if problem := await self._worker.run(self._topics.problem):
-            raise SinkError(f"{error.message} {problem}", hint=PROBLEM_HINT) from error
+            raise SinkError(f"{error.message} {problem}", remedy=PROBLEM_HINT) from error
 
     async def _tell(self, session: Session, record: ControlRecord) -> None:
         await self._in_delivery(session, lambda: session.tell(record))

@@ -238,7 +238,7 @@ class Topics:
         return TopicRecreatedError(
             f"The topic {name} at {self._connection.address} {what}, so what was delivered into it"
             " before is lost.",
-            hint="Deliver all of the table again: `tailerd offsets reset NAME --to snapshot"
+            remedy="Deliver all of the table again: `tailerd offsets reset NAME --to snapshot"
             " --config FILE`, which takes the topics that are there then.",
         )
 
@@ -334,7 +334,7 @@ class Topics:
                 raise SinkRefusedError(
                     f"Authorization failed: the topic {name} may not be seen by this user of Kafka"
                     f" at {self._connection.address}, or is not there.",
-                    hint="Give it Describe and Write on the topic (kafka-acls).",
+                    remedy="Give it Describe and Write on the topic (kafka-acls).",
                 )
             if code == 0 and topic["partitions"]:
                 found[name] = _facts(topic)
@@ -376,7 +376,7 @@ def topic_missing(name: str, address: str) -> SinkRefusedError:
     """Return the error for a topic that is not there and shall not be made."""
     return SinkRefusedError(
         f"The topic {name} is not there at {address}.",
-        hint="Create it, or set create_topic so that it is made.",
+        remedy="Create it, or set create_topic so that it is made.",
     )
 
 
@@ -391,13 +391,13 @@ def check_writable(facts: TopicFacts, address: str) -> None:
         raise SinkRefusedError(
             f"Authorization failed: the topic {facts.name} at {address} may not be written by this"
             " user.",
-            hint="Give it Write on the topic (kafka-acls), or configure another user.",
+            remedy="Give it Write on the topic (kafka-acls), or configure another user.",
         )
     if facts.min_insync_replicas > facts.replicas:
         raise ConfigError(
             f"The topic {facts.name} has {facts.replicas} copies and min.insync.replicas"
             f" {facts.min_insync_replicas}, so nothing written to it is ever acknowledged.",
-            hint="Lower min.insync.replicas of the topic, or add copies.",
+            remedy="Lower min.insync.replicas of the topic, or add copies.",
         )
 
 

@@ -231,7 +231,7 @@ def _set_aside(state: Path, name: str) -> None:
     except OSError as error:
         raise StorageError(
             f"{checkpoint} cannot be renamed: {error.strerror or error}.",
-            hint="Look at the permissions of the state folder.",
+            remedy="Look at the permissions of the state folder.",
         ) from error
 
 

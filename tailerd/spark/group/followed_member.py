@@ -156,7 +156,7 @@ class FollowedMember:
             self._failed(error, once=once)
             return None
         except Exception as error:  # noqa: BLE001 - told as this table's; the others go on
-            said = BugError(f"The table cannot be planned: {error!r}.", hint="Please report it.")
+            said = BugError(f"The table cannot be planned: {error!r}.", remedy="Please report it.")
             self._failed(said, once=once)
             return None
         self.wakeup.end_poll(seen, is_news=step is not None and step.begin != step.end)

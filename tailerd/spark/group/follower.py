@@ -211,7 +211,7 @@ class GroupFollower:
         if table is None:
             raise BugError(
                 f"Spark repeats a batch with rows of {name}, which is no longer known.",
-                hint=f"{MEMBERS_FILE} in {self._folder} names no such table.",
+                remedy=f"{MEMBERS_FILE} in {self._folder} names no such table.",
             )
         entry, kafka = end.tables[name], table.member.kafka
         table_id = entry.offset.table_id

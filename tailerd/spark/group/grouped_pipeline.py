@@ -203,7 +203,7 @@ class GroupedPipeline:
                     table=self.table.name,
                     engine=ENGINE,
                     error_code=self.error.code,
-                    hint=str(self.error),
+                    error=str(self.error),
                 )
             )
             return
@@ -312,7 +312,7 @@ class GroupedPipeline:
                 attempt=attempt,
                 wait_seconds=wait_seconds,
                 error_code=error.code,
-                hint=str(error),
+                error=str(error),
             )
         )
 

@@ -124,7 +124,7 @@ def waits_for(name: str, group: str, seconds: float) -> PendingPlacement:
     error = EngineError(
         f"{name} waits for the group {group}, which it leaves: a micro-batch with its rows is not"
         " finished there, and the table's position is known only then.",
-        hint="See what the tables of that group say, and bring back what they write to (its"
+        remedy="See what the tables of that group say, and bring back what they write to (its"
         f" brokers), or give the wait up: tailerd offsets reset {name} --to ...",
     )
     return PendingPlacement(error=error, seconds=seconds, is_failure=False)

@@ -168,7 +168,7 @@ class TableGroup:
             self._end(error)
         except Exception as error:  # noqa: BLE001 - its tables must not wait for ever
             said = BugError(
-                f"The group {self._name} ended with {error!r}.", hint="Please report it."
+                f"The group {self._name} ended with {error!r}.", remedy="Please report it."
             )
             self._end(said)
 

@@ -246,4 +246,4 @@ def _with_both_causes(error: TailerdError) -> TailerdError:
     """
     if not isinstance(error, SinkFencedError):
         return error
-    return SinkFencedError(f"{error.message} {_GIVEN_UP}", hint=_FENCED_HINT)
+    return SinkFencedError(f"{error.message} {_GIVEN_UP}", remedy=_FENCED_HINT)

@@ -221,7 +221,7 @@ class _Writing:
             raise SinkRefusedError(
                 f"A micro-batch has more than {_MAX_LETTER_BYTES >> 20} MiB of records of"
                 f" {self._table} that are too large for the topic {piece.topic}.",
-                hint="Raise max.message.bytes of the topic and max_request_size under"
+                remedy="Raise max.message.bytes of the topic and max_request_size under"
                 " `producer`, or choose delivery: at-least-once.",
             )
 

@@ -54,7 +54,7 @@ async def get_object(
             raise StorageError(
                 f"The server of s3://{path} gives whole files where parts are asked for, so large"
                 " ones would be read again and again.",
-                hint="Look for a proxy in between that drops the header Range.",
+                remedy="Look for a proxy in between that drops the header Range.",
             )
         body: bytes = await stream.read()
     if len(body) != size:

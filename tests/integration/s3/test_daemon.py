@@ -205,8 +205,8 @@ async def test_a_bucket_that_does_not_notify_is_told_of_once_with_the_fix(
         running.cancel()
     [missed] = [event for event in told if isinstance(event, events.NotificationsMissed)]
     assert missed.path == f"s3://{living.notified.bucket}"
-    assert "s3:ObjectCreated:*" in missed.hint
-    assert living.notified.queue in missed.hint
+    assert "s3:ObjectCreated:*" in missed.error
+    assert living.notified.queue in missed.error
 
 
 @pytest.mark.full

@@ -124,7 +124,7 @@ async def test_a_refusal_that_lasts_is_told_at_once_with_its_way_out(
         with pytest.raises(kind) as caught:
             await asked
         assert f"s3://{bucket}/a" in str(caught.value)
-        assert caught.value.hint
+        assert caught.value.remedy
     assert len(proxy.requests) <= 4
 
 

@@ -102,7 +102,7 @@ async def test_a_right_that_is_missing_at_any_request_is_an_error_and_no_wrong_r
             continue
         with pytest.raises(AccessDeniedError, match="is refused") as caught:
             await changes(place, "2")
-        assert "s3:" in caught.value.hint
+        assert "s3:" in caught.value.remedy
 
 
 async def test_a_listing_that_is_behind_loses_nothing(

@@ -264,7 +264,7 @@ async def test_an_error_that_stays_stops_the_pipeline_in_a_named_state() -> None
     assert isinstance(pipeline.error, TableError)
     (failed,) = run.told(events.PipelineFailed)
     assert isinstance(failed, events.PipelineFailed)
-    assert (failed.error_code, failed.hint) == ("table", "broken for good")
+    assert (failed.error_code, failed.error) == ("table", "broken for good")
 
 
 async def test_an_unforeseen_exception_fails_this_pipeline_as_a_bug() -> None:

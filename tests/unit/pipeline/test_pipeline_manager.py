@@ -125,7 +125,7 @@ async def test_tables_are_added_removed_and_altered_without_touching_the_others(
         assert not tables.runners["altered"][0].is_running
         assert tables.running("altered")
     (removed,) = [e for e in tables.told if isinstance(e, events.TableRemoved)]
-    assert (removed.table, removed.hint) == ("gone", "as configured")
+    assert (removed.table, removed.reason) == ("gone", "as configured")
     assert [e.table for e in tables.told if isinstance(e, events.TableAltered)] == ["altered"]
 
 

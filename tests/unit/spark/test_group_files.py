@@ -153,7 +153,7 @@ def test_a_state_folder_that_cannot_be_written_is_one_clear_error(tmp_path: Path
 
 @pytest.mark.parametrize(
     "error",
-    [MissingDataFileError("It is gone.", hint="Look."), UnreadableDataFileError("No Parquet.")],
+    [MissingDataFileError("It is gone.", remedy="Look."), UnreadableDataFileError("No Parquet.")],
 )
 def test_an_error_of_one_tables_rows_comes_back_from_sparks_text(error: TailerdError) -> None:
     told = attribute_to_table(error, "orders.eu-1")
@@ -231,7 +231,7 @@ def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
                 version=1, head_version=2, versions=2, oldest_ms=3, retention_seconds=None
             )
         },
-        problems={"b": Problem.of(StorageError("No.", hint="Do."), 2, 0.5)},
+        problems={"b": Problem.of(StorageError("No.", remedy="Do."), 2, 0.5)},
     )
     report.write(tmp_path)
     again = SourceReport.read(tmp_path)

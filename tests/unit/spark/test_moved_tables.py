@@ -290,7 +290,7 @@ async def test_no_table_waits_while_another_asks_dead_brokers(
             assert not isinstance(await placing, PendingPlacement)
             await all_told.wait()
         assert len(asked) == 1
-        assert [event.hint for event in told] == ["No broker answers."] * 4
+        assert [event.error for event in told] == ["No broker answers."] * 4
     finally:
         is_over.set()
         for pipeline in pipelines:
@@ -382,4 +382,4 @@ async def test_a_table_that_waits_for_the_group_it_leaves_says_so(
     await groups.close()
     assert (heard[0].table, heard[0].error_code, heard[0].attempt) == ("a", "engine", 1)
     for words in (f"the group {group_kind(kafka())}-001", "brokers", "offsets reset a"):
-        assert words in heard[0].hint
+        assert words in heard[0].error

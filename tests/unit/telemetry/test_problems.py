@@ -13,7 +13,7 @@ QUEUE = "https://sqs/1/q"
 
 def failed(attempt: int) -> events.NotificationsFailed:
     return events.NotificationsFailed(
-        path=QUEUE, error_code="access_denied", attempt=attempt, hint="It is refused."
+        path=QUEUE, error_code="access_denied", attempt=attempt, error="It is refused."
     )
 
 
@@ -23,7 +23,7 @@ def undiscovered(*, is_known: bool) -> events.DiscoveryFailed:
         path="s3://lake/*",
         error_code="storage",
         attempt=1,
-        hint="No answer.",
+        error="No answer.",
         is_known=is_known,
     )
 
@@ -69,7 +69,7 @@ def test_a_daemon_is_not_ready_before_each_pattern_was_looked_through_once() -> 
 def test_a_daemon_that_waits_for_its_state_is_not_ready() -> None:
     board = StatusBoard([], SimClock())
     waits = events.StateAwaited(
-        path="s3://b/state", error_code="state_in_use", attempt=1, hint="Another has it."
+        path="s3://b/state", error_code="state_in_use", attempt=1, error="Another has it."
     )
     board.handle(waits)
     assert list(board.unready()) == [("state", "state_in_use")]

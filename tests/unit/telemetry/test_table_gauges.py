@@ -81,7 +81,7 @@ def test_rows_that_are_not_known_are_no_sample() -> None:
 def test_a_size_that_became_unknown_is_told_no_more() -> None:
     metrics = Metrics(SimClock())
     metrics.handle(MEASURED)
-    metrics.handle(events.GrowthUnavailable(table="orders", error_code="corrupt_log", hint="x"))
+    metrics.handle(events.GrowthUnavailable(table="orders", error_code="corrupt_log", error="x"))
     found = samples(metrics)
     assert ("tailerd_table_files", "table=orders") not in found
     assert found["tailerd_errors_total", "error_code=corrupt_log", "table=orders"] == 1
@@ -138,7 +138,7 @@ def test_a_removed_table_is_shown_no_more() -> None:
     metrics = Metrics(SimClock())
     for event in (STARTED, backlog(0, None), MEASURED, saved(0, Phase.FOLLOW)):
         metrics.handle(event)
-    metrics.handle(events.TableRemoved(table="orders", engine="arrow", path="/t", hint="gone"))
+    metrics.handle(events.TableRemoved(table="orders", engine="arrow", path="/t", reason="gone"))
     left = {key[0] for key in samples(metrics) if "table=orders" in key}
     assert not {name for name in left if name.startswith(("tailerd_table_", "tailerd_log_"))}
     assert "tailerd_retention_headroom_seconds" not in left
@@ -198,7 +198,7 @@ def test_the_next_attempt_is_told_and_forgotten_when_it_succeeds() -> None:
     clock = SimClock()
     board = StatusBoard([("orders", "arrow")], clock)
     retry = events.RetryScheduled(
-        table="orders", engine="arrow", attempt=1, wait_seconds=2.5, error_code="storage", hint="x"
+        table="orders", engine="arrow", attempt=1, wait_seconds=2.5, error_code="storage", error="x"
     )
     board.handle(retry)
     assert shown(board)["next_retry_ms"] == clock.now_ms() + 2500

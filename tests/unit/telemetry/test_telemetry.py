@@ -55,7 +55,7 @@ DELIVERED = events.DeliveryAcknowledged(
     duration_seconds=0.25,
 )
 FAILED = events.PipelineFailed(
-    table="orders", engine="arrow", error_code="corrupt_log", hint="Version 3 is no JSON."
+    table="orders", engine="arrow", error_code="corrupt_log", error="Version 3 is no JSON."
 )
 
 

@@ -93,7 +93,7 @@ class CommitCache:
             raise MissingVersionError(
                 f"The commit of version {version} or one soon after it vanished while it was read:"
                 " the log was cleaned up.",
-                hint="Start from a snapshot, or raise delta.logRetentionDuration.",
+                remedy="Start from a snapshot, or raise delta.logRetentionDuration.",
             ) from error
         self._keep(version, found)
         return found
@@ -161,7 +161,7 @@ class CommitCache:
                 f" had {read.size_bytes} bytes then and has {now.size_bytes} now, with other"
                 " content, because its writer had not finished or somebody edited it. Rows of it"
                 " may be missing from what was delivered.",
-                hint=f"Deliver it again with `tailerd offsets reset NAME --to {now.version}`, and"
+                remedy=f"Deliver it again with `tailerd offsets reset NAME --to {now.version}`, and"
                 " let writers create commits atomically: by rename, or by put-if-absent.",
             )
         self._read[now.version] = replace(read, file=now)

@@ -204,7 +204,7 @@ class CommitTasks:
         if plan is None or found is None:
             raise MissingVersionError(
                 f"The commit of version {version} was there and is gone: the log was cleaned up.",
-                hint="Start from a snapshot, or raise delta.logRetentionDuration.",
+                remedy="Start from a snapshot, or raise delta.logRetentionDuration.",
             )
         return found, plan
 

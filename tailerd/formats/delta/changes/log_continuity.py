@@ -184,7 +184,7 @@ class LogContinuityCheck:
             raise MissingVersionError(
                 f"Version {version} of {self._name} is missing from the log, though version"
                 f" {listing.head_version} is there: metadata cleanup removed it, or it was lost.",
-                hint=(
+                remedy=(
                     "Reset with `tailerd offsets reset NAME --to snapshot`, and raise"
                     " delta.logRetentionDuration."
                 ),
@@ -220,7 +220,7 @@ class LogContinuityCheck:
                 f"{self._name} now holds table {snapshot.state.metadata.id}, and table"
                 f" {', then '.join(sorted(self._table_ids))} was read before: it was dropped and"
                 " created again.",
-                hint="Reset the pipeline with `tailerd offsets reset NAME --to snapshot`.",
+                remedy="Reset the pipeline with `tailerd offsets reset NAME --to snapshot`.",
             )
 
     async def _snapshot(self, version: int | None) -> Snapshot:
@@ -235,13 +235,13 @@ class LogContinuityCheck:
         if head is None:
             raise NotATableError(
                 f"The log of {self._name} is empty: the table was dropped.",
-                hint="Remove it from the configuration, or create it again and reset its offset.",
+                remedy="Remove it from the configuration, or create it again and reset its offset.",
             )
         if head < version - 1:
             raise TableRecreatedError(
                 f"The log of {self._name} ends at version {head}, and {version - 1} was read"
                 " before: the table was dropped and created again, or restored from a copy.",
-                hint="Reset the pipeline with `tailerd offsets reset NAME --to snapshot`.",
+                remedy="Reset the pipeline with `tailerd offsets reset NAME --to snapshot`.",
             )
 
 

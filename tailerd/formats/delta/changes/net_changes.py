@@ -215,7 +215,7 @@ def _differing(before: Snapshot | None, after: Snapshot) -> tuple[KeyArray, KeyA
         raise TooLargeError(
             f"{len(gone) + len(come)} files differ between the versions, and {MAX_EXACT_FILES}"
             " are compared at most.",
-            hint=_COMMIT_BY_COMMIT,
+            remedy=_COMMIT_BY_COMMIT,
         )
     return gone, come
 
@@ -226,11 +226,11 @@ def _check_comparable(before: Snapshot, after: Snapshot) -> None:
         raise TableRecreatedError(
             f"The table was replaced between versions {before.version} and {after.version}: its id"
             f" was {old} and is {new}, so they have no difference.",
-            hint=_COMMIT_BY_COMMIT,
+            remedy=_COMMIT_BY_COMMIT,
         )
     if not can_compare_net(before.state.schema, after.state.schema):
         raise SchemaChangedError(
             f"A column of version {before.version} has another type in version {after.version}, in"
             " which its values cannot be compared.",
-            hint=_COMMIT_BY_COMMIT,
+            remedy=_COMMIT_BY_COMMIT,
         )

@@ -73,7 +73,7 @@ class NetStepPlan:
         if not start.is_commit_start or head < start.version:
             raise MissingVersionError(
                 f"Version {start.version} was delivered in part, and no other step gives the rest.",
-                hint=_HINT,
+                remedy=_HINT,
             )
         end = replace(start, version=VERSIONS.next_version(head), mark="")
         await self.changes.check(start, end)

@@ -78,4 +78,4 @@ def retry_if_log_cleaned_up() -> Iterator[None]:
     try:
         yield
     except MissingVersionError as error:
-        raise LogCleanedUpError(error.message, hint="Open the table again.") from error
+        raise LogCleanedUpError(error.message, remedy="Open the table again.") from error

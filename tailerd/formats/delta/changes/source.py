@@ -245,14 +245,14 @@ class DeltaChangeSource(ConsecutiveVersions):
         if version > head + 1:
             raise MissingVersionError(
                 f"Version {version} is ahead of the table: the newest is {head}.",
-                hint=f"Start at {head + 1} at most, to wait for the next commit.",
+                remedy=f"Start at {head + 1} at most, to wait for the next commit.",
             )
         if version <= head and version not in listing.commits:
             earliest = (await self._reader.list_log()).earliest_commit
             raise MissingVersionError(
                 f"The commit of version {version} is no longer in the log (the oldest is"
                 f" {earliest}), because metadata cleanup removed it.",
-                hint="Use --from snapshot, or a later version.",
+                remedy="Use --from snapshot, or a later version.",
             )
         return await self.offset_at(Version(version))
 
@@ -335,7 +335,7 @@ class DeltaChangeSource(ConsecutiveVersions):
             raise TableRecreatedError(
                 f"The offset belongs to table {offset.table_id}, and the log of {self._name} now"
                 f" has table {identity.table_id} there: it was dropped and created again.",
-                hint="Reset the pipeline with `tailerd offsets reset NAME --to snapshot`.",
+                remedy="Reset the pipeline with `tailerd offsets reset NAME --to snapshot`.",
             )
         self._table_ids.add(offset.table_id)
 

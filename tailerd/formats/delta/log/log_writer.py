@@ -285,7 +285,7 @@ class LogWriter:
             if not is_right:
                 raise CorruptLogError(
                     f"{name} was read again and is not what its commits add up to.",
-                    hint="The storage may be failing, or a commit is illegal: inspect the range.",
+                    remedy="The storage may be failing, or a commit is illegal: inspect the range.",
                 )
         except BaseException as error:
             await withdraw(self.reader, path, reason=error)
@@ -370,7 +370,7 @@ def check_complete(snapshot: Snapshot, adds: int) -> None:
         raise LogChangedError(
             f"Version {snapshot.version} has {snapshot.num_files} files, and {adds} were found"
             " again for its checkpoint: the log changed while it was read.",
-            hint="Run the command again.",
+            remedy="Run the command again.",
         )
 
 

@@ -153,7 +153,7 @@ class DeltaMaintenance:
             raise MissingVersionError(
                 f"Version {version}, where {reader} resumes, can no longer be read: the oldest"
                 f" version in the log is {oldest}.",
-                hint=f"Start over with a snapshot, and pin {oldest + 1} or later.",
+                remedy=f"Start over with a snapshot, and pin {oldest + 1} or later.",
             )
 
     async def _rebuilt_from(self, table_id: str) -> RetentionFloor:

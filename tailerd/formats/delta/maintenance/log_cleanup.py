@@ -178,7 +178,7 @@ class LogCleanup:
             raise CorruptLogError(
                 f"Cleanup was skipped, because the checkpoint of version {version}, which must"
                 f" stand for what is deleted, is damaged: {error}",
-                hint="Let a writer of the table write a newer checkpoint, and keep the commits"
+                remedy="Let a writer of the table write a newer checkpoint, and keep the commits"
                 " before it until then.",
             ) from error
 

@@ -130,7 +130,8 @@ def test_a_column_whose_values_are_no_texts_chooses_no_topic(value: object, said
     with pytest.raises(ConfigError, match=f"'c' cannot choose the topic.*{said}") as raised:
         routed(batch(c=[value]), topic="o.{column:c}")
     assert (
-        raised.value.hint == "Choose the topic by a column of texts or numbers, or name one topic."
+        raised.value.remedy
+        == "Choose the topic by a column of texts or numbers, or name one topic."
     )
 
 

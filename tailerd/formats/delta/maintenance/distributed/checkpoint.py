@@ -201,7 +201,7 @@ class DistributedCheckpoints:
             raise LogChangedError(
                 f"Version {plan.snapshot.version} has {checksum.num_files} files by its checksum,"
                 f" and {adds} were found for its checkpoint, which was not written.",
-                hint="Run the command again; if it says so again, the checksum or the log is"
+                remedy="Run the command again; if it says so again, the checksum or the log is"
                 " damaged.",
             )
 
