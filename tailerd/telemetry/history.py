@@ -1,22 +1,45 @@
 """What happened to each table lately, folded from events, in a budget of bytes.
 
 Beside the present (`status.py`, `table_gauges.py`) this is the past that the page draws: commits,
-growth, schema changes, maintenance, errors. `history_store.py` keeps it over restarts.
+growth, schema changes, maintenance, errors, and figures over time. `history_store.py` keeps it over
+restarts.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from tailerd.clock import Clock
 from tailerd.telemetry import events
+from tailerd.telemetry.series import (
+    RESOLUTIONS,
+    Resolution,
+    Sample,
+    Series,
+    resolutions_within,
+)
 from tailerd.telemetry.table_history import Limits, TableHistory
+from tailerd.telemetry.timeline import Timeline
 
 BUDGET_BYTES = 32 * 1024 * 1024
-LAG_SAMPLES = 120
-_LAG_BYTES = 32
+MOST_DAEMON_EVENTS = 300
+SPARK_POINTS = 30
+_MOST_DURATIONS = 1000
+
+
+@dataclass(slots=True)
+class _Since:
+    """What was delivered since the last sample."""
+
+    rows: int = 0
+    durations: list[float] = field(default_factory=list)
+
+    def add(self, rows: int, duration_seconds: float) -> None:
+        self.rows += rows
+        if len(self.durations) < _MOST_DURATIONS:
+            self.durations.append(duration_seconds)
 
 
 class HistoryBoard:
@@ -31,54 +54,136 @@ class HistoryBoard:
         self._budget_bytes = budget_bytes
         self._lock = threading.Lock()
         self._tables: dict[str, TableHistory] = {}
-        self._lags: dict[str, deque[float | None]] = {}
+        self._limits = Limits.within(budget_bytes // 2)
+        self._shared_by = 0
+        self._resolutions: Sequence[Resolution] = RESOLUTIONS
+        self._series: dict[str, Series] = {}
+        self._since: dict[str, _Since] = {}
+        self._sampled_at: float | None = None
+        self._daemon_series = Series()
+        self._daemon_events = Timeline(MOST_DAEMON_EVENTS)
         self._dirty: set[str] = set()
 
     def handle(self, event: events.Event) -> None:
-        """Take an event; those about no table's past are passed over."""
+        """Take an event; those about nobody's past are passed over."""
         name: str | None = getattr(event, "table", None)
-        if name is None:
-            return
+        now_ms = self._clock.now_ms()
         with self._lock:
+            self._daemon_events.take(event, now_ms, least="info" if name is None else "warning")
+            if name is None:
+                return
             if isinstance(event, events.TableRemoved):
                 self._tables.pop(name, None)
-                self._lags.pop(name, None)
-            elif self._of(name).take(event, self._clock.now_ms()):
+                self._series.pop(name, None)
+            elif self._of(name).take(event, now_ms):
                 self._dirty.add(name)
+            if isinstance(event, events.DeliveryAcknowledged):
+                since = self._since.setdefault(name, _Since())
+                since.add(sum(event.rows.values()), event.duration_seconds)
 
     def _of(self, name: str) -> TableHistory:
         known = self._tables.get(name)
         if known is None:
             known = self._tables[name] = TableHistory()
-            share = self._budget_bytes // len(self._tables)
-            limits = Limits.within(share - LAG_SAMPLES * _LAG_BYTES)
-            for table in self._tables.values():
-                table.limit(limits)
+            self._share(known)
         return known
 
-    def sample(self, lags: Mapping[str, float | None]) -> None:
-        """Note the lag of each table in seconds, at this time; None where it is not known."""
-        with self._lock:
-            for name, seconds in lags.items():
-                self._lags.setdefault(name, deque(maxlen=LAG_SAMPLES)).append(seconds)
+    def _share(self, added: TableHistory) -> None:
+        """Give each table as much as there is for it: half for records, half for its series."""
+        if len(self._tables) <= self._shared_by:
+            added.limit(self._limits)
+            return
+        # Some more than there are, or each new one would change the limits of all.
+        self._shared_by = len(self._tables) * 5 // 4
+        self._limits = Limits.within(self._budget_bytes // 2 // self._shared_by)
+        for table in self._tables.values():
+            table.limit(self._limits)
 
-    def lags(self, name: str) -> list[float | None]:
-        """Return a table's samples, oldest first."""
+    def sample(self, lags: Mapping[str, float | None]) -> None:
+        """Note the lag of each table in seconds, at this time; None where it is not known.
+
+        What was delivered since the last sample counts for this one.
+        """
+        now, now_ms = self._clock.monotonic(), self._clock.now_ms()
         with self._lock:
-            return list(self._lags.get(name, ()))
+            seconds = 0.0 if self._sampled_at is None else now - self._sampled_at
+            self._sampled_at = now
+            since, self._since = self._since, {}
+            share = self._budget_bytes // 2 // max(1, len(lags))
+            resolutions = resolutions_within(share)
+            if resolutions != self._resolutions:
+                self._resolutions = resolutions
+                for known in self._series.values():
+                    known.limit(resolutions)
+            for name, lag in lags.items():
+                series = self._series.get(name)
+                if series is None:
+                    series = self._series[name] = Series(resolutions)
+                done = since.get(name) or _Since()
+                series.add(_sample(seconds, done, lag), now_ms)
+            worst = max((lag for lag in lags.values() if lag is not None), default=None)
+            all_done = _Since()
+            for done in since.values():
+                all_done.rows += done.rows
+                all_done.durations.extend(done.durations)
+            self._daemon_series.add(_sample(seconds, all_done, worst), now_ms)
+
+    def series(self, name: str | None, seconds: int) -> dict[str, object]:
+        """Return the figures of a table over time, as `Series.to_json`; None means of all."""
+        with self._lock:
+            series = self._daemon_series if name is None else self._series.get(name, Series())
+            return series.to_json(seconds, self._clock.now_ms())
+
+    def spark(self, name: str) -> list[float | None]:
+        """Return a table's newest rates, ten seconds apart, oldest first."""
+        with self._lock:
+            series = self._series.get(name)
+            return [] if series is None else series.newest(SPARK_POINTS)
+
+    def events(self) -> list[dict[str, object]]:
+        """Return what happened to the daemon, and what was wrong with its tables, oldest first."""
+        with self._lock:
+            return self._daemon_events.to_json()
 
     def to_json(self, name: str) -> dict[str, object]:
         """Return a table's past as its page shows it; empty for a table nobody told of."""
         with self._lock:
             return self._tables.get(name, TableHistory()).to_json()
 
-    def restore(self, name: str, saved: object) -> bool:
-        """Take a table's past as `to_json` gave it once; False where it has another shape."""
+    def saved(self, name: str) -> dict[str, object]:
+        """Return what `restore` takes: a table's past, and its series."""
         with self._lock:
-            return self._of(name).restore(saved)
+            history = self._tables.get(name, TableHistory()).to_json()
+            return history | {"series": self._series.get(name, Series()).save()}
+
+    def saved_daemon(self) -> dict[str, object]:
+        """Return what `restore_daemon` takes."""
+        with self._lock:
+            return {"events": self._daemon_events.to_json(), "series": self._daemon_series.save()}
+
+    def restore(self, name: str, saved: object) -> bool:
+        """Take a table's past as `saved` gave it once; False where it has another shape."""
+        with self._lock:
+            if not self._of(name).restore(saved, self._clock.now_ms()):
+                return False
+            assert isinstance(saved, dict)
+            self._series.setdefault(name, Series(self._resolutions)).restore(saved.get("series"))
+            return True
+
+    def restore_daemon(self, saved: object) -> bool:
+        """Take the daemon's past as `saved_daemon` gave it once; False for another shape."""
+        if not isinstance(saved, dict):
+            return False
+        with self._lock:
+            self._daemon_series.restore(saved.get("series"))
+            return self._daemon_events.restore(saved.get("events"))
 
     def take_dirty(self) -> list[str]:
         """Return the tables whose past changed since this was asked last."""
         with self._lock:
             names, self._dirty = sorted(self._dirty), set()
         return names
+
+
+def _sample(seconds: float, done: _Since, lag: float | None) -> Sample:
+    return Sample(seconds=seconds, rows=done.rows, lag_seconds=lag, durations=done.durations)

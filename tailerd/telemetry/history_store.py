@@ -7,6 +7,7 @@ cannot be written is said once and costs nothing but the memory of it.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,10 @@ from tailerd.telemetry.status import StatusBoard
 SAMPLE_SECONDS = 5.0
 _SAVE_EVERY = 12
 """Samples between two savings: a minute."""
+_SAVE_ALL_EVERY = 15
+"""Savings between two of all tables: figures over time change where nothing else does."""
+DAEMON = "_daemon"
+"""Under this name, which no table has, the daemon's own past is kept."""
 LARGEST_FILE_BYTES = 2 * 1024 * 1024
 MOST_FILES = 2000
 
@@ -108,9 +113,13 @@ class HistoryKeeper:
         self._on_unsaved = on_unsaved
         self._known: set[str] = set()
         self._has_complained = False
+        self._is_daemon_known = False
 
     def restore(self) -> None:
         """Read what an earlier process saved of tables that are new here; blocking."""
+        if not self._is_daemon_known:
+            self._is_daemon_known = True
+            self._board.restore_daemon(self._store.load(DAEMON))
         names = {table.table for table in self._status.tables}
         for name in sorted(names - self._known):
             self._board.restore(name, self._store.load(name))
@@ -121,15 +130,19 @@ class HistoryKeeper:
         now_ms = self._clock.now_ms()
         self._board.sample({each.table: each.lag_seconds(now_ms) for each in self._status.tables})
 
-    def save(self) -> None:
-        """Write what changed since the last time; blocking."""
+    def save(self, *, is_all: bool = False) -> None:
+        """Write what changed since the last time, or the past of all tables; blocking."""
         self._store.prune()
-        for name in self._board.take_dirty():
-            try:
-                self._store.save(name, self._board.to_json(name))
-            except OSError as error:
-                self._complain(error)
-                return
+        names = self._board.take_dirty()
+        if is_all:
+            names = [table.table for table in self._status.tables]
+        try:
+            for name in names:
+                self._store.save(name, self._board.saved(name))
+            if names:
+                self._store.save(DAEMON, self._board.saved_daemon())
+        except OSError as error:
+            self._complain(error)
 
     def _complain(self, error: OSError) -> None:
         if not self._has_complained:
@@ -138,9 +151,9 @@ class HistoryKeeper:
 
     async def run(self) -> None:
         """Sample and save until cancelled."""
-        while True:
+        for number in itertools.count(1):
             for _ in range(_SAVE_EVERY):
-                self.sample()
+                await asyncio.to_thread(self.sample)
                 await self._clock.sleep(SAMPLE_SECONDS)
                 await asyncio.to_thread(self.restore)
-            await asyncio.to_thread(self.save)
+            await asyncio.to_thread(self.save, is_all=number % _SAVE_ALL_EVERY == 0)

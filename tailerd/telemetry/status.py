@@ -35,6 +35,8 @@ class TableStatus:
         next_retry_ms: Wall-clock time of the next attempt while it waits for one.
         gaps: Times the offset was moved over a gap; `last_gap` says what happened last.
         skipped_commits: Damaged commits left out since the process started.
+        dead_letters: Records set aside since the process started, by topic.
+        activity: What it does while it starts: waiting, opening, reading.
     """
 
     table: str
@@ -61,6 +63,8 @@ class TableStatus:
     gaps: int = 0
     last_gap: str = ""
     skipped_commits: int = 0
+    dead_letters: dict[str, int] = field(default_factory=dict)
+    activity: str = "waiting"
 
     def lag_seconds(self, now_ms: int) -> float | None:
         """Return the age of the oldest undelivered version; None where it is not known."""
@@ -104,6 +108,8 @@ class TableStatus:
             "gaps": self.gaps,
             "last_gap": self.last_gap or None,
             "skipped_commits": self.skipped_commits,
+            "dead_letters": self.dead_letters,
+            "activity": self.activity if self.state == "starting" else None,
         }
 
 
@@ -252,10 +258,8 @@ def _after(status: TableStatus, event: events.Event, now_ms: int) -> TableStatus
     match event:
         case events.PipelineStarted():
             return _started(status, event)
-        case events.TableOpened():
-            return replace(status, format=event.format, capabilities=event.capabilities)
-        case events.OffsetChosen() | events.OffsetSaved():
-            return replace(status, version=event.version, offset=event.offset)
+        case events.TableOpened() | events.OffsetChosen() | events.OffsetSaved():
+            return _read_on(status, event)
         case events.BacklogMeasured():
             return replace(
                 status,
@@ -277,16 +281,38 @@ def _after(status: TableStatus, event: events.Event, now_ms: int) -> TableStatus
             return replace(_broken(status, event, now_ms), state="retrying", next_retry_ms=retry_ms)
         case events.PipelineFailed():
             return replace(_broken(status, event, now_ms), state="failed", next_retry_ms=None)
-        case events.GapMet():
-            return replace(status, gaps=status.gaps + 1, last_gap=event.error)
-        case events.CommitSkipped():
-            return replace(status, skipped_commits=status.skipped_commits + 1)
+        case events.GapMet() | events.CommitSkipped() | events.DeadLettersStored():
+            return _with_loss(status, event)
         case events.TableAltered():
             return replace(status, engine=event.engine)
         case events.PipelinePaused() | events.PipelineStopped():
             return _at_rest(status, event)
         case _:
             return status
+
+
+def _read_on(
+    status: TableStatus,
+    event: events.TableOpened | events.OffsetChosen | events.OffsetSaved,
+) -> TableStatus:
+    reading = replace(status, activity="reading the log")
+    if isinstance(event, events.TableOpened):
+        return replace(reading, format=event.format, capabilities=event.capabilities)
+    return replace(reading, version=event.version, offset=event.offset)
+
+
+def _with_loss(
+    status: TableStatus, event: events.GapMet | events.CommitSkipped | events.DeadLettersStored
+) -> TableStatus:
+    """Count what did not reach the sink as it should."""
+    match event:
+        case events.GapMet():
+            return replace(status, gaps=status.gaps + 1, last_gap=event.error)
+        case events.CommitSkipped():
+            return replace(status, skipped_commits=status.skipped_commits + 1)
+        case _:
+            count = status.dead_letters.get(event.topic, 0) + event.records
+            return replace(status, dead_letters={**status.dead_letters, event.topic: count})
 
 
 def _started(status: TableStatus, event: events.PipelineStarted) -> TableStatus:
@@ -296,6 +322,7 @@ def _started(status: TableStatus, event: events.PipelineStarted) -> TableStatus:
         sink=event.sink,
         guarantee=event.guarantee,
         state="starting",
+        activity="opening the table",
     )
 
 

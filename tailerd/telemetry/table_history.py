@@ -11,14 +11,19 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from tailerd.telemetry import events
+from tailerd.telemetry.timeline import Timeline
 
 Record = dict[str, Any]
 
 _COMMIT_BYTES = 900
 _POINT_BYTES = 350
 _LONG_RECORDS = 20
-_LONG_RECORD_BYTES = 1500
+_EVENTS_FOR_EACH_OTHER = 5
+_OTHERS_BYTES = 3 * 1500 + _EVENTS_FOR_EACH_OTHER * 500
+"""One record of each of the three long lists, and the events that go with them."""
 _LONGEST_TEXT = 600
+_UNTOLD_JOBS = ("checksum",)
+"""Written with each commit: of no news."""
 _FIRST_WIDTH_MS = 10_000
 MOST_COLUMNS = 300
 
@@ -37,7 +42,7 @@ class Limits:
         return cls(
             commits=min(200, max(10, share_bytes * 5 // 10 // _COMMIT_BYTES)),
             points=min(288, max(12, share_bytes * 3 // 10 // _POINT_BYTES)),
-            others=min(_LONG_RECORDS, max(3, share_bytes * 2 // 10 // (3 * _LONG_RECORD_BYTES))),
+            others=min(_LONG_RECORDS, max(3, share_bytes * 2 // 10 // _OTHERS_BYTES)),
         )
 
 
@@ -53,14 +58,21 @@ class TableHistory:
         self._schema_changes: deque[Record] = deque()
         self._jobs: deque[Record] = deque()
         self._errors: deque[Record] = deque()
+        self._events = Timeline(self._limits.others * _EVENTS_FOR_EACH_OTHER)
 
     def limit(self, limits: Limits) -> None:
         """Hold no more than this from now on."""
         self._limits = limits
+        self._events.most = limits.others * _EVENTS_FOR_EACH_OTHER
         self._trim()
 
     def take(self, event: events.Event, now_ms: int) -> bool:
         """Take an event; tell whether it changed what there is."""
+        is_news = not (isinstance(event, events.LogMaintained) and event.job in _UNTOLD_JOBS)
+        is_told = is_news and self._events.take(event, now_ms)
+        return self._fold(event, now_ms) or is_told
+
+    def _fold(self, event: events.Event, now_ms: int) -> bool:
         match event:
             case events.CommitObserved():
                 self._observe(event)
@@ -71,7 +83,7 @@ class TableHistory:
             case events.TableMeasured():
                 self._measure(event, now_ms)
             case events.SchemaObserved():
-                self._change_schema(event)
+                self._change_schema(event, now_ms)
             case events.LogMaintained() | events.MaintenanceFailed():
                 self._jobs.append(_job(event, now_ms))
             case events.RetryScheduled() | events.PipelineFailed() | events.MaintenanceRefused():
@@ -139,30 +151,36 @@ class TableHistory:
             self._points.pop()
         self._points.append([bucket, event.files, event.bytes, event.rows, event.deletion_vectors])
 
-    def _change_schema(self, event: events.SchemaObserved) -> None:
+    def _change_schema(self, event: events.SchemaObserved, now_ms: int) -> None:
         columns = [[name[:300], kind[:_LONGEST_TEXT]] for name, kind in event.columns]
-        before, self._schema = (
-            self._schema,
+        self._note_schema(
             {
                 "version": event.version,
                 "timestamp_ms": event.timestamp_ms,
                 "columns": columns[:MOST_COLUMNS],
                 "column_count": len(columns),
             },
+            now_ms,
         )
-        if before is None or before["columns"] == self._schema["columns"]:
+
+    def _note_schema(self, found: Record, now_ms: int) -> None:
+        """Know the newest schema, and what differs from the one before."""
+        before, self._schema = self._schema, found
+        if before is None or before["columns"] == found["columns"]:
             return
-        changes = _differences(before["columns"], self._schema["columns"])
+        changes = _differences(before["columns"], found["columns"])
         self._schema_changes.append(
             {
-                "version": event.version,
-                "timestamp_ms": event.timestamp_ms,
+                "version": found["version"],
+                "timestamp_ms": found["timestamp_ms"],
                 "changes": changes[:20],
                 "change_count": len(changes),
             }
         )
+        self._events.add("schema", "info", "; ".join(changes[:5]), found["version"], now_ms)
 
     def _trim(self) -> None:
+        self._events.trim()
         while len(self._commits) > self._limits.commits:
             self._commits.popleft()
         for records in (self._schema_changes, self._errors):
@@ -189,24 +207,38 @@ class TableHistory:
             "schema_changes": list(self._schema_changes),
             "jobs": list(self._jobs),
             "errors": list(self._errors),
+            "events": self._events.to_json(),
         }
 
-    def restore(self, saved: object) -> bool:
+    def restore(self, saved: object, now_ms: int) -> bool:
         """Begin with what `to_json` gave once; False, and nothing taken, for another shape.
 
-        What was told meanwhile is newer and stays.
+        What was told meanwhile is newer: it stays, after what was saved.
         """
-        if self._commits or self._points or not _is_history(saved):
+        if not _is_history(saved):
             return False
         assert isinstance(saved, dict)
-        self._commits = deque(sorted(saved["commits"], key=lambda commit: commit["version"]))
-        self._points = saved["growth"]
-        self._width_ms = max(_FIRST_WIDTH_MS, saved["growth_width_ms"])
-        self._schema = saved["schema"]
-        self._schema_changes = deque(saved["schema_changes"])
-        self._jobs, self._errors = deque(saved["jobs"]), deque(saved["errors"])
+        first = self._commits[0]["version"] if self._commits else None
+        older = sorted(saved["commits"], key=lambda commit: commit["version"])
+        kept = [each for each in older if first is None or each["version"] < first]
+        self._commits.extendleft(reversed(kept))
+        self._restore_growth(saved)
+        self._schema_changes.extendleft(reversed(saved["schema_changes"]))
+        self._jobs.extendleft(reversed(saved["jobs"]))
+        self._errors.extendleft(reversed(saved["errors"]))
+        self._events.restore(saved.get("events"))
+        if saved["schema"] is not None:
+            found, self._schema = self._schema, saved["schema"]
+            if found is not None:
+                self._note_schema(found, now_ms)
         self._trim()
         return True
+
+    def _restore_growth(self, saved: Record) -> None:
+        points = self._points
+        self._width_ms = max(_FIRST_WIDTH_MS, saved["growth_width_ms"], self._width_ms)
+        older = [each for each in saved["growth"] if not points or each[0] < (points[0][0] or 0)]
+        self._points = [*older, *points]
 
 
 def _job(event: events.LogMaintained | events.MaintenanceFailed, now_ms: int) -> Record:

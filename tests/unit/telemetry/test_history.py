@@ -10,6 +10,7 @@ import pytest
 from tailerd.telemetry import events
 from tailerd.telemetry.history import HistoryBoard
 from tailerd.telemetry.history_store import LARGEST_FILE_BYTES, HistoryKeeper, HistoryStore
+from tailerd.telemetry.series import POINT_BYTES, Series
 from tailerd.telemetry.status import StatusBoard
 from tailerd.telemetry.table_history import Limits
 from tests.doubles.sim_clock import SimClock
@@ -193,7 +194,7 @@ def test_schema_changes_are_told_in_words() -> None:
 
 
 def test_checksums_leave_room_for_other_jobs() -> None:
-    told = Told()
+    told = Told(budget_bytes=4 << 20)
     told.tell(job("checkpoint"))
     for _ in range(100):
         told.tell(job("checksum"))
@@ -203,13 +204,144 @@ def test_checksums_leave_room_for_other_jobs() -> None:
     assert len(jobs) == 20
 
 
-def test_lags_are_sampled_and_forgotten() -> None:
+def delivery(rows: int, seconds: float) -> events.DeliveryAcknowledged:
+    return events.DeliveryAcknowledged(
+        table="orders",
+        sink="file",
+        engine="arrow",
+        start_version=1,
+        end_version=1,
+        rows={"insert": rows},
+        bytes=1,
+        duration_seconds=seconds,
+    )
+
+
+async def sampled(told: Told, times: int, seconds: float, **lags: float) -> None:
+    for _ in range(times):
+        await told.clock.advance(seconds)
+        told.board.sample(dict(lags))
+
+
+async def test_deliveries_become_rates_and_quantiles_of_a_table_and_of_all() -> None:
     told = Told()
-    for second in range(200):
-        told.board.sample({"orders": float(second)})
-    assert told.board.lags("orders")[-1] == 199.0
-    assert len(told.board.lags("orders")) == 120
-    assert told.board.lags("nothing") == []
+    told.board.sample({"orders": 0.0, "idle": 0.0})
+    told.tell(*(delivery(10, seconds) for seconds in (0.1, 0.1, 0.1, 8.0)))
+    await sampled(told, 1, 5.0, orders=3.0, idle=0.0)
+    await sampled(told, 1, 5.0, orders=1.0, idle=0.0)
+    columns = told.board.series("orders", 900)["columns"]
+    points = told.board.series("orders", 900)["points"]
+    assert columns == ["rows_per_second", "lag_seconds", "p50_seconds", "p99_seconds"]
+    assert isinstance(points, list)
+    rates = [point[1] for point in points]
+    assert max(rates) == pytest.approx(40 / 5, rel=0.01)
+    assert points[-1][2] in (1.0, 3.0)
+    assert {round(point[3], 1) for point in points if point[3]} == {0.1}
+    assert max(point[4] for point in points if point[4]) == pytest.approx(8.0, rel=0.1)
+    everything = told.board.series(None, 900)["points"]
+    assert isinstance(everything, list)
+    assert max(point[1] for point in everything) == max(rates)
+    assert max(point[2] for point in everything) == 3.0
+    idle = told.board.series("idle", 900)["points"]
+    assert isinstance(idle, list)
+    assert {point[3] for point in idle} == {None}
+
+
+async def test_a_week_is_kept_in_few_points_and_its_newest_minutes_in_more() -> None:
+    told = Told()
+    await sampled(told, 9 * 24 * 60, 60.0, orders=1.0)
+    for seconds, width in ((900, 10), (3600, 60), (21_600, 60), (86_400, 900), (604_800, 900)):
+        shown = told.board.series("orders", seconds)
+        points = shown["points"]
+        assert isinstance(points, list)
+        assert shown["width_seconds"] == width
+        assert len(points) <= seconds // width + 1
+        assert points[-1][0] - points[0][0] > seconds * 0.9 - 60
+    assert len(json.dumps(told.board.saved("orders")["series"])) < 40_000
+
+
+@pytest.mark.parametrize("tables", [10, 1000])
+async def test_series_of_all_tables_share_the_budget(tables: int) -> None:
+    told = Told(budget_bytes=8 << 20)
+    lags = {f"t{number}": 1.0 for number in range(tables)}
+    await sampled(told, 20 if tables == 1000 else 800, 900.0, **lags)
+    points = sum(sum(len(each.times) for each in told.board._series[name]._all) for name in lags)
+    assert points * POINT_BYTES <= 4 << 20
+
+
+def shown_events(told: Told) -> list[tuple[object, ...]]:
+    found = told.shown["events"]
+    assert isinstance(found, list)
+    return [(each["kind"], each["level"], each["count"]) for each in found]
+
+
+def retry(code: str) -> events.RetryScheduled:
+    return events.RetryScheduled(
+        table="orders", engine="arrow", attempt=1, wait_seconds=1.0, error_code=code, error="Down."
+    )
+
+
+def test_the_timeline_counts_what_repeats_and_outlives_a_restart(tmp_path: Path) -> None:
+    before, after = Told(), Told()
+    before.tell(
+        events.OffsetChosen(table="orders", engine="arrow", version=3, is_resumed=False),
+        *[retry("storage_unreachable")] * 50,
+        events.GapMet(
+            table="orders",
+            engine="arrow",
+            start_version=4,
+            end_version=9,
+            error_code="missing_version",
+            error="Versions 4 to 8 are gone.",
+        ),
+        schema(9, ("a", "long")),
+    )
+    known = [("start", "info", 1), ("retry", "warning", 50), ("gap", "error", 1)]
+    assert shown_events(before) == known
+    keeper(before, tmp_path, []).save()
+    # The next process tells of its start before it has read what was saved.
+    after.tell(events.OffsetChosen(table="orders", engine="arrow", version=9, is_resumed=True))
+    after.tell(commit(9), schema(12, ("a", "string")))
+    keeper(after, tmp_path, []).restore()
+    assert shown_events(after) == [*known, ("start", "info", 1), ("schema", "info", 1)]
+    assert after.board.events()[0]["table"] == "orders"
+    assert [each["kind"] for each in after.board.events()] == ["retry", "gap"]
+    changes = after.shown["schema_changes"]
+    assert isinstance(changes, list)
+    assert changes[0]["changes"] == ["a: long became string"]
+
+
+async def test_series_go_on_after_a_restart(tmp_path: Path) -> None:
+    before, after = Told(), Told()
+    await sampled(before, 100, 10.0, orders=7.0)
+    before.tell(commit(1))
+    keeper(before, tmp_path, []).save()
+    await after.clock.advance(1100)
+    await sampled(after, 3, 10.0, orders=1.0)
+    keeper(after, tmp_path, []).restore()
+    points = after.board.series("orders", 900)["points"]
+    assert isinstance(points, list)
+    assert {point[2] for point in points} == {7.0, 1.0}
+    times = [point[0] for point in points]
+    assert times == sorted(set(times))
+    assert len(after.board.series(None, 900)["points"]) == len(points)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "series",
+    [
+        None,
+        1,
+        [1],
+        [{"width_seconds": 10}],
+        [{"width_seconds": 10, "times": "x", "values": ""}],
+        [{"width_seconds": 10, "times": "AAAAAA==", "values": ""}],
+    ],
+)
+def test_damaged_series_are_as_good_as_none(series: object) -> None:
+    found = Series()
+    assert found.restore(series) is False
+    assert found.save() == Series().save()
 
 
 def keeper(told: Told, folder: Path, complaints: list[str]) -> HistoryKeeper:
@@ -264,7 +396,7 @@ def test_a_file_cut_anywhere_is_tolerated(tmp_path: Path) -> None:
     before.tell(commit(1), measured(3), schema(1, ("a", "long")))
     keeper(before, tmp_path, []).save()
     whole = (tmp_path / "orders.json").read_bytes()
-    for cut in range(len(whole)):
+    for cut in {*range(0, len(whole), 11), *range(len(whole) - 20, len(whole))}:
         (tmp_path / "orders.json").write_bytes(whole[:cut])
         told = Told()
         keeper(told, tmp_path, []).restore()

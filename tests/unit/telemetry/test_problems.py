@@ -28,7 +28,7 @@ def undiscovered(*, is_known: bool) -> events.DiscoveryFailed:
     )
 
 
-async def test_a_trouble_lasts_from_its_first_failure_until_it_is_over() -> None:
+async def test_a_problem_lasts_from_its_first_failure_until_it_is_over() -> None:
     clock = SimClock(1000)
     board = ProblemBoard(clock)
     board.handle(failed(1))
@@ -47,7 +47,7 @@ async def test_a_trouble_lasts_from_its_first_failure_until_it_is_over() -> None
     assert not board.problems
 
 
-def test_what_is_asked_for_no_more_is_no_trouble() -> None:
+def test_what_is_asked_for_no_more_is_no_problem() -> None:
     board = ProblemBoard(SimClock())
     board.handle(undiscovered(is_known=True))
     board.handle(events.ProblemEnded(part="discovery", path="s3://other/*"))
@@ -77,7 +77,7 @@ def test_a_daemon_that_waits_for_its_state_is_not_ready() -> None:
     assert board.is_ready
 
 
-def test_troubles_are_counted_by_part_and_error_while_they_last() -> None:
+def test_problems_are_counted_by_part_and_error_while_they_last() -> None:
     metrics = Metrics(SimClock())
     metrics.handle(failed(1))
     line = b'tailerd_daemon_problems{error_code="access_denied",job="notifications"} 1.0'

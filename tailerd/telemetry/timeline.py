@@ -1,0 +1,185 @@
+"""What happened, for a person to read: bounded, oldest first, kept over restarts.
+
+The same thing again and again, such as a retry, is one record with a count. For one thread.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from tailerd.telemetry import events
+
+Record = dict[str, Any]
+Level = Literal["info", "warning", "error"]
+
+_LONGEST_TEXT = 600
+_LOOK_BACK = 4
+_REPEATED = frozenset(
+    {"retry", "maintenance", "maintenance failed", "dead letters", "discovery", "notifications"}
+)
+"""Kinds of which the same, among the newest `_LOOK_BACK` records, is counted, not repeated."""
+
+
+class Timeline:
+    """The newest records of one table, or of the daemon."""
+
+    def __init__(self, most: int) -> None:
+        """Prepare; hold `most` records."""
+        self.most = most
+        self._records: deque[Record] = deque()
+
+    def take(self, event: events.Event, now_ms: int, *, least: Level = "info") -> bool:
+        """Note an event; tell whether it is worth it.
+
+        Args:
+            least: What is less important is passed over.
+        """
+        told = told_of(event)
+        if told is None or (least != "info" and told["level"] == "info"):
+            return False
+        self._note(told, getattr(event, "table", None), now_ms)
+        return True
+
+    def add(self, kind: str, level: Level, text: str, version: int | None, now_ms: int) -> None:
+        """Note what is no event of its own."""
+        told = {"kind": kind, "code": "", "level": level, "text": text[:_LONGEST_TEXT]}
+        self._note({**told, "version": version}, None, now_ms)
+
+    def _note(self, told: Record, table: str | None, now_ms: int) -> None:
+        for known in list(self._records)[-_LOOK_BACK:]:
+            is_same = all(known.get(name) == told[name] for name in ("kind", "code"))
+            if told["kind"] in _REPEATED and is_same and known.get("table") == table:
+                known.update(last_ms=now_ms, count=known["count"] + 1, text=told["text"])
+                known["version"] = told["version"]
+                return
+        self._records.append(
+            {**told, "table": table, "at_ms": now_ms, "last_ms": now_ms, "count": 1}
+        )
+        self.trim()
+
+    def trim(self) -> None:
+        """Forget the oldest of more than `most`."""
+        while len(self._records) > self.most:
+            self._records.popleft()
+
+    def to_json(self) -> list[Record]:
+        """Return copies of the records, oldest first."""
+        return [dict(record) for record in self._records]
+
+    def restore(self, saved: object) -> bool:
+        """Put what `to_json` gave an earlier process first; False for another shape."""
+        if not isinstance(saved, list) or not all(_is_record(each) for each in saved):
+            return False
+        self._records.extendleft(reversed(saved))
+        self.trim()
+        return True
+
+
+def _is_record(value: object) -> bool:
+    return (
+        isinstance(value, dict)
+        and all(type(value.get(name)) is int for name in ("at_ms", "last_ms", "count"))
+        and all(isinstance(value.get(name), str) for name in ("kind", "level", "text"))
+    )
+
+
+def told_of(event: events.Event) -> Record | None:
+    """Return what a timeline says of an event; None where it says nothing."""
+    make = _TOLD.get(type(event))
+    if make is None:
+        return None
+    kind, level, text = make(event)
+    version = getattr(event, "end_version", getattr(event, "version", None))
+    return {
+        "kind": kind,
+        "code": getattr(event, "error_code", "") or getattr(event, "job", ""),
+        "level": level,
+        "text": text[:_LONGEST_TEXT],
+        "version": version,
+    }
+
+
+_Told = Callable[[Any], tuple[str, Level, str]]
+
+
+def _start(event: events.OffsetChosen) -> tuple[str, Level, str]:
+    verb = "Resumed at its saved offset" if event.is_resumed else "Starts without a saved offset"
+    return "start", "info", f"{verb}: version {event.version}."
+
+
+def _gap(event: events.GapMet) -> tuple[str, Level, str]:
+    return "gap", "error", event.error
+
+
+def _dead_letters(event: events.DeadLettersStored) -> tuple[str, Level, str]:
+    records = f"{event.records} record{'s' if event.records != 1 else ''}"
+    return "dead letters", "warning", f"{records} to {event.topic}."
+
+
+def _schema(event: events.SchemaAdopted) -> tuple[str, Level, str]:
+    return "schema", "info", event.reason
+
+
+def _removed(event: events.TableRemoved) -> tuple[str, Level, str]:
+    return "table removed", "warning", event.reason
+
+
+def _explained(kind: str, level: Level) -> _Told:
+    """Return what gives an event's error, or its reason."""
+    return lambda event: (
+        kind,
+        level,
+        getattr(event, "error", "") or getattr(event, "reason", "") or kind.capitalize(),
+    )
+
+
+def _constant(kind: str, level: Level, text: str) -> _Told:
+    return lambda event: (kind, level, text)
+
+
+def _named(kind: str, level: Level, text: str, field: str) -> _Told:
+    return lambda event: (kind, level, text.format(getattr(event, field)))
+
+
+_TOLD: Mapping[type[events.Event], _Told] = {
+    events.OffsetChosen: _start,
+    events.PipelinePaused: _constant("paused", "info", "Paused by an operator."),
+    events.PipelineStopped: _constant("stopped", "info", "Stopped; its offset is saved."),
+    events.PipelineFailed: _explained("failed", "error"),
+    events.RetryScheduled: _explained("retry", "warning"),
+    events.GapMet: _gap,
+    events.CommitSkipped: _explained("commit skipped", "error"),
+    events.DeadLettersStored: _dead_letters,
+    events.SchemaAdopted: _schema,
+    events.TableAltered: _constant("configuration", "info", "Settings changed."),
+    events.GrowthUnavailable: _explained("size not known", "warning"),
+    events.MaskUnmatched: _explained("mask", "warning"),
+    events.MaintenanceFailed: _explained("maintenance failed", "warning"),
+    events.MaintenanceRefused: _explained("maintenance skipped", "warning"),
+    events.LogMaintained: lambda event: ("maintenance", "info", f"{event.summary} {event.reason}"),
+    # Of the daemon as a whole.
+    events.DaemonStarted: _named("start", "info", "Started; listens at {}.", "path"),
+    events.ShutdownRequested: _named("shutdown", "info", "Asked to stop by {}.", "reason"),
+    events.ConfigReloaded: _named("configuration", "info", "Reloaded {}.", "path"),
+    events.ConfigRejected: _explained("configuration rejected", "error"),
+    events.TableRemoved: _removed,
+    events.TableRejected: _explained("table rejected", "warning"),
+    events.EngineStarted: lambda event: (
+        "engine",
+        "info",
+        f"{event.engine.capitalize()} started in {event.duration_seconds:.1f} s.",
+    ),
+    events.MaintenanceProcessEnded: _explained("maintenance process", "error"),
+    events.WatcherUnavailable: _explained("watcher", "warning"),
+    events.DiscoveryFailed: _explained("discovery", "warning"),
+    events.NotificationsFailed: _explained("notifications", "warning"),
+    events.NotificationsResumed: _named("notifications", "info", "Resumed: {}.", "path"),
+    events.NotificationsMissed: _explained("notifications", "warning"),
+    events.StateAwaited: _explained("state", "warning"),
+    events.StateTaken: _named("state", "info", "Acquired {}.", "path"),
+    events.StateLeaseLost: _explained("state", "error"),
+    events.HistoryUnsaved: _explained("history not saved", "warning"),
+    events.ConnectionsRefused: _explained("connections", "warning"),
+}
