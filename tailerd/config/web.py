@@ -14,13 +14,15 @@ class WebConfig(BaseModel):
         default=0,
         ge=0,
         le=100,
-        description="How many of a table's newest change rows its page shows. 0 keeps none;"
-        " everyone who may read the page sees them. Arrow engine.",
+        description="How many of a table's newest change rows its page shows (Arrow engine), and"
+        " whether rows of any table may be looked at: 0 keeps none and shows none. Everybody who"
+        " may read the page sees them.",
         examples=[0],
     )
     mask: list[str] = Field(
         default_factory=list,
-        description="Columns, of any table, whose values never leave the process through the page;"
-        " `customer.email` is a field of a struct. Names that a table lacks are in the log.",
+        description="Columns, of any table, whose values never leave the process through the page,"
+        " and cannot be searched; `customer.email` is a field of a struct. Names that a table"
+        " lacks are in the log.",
         examples=[["email", "card_number"]],
     )

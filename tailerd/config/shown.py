@@ -1,0 +1,50 @@
+"""A configuration as it may be shown: every setting, and no secret."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pydantic import BaseModel
+
+HIDDEN = "(hidden)"
+_SECRET_NAME = re.compile(
+    r"passw|pwd|secret|token|credential|jaas|private|signature"
+    r"|(api|access|account|shared|storage|encryption)[._-]?key",
+    re.IGNORECASE,
+)
+_WHOLE_SECONDS = re.compile(r"^(\d+)\.0+s$")
+_USER = re.compile(r"(://)[^/@\s]+@")
+_ASSIGNED = re.compile(
+    r"((?:passw\w*|pwd|secret\w*|token|signature|sig|\w*access_?key\w*)\s*[=:]\s*)[^\s;&,]+",
+    re.IGNORECASE,
+)
+
+
+def shown_settings(section: BaseModel, *, without: frozenset[str] = frozenset()) -> dict[str, Any]:
+    """Return a section as JSON values: what it has by default too, secrets replaced.
+
+    What is typed as a secret is hidden, and so is what only its name, or its place inside a text,
+    says to be one: options that are passed on to others are theirs to name.
+
+    Args:
+        without: Names of fields to leave out.
+    """
+    dumped = section.model_dump(mode="json", by_alias=True, exclude=set(without))
+    return {name: _shown(name, value) for name, value in dumped.items()}
+
+
+def _shown(name: str, value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _shown(str(key), each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_shown(name, each) for each in value]
+    if not isinstance(value, str):
+        return HIDDEN if value not in (None, True, False) and _SECRET_NAME.search(name) else value
+    if not value:
+        return value
+    # As pydantic writes what is typed as a secret.
+    if set(value) == {"*"} or _SECRET_NAME.search(name):
+        return HIDDEN
+    value = _WHOLE_SECONDS.sub(r"\1s", value)
+    return _ASSIGNED.sub(rf"\1{HIDDEN}", _USER.sub(rf"\1{HIDDEN}@", value))
