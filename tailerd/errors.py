@@ -550,6 +550,13 @@ class DaemonRefusedError(TailerdError):
     code = "daemon_refused"
 
 
+class ExplorerBusyError(TailerdError):
+    """The daemon is still looking into a table for somebody, or a look took too long."""
+
+    code = "explorer_busy"
+    retryable = True
+
+
 class MaintenanceBusyError(TailerdError):
     """Another process has the lease of a table's log maintenance."""
 

@@ -70,6 +70,10 @@ class ColumnMask:
         """Tell whether `without` leaves anything out."""
         return bool(self._within)
 
+    def hides_part_of(self, column: str) -> bool:
+        """Tell whether something inside a column that is shown is left out."""
+        return column in self._within
+
     def without(self, row: dict[str, Any]) -> dict[str, Any]:
         """Return a row, as `JsonEncoder` writes it, without the fields that are masked."""
         return {

@@ -70,11 +70,7 @@ class NewestRows:
     def _take(self, table: str, batch: ChangeBatch) -> None:
         last = _last(batch, self._count)
         mask = self._mask_of(table, batch.rows.schema)
-        texts = JsonEncoder(columns=mask.shown).encode(last).to_pylist() if last.num_rows else []
-        shown = [_text(text) for text in texts]
-        if mask.hides_within():
-            shown = [_compact(mask.without(json.loads(text))) for text in shown]
-        kept = [text for text in shown if len(text) <= LONGEST_ROW_BYTES]
+        kept = [text for text in shown_texts(last, mask) if len(text) <= LONGEST_ROW_BYTES]
         with self._lock:
             self._rows.setdefault(table, deque(maxlen=self._count)).extend(kept)
 
@@ -96,6 +92,16 @@ class NewestRows:
                 )
             )
         return made
+
+
+def shown_texts(batch: ChangeBatch, mask: ColumnMask) -> list[str]:
+    """Return rows as `tail --format jsonl` prints them, without what is masked."""
+    if not batch.num_rows:
+        return []
+    texts = [_text(text) for text in JsonEncoder(columns=mask.shown).encode(batch).to_pylist()]
+    if mask.hides_within():
+        return [_compact(mask.without(json.loads(text))) for text in texts]
+    return texts
 
 
 def _last(batch: ChangeBatch, count: int) -> ChangeBatch:
