@@ -32,6 +32,7 @@ from tailerd.errors import (
 from tailerd.formats.base import ChangeSource, NetSteps, OpenRequest, ScratchPlace, TableFormat
 from tailerd.formats.detect import find_format, open_table
 from tailerd.formats.ledger import LedgerPlace
+from tailerd.formats.parts import required
 from tailerd.formats.placement import place_at
 from tailerd.formats.statistics import TableStatistics
 from tailerd.maintenance.settings import policies_of
@@ -46,6 +47,7 @@ from tailerd.pipeline.pipeline_manager import Member, PipelineRunner
 from tailerd.pipeline.pipeline_records import PipelineRecord
 from tailerd.pipeline.policies import OnCorruptCommit, OnGap
 from tailerd.pipeline.state_place import BucketState, FolderState, State
+from tailerd.pipeline.table_explorer import OpenedLog, TableExplorer
 from tailerd.pipeline.watched_folders import log_folder, relayed_folders
 from tailerd.registry import is_remote
 from tailerd.sinks.base import Sink
@@ -61,7 +63,7 @@ from tailerd.storage.base import ObjectStore
 from tailerd.storage.metered import MeteredStore, RequestKind
 from tailerd.storage.shared_reads import hearing, telling
 from tailerd.storage.stores import Stores, StoreSettings
-from tailerd.telemetry import Telemetry, events
+from tailerd.telemetry import Handler, Telemetry, events
 from tailerd.watchers.relay import NotificationForwarder
 from tailerd.watchers.wakeups import Wakeup, WakeupRegistry
 
@@ -219,6 +221,48 @@ async def open_statistics(
             ),
         )
     )
+
+
+async def open_log(
+    table: TableConfig, *, stores: Stores, telemetry: Telemetry, ledger: LedgerPlace
+) -> OpenedLog:
+    """Open a table's log for a look at its commits; what is unexpected in it becomes notes.
+
+    Raises:
+        UnsupportedFeatureError: Its format has no inspection.
+        NotATableError: There is no table.
+        StorageError: It cannot be looked at.
+    """
+    found = await find_format(table.path, table.format, table.allowed_paths, stores=stores)
+    notes: list[str] = []
+    place = place_at(
+        table.path,
+        stores=stores,
+        allowed=table.allowed_paths,
+        commits=found.folder(table.path),
+        ledger=ledger,
+        wrap_store=lambda store: _metered(store, telemetry),
+        warn=lambda error: notes.append(str(error)),
+    )
+    inspector = required(found.inspector, found.name, "inspection")
+    return OpenedLog(inspection=inspector.open(place), notes=notes)
+
+
+def _only_requests(telemetry: Telemetry) -> Handler:
+    """Return what passes on nothing but requests: a look says itself what it meets."""
+
+    def handle(event: events.Event) -> None:
+        if isinstance(event, events.StorageRequested):
+            telemetry.emit(event)
+
+    return handle
+
+
+def _table_of(config: Config, name: str) -> TableConfig:
+    table = config.tables.get(name)
+    if table is None:
+        raise UsageError(f"The configuration names no table {name!r} now.")
+    return table
 
 
 def ledgers_of(config: Config) -> tuple[str, ...]:
@@ -462,6 +506,31 @@ class Assembly:
             for name, table in config.tables.items()
             if table.has_sink
         }
+
+    def explorer(self, config: Callable[[], Config]) -> TableExplorer:
+        """Return what looks into the tables of the configuration that `config` gives."""
+        quiet = Telemetry([_only_requests(self._telemetry)])
+
+        async def source(name: str) -> ChangeSource:
+            now = config()
+            return await open_source(
+                _table_of(now, name),
+                quiet,
+                stores=self._stores,
+                memory_bytes=self.memory.total_bytes,
+                ledger=ledger_of(now, name, is_read_only=True),
+            )
+
+        async def log(name: str) -> OpenedLog:
+            now = config()
+            ledger = ledger_of(now, name, is_read_only=True)
+            table = _table_of(now, name)
+            return await open_log(table, stores=self._stores, telemetry=quiet, ledger=ledger)
+
+        web = self._config.web
+        return TableExplorer(
+            open_source=source, open_log=log, mask=web.mask, is_showing_rows=bool(web.rows)
+        )
 
     async def close(self) -> None:
         """End the Spark session, if there is one."""

@@ -48,6 +48,7 @@ from tailerd.telemetry import Handler, Telemetry, events
 from tailerd.telemetry.metrics import Metrics
 from tailerd.telemetry.status import StatusBoard
 from tailerd.web.control import ControlRoutes
+from tailerd.web.daemon_page import Settings
 from tailerd.web.dashboard import Dashboard
 from tailerd.web.listener import Listener
 from tailerd.web.pages import Pages
@@ -67,6 +68,9 @@ class Daemon:
         interrupted_by: The first signal that asked it to stop, if any.
         manager: The pipelines, to pause, resume and reset.
     """
+
+    _configured: Config
+    """With the tables that patterns found; as of the last look."""
 
     def __init__(
         self,
@@ -215,7 +219,12 @@ class Daemon:
 
     def _listener(self) -> Listener:
         pages = Pages(metrics=self._metrics, status=self._status)
-        control = ControlRoutes(self.manager, pages.expire)
+
+        def expire() -> None:
+            pages.expire()
+            self._dashboard.expire()
+
+        control = ControlRoutes(self.manager, expire)
         routes = [*pages.routes(), *control.routes(), *self._dashboard.routes()]
         return Listener(self._file_config.http, routes, telemetry=self._telemetry)
 
@@ -235,8 +244,10 @@ class Daemon:
         assembly = self._make_assembly(executor)
         keeper = self._keeper = self._make_keeper(assembly)
         self._dashboard.rows = assembly.rows
+        self._dashboard.explorer.explorer = assembly.explorer(lambda: self._configured)
         memory = assembly.memory
         self._metrics.watch_memory(memory.total_bytes, lambda: memory.used_bytes)
+        self._tell_settings(config, assembly)
         try:
             async with asyncio.TaskGroup() as group:
                 own = group.create_task(self.manager.run(assembly.members(config)))
@@ -322,6 +333,7 @@ class Daemon:
                 if is_asked:
                     await self._reread(assembly)
                 config = (await self._search.look(self._file_config, is_asked=is_asked)).config
+                self._tell_settings(config, assembly)
                 if not self._stop.is_set():
                     if self._keeper is not None:
                         self._keeper.remove_all_but(kept_tables(config))
@@ -330,6 +342,16 @@ class Daemon:
         finally:
             if watching is not None:
                 watching.cancel()
+
+    def _tell_settings(self, config: Config, assembly: Assembly) -> None:
+        """Let the page show, and look into, what is configured now."""
+        self._configured = config
+        memory = assembly.memory
+        self._dashboard.daemon.settings = Settings(
+            config=config,
+            memory_bytes=memory.total_bytes,
+            memory_used_bytes=lambda: memory.used_bytes,
+        )
 
     async def _wait_for_reload(self) -> bool:
         """Wait for a request to read the file again (True), or for the next look at folders."""

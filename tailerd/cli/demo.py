@@ -126,7 +126,7 @@ class _Demo:
                 "engine": self._engine,
                 "state": str(self._folder / "state"),
                 "http": {"listen": "127.0.0.1:0"},
-                "web": {"rows": 10},
+                "web": {"rows": 50},
                 "spark": {"master": "local[2]"},
                 "tables": tables,
             }

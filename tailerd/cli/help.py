@@ -28,7 +28,7 @@ def _topic_names(
 ) -> list[CompletionItem]:
     from click.shell_completion import CompletionItem
 
-    from tailerd.cli.topics import TOPICS
+    from tailerd.docs.topics import TOPICS
 
     return [CompletionItem(name) for name in TOPICS if name.startswith(incomplete)]
 
@@ -38,7 +38,7 @@ def _topic_names(
 def command(topic: str | None) -> None:
     """Show TOPIC, or the list of topics. On a pipe it is the plain Markdown."""
     from tailerd.cli import COMMANDS
-    from tailerd.cli.topics import TOPICS, topic_text
+    from tailerd.docs.topics import TOPICS, topic_text
 
     if topic is None:
         width = max(map(len, TOPICS))

@@ -1,13 +1,21 @@
 """The HTTP listener: what an operator, a probe and Prometheus ask the daemon.
 
-The page at `/` shows all tables, what needs somebody first, what is wrong beside them, and of
-each table its commits, growth, file sizes, schema, maintenance, sink and errors, live, with
-buttons for pause, resume, maintenance and reset. It says what `/status` says. It asks no other
-server for anything; where a token is needed it asks for it and forgets it with the window. The
-past it draws is kept in 32 MiB at most (less for each table where there are many) and in
-`<state>/history`; commits count from when the daemon first looked. `web: {rows: 20, mask:
-[email]}` adds the newest change rows of tables on the Arrow engine, without the columns named;
-without it none are kept.
+The console at `/` shows the fleet (throughput, worst lag, delivery time, problems, log debt,
+30-day forecast; each table in a line, sorted, grouped and filtered by the address), each table in
+tabs with addresses of their own, and the daemon: version, memory, threads, settings without
+secrets, alerts that hold. `/docs` has the topics of `tailerd help`. It says what `/status` says;
+when the daemon does not answer it is grey and says as of when. It asks no other server for
+anything; where a token is needed it asks for it and forgets it with the window.
+
+The past it draws is kept in 32 MiB at most (less for each table where there are many) and in
+`<state>/history`: rates, lags and delivery times of a week in points 10 s, 1 min and 15 min apart,
+a timeline of events, commits, growth. Commits before that are read from the log when asked for.
+Open pages share what is written down for them once a second.
+
+`web: {rows: 20, mask: [email]}` adds change rows: the newest of tables on the Arrow engine, one
+commit of any table, the history of one key; without the columns named, which cannot be searched
+either. One look into a table at a time reads it in parallel to the deliveries, for 40 s at most.
+Without `rows` none are kept and none are read.
 
 Who may change something. On a loopback listener everybody who reaches it and sends `X-Tailerd` or
 a JSON body (a page in a browser cannot). With `http.token` (or `TAILERD__HTTP__TOKEN`) only who

@@ -31,7 +31,8 @@ KNOWN_CALLER = web.RequestKey("known_caller", bool)
 
 PROBES = frozenset({"/healthz", "/readyz"})
 _PAGE = "/"
-_PAGE_FILES = "/static/"
+_PUBLIC = ("/static/", "/docs")
+"""Begin the paths of what comes with the program, and tells nothing of its tables."""
 _READING = frozenset({"GET", "HEAD"})
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _EVERY_ADDRESS = frozenset({"0.0.0.0", "::"})
@@ -114,7 +115,7 @@ class Guard:
             request[KNOWN_CALLER] = True
         # The page itself holds no data: it asks for the token, and then for them.
         path = request.path
-        is_public = path in PROBES or path == _PAGE or path.startswith(_PAGE_FILES)
+        is_public = path in PROBES or path == _PAGE or path.startswith(_PUBLIC)
         return None if is_public or request[KNOWN_CALLER] else self._unknown_caller()
 
     def _unchanged(self, request: web.Request) -> web.Response | None:

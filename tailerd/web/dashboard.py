@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from hashlib import sha256
 from importlib import resources
 
@@ -22,8 +24,11 @@ from tailerd.telemetry import Telemetry, events
 from tailerd.telemetry.history import HistoryBoard
 from tailerd.telemetry.history_store import HistoryKeeper, KeepsHistory
 from tailerd.telemetry.status import StatusBoard
+from tailerd.web import docs_pages
 from tailerd.web.answers import refusal
-from tailerd.web.large_answers import AnswerSender
+from tailerd.web.daemon_page import DaemonRoutes
+from tailerd.web.explorer import ExplorerRoutes
+from tailerd.web.large_answers import AnswerSender, SharedBody
 from tailerd.web.live import LiveUpdates
 
 _TYPES = {
@@ -33,6 +38,10 @@ _TYPES = {
     "svg": "image/svg+xml",
 }
 _SAVE_SECONDS = 5.0
+_MOST_TABLES = 64
+"""Tables that somebody looked at, of which the last answer is kept."""
+_MOST_SECONDS = 31 * 86_400
+_JSON = {"Content-Type": "application/json; charset=utf-8"}
 
 
 def page_files() -> dict[str, bytes]:
@@ -51,6 +60,7 @@ class Dashboard:
     Attributes:
         telemetry: Where it tells that it cannot save; set by who makes it.
         rows: The newest rows of the tables; None where nobody may see them.
+        explorer, daemon: Further routes, told of the configuration by who has it.
     """
 
     def __init__(
@@ -79,6 +89,15 @@ class Dashboard:
         )
         self._sender = AnswerSender()
         self._live = LiveUpdates(status, self._history, clock)
+        self.explorer = ExplorerRoutes(self._refused)
+        self.daemon = DaemonRoutes(
+            status,
+            self._history,
+            clock=clock,
+            pages=lambda: self._live.pages,
+            unknown=self._refused,
+        )
+        self._tables: OrderedDict[str, SharedBody] = OrderedDict()
         self._files = page_files()
         self._tags = {name: f'"{sha256(body).hexdigest()}"' for name, body in self._files.items()}
 
@@ -89,6 +108,7 @@ class Dashboard:
         """Hear an event, from any thread; `status` must have heard it before."""
         self._history.handle(event)
         self._live.handle(event)
+        self.daemon.handle(event)
         if isinstance(event, events.TableRemoved) and self.rows is not None:
             self.rows.forget(event.table)
 
@@ -99,6 +119,7 @@ class Dashboard:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._keeper.run())
                 group.create_task(self._live.run())
+                group.create_task(self.daemon.run())
         finally:
             self._live.end_pages()
 
@@ -106,7 +127,7 @@ class Dashboard:
         """Save the past a last time; a storage that hangs does not keep the process."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_SAVE_SECONDS):
-                await asyncio.to_thread(self._keeper.save)
+                await asyncio.to_thread(self._keeper.save, is_all=True)
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes of the page."""
@@ -114,8 +135,13 @@ class Dashboard:
             web.get("/", self.page),
             web.get("/static/{name}", self.file),
             web.get("/events", self._live.stream),
+            web.get("/series", self.series),
             web.get("/tables/{name}", self.table),
+            web.get("/tables/{name}/series", self.series),
             web.post("/pipelines/{name}/maintain", self.maintain),
+            *self.explorer.routes(),
+            *self.daemon.routes(),
+            *docs_pages.routes(),
         ]
 
     async def page(self, request: web.Request) -> web.Response:
@@ -138,35 +164,59 @@ class Dashboard:
         return web.Response(body=body, content_type=kind, charset="utf-8", headers=headers)
 
     async def table(self, request: web.Request) -> web.StreamResponse:
-        """Show all of one table: how it stands, and its past."""
+        """Show all of one table, at most a second old: how it stands, and its past."""
         name = request.match_info["name"]
-        body = await asyncio.to_thread(self._table_text, name)
-        if body is None:
-            return self._unknown(name)
-        kind = {"Content-Type": "application/json; charset=utf-8"}
-        return await self._sender.send(request, body, kind)
+        if (refused := self._refused(name)) is not None:
+            return refused
+        found = await self._shared(name).get()
+        return await self._sender.send(request, found.body, _JSON)
 
-    def _table_text(self, name: str) -> bytes | None:
-        shown = self._status.table_json(name)
-        if shown is None:
-            return None
-        sizes = self._status.file_sizes(name)
+    def _shared(self, name: str) -> SharedBody:
+        """Return what writes a table down once for all who look at it."""
+        known = self._tables.pop(name, None) or SharedBody(partial(self._table_text, name))
+        self._tables[name] = known
+        if len(self._tables) > _MOST_TABLES:
+            self._tables.popitem(last=False)
+        return known
+
+    def expire(self) -> None:
+        """Let nobody get a table as it was before now: an operator changed something."""
+        for body in self._tables.values():
+            body.expire()
+
+    def _table_text(self, name: str) -> bytes:
+        shown = self._status.table_json(name) or {}
         shown |= {
             "history": self._history.to_json(name),
-            "lags": self._history.lags(name),
             # Files by size: entry n counts sizes above 2**(n-1) and up to 2**n bytes.
-            "file_sizes": list(sizes),
+            "file_sizes": list(self._status.file_sizes(name)),
             "rows": None,
+            "rows_shown": self.explorer.is_showing_rows,
+            "key_columns": self.daemon.key_columns(name),
         }
-        if self.rows is not None and shown["engine"] == "arrow":
+        if self.rows is not None and shown.get("engine") == "arrow":
             shown["rows"] = {"newest": self.rows.of(name), "masked": self.rows.masked(name)}
         return json.dumps(shown).encode()
+
+    async def series(self, request: web.Request) -> web.StreamResponse:
+        """Show figures over the last `seconds`, of a table or of all together."""
+        name = request.match_info.get("name")
+        if name is not None and (refused := self._refused(name)) is not None:
+            return refused
+        text = request.query.get("seconds", "900")
+        if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= _MOST_SECONDS:
+            return refusal(400, "usage", f"`seconds` is a number from 1 to {_MOST_SECONDS}.")
+        body = await asyncio.to_thread(self._series_text, name, int(text))
+        return await self._sender.send(request, body, _JSON)
+
+    def _series_text(self, name: str | None, seconds: int) -> bytes:
+        return json.dumps(self._history.series(name, seconds), separators=(",", ":")).encode()
 
     async def maintain(self, request: web.Request) -> web.Response:
         """Ask for maintenance of a table's log now; answered before it is done."""
         name = request.match_info["name"]
-        if self._status.table_json(name) is None:
-            return self._unknown(name)
+        if (refused := self._refused(name)) is not None:
+            return refused
         if not self._maintain(name):
             return refusal(
                 409,
@@ -176,6 +226,9 @@ class Dashboard:
             )
         return web.json_response({"table": name, "asked": True}, status=202)
 
-    def _unknown(self, name: str) -> web.Response:
+    def _refused(self, name: str) -> web.Response | None:
+        """Return that there is no such table; None where there is one."""
+        if self._status.table_json(name) is not None:
+            return None
         remedy = known(name, [table.table for table in self._status.tables])
         return refusal(404, "unknown_table", f"There is no table {name[:300]!r}. {remedy}".strip())

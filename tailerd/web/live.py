@@ -1,6 +1,6 @@
 """`GET /events`: what changes, as it changes, to every open page.
 
-Events only mark tables; twice a second at most, the marked ones are written down once for all
+Events only mark tables; once a second at most, the marked ones are written down once for all
 pages. A page that does not read is dropped: it holds no more than a few messages, and comes back by
 itself when it can.
 """
@@ -9,26 +9,34 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from typing import Any
 
 from aiohttp import web
 
 from tailerd.clock import Clock
 from tailerd.telemetry import events
 from tailerd.telemetry.history import HistoryBoard
-from tailerd.telemetry.history_store import SAMPLE_SECONDS
 from tailerd.telemetry.status import StatusBoard
 from tailerd.web.large_answers import SharedBody, write_in_pieces
 
-TICK_SECONDS = 0.5
+TICK_SECONDS = 0.1
+"""How soon a change is noticed after a quiet time."""
+SNAPSHOT_SECONDS = 1.0
+"""The least time between two messages."""
+BEAT_SECONDS = 5.0
+"""The longest: so a page knows that what it shows still holds."""
 QUEUE_MESSAGES = 16
 MOST_PAGES = 50
 _BUFFER_BYTES = 64 * 1024
 _LONGEST_ERROR = 400
 _QUIET_SECONDS = 15.0
+_FORECAST_AFTER_SECONDS = 3600.0
+_MONTH_SECONDS = 30 * 86_400
 
 
 class _Page:
@@ -48,11 +56,10 @@ class _Page:
 
 
 class LiveUpdates:
-    """Tells open pages which tables changed, and how they stand now.
+    """Gives open pages the tables that changed, and how they stand now.
 
-    Messages are named `tables` (rows of the overview by name, null for one that is gone) and `lags`
-    (one more point of every sparkline). The first `tables` message has all of them and their
-    sparklines.
+    Messages are named `tables`: rows of the fleet by name, null for a table that is gone, and what
+    holds for the daemon as a whole. The first has all tables, and their newest rates.
     """
 
     def __init__(self, status: StatusBoard, history: HistoryBoard, clock: Clock) -> None:
@@ -62,6 +69,8 @@ class LiveUpdates:
         self._lock = threading.Lock()
         self._dirty: set[str] = set()
         self._moving: set[str] = set()
+        self._engines: dict[str, int] = {}
+        self._is_daemon_dirty = False
         self._pages: set[_Page] = set()
         self._opening = 0
         self._first = SharedBody(self._all)
@@ -75,29 +84,38 @@ class LiveUpdates:
     def handle(self, event: events.Event) -> None:
         """Mark the table an event is about."""
         name = getattr(event, "table", None)
-        if name is not None:
-            with self._lock:
+        with self._lock:
+            if name is not None:
                 self._dirty.add(name)
+                return
+            self._is_daemon_dirty |= not isinstance(event, events.StorageRequested)
+            if isinstance(event, events.EngineLaunched):
+                self._engines[event.engine] = self._clock.now_ms()
+            elif isinstance(event, events.EngineStarted):
+                self._engines.pop(event.engine, None)
 
     async def run(self) -> None:
         """Write down and hand out what changes, until cancelled."""
-        ticks = 0
-        per_sample = round(SAMPLE_SECONDS / TICK_SECONDS)
+        told_at = moved_at = -math.inf
         while True:
             await self._clock.sleep(TICK_SECONDS)
-            ticks += 1
-            names = self._take(with_moving=ticks % 4 == 0)
-            # In a thread: a thousand tables may have changed at once.
-            if names:
-                self._hand_out(await asyncio.to_thread(self._rows, names))
-            if ticks % per_sample == 0:
-                self._hand_out(await asyncio.to_thread(self._lags))
+            now = self._clock.monotonic()
+            if now < told_at + SNAPSHOT_SECONDS or not self._pages:
+                continue
+            is_moving = now >= moved_at + 2 * SNAPSHOT_SECONDS
+            names = self._take(with_moving=is_moving)
+            if names is not None or now >= told_at + BEAT_SECONDS:
+                told_at, moved_at = now, now if is_moving else moved_at
+                # In a thread: a thousand tables may have changed at once.
+                self._hand_out(await asyncio.to_thread(self._rows, names or ()))
 
-    def _take(self, *, with_moving: bool) -> set[str]:
-        """Return what to tell; rates and lags move although nothing happens."""
+    def _take(self, *, with_moving: bool) -> set[str] | None:
+        """Return what to tell, None for nothing; rates and lags move although nothing happens."""
         with self._lock:
             names, self._dirty = self._dirty, set()
-            return names | self._moving if with_moving else names
+            is_dirty, self._is_daemon_dirty = self._is_daemon_dirty, False
+            found = names | self._moving if with_moving else names
+            return found if found or is_dirty else None
 
     def end_pages(self) -> None:
         """Drop all pages: they would hold up the end of the listener."""
@@ -116,56 +134,54 @@ class LiveUpdates:
 
     def _rows(self, names: Iterable[str]) -> bytes:
         rows = {name: self.row(name) for name in names}
+        self._note_moving(rows)
+        return _message("tables", self._daemon() | {"tables": rows})
+
+    def _note_moving(self, rows: Mapping[str, dict[str, object] | None]) -> None:
         with self._lock:
             for name, row in rows.items():
                 is_moving = row is not None and (row["lag_seconds"] or row["rows_per_second"])
                 (self._moving.add if is_moving else self._moving.discard)(name)
-        return _message("tables", {"at_ms": self._clock.now_ms(), "tables": rows})
+
+    def _daemon(self) -> dict[str, object]:
+        with self._lock:
+            engines = dict(self._engines)
+        return {
+            "at_ms": self._clock.now_ms(),
+            "problems": self._status.problems_json(),
+            "engines_starting": engines,
+        }
 
     def row(self, name: str) -> dict[str, object] | None:
         """Return a table's row of the overview, of the words and figures of `/status`."""
         known = self._status.table_json(name)
         if known is None:
             return None
-        size = known["size"]
-        debt = size if isinstance(size, dict) else {}
+        found = known["size"]
+        size = found if isinstance(found, dict) else {}
         error = known["last_error"]
         if isinstance(error, dict):
             error = {"code": error["code"], "message": error["message"][:_LONGEST_ERROR]}
-        shown = {key: known[key] for key in _SHOWN}
-        return shown | {
+        kept = known["maintenance"]
+        dead_letters = known["dead_letters"]
+        return {key: known[key] for key in _SHOWN} | {
             "last_error": error,
-            "commits_since_checkpoint": debt.get("commits_since_checkpoint"),
-            "bytes_since_checkpoint": debt.get("bytes_since_checkpoint"),
-            "is_maintained": known["maintenance"] is not None,
+            "commits_since_checkpoint": size.get("commits_since_checkpoint"),
+            "bytes_since_checkpoint": size.get("bytes_since_checkpoint"),
+            "bytes": size.get("bytes"),
+            "forecast_bytes": _forecast(size),
+            "dead_letters": sum(dead_letters.values()) if isinstance(dead_letters, dict) else 0,
+            "is_maintained": kept is not None,
+            "due": len(kept["due"]) if isinstance(kept, dict) else 0,
         }
 
     def _all(self) -> bytes:
         names = [table.table for table in self._status.tables]
-        first = {name: self.row(name) for name in names}
-        lags = {name: _rounded(self._history.lags(name)) for name in names}
-        return _message(
-            "tables",
-            {
-                "at_ms": self._clock.now_ms(),
-                "is_all": True,
-                "problems": self._status.problems_json(),
-                "sample_seconds": SAMPLE_SECONDS,
-                "tables": first,
-                "lags": lags,
-            },
-        )
-
-    def _lags(self) -> bytes:
-        now_ms = self._clock.now_ms()
-        # Most have none: they are left out.
-        lags = {
-            table.table: seconds if seconds is None else round(seconds, 1)
-            for table in self._status.tables
-            if (seconds := table.lag_seconds(now_ms)) != 0
-        }
-        problems = self._status.problems_json()
-        return _message("lags", {"at_ms": now_ms, "lags": lags, "problems": problems})
+        rows = {name: self.row(name) for name in names}
+        self._note_moving(rows)
+        rates = {name: found for name in names if (found := self._history.spark(name))}
+        first = {"is_all": True, "tables": rows, "rates": rates}
+        return _message("tables", self._daemon() | first)
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Answer with messages until the page goes, or does not read."""
@@ -219,8 +235,9 @@ class LiveUpdates:
 
 _SHOWN = (
     "state",
+    "activity",
+    "format",
     "engine",
-    "source",
     "sink",
     "delivered_version",
     "head_version",
@@ -232,6 +249,7 @@ _SHOWN = (
     "attempt",
     "gaps",
     "skipped_commits",
+    "snapshot_progress",
 )
 
 
@@ -239,5 +257,9 @@ def _message(name: str, body: dict[str, object]) -> bytes:
     return f"event: {name}\ndata: {json.dumps(body, separators=(',', ':'))}\n\n".encode()
 
 
-def _rounded(values: list[float | None]) -> list[float | None]:
-    return [None if value is None else round(value, 1) for value in values]
+def _forecast(size: Mapping[str, Any]) -> int | None:
+    """Return how many bytes a table grows by in 30 days; None before an hour was watched."""
+    growth, watched = size.get("growth_per_day"), size.get("growth_watched_seconds")
+    if not growth or not watched or watched < _FORECAST_AFTER_SECONDS:
+        return None
+    return int(growth["bytes"] / watched * _MONTH_SECONDS)

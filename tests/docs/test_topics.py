@@ -10,8 +10,8 @@ import yaml
 
 from tailerd import error_catalogue, errors
 from tailerd.cli import COMMANDS
-from tailerd.cli.topics import TOPICS, generated, topic_text
 from tailerd.config.documents import schema
+from tailerd.docs.topics import TOPICS, generated, topic_text
 from tailerd.telemetry.metrics import metric_families
 from tests.conftest import ROOT
 from tests.unit.cli.commands import Commands

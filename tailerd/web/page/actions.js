@@ -56,6 +56,22 @@ export function askToken(why) {
   });
 }
 
+const KEYS = [
+  ["/", "Filter the tables"],
+  ["↑ ↓ or j k", "Next and previous table"],
+  ["Enter", "Open it"],
+  ["Esc", "Back to all tables"],
+  ["1 … 9, [ ]", "Tabs of a table"],
+  ["← →", "Along a chart that has the focus"],
+  ["g f, g d, g h", "Tables, daemon, documentation"],
+  ["?", "This list"],
+];
+
+export function showKeys() {
+  const rows = KEYS.map(([keys, words]) => el("div", {}, el("dt", {}, el("kbd", {}, keys)), el("dd", {}, words)));
+  show(el("form", { method: "dialog" }, el("h2", { id: "dialog-title" }, "Keyboard"), el("dl", { class: "pairs" }, ...rows), el("div", { class: "buttons" }, el("button", { type: "submit", class: "primary" }, "Close"))));
+}
+
 const ACTIONS = {
   pause: {
     label: "Pause",
@@ -72,7 +88,7 @@ const ACTIONS = {
   maintain: {
     label: "Run maintenance",
     title: "Run maintenance on the log of",
-    words: ["A checkpoint of the newest version is written if there are commits since the last one, and so is whatever else the policy finds due.", "Only the log is touched: no commit is written and no data file is changed. It runs beside the deliveries."],
+    words: ["A checkpoint of the newest version is written if there are commits since the last one, and so is whatever else the policy finds due.", "Only the log is touched: no commit is written and no data file is changed. It runs in parallel to the deliveries."],
     done: "will be maintained now; the result appears on its page.",
   },
   reset: {

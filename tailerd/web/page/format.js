@@ -50,11 +50,46 @@ export function signed(text, value) {
   return value > 0 ? `+${text}` : text;
 }
 
-const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
-const day = new Intl.DateTimeFormat("en-GB", { day: "2-digit", month: "short", year: "numeric" });
+// Times are of this browser's zone, or UTC; which, is always on the page.
+const LOCAL = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
+let zone = LOCAL;
+let clock;
+let minute;
+let day;
+
+export function zoneText() {
+  return zone === "UTC" ? "UTC" : zone.replaceAll("_", " ");
+}
+
+export function zoneName() {
+  return zone;
+}
+
+export function setZone(isUtc) {
+  zone = isUtc ? "UTC" : LOCAL;
+  const hours = { hour: "2-digit", minute: "2-digit", hourCycle: "h23", timeZone: zone };
+  clock = new Intl.DateTimeFormat("en-GB", { ...hours, second: "2-digit" });
+  minute = new Intl.DateTimeFormat("en-GB", hours);
+  day = new Intl.DateTimeFormat("en-GB", { day: "2-digit", month: "short", year: "numeric", timeZone: zone });
+}
+
+setZone(false);
+
+// Seconds that the clock of the zone lags UTC, as `Date` counts them.
+export function zoneShift(ms) {
+  return zone === "UTC" ? 0 : new Date(ms).getTimezoneOffset() * 60;
+}
+
+export function isLocalUtc() {
+  return ["UTC", "Etc/UTC", "GMT", "Etc/GMT"].includes(LOCAL);
+}
 
 export function time(ms) {
   return ms === null || ms === undefined ? NONE : clock.format(ms);
+}
+
+export function shortTime(ms) {
+  return minute.format(ms);
 }
 
 export function moment(ms) {
@@ -65,4 +100,9 @@ export function ago(ms, nowMs) {
   if (ms === null || ms === undefined) return NONE;
   const past = Math.max(0, nowMs - ms) / 1000;
   return past < 1 ? "just now" : `${seconds(Math.round(past))} ago`;
+}
+
+// The time of day alone says enough of today.
+export function timeOf(ms, nowMs) {
+  return day.format(ms) === day.format(nowMs) ? time(ms) : moment(ms);
 }

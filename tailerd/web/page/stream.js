@@ -35,9 +35,16 @@ async function ask(path, options) {
   return answer.json();
 }
 
-export function table(name) {
-  return ask(`/tables/${encodeURIComponent(name)}`);
-}
+const at = (name) => `/tables/${encodeURIComponent(name)}`;
+const query = (values) => new URLSearchParams(Object.entries(values).filter(([, value]) => value !== null && value !== undefined && value !== "")).toString();
+
+export const table = (name) => ask(at(name));
+export const configuration = (name) => ask(`${at(name)}/configuration`);
+export const series = (name, span) => ask(`${name === null ? "" : at(name)}/series?${query({ seconds: span })}`);
+export const commits = (name, skip) => ask(`${at(name)}/commits?${query({ skip })}`);
+export const commit = (name, version, skip) => ask(`${at(name)}/commits/${version}?${query({ skip })}`);
+export const keyHistory = (name, column, value, before) => ask(`${at(name)}/keys?${query({ column, value, before })}`);
+export const daemon = () => ask("/daemon");
 
 export function act(name, action, body) {
   const json = body ? { "Content-Type": "application/json" } : {};

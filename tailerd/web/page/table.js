@@ -1,21 +1,31 @@
-// One table: how it stands, what happened to it, and what may be done.
+// One table: what it is, how it stands, and a tab for each question. Tabs have addresses.
 
 import { actionButtons } from "./actions.js";
 import { el, setAttr, setText } from "./dom.js";
-import { bytes, count, counted, rate, seconds } from "./format.js";
-import { retryText } from "./overview.js";
-import * as parts from "./table_parts.js";
+import { ChangesTab } from "./explorer.js";
+import { retryText } from "./fleet.js";
 import { table as askTable } from "./stream.js";
+import { CommitsTab, ConfigurationTab, EventsTab, GrowthTab, MaintenanceTab, OverviewTab, SchemaTab, SinksTab } from "./tabs.js";
 
 const REST_MS = 1000;
 const SLOW_MS = 10000;
+const TABS = {
+  overview: ["Overview", OverviewTab],
+  changes: ["Changes", ChangesTab],
+  commits: ["Commits", CommitsTab],
+  growth: ["Growth", GrowthTab],
+  schema: ["Schema", SchemaTab],
+  maintenance: ["Maintenance", MaintenanceTab],
+  sinks: ["Sinks", SinksTab],
+  events: ["Events", EventsTab],
+  configuration: ["Configuration", ConfigurationTab],
+};
 
 export class TablePage {
-  constructor(model, name) {
+  constructor(model, name, tab, path) {
     this.model = model;
     this.name = name;
     this.known = null;
-    this.drawn = new Map();
     this.isOpen = true;
     this.isAsking = false;
     this.isStale = true;
@@ -24,26 +34,55 @@ export class TablePage {
     this.place = el("p", { class: "place" });
     this.actions = el("div", { class: "actions", role: "group", "aria-label": "Actions" });
     this.alert = el("div", { class: "alert", hidden: true });
-    this.message = el("div", { class: "empty" }, "Waiting for the daemon…");
-    this.sections = el("div", { class: "sections" });
+    this.message = el("div", { class: "empty" }, "Asking the daemon…");
+    this.tabs = new Map(Object.entries(TABS).map(([key, [label]]) => [key, el("a", { href: this.address(key) }, label)]));
+    this.body = el("div", { class: "tab-body" });
     this.node = el(
       "article",
       { class: "table-page" },
-      el("p", { class: "crumbs" }, el("a", { href: "#/" }, "← All tables")),
-      el("div", { class: "title" }, el("h1", {}, name), this.pill, this.actions),
+      el("div", { class: "title" }, el("a", { class: "up", href: "#/", "aria-label": "All tables" }, "Tables"), el("span", { class: "slash", "aria-hidden": "true" }, "/"), el("h1", {}, name), this.pill, this.actions),
       this.place,
+      el("nav", { class: "tabs", "aria-label": "Table" }, ...this.tabs.values()),
       this.alert,
       this.message,
-      this.sections,
+      this.body,
     );
+    this.show(tab, path);
+  }
+
+  address(key) {
+    return `#/tables/${encodeURIComponent(this.name)}${key === "overview" ? "" : `/${key}`}`;
+  }
+
+  // Opens a tab; one that is not known is the first.
+  show(tab, path) {
+    const key = tab in TABS ? tab : "overview";
+    if (this.tab && this.shown === key) {
+      if (this.tab.moved) this.tab.moved(path);
+      return;
+    }
+    if (this.tab && this.tab.close) this.tab.close();
+    this.shown = key;
+    this.title = key === "overview" ? this.name : `${this.name} ${key}`;
+    for (const [each, link] of this.tabs) setAttr(link, "aria-current", each === key ? "page" : null);
+    this.tab = new TABS[key][1](this, path);
+    this.body.replaceChildren(this.tab.node);
+    if (this.known) this.tab.update(this.known);
   }
 
   opened() {
     this.ask();
+    const link = this.tabs.get(this.shown);
+    link.parentElement.scrollLeft = Math.max(0, link.offsetLeft - 40);
   }
 
   close() {
     this.isOpen = false;
+    if (this.tab.close) this.tab.close();
+  }
+
+  reconnected() {
+    this.ask();
   }
 
   update(names) {
@@ -55,7 +94,7 @@ export class TablePage {
 
   drawHead(row) {
     setAttr(this.pill, "data-state", row.state);
-    setText(this.pill, row.state);
+    setText(this.pill, row.state === "starting" && row.activity ? row.activity : row.state);
     const kinds = actionButtons(this.name, row);
     const wanted = kinds.map((button) => button.dataset.action).join();
     if (this.actions.dataset.kinds !== wanted) {
@@ -88,11 +127,11 @@ export class TablePage {
   failed(error) {
     if (error.status === 404) {
       this.known = null;
-      this.sections.replaceChildren();
-      this.drawn.clear();
+      this.body.hidden = true;
       this.actions.replaceChildren();
       this.actions.dataset.kinds = "";
       this.alert.hidden = true;
+      setText(this.pill, "");
       setText(this.place, "");
     }
     if (this.known) return;
@@ -103,80 +142,45 @@ export class TablePage {
   draw() {
     const table = this.known;
     this.message.hidden = true;
-    setText(this.place, table.source || "");
+    this.body.hidden = false;
+    setText(this.place, [table.source, table.format, table.engine].filter(Boolean).join(" · "));
     this.drawHead({ ...table, is_maintained: table.maintenance !== null });
     this.drawAlert();
-    this.section("now", "Now", [this.figures(), table.last_gap], () => parts.figures(this.figures(), table.last_gap));
-    const { history } = table;
-    this.section("timeline", "Commits", [history.commits, table.state], () => parts.timeline(history.commits, table));
-    this.section("growth", "Growth", [history.growth, table.size], () => parts.growth(history.growth, table.size));
-    this.section("sizes", "File sizes", table.file_sizes, () => parts.fileSizes(table.file_sizes));
-    this.section("maintenance", "Log maintenance", [table.maintenance, history.jobs], () => parts.maintenance(table, this.model.now()));
-    if (table.sink) this.section("sink", "Sink", [table.sink, table.guarantee, table.offset], () => parts.sink(table));
-    this.section("schema", "Schema", [history.schema, history.schema_changes], () => parts.schema(history));
-    this.section("errors", "Errors met", history.errors, () => parts.errors(history.errors));
-    this.section("rows", "Newest change rows", table.rows, () => parts.newestRows(table.rows));
-  }
-
-  // Draws a section again only where what it shows has changed: focus and selection stay.
-  section(id, title, value, make) {
-    const text = JSON.stringify(value);
-    let known = this.drawn.get(id);
-    if (!known) {
-      const body = el("div", { class: "body" });
-      this.sections.append(el("section", { class: "card", id: `s-${id}`, "aria-labelledby": `h-${id}` }, el("h2", { id: `h-${id}` }, title), body));
-      known = { body, text: null };
-      this.drawn.set(id, known);
-    }
-    if (known.text === text) return;
-    known.text = text;
-    known.body.replaceChildren(...make().filter(Boolean));
-  }
-
-  figures() {
-    const t = this.known;
-    const size = t.size || {};
-    const late = t.lag_versions ? [counted(t.lag_versions, "version", "versions"), t.lag_files === null ? "" : counted(t.lag_files, "file", "files"), t.lag_bytes === null ? "" : bytes(t.lag_bytes)] : [];
-    const rows = Object.entries(t.rows_delivered || {});
-    const all = rows.reduce((sum, [, number]) => sum + number, 0);
-    const words = { insert: "inserted", update_postimage: "updated", delete: "deleted" };
-    const split = (values, unit) => Object.entries(words).filter(([kind]) => values && values[kind]).map(([kind, word]) => `${unit(values[kind])} ${word}`).join(", ");
-    const figures = [
-      ["Head version", count(t.head_version), t.delivered_version === null ? "" : `delivered ${count(t.delivered_version)}`],
-      ["Lag", seconds(t.lag_seconds), t.lag_versions === 0 ? "up to date" : late.filter(Boolean).join(", ") || "not known"],
-      ["Rate", rate(t.rows_per_second), split(t.rows_per_second_by_change, (r) => (r < 10 ? r.toFixed(2) : count(Math.round(r)))) || "mean of the last minute"],
-      ["Delivered since the start", counted(all, "change row", "change rows"), split(t.rows_delivered, count)],
-      ["Log since checkpoint", counted(size.commits_since_checkpoint, "commit", "commits"), size.bytes_since_checkpoint === undefined ? "not measured" : `${bytes(size.bytes_since_checkpoint)}; ${size.checkpoint_version === null ? "no checkpoint yet" : `checkpoint ${count(size.checkpoint_version)}`}`],
-      ["Retention headroom", seconds(t.retention_headroom_seconds === null ? null : Math.max(0, t.retention_headroom_seconds)), "until what comes next may be cleaned up"],
-      ["Table", bytes(size.bytes), size.files === undefined ? "not measured" : `${counted(size.files, "file", "files")}, ${size.rows === null ? "rows not known" : counted(size.rows, "row", "rows")}`],
-    ];
-    if (!t.sink) return figures.filter(([label]) => !["Lag", "Rate", "Delivered since the start", "Retention headroom"].includes(label));
-    if (t.snapshot_progress !== null) figures.push(["Snapshot", `${(t.snapshot_progress * 100).toFixed(1)} %`, "delivered"]);
-    if (t.skipped_commits) figures.push(["Skipped", counted(t.skipped_commits, "commit", "commits"), "damaged, recorded and left out"]);
-    return figures;
+    this.tab.update(table);
   }
 
   drawAlert() {
     const t = this.known;
     const error = t.last_error;
-    this.alert.hidden = !error;
-    if (!error) return;
-    const isNow = t.state === "failed" || t.state === "retrying";
-    setAttr(this.alert, "data-kind", isNow ? t.state : "past");
-    const heads = { failed: "Stopped by an error. Resume it once the cause is fixed.", retrying: "An error that may pass: it is tried again.", past: "The last error; it has passed." };
-    const text = JSON.stringify([error, this.alert.dataset.kind]);
+    const kind = t.state === "failed" || t.state === "retrying" ? t.state : "past";
+    // What has passed is in the timeline; only what is wrong now stands on every tab.
+    this.alert.hidden = !error || kind === "past";
+    if (this.alert.hidden) return;
+    setAttr(this.alert, "data-kind", kind);
+    const heads = { failed: "Stopped by an error. Resume it once the cause is fixed.", retrying: "An error that may pass: it is tried again." };
+    const text = JSON.stringify([error, kind]);
     if (this.alert.dataset.text !== text) {
       this.alert.dataset.text = text;
       this.retry = el("span", { class: "retry" });
-      this.alert.replaceChildren(el("p", { class: "alert-head" }, heads[this.alert.dataset.kind], " ", this.retry), el("p", { class: "alert-text" }, error.message), el("p", { class: "note" }, el("code", {}, error.code)));
+      this.alert.replaceChildren(el("p", { class: "alert-head" }, heads[kind], " ", this.retry), el("p", { class: "alert-text" }, error.message), el("p", { class: "note" }, el("code", {}, error.code), " · ", el("a", { href: `/docs/errors#${error.code}` }, "About this error")));
     }
     setText(this.retry, retryText(t, this.model.now()));
   }
 
   tick() {
     if (this.known) this.drawAlert();
-    if (Date.now() - this.askedMs > SLOW_MS) this.ask();
+    if (this.tab.tick) this.tab.tick();
+    if (Date.now() - this.askedMs > SLOW_MS && this.model.link !== "lost") this.ask();
   }
 
-  key() {}
+  key(event, isTyping) {
+    if (isTyping) return;
+    const keys = [...this.tabs.keys()];
+    const number = Number(event.key);
+    let to = number >= 1 && number <= keys.length ? keys[number - 1] : null;
+    const at = keys.indexOf(this.shown);
+    if (event.key === "[") to = keys[Math.max(0, at - 1)];
+    if (event.key === "]") to = keys[Math.min(keys.length - 1, at + 1)];
+    if (to) location.hash = this.address(to);
+  }
 }

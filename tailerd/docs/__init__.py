@@ -1,0 +1,1 @@
+"""The documentation that comes with the program: topics as Markdown."""
