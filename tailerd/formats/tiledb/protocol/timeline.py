@@ -102,18 +102,21 @@ class Timeline:
         return tuple(sorted((n, p) for n, p in found if after_ms < n.last_ms <= until_ms))
 
 
-def late_commits(known: Collection[str], now: Timeline, delivered_ms: int) -> LateCommits:
+def late_commits(
+    known: Collection[TimedName], now: Collection[TimedName], delivered_ms: int
+) -> LateCommits:
     """Return the commits at or before a delivered time that were not known when it was.
 
     A fragment that merely merges others brings nothing.
 
     Args:
-        known: Names of everything that was committed then.
+        known: Everything that was committed then.
+        now: Everything that is committed at a later look.
     """
     found = sorted(
         each
-        for each in (*now.fragments, *now.commits.deletes)
-        if not each.is_merged and each.last_ms <= delivered_ms and each.text not in known
+        for each in now
+        if not each.is_merged and each.last_ms <= delivered_ms and each not in known
     )
     times = sorted({each.last_ms for each in found})
     return LateCommits(tuple(times), tuple(each.text for each in found))
