@@ -140,7 +140,7 @@ class ArrayLog:
             return None
 
     async def _old_layout(self, *, is_empty: bool) -> tuple[list[FileMeta], list[str]]:
-        """Return commit files and committed fragments at the top, as formats before 12 have them."""
+        """Return commit files and committed fragments at the top, where formats before 12 are."""
         files = [file async for file in self._store.list_from(self._root)]
         commits = [each for each in files if commit_file(each.name) is not None]
         is_oldest = any(each.name == OLD_SCHEMA for each in files)
@@ -150,9 +150,9 @@ class ArrayLog:
         if is_oldest:
             for name in await self.folders():
                 timed = timed_name(name)
-                if timed is not None and _version(name) < _COMMITTED_BY_FILE:
-                    if await self._is_committed(name):
-                        fragments.append(name)
+                is_oldest_form = timed is not None and _version(name) < _COMMITTED_BY_FILE
+                if is_oldest_form and await self._is_committed(name):
+                    fragments.append(name)
         return commits, fragments
 
     async def _is_committed(self, fragment: str) -> bool:

@@ -1,8 +1,8 @@
-"""Cells of an opened array as Arrow: whole, in boxes, at coordinates, or where a condition holds."""
+"""Cells of an opened array as Arrow: in boxes, at coordinates, or where a condition holds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tailerd.formats.tiledb.columns import ArrayShape, cells_to_arrow
+from tailerd.formats.tiledb.columns import ArrayShape, Buffers, cells_to_arrow
+from tailerd.formats.tiledb.library import load
 
 MOST_POINTS = 50_000
 """Coordinates that are asked for one by one; of more, the box around them is read."""
@@ -58,7 +59,25 @@ def read_box(
     """
     indices = tuple(slice(low, high) for low, high in box) if box is not None else (slice(None),)
     query = array.query(coords=True, order="U" if shape.is_sparse else "C", cond=condition)
-    return _cells(query.multi_index[indices], shape, array)
+    return _cells(_results(query, indices, array), shape, array)
+
+
+def count_cells(array: Any) -> int:
+    """Return the number of rows: cells of a sparse array, those of the written box of a dense."""
+    if array.schema.sparse:
+        names = [array.schema.domain.dim(0).name]
+        query = array.query(attrs=[], dims=names, order="U")
+        found = _results(query, (slice(None),), array)[names[0]]
+        is_var = array.schema.domain.dim(0).isvar
+        itemsize = 1 if is_var else np.dtype(array.schema.domain.dim(0).dtype).itemsize
+        return len(found[1]) if is_var else found[0].nbytes // itemsize
+    box = box_of(array)
+    return 0 if box is None else prod(_length(low, high) for low, high in box)
+
+
+def _length(low: Any, high: Any) -> int:
+    first, last = (np.asarray(each).astype(np.int64) for each in (low, high))
+    return int(last - first) + 1
 
 
 def read_coordinates(array: Any, shape: ArrayShape, box: Box | None) -> Cells:
@@ -66,7 +85,7 @@ def read_coordinates(array: Any, shape: ArrayShape, box: Box | None) -> Cells:
     indices = tuple(slice(low, high) for low, high in box) if box is not None else (slice(None),)
     names = [array.schema.domain.dim(n).name for n in range(array.schema.domain.ndim)]
     query = array.query(attrs=[], dims=names, order="U")
-    return _cells(query.multi_index[indices], shape, array)
+    return _cells(_results(query, indices, array), shape, array)
 
 
 def read_near(
@@ -84,7 +103,7 @@ def read_near(
     if not count:
         return None
     query = array.query(coords=True, order="U", cond=condition)
-    return _cells(query.multi_index[_selection(coordinates, count)], shape, array)
+    return _cells(_results(query, _selection(coordinates, count), array), shape, array)
 
 
 def _selection(coordinates: Sequence[Any], count: int) -> tuple[Any, ...]:
@@ -114,8 +133,26 @@ def _runs(points: Any) -> list[Any]:
     ]
 
 
-def _cells(found: Any, shape: ArrayShape, array: Any) -> Cells:
+def _results(query: Any, selection: tuple[Any, ...], array: Any) -> Mapping[str, Buffers]:
+    """Run a query and return its buffers: what indexing makes of them has lost the nulls."""
+    indexer = query.multi_index
+    indexer._set_pyquery()
+    indexer.subarray = load().Subarray(array)
+    indexer._set_ranges(selection)
+    indexer.pyquery.submit()
+    found: Mapping[str, Buffers] = indexer.pyquery.results()
+    return found
+
+
+def _cells(found: Mapping[str, Buffers], shape: ArrayShape, array: Any) -> Cells:
+    rows = cells_to_arrow(found, shape, array)
     domain = array.schema.domain
-    names = [domain.dim(number).name for number in range(domain.ndim)]
-    coordinates = tuple(np.asarray(found[name]).reshape(-1) for name in names)
-    return Cells(cells_to_arrow(found, shape, array), coordinates)
+    dims = [domain.dim(number) for number in range(domain.ndim)]
+    coordinates = []
+    for dim, column in zip(dims, shape.dimensions, strict=True):
+        if dim.isvar:
+            values = rows.column(column.field.name).to_numpy(zero_copy_only=False)
+        else:
+            values = found[dim.name][0].view(dim.dtype)
+        coordinates.append(values)
+    return Cells(rows, tuple(coordinates))

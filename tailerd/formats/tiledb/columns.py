@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tailerd.errors import UnreadableDataFileError, UnsupportedFeatureError, UsageError
 from tailerd.registry import known
@@ -15,6 +16,11 @@ from tailerd.registry import known
 _UNITS = {"s": "s", "ms": "ms", "us": "us", "ns": "ns"}
 _DAY_UNITS = ("Y", "M", "W", "D")
 _LONG_UNITS = ("h", "m")
+_UNNAMED_ATTRIBUTE = "__attr"
+
+Buffers = tuple[Any, Any, Any]
+"""What the library gives of a column: values, byte offsets (empty where of one length), validity
+(0 is null; empty where there are none)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +30,8 @@ class Column:
     Attributes:
         field: Of Arrow.
         is_dimension: Whether it is a coordinate.
+        dtype: Of one value in the library's buffers.
+        is_var: Whether cells are of various lengths.
         is_exact: Whether a condition that is false of a cell has a negation that is true of it:
             not so of columns with nulls or NaN.
         is_enumerated: Its cells are codes of an enumeration.
@@ -32,8 +40,10 @@ class Column:
     """
 
     field: pa.Field
+    dtype: np.dtype[Any]
     is_dimension: bool
     is_exact: bool
+    is_var: bool = False
     is_enumerated: bool = False
     is_nullable: bool = False
     fill: object = None
@@ -104,7 +114,13 @@ def _dimension(dim: Any, number: int, place: str) -> Column:
     dtype = np.dtype(dim.dtype)
     kind = pa.string() if dtype.kind in "SU" else _arrow_type(dtype, dim.name, place)
     name = dim.name or f"__dim_{number}"
-    return Column(field=pa.field(name, kind), is_dimension=True, is_exact=dtype.kind != "f")
+    return Column(
+        field=pa.field(name, kind),
+        dtype=dtype,
+        is_dimension=True,
+        is_exact=dtype.kind != "f",
+        is_var=bool(dim.isvar),
+    )
 
 
 def _attribute(attr: Any, number: int, array: Any, place: str) -> Column:
@@ -113,6 +129,7 @@ def _attribute(attr: Any, number: int, array: Any, place: str) -> Column:
         values = _enumeration(array, attr.enum_label, place)
         return Column(
             field=pa.field(name, values.type),
+            dtype=np.dtype(attr.dtype),
             is_dimension=False,
             is_exact=False,
             is_enumerated=True,
@@ -125,7 +142,9 @@ def _attribute(attr: Any, number: int, array: Any, place: str) -> Column:
     is_exact = not attr.isnullable and dtype.kind not in "fVc" and not pa.types.is_list(kind)
     return Column(
         field=pa.field(name, kind),
+        dtype=dtype,
         is_dimension=False,
+        is_var=bool(attr.isvar),
         is_exact=is_exact,
         is_nullable=bool(attr.isnullable),
         fill=None if attr.isnullable or attr.isvar else _fill(attr),
@@ -176,47 +195,43 @@ def _enumeration(array: Any, label: str, place: str) -> pa.Array:
     return pa.array(list(values)) if len(values) else pa.array([], pa.string())
 
 
-def cells_to_arrow(cells: Mapping[str, Any], shape: ArrayShape, array: Any) -> pa.RecordBatch:
+def cells_to_arrow(cells: Mapping[str, Buffers], shape: ArrayShape, array: Any) -> pa.RecordBatch:
     """Return what a query of the library gave: columns in the order of `shape`, those there are.
 
     Raises:
         UnreadableDataFileError: A text is no UTF-8.
     """
-    named = {_name(name, shape): value for name, value in cells.items()}
+    named = {_name(name, shape): buffers for name, buffers in cells.items()}
     fields, arrays = [], []
     for column in (*shape.dimensions, *shape.attributes):
-        values = named.get(column.field.name)
-        if values is not None:
+        buffers = named.get(column.field.name)
+        if buffers is not None:
             fields.append(column.field)
-            arrays.append(_column(values, column, array))
+            arrays.append(_column(buffers, column, array))
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
 def _name(name: str, shape: ArrayShape) -> str:
-    if name:
-        return name
-    # The one attribute without a name.
-    return next(each.field.name for each in shape.attributes)
+    if name in ("", _UNNAMED_ATTRIBUTE):
+        return next(each.field.name for each in shape.attributes)
+    return name
 
 
-def _column(values: Any, column: Column, array: Any) -> pa.Array:
+def _column(buffers: Buffers, column: Column, array: Any) -> pa.Array:
     kind = column.field.type
-    mask = np.ma.getmaskarray(values).reshape(-1) if np.ma.isMaskedArray(values) else None
-    flat = np.ma.getdata(values).reshape(-1)
-    if column.is_enumerated:
-        return _decoded(flat, mask, column, array)
-    if flat.dtype.kind == "M":
-        return _times(flat, mask, kind)
-    if flat.dtype.kind == "m":
-        flat = flat.astype(np.int64)
+    data, offsets, validity = buffers
+    gone = validity == 0 if column.is_nullable and len(validity) else None
     try:
-        if pa.types.is_string(kind) and flat.dtype.kind in "SO":
-            return (
-                pa.array(flat, pa.binary(), mask=mask).cast(kind)
-                if _is_bytes(flat)
-                else (pa.array(flat, kind, mask=mask))
-            )
-        return pa.array(flat, kind, mask=mask)
+        if column.is_var:
+            return _var_column(data, offsets, gone, column)
+        flat = data.view(column.dtype)
+        if column.is_enumerated:
+            return _decoded(flat, gone, column, array)
+        if column.dtype.kind == "M":
+            return _times(flat, gone, kind)
+        if column.dtype.kind == "m":
+            flat = flat.astype(np.int64)
+        return pa.array(flat, kind, mask=gone)
     except (pa.ArrowException, UnicodeError) as error:
         raise UnreadableDataFileError(
             f"The column {column.field.name!r} has a value that is no {kind}: {error}.",
@@ -224,8 +239,34 @@ def _column(values: Any, column: Column, array: Any) -> pa.Array:
         ) from error
 
 
-def _is_bytes(values: Any) -> bool:
-    return values.dtype.kind == "S" or bool(len(values) and isinstance(values[0], bytes))
+def _var_column(data: Any, offsets: Any, gone: Any, column: Column) -> pa.Array:
+    """Return cells of various lengths: `offsets` says at which byte each begins."""
+    count, kind = len(offsets), column.field.type
+    starts = np.append(offsets.astype(np.int64), data.nbytes)
+    valid = None if gone is None else pa.array(~gone).buffers()[1]
+    content = pa.py_buffer(np.ascontiguousarray(data))
+    if not pa.types.is_list(kind):
+        buffers = [valid, pa.py_buffer(starts), content]
+        large = pa.Array.from_buffers(pa.large_binary(), count, buffers)
+        return _without_fill(large.cast(pa.binary()), starts, data).cast(kind)
+    values = pa.array(data.view(column.dtype), kind.value_type)
+    lists = pa.Array.from_buffers(
+        pa.large_list(kind.value_type),
+        count,
+        [valid, pa.py_buffer(starts // column.dtype.itemsize)],
+        children=[values],
+    )
+    return lists.cast(kind)
+
+
+def _without_fill(texts: pa.Array, starts: Any, data: Any) -> pa.Array:
+    """Return texts with those empty that were never written: their one byte is a zero."""
+    ones = np.flatnonzero(np.diff(starts) == 1)
+    is_fill = np.zeros(len(texts), bool)
+    is_fill[ones] = data.view(np.uint8)[starts[ones]] == 0
+    if not is_fill.any():
+        return texts
+    return pc.if_else(pa.array(is_fill), pa.scalar(b""), texts)
 
 
 def _times(values: Any, mask: Any, kind: pa.DataType) -> pa.Array:
@@ -238,15 +279,12 @@ def _times(values: Any, mask: Any, kind: pa.DataType) -> pa.Array:
 
 
 def _decoded(codes: Any, mask: Any, column: Column, array: Any) -> pa.Array:
-    values = _enumeration(array, _label(array, column.field.name), "")
+    label = array.schema.attr(column.field.name).enum_label
+    values = _enumeration(array, str(label), "")
     codes = codes.astype(np.int64)
     is_code = (codes >= 0) & (codes < len(values))
     gone = ~is_code if mask is None else mask | ~is_code
     return values.take(pa.array(np.where(is_code, codes, 0), mask=gone))
-
-
-def _label(array: Any, name: str) -> str:
-    return str(array.schema.attr(name).enum_label)
 
 
 def conformed(rows: pa.RecordBatch, shape: ArrayShape) -> pa.RecordBatch:
@@ -271,7 +309,8 @@ def _filled(column: Column, count: int) -> pa.Array:
     if column.fill is None:
         empty = "" if pa.types.is_string(kind) else b"" if pa.types.is_binary(kind) else []
         return pa.repeat(pa.scalar(empty, kind), count)
-    one = _column(np.asarray(column.fill), column, None)
+    nothing = np.empty(0, np.uint8)
+    one = _column((np.asarray(column.fill, column.dtype), nothing, nothing), column, None)
     return pa.repeat(one[0], count)
 
 

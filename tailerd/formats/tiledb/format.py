@@ -49,6 +49,13 @@ class TileDBFormat(OptionalParts):
     options = frozenset({"on_late"})
     reader = TileDBTaskReader()
 
+    @property
+    def inspector(self) -> Inspector:
+        """Shows versions, fragments and commits."""
+        from tailerd.formats.tiledb.inspect import TileDBInspector
+
+        return TileDBInspector()
+
     async def detect(self, store: ObjectStore, root: str) -> bool:
         """Tell whether an array, or a group of them, lies at a place."""
         return await is_array(store, root) or await is_group(store, root)

@@ -404,7 +404,7 @@ class TileDBSource:
         timeline = await self._look()
         pending = timeline.between(int(start.version) - 1, timeline.head)
         return Backlog(
-            head_version=Version(max(timeline.head, 0)),
+            head_version=Version(timeline.head),
             versions=len(pending),
             head_timestamp_ms=max(timeline.head, 0),
             oldest_undelivered_timestamp_ms=pending[0] if pending else None,

@@ -218,6 +218,7 @@ def overlap(one: Box, other: Box | None) -> Box | None:
 
 
 def is_inside(coordinates: tuple[Any, ...], box: Box | None) -> npt.NDArray[np.bool_]:
+    """Tell of each cell whether it is in a box; in none where there is no box."""
     count = len(coordinates[0])
     if box is None:
         return np.zeros(count, bool)
@@ -261,7 +262,7 @@ def _one_batch(table: pa.Table) -> pa.RecordBatch:
 
 
 def in_order(rows: pa.RecordBatch, keys: list[str]) -> pa.RecordBatch:
-    """Return rows in the order of their coordinates, then of their other values: always the same."""
+    """Return rows in the order of their coordinates, then of their values: always the same."""
     names = [*keys, *(name for name in rows.schema.names if name not in keys)]
     sortable = [name for name in names if not pa.types.is_nested(rows.schema.field(name).type)]
     if rows.num_rows < 2:

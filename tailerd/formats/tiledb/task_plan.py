@@ -173,7 +173,7 @@ class TaskPlan:
             timestamp_us=version * 1000,
             change_source=ChangeSourceKind.ROWS,
             tasks=(self._task(scan, version, version, start.position, size),),
-            operation=_operation(bool(writes), bool(deletes)),
+            operation=operation(has_writes=bool(writes), has_deletes=bool(deletes)),
             files_added=len(writes),
             bytes_added=size,
         )
@@ -270,7 +270,8 @@ def _windows(
     return tuple(found)
 
 
-def _operation(has_writes: bool, has_deletes: bool) -> str:
+def operation(*, has_writes: bool, has_deletes: bool) -> str:
+    """Return what a commit did, in a word or three."""
     if has_writes and has_deletes:
         return "write and delete"
     return "delete" if has_deletes else "write"
