@@ -98,8 +98,11 @@ def _value(content: bytes, dtype: np.dtype[Any]) -> object:
         except UnicodeDecodeError:
             return None
         return text if text.isprintable() else None
-    if dtype.kind not in "iuMmb" or len(content) != dtype.itemsize:
+    if dtype.kind not in "iuMmbf" or len(content) != dtype.itemsize:
         return None
+    if dtype.kind == "f":
+        number = float(np.frombuffer(content, f"<f{dtype.itemsize}")[0])
+        return number if np.isfinite(number) else None
     if dtype.kind == "b":
         return content[0]
     return int(np.frombuffer(content, f"<{'u' if dtype.kind == 'u' else 'i'}{dtype.itemsize}")[0])

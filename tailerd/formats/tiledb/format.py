@@ -10,8 +10,10 @@ from tailerd.clock import SystemClock
 from tailerd.errors import ConfigError, UnsupportedFeatureError
 from tailerd.formats.allowed_places import allowed_places
 from tailerd.formats.base import CommitNames, OpenRequest
+from tailerd.formats.inspection import Inspector
 from tailerd.formats.ledger import open_ledger
-from tailerd.formats.parts import OptionalParts
+from tailerd.formats.maintenance import Maintainer
+from tailerd.formats.parts import Demo, OptionalParts
 from tailerd.formats.tiledb.array_log import ArrayLog, is_array, is_group
 from tailerd.formats.tiledb.capabilities import CAPABILITIES
 from tailerd.formats.tiledb.known_commits import KnownCommits
@@ -55,6 +57,20 @@ class TileDBFormat(OptionalParts):
         from tailerd.formats.tiledb.inspect import TileDBInspector
 
         return TileDBInspector()
+
+    @property
+    def maintainer(self) -> Maintainer:
+        """Merges commits and fragments, and deletes what was merged."""
+        from tailerd.formats.tiledb.maintenance import TileDBMaintainer
+
+        return TileDBMaintainer()
+
+    @property
+    def demo(self) -> Demo:
+        """Makes an array of orders."""
+        from tailerd.formats.tiledb.demo import TileDBDemo
+
+        return TileDBDemo()
 
     async def detect(self, store: ObjectStore, root: str) -> bool:
         """Tell whether an array, or a group of them, lies at a place."""

@@ -151,4 +151,4 @@ class KnownCommits:
 
 
 def _digest(names: list[str]) -> str:
-    return xxhash.xxh3_64_hexdigest("\n".join(sorted(names)))
+    return xxhash.xxh3_64_hexdigest("\n".join(sorted(names)).encode())

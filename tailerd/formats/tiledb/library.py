@@ -27,6 +27,9 @@ from tailerd.storage.stores import Stores
 if TYPE_CHECKING:
     import tiledb
 
+_MERGE_BYTES = 256 * 1024 * 1024
+"""Memory to merge fragments in; by default the library fills 10 GiB, even for a few cells."""
+
 Config = tuple[tuple[str, str], ...]
 
 _BUFFER_BYTES = 16 * 1024 * 1024
@@ -96,6 +99,19 @@ def mapped_errors(place: str, *, is_remote: bool) -> Iterator[None]:
             hint="If a fragment was just consolidated or vacuumed, the next look reads it again.",
             path=place,
         ) from error
+
+
+@contextmanager
+def changing(place: str, stores: Stores) -> Iterator[tuple[Any, str, Any]]:
+    """Give the library, an array's URI and a configuration of one's own, to merge and delete with.
+
+    Raises:
+        UnreadableDataFileError, StorageError: The library could not do it.
+    """
+    library, uri = load(), uri_of(place, stores)
+    settings = {"sm.mem.total_budget": str(_MERGE_BYTES), **dict(config_of(uri, stores))}
+    with mapped_errors(place, is_remote="://" in uri):
+        yield library, uri, library.Config(settings)
 
 
 @functools.lru_cache(maxsize=16)

@@ -361,7 +361,8 @@ class TileDBSource:
             if version is None or version >= end.version:
                 break
             behind = Offset(table_id=self._table_id, version=Version(version + 1), mark=end.mark)
-            is_last = self._timeline.after(version) is None or behind.version >= end.version
+            following = self._timeline.after(version)
+            is_last = following is None or following >= end.version
             reached = end if is_last and end.position == 0 else behind
             yield await self._plan.step_group(at, reached, version)
             at = reached

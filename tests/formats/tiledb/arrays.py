@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -119,3 +120,36 @@ def _plain(column: Any) -> list[object]:
 def plain(value: object) -> object:
     """Return a value that equals itself."""
     return "NaN" if isinstance(value, float) and value != value else value
+
+
+def create_named(path: Path) -> None:
+    """Make an array of `id` and `name` that allows duplicates."""
+    schema = tiledb.ArraySchema(
+        domain=tiledb.Domain(tiledb.Dim("id", domain=(0, 10**6), tile=100, dtype=np.int64)),
+        sparse=True,
+        allows_duplicates=True,
+        attrs=[tiledb.Attr("name", dtype=str, var=True)],
+    )
+    tiledb.Array.create(str(path), schema)
+
+
+def write_named(path: Path, time_ms: int | None, ids: list[int]) -> None:
+    """Write rows of an array that `create_named` made."""
+    names = np.array([f"n{number}" for number in ids], dtype=object)
+    with tiledb.open(str(path), "w", timestamp=time_ms) as array:
+        array[np.array(ids, np.int64)] = {"name": names}
+
+
+def forget_times(path: Path, first_ms: int, last_ms: int) -> None:
+    """Leave what consolidation before core 2.15 did: one fragment without the cells' times."""
+    with tiledb.open(str(path)) as array:
+        ids = array.query(coords=True)[:]["id"].tolist()
+    shutil.rmtree(path / "__fragments")
+    for commit in (path / "__commits").iterdir():
+        commit.unlink()
+    write_named(path, last_ms, ids)
+    [fragment] = (path / "__fragments").iterdir()
+    merged = fragment.name.replace(f"__{last_ms}_", f"__{first_ms}_", 1)
+    fragment.rename(fragment.with_name(merged))
+    commit = path / "__commits" / f"{fragment.name}.wrt"
+    commit.rename(commit.with_name(f"{merged}.wrt"))
