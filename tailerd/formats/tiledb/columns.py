@@ -213,7 +213,7 @@ def cells_to_arrow(cells: Mapping[str, Buffers], shape: ArrayShape, array: Any) 
 
 def _name(name: str, shape: ArrayShape) -> str:
     if name in ("", _UNNAMED_ATTRIBUTE):
-        return next(each.field.name for each in shape.attributes)
+        return str(next(each.field.name for each in shape.attributes))
     return name
 
 

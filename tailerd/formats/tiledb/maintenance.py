@@ -8,7 +8,7 @@ and their originals deleted only behind what the slowest pipeline has yet to rea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -42,6 +42,9 @@ _FRAGMENTS_JOB = "fragments"
 _META_FOLDER = "__fragment_meta"
 _EVERY_COMMITS = 100
 _EVERY_META = 10
+
+_Work = Callable[[Any, str, Any], None]
+"""Takes the library, an array's URI and a configuration of its own."""
 
 
 class _Every(msgspec.Struct, frozen=True):
@@ -275,9 +278,9 @@ class ArrayMaintenance:
                 await self._run(_merge("fragment_meta"), _delete("fragment_meta"))
                 return self._done(survey, _META_JOB, found.without_meta, "fragments' metadata")
             case "fragments":
-                names = [each.text for each in found.mergeable]
-                await self._run(_merge("fragments", names))
-                return self._done(survey, _FRAGMENTS_JOB, len(names), "fragments")
+                last = max(each.last_ms for each in found.mergeable)
+                await self._run(_merge("fragments", {"sm.consolidation.timestamp_end": str(last)}))
+                return self._done(survey, _FRAGMENTS_JOB, len(found.mergeable), "fragments")
             case _:
                 return await self._delete_originals(survey, found)
 
@@ -296,10 +299,9 @@ class ArrayMaintenance:
                 summary=floor.obstacle or "Nothing may go any more.",
             )
         originals = [
-            name
+            each
             for each in now.timeline.commits.fragments
             if any(each.text in now.timeline.commits.to_vacuum[m.text] for m in agreed)
-            for name in [each]
         ]
         size = await self._log.fragment_bytes(originals)
         last = max(each.last_ms for each in agreed)
@@ -323,7 +325,7 @@ class ArrayMaintenance:
             summary=f"{count} {what} were merged.",
         )
 
-    async def _run(self, *works: Callable[[Any, str, Any], None]) -> None:
+    async def _run(self, *works: _Work) -> None:
         def run() -> None:
             place = self._place
             with changing(place.url, place.stores) as (library, uri, config):
@@ -350,19 +352,17 @@ class ArrayMaintenance:
             )
 
 
-def _merge(mode: str, fragments: Sequence[str] | None = None) -> Callable[[Any, str, Any], None]:
-    def merge(library: Any, uri: str, config: Any) -> None:
-        config["sm.consolidation.mode"] = mode
-        context = library.Ctx(config)
-        if fragments is None:
-            library.consolidate(uri, ctx=context, config=config)
-        else:
-            library.consolidate(uri, ctx=context, config=config, fragment_uris=list(fragments))
-
-    return merge
+def _merge(mode: str, settings: Mapping[str, str] | None = None) -> _Work:
+    return partial(_merged, {"sm.consolidation.mode": mode, **(settings or {})})
 
 
-def _delete(mode: str, settings: Mapping[str, str] | None = None) -> Callable[..., None]:
+def _merged(settings: Mapping[str, str], library: Any, uri: str, config: Any) -> None:
+    for name, value in settings.items():
+        config[name] = value
+    library.consolidate(uri, ctx=library.Ctx(config), config=config)
+
+
+def _delete(mode: str, settings: Mapping[str, str] | None = None) -> _Work:
     return partial(_deleted, {"sm.vacuum.mode": mode, **(settings or {})})
 
 

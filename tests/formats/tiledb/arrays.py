@@ -133,6 +133,11 @@ def create_named(path: Path) -> None:
     tiledb.Array.create(str(path), schema)
 
 
+def create_group(path: Path) -> None:
+    """Make an empty group."""
+    tiledb.Group.create(str(path))
+
+
 def write_named(path: Path, time_ms: int | None, ids: list[int]) -> None:
     """Write rows of an array that `create_named` made."""
     names = np.array([f"n{number}" for number in ids], dtype=object)
