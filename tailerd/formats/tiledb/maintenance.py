@@ -169,7 +169,7 @@ class ArrayMaintenance:
             timeline=timeline,
             commit_files=sum(name.endswith(one_each) for name in names),
             without_meta=sum(each.last_ms > last_meta for each in timeline.fragments),
-            mergeable=tuple(each for each in timeline.fragments if each.last_ms < until),
+            mergeable=_mergeable(timeline, until),
             removable=removable,
             waiting=waiting,
         )
@@ -350,6 +350,13 @@ class ArrayMaintenance:
                 f"{reader} cannot go on at {version}: what was written then was merged into"
                 f" {merged.text} and vacuumed."
             )
+
+
+def _mergeable(timeline: Timeline, until: int) -> tuple[TimedName, ...]:
+    """Return the fragments before a time that no merged fragment has yet."""
+    merged = {name for names in timeline.commits.to_vacuum.values() for name in names}
+    behind = (each for each in timeline.fragments if each.last_ms < until)
+    return tuple(each for each in behind if each.text not in merged)
 
 
 def _merge(mode: str, settings: Mapping[str, str] | None = None) -> _Work:
