@@ -96,16 +96,7 @@ class TileDBFormat(OptionalParts):
             ConfigError: No store serves this place, or the option is wrong.
             MissingExtraError: TileDB's library is not installed.
         """
-        if request.changes is not ChangeMode.AUTO:
-            raise UnsupportedFeatureError(
-                f"{place} is a TileDB array, whose changes are the differences of its states.",
-                hint="Leave `changes` out.",
-            )
-        on_late = request.options.get("on_late") or "apply"
-        if on_late not in _ON_LATE:
-            raise ConfigError(
-                f"The option on_late of {place} is {on_late!r}.", hint="Say apply or stop."
-            )
+        stops_at_late = _stops_at_late(place, request)
         located, root = request.stores.locate(place)
         allowed = allowed_places(request.allowed_paths)
         store = within_table(located, root, allowed)
@@ -136,5 +127,25 @@ class TileDBFormat(OptionalParts):
             stores=request.stores,
             columns=request.columns,
             clock=clock,
-            stops_at_late=on_late == "stop",
+            stops_at_late=stops_at_late,
         )
+
+
+def _stops_at_late(place: str, request: OpenRequest) -> bool:
+    """Return what the option `on_late` asks for, of a request that an array can answer.
+
+    Raises:
+        UnsupportedFeatureError: Other changes than `auto` are asked for.
+        ConfigError: The option has another value.
+    """
+    if request.changes is not ChangeMode.AUTO:
+        raise UnsupportedFeatureError(
+            f"{place} is a TileDB array, whose changes are the differences of its states.",
+            hint="Leave `changes` out.",
+        )
+    on_late = request.options.get("on_late") or "apply"
+    if on_late not in _ON_LATE:
+        raise ConfigError(
+            f"The option on_late of {place} is {on_late!r}.", hint="Say apply or stop."
+        )
+    return on_late == "stop"

@@ -114,7 +114,7 @@ class TaskPlan:
         edges = [first + (last - first + 1) * number // count for number in range(count + 1)]
         kind = np.asarray(low).dtype
         return [
-            tuple(np.array([start, end - 1]).astype(kind))  # type: ignore[misc]
+            tuple(np.array([start, end - 1]).astype(kind))
             for start, end in itertools.pairwise(edges)
         ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ WORDS = ("", "a", "bb", "å", "zzz")
 def create(
     path: Path,
     *,
-    is_sparse: bool = True,
-    has_duplicates: bool = False,
+    is_sparse: int = True,
+    has_duplicates: int = False,
     dimensions: int = 1,
     attributes: list[Any] | None = None,
 ) -> None:
@@ -27,8 +28,8 @@ def create(
     dims = [tiledb.Dim(name, domain=(0, 39), tile=7, dtype=np.int32) for name in "xyz"[:dimensions]]
     schema = tiledb.ArraySchema(
         domain=tiledb.Domain(*dims),
-        sparse=is_sparse,
-        allows_duplicates=has_duplicates,
+        sparse=bool(is_sparse),
+        allows_duplicates=bool(has_duplicates),
         attrs=attributes
         or [
             tiledb.Attr("v", dtype=np.int64),
@@ -52,7 +53,7 @@ def values(count: int, draw: random.Random) -> dict[str, Any]:
     }
 
 
-def write(path: Path, time_ms: int | None, cells: list[tuple[int, ...]], data: Any) -> None:
+def write(path: Path, time_ms: int | None, cells: Sequence[tuple[int, ...]], data: Any) -> None:
     """Write cells of a sparse array."""
     with tiledb.open(str(path), "w", timestamp=time_ms) as array:
         columns = [np.array(each, np.int32) for each in zip(*cells, strict=True)]

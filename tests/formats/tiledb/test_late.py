@@ -19,7 +19,7 @@ HEAD = 1100
 
 def base(path: Path, draw: random.Random, kind: str) -> None:
     shape = KINDS[kind]
-    arrays.create(path, **shape)  # type: ignore[arg-type]
+    arrays.create(path, **shape)
     for time in (1000, 1020, 1040, 1060, 1080, HEAD):
         commit(path, draw, kind, time)
 
@@ -40,7 +40,7 @@ def commit(path: Path, draw: random.Random, kind: str, time: int) -> None:
         simple = [each for each in CONDITIONS if " in " not in each]
         arrays.delete(path, time, draw.choice(simple))
     else:
-        dimensions = int(shape.get("dimensions", 1))
+        dimensions = shape.get("dimensions", 1)
         cells = sorted({tuple(draw.choices(range(40), k=dimensions)) for _ in range(9)})
         arrays.write(path, time, cells, arrays.values(len(cells), draw))
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiledb
@@ -20,7 +22,7 @@ CONDITIONS = (
     "s != 'zzz' and x < 9", "not (v < 5)", "x == 7", "v == -1", "f <= -2.0 or n < 1",
 )  # fmt: skip
 
-KINDS = {
+KINDS: dict[str, dict[str, Any]] = {
     "sparse": {"is_sparse": True},
     "duplicates": {"is_sparse": True, "has_duplicates": True},
     "dense": {"is_sparse": False},
@@ -32,8 +34,9 @@ KINDS = {
 def written(path: Path, draw: random.Random, kind: str) -> list[int]:
     """Write a random array; return the times of its commits."""
     shape = KINDS[kind]
-    arrays.create(path, **shape)  # type: ignore[arg-type]
-    dimensions, times, time = int(shape.get("dimensions", 1)), [], 1000
+    arrays.create(path, **shape)
+    dimensions, time = shape.get("dimensions", 1), 1000
+    times: list[int] = []
     for _ in range(draw.randrange(4, 11)):
         time += draw.randrange(1, 20)
         if not shape["is_sparse"]:
@@ -112,7 +115,7 @@ async def test_merged_and_vacuumed_sparse_arrays_keep_every_version_between(
         assert applied(states[time], found) == states[times[-1]], at
 
 
-async def versions_of(path: Path):  # type: ignore[no-untyped-def]
+async def versions_of(path: Path) -> AsyncIterator[int]:
     source = await opened(path)
     version = source.next_version(Version(-1))
     head = (await source.initial_offset("latest")).version

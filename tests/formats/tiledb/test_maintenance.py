@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ TIMES = (1000, 1010, 1020, 1030)
 
 
 def work(
-    path: Path, jobs: dict[str, object], *, floor: int | None = None, cleans: bool = False
+    path: Path, jobs: Mapping[str, object], *, floor: int | None = None, cleans: bool = False
 ) -> ArrayMaintenance:
     async def ask(_: str) -> RetentionFloor:
         return RetentionFloor(from_version=floor)
