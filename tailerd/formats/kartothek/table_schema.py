@@ -32,13 +32,13 @@ def read_schema(content: bytes, path: str) -> pa.Schema:
     except (pa.ArrowException, OSError) as error:
         raise CorruptLogError(
             f"The schema {path} cannot be read: {error}.",
-            hint="It is torn or no Parquet file: restore it, or let its writer write it again.",
+            remedy="It is torn or no Parquet file: restore it, or let its writer write it again.",
         ) from error
     for name in stored.names:
         if name in CHANGE_COLUMNS:
             raise TableError(
                 f"The table has a column {name}, and change rows carry one of that name too.",
-                hint=f"Rename it in the table, or {LEAVE_OUT}.",
+                remedy=f"Rename it in the table, or {LEAVE_OUT}.",
             )
     return pa.schema([pa.field(field.name, plain_type(field.type)) for field in stored])
 
@@ -94,7 +94,7 @@ def checked(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
     if unknown := [name for name in columns or () if name not in schema.names]:
         raise UsageError(
             f"There is no column {unknown[0]!r}; the table has {', '.join(schema.names)}.",
-            hint="Check the spelling; names are case-sensitive.",
+            remedy="Check the spelling; names are case-sensitive.",
         )
     return chosen(schema, columns)
 
@@ -135,7 +135,7 @@ def path_value(text: str, field: pa.Field, key: str) -> pa.Scalar:
         raise CorruptLogError(
             f"The path of {key!r} says {text!r} of column {field.name}, which is no {field.type}:"
             f" {error}.",
-            hint="The writer is broken: rewrite that partition.",
+            remedy="The writer is broken: rewrite that partition.",
         ) from error
 
 
