@@ -190,7 +190,7 @@ class ArrayLog:
         return NotATableError(
             f"There is no TileDB array at {self._name}: no folder {SCHEMA} and no file"
             f" {OLD_SCHEMA}.",
-            hint="Check the path.",
+            remedy="Check the path.",
         )
 
     def fragment_folder(self, name: str) -> str:
@@ -314,6 +314,6 @@ async def refused_group(store: ObjectStore, root: str, name: str) -> Unsupported
     shown = ", ".join(arrays[:10]) + (f" and {len(arrays) - 10} more" if len(arrays) > 10 else "")
     return UnsupportedFeatureError(
         f"{name} is a TileDB group, not an array. Arrays in it: {shown or 'none'}.",
-        hint="Name one of its arrays; `discover` with the pattern GROUP/* reads all of them.",
+        remedy="Name one of its arrays; `discover` with the pattern GROUP/* reads all of them.",
         path=name,
     )

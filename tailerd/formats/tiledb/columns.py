@@ -178,7 +178,7 @@ def _arrow_type(dtype: np.dtype[Any], name: str, place: str) -> pa.DataType:
 def _refused(place: str, what: str) -> UnsupportedFeatureError:
     return UnsupportedFeatureError(
         f"The array {place} {what}, which this release cannot read.",
-        hint="Copy what you need into an array without it.",
+        remedy="Copy what you need into an array without it.",
         path=place,
     )
 
@@ -235,7 +235,7 @@ def _column(buffers: Buffers, column: Column, array: Any) -> pa.Array:
     except (pa.ArrowException, UnicodeError) as error:
         raise UnreadableDataFileError(
             f"The column {column.field.name!r} has a value that is no {kind}: {error}.",
-            hint="Leave the column out, or write its values again.",
+            remedy="Leave the column out, or write its values again.",
         ) from error
 
 
@@ -327,7 +327,7 @@ def checked(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
     """
     for name in columns or ():
         if name not in schema.names:
-            raise UsageError(f"There is no column {name!r}.", hint=known(name, schema.names))
+            raise UsageError(f"There is no column {name!r}.", remedy=known(name, schema.names))
     return chosen(schema, columns)
 
 

@@ -141,11 +141,11 @@ def _stops_at_late(place: str, request: OpenRequest) -> bool:
     if request.changes is not ChangeMode.AUTO:
         raise UnsupportedFeatureError(
             f"{place} is a TileDB array, whose changes are the differences of its states.",
-            hint="Leave `changes` out.",
+            remedy="Leave `changes` out.",
         )
     on_late = request.options.get("on_late") or "apply"
     if on_late not in _ON_LATE:
         raise ConfigError(
-            f"The option on_late of {place} is {on_late!r}.", hint="Say apply or stop."
+            f"The option on_late of {place} is {on_late!r}.", remedy="Say apply or stop."
         )
     return on_late == "stop"

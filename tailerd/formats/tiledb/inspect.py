@@ -80,7 +80,7 @@ class TileDBInspection:
         if timeline.before(int(version) + 1) == NONE_MS or timeline.hiding(int(version)):
             raise MissingVersionError(
                 f"The array {self._place.url} has no version {version}, or none any more.",
-                hint="`tailerd history` shows the versions there are.",
+                remedy="`tailerd history` shows the versions there are.",
             )
         return int(version)
 

@@ -55,7 +55,7 @@ def read_mark(text: str) -> Mark | None:
     except ValueError as error:
         raise OffsetError(
             f"The offset has the mark {text!r}, which is none of a TileDB array's.",
-            hint="Reset the pipeline with `tailerd offsets reset NAME --to snapshot`.",
+            remedy="Reset the pipeline with `tailerd offsets reset NAME --to snapshot`.",
         ) from error
 
 
@@ -112,7 +112,7 @@ class KnownCommits:
         except msgspec.MsgspecError as error:
             raise OffsetError(
                 f"Entry {number} of the ledger is none of a TileDB array's: {error}.",
-                hint="Give each table a `ledger` of its own, or leave it out.",
+                remedy="Give each table a `ledger` of its own, or leave it out.",
             ) from error
 
     async def of(self, mark: Mark) -> frozenset[TimedName]:
@@ -129,7 +129,7 @@ class KnownCommits:
                 raise MissingVersionError(
                     f"The ledger lacks entry {mark.number}, which says what was committed when the"
                     " offset was saved: it was restored from another copy, or deleted.",
-                    hint="Go on with `tailerd offsets reset NAME --to snapshot`, or set on_gap.",
+                    remedy="Go on with `tailerd offsets reset NAME --to snapshot`, or set on_gap.",
                 )
             found = frozenset(
                 name for text in entry.names if (name := timed_name(text)) is not None

@@ -64,7 +64,7 @@ def _left(states: States, array: Any) -> str | None:
             raise MissingVersionError(
                 f"What the late commit of {states.scan.until_ms} changed cannot be told, because"
                 f" the later delete {each.name} has a condition that cannot be asked for.",
-                hint="Go on with `tailerd offsets reset NAME --to snapshot`, or set on_gap.",
+                remedy="Go on with `tailerd offsets reset NAME --to snapshot`, or set on_gap.",
             )
         texts.append(f"({text})")
     return " and ".join(texts) or None

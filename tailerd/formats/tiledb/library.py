@@ -47,7 +47,7 @@ def load() -> Any:
     except ImportError as error:
         raise MissingExtraError(
             f"TileDB arrays are read with TileDB's own library, which is not there: {error}.",
-            hint="Install it: pip install 'tailerd[tiledb]'.",
+            remedy="Install it: pip install 'tailerd[tiledb]'.",
         ) from error
     return tiledb
 
@@ -65,7 +65,7 @@ def uri_of(place: str, stores: Stores) -> str:
         return f"s3://{path}"
     raise ConfigError(
         f"{place} is in a store that TileDB's library does not reach.",
-        hint="Arrays are read from folders of this machine and from buckets.",
+        remedy="Arrays are read from folders of this machine and from buckets.",
     )
 
 
@@ -96,7 +96,7 @@ def mapped_errors(place: str, *, is_remote: bool) -> Iterator[None]:
         )
         raise kind(
             f"TileDB cannot read the array {place}: {error}",
-            hint="If a fragment was just consolidated or vacuumed, the next look reads it again.",
+            remedy="If a fragment was just consolidated or vacuumed, the next look reads it again.",
             path=place,
         ) from error
 
@@ -148,7 +148,7 @@ def _bucket_config(account: S3Account) -> Iterator[tuple[str, str]]:
     if account.profile:
         raise ConfigError(
             f"TileDB's library knows no profiles, and `storage` names {account.profile!r}.",
-            hint="Give access_key_id and secret_access_key, or leave both to the environment.",
+            remedy="Give access_key_id and secret_access_key, or leave both to the environment.",
         )
     if account.access_key_id:
         yield "vfs.s3.aws_access_key_id", account.access_key_id

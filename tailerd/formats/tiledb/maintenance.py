@@ -23,10 +23,10 @@ from tailerd.formats.maintenance import (
     AskFloor,
     Decision,
     JobResult,
+    LogAssessment,
     MaintenancePolicies,
     RetentionFloor,
     RunOnEngine,
-    Survey,
     TaskExecutor,
     no_readers,
 )
@@ -61,7 +61,7 @@ class _Jobs(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
-    """What a survey saw.
+    """What an assessment saw.
 
     Attributes:
         commit_files: Files that open as a commit each.
@@ -123,7 +123,9 @@ class ArrayMaintenance:
                 f"The section `maintenance` of an array is wrong: {error}."
             ) from error
 
-    async def survey(self, *, with_cleanup: bool = True, is_asked: bool = False) -> Survey:
+    async def assessment(
+        self, *, with_cleanup: bool = True, is_asked: bool = False
+    ) -> LogAssessment:
         """Look at the array and decide what is to be merged and deleted.
 
         Raises:
@@ -144,7 +146,7 @@ class ArrayMaintenance:
         ]
         if with_cleanup:
             decisions.append(self._vacuum(found, obstacle))
-        return Survey(
+        return LogAssessment(
             table_id=table_id,
             version=max(timeline.head, 0),
             decisions=tuple(decisions),
@@ -261,39 +263,39 @@ class ArrayMaintenance:
 
     # ------------------------------------------------------------------ jobs
 
-    async def apply(self, survey: Survey, decision: Decision) -> JobResult:
+    async def apply(self, assessment: LogAssessment, decision: Decision) -> JobResult:
         """Do one job that is due.
 
         Raises:
             TableError, StorageError: It could not be done; no reader sees a wrong state.
         """
-        found = survey.payload
+        found = assessment.payload
         if not isinstance(found, _Found):
             raise BugError(f"The job {decision.job} of an array was never planned.")
         match decision.job:
             case "commits":
                 await self._run(_merge("commits"), _delete("commits"))
-                return self._done(survey, _COMMITS_JOB, found.commit_files, "commit files")
+                return self._done(assessment, _COMMITS_JOB, found.commit_files, "commit files")
             case "fragment_meta":
                 await self._run(_merge("fragment_meta"), _delete("fragment_meta"))
-                return self._done(survey, _META_JOB, found.without_meta, "fragments' metadata")
+                return self._done(assessment, _META_JOB, found.without_meta, "fragments' metadata")
             case "fragments":
                 last = max(each.last_ms for each in found.mergeable)
                 await self._run(_merge("fragments", {"sm.consolidation.timestamp_end": str(last)}))
-                return self._done(survey, _FRAGMENTS_JOB, len(found.mergeable), "fragments")
+                return self._done(assessment, _FRAGMENTS_JOB, len(found.mergeable), "fragments")
             case _:
-                return await self._delete_originals(survey, found)
+                return await self._delete_originals(assessment, found)
 
-    async def _delete_originals(self, survey: Survey, before: _Found) -> JobResult:
-        """Delete what a survey found and what still may go: pipelines may have been set back."""
-        floor = await self._floor(survey.table_id)
+    async def _delete_originals(self, assessment: LogAssessment, before: _Found) -> JobResult:
+        """Delete what was found and still may go: pipelines may have been set back."""
+        floor = await self._floor(assessment.table_id)
         now = await self._look(await self._log.look(self._clock.now_ms()), floor)
         agreed = [each for each in now.removable if each in before.removable]
         if not agreed or floor.obstacle:
             return JobResult(
                 job=CLEANUP,
                 outcome="nothing_to_say",
-                version=survey.version,
+                version=assessment.version,
                 files=0,
                 size_bytes=0,
                 summary=floor.obstacle or "Nothing may go any more.",
@@ -309,17 +311,17 @@ class ArrayMaintenance:
         return JobResult(
             job=CLEANUP,
             outcome="deleted",
-            version=survey.version,
+            version=assessment.version,
             files=len(originals),
             size_bytes=size,
             summary=f"{len(originals)} fragments of {size} bytes that were merged are deleted.",
         )
 
-    def _done(self, survey: Survey, job: str, count: int, what: str) -> JobResult:
+    def _done(self, assessment: LogAssessment, job: str, count: int, what: str) -> JobResult:
         return JobResult(
             job=job,
             outcome="written",
-            version=survey.version,
+            version=assessment.version,
             files=1,
             size_bytes=0,
             summary=f"{count} {what} were merged.",

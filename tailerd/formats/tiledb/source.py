@@ -147,8 +147,8 @@ class TileDBSource:
             f"The array {self._name} has no commit of {number}"
             + self._why_gone(number)
             + f"; the newest is {timeline.head}.",
-            hint="`tailerd history` shows the versions there are; a time means the first commit at"
-            " or after it.",
+            remedy="`tailerd history` shows the versions there are; a time means the first commit"
+            " at or after it.",
         )
 
     def _why_gone(self, number: int) -> str:
@@ -172,7 +172,7 @@ class TileDBSource:
             raise UsageError(
                 f"There is no commit at or after {time.isoformat()}: the newest is of"
                 f" {show_ms(max(self._timeline.head, 0))}.",
-                hint="Use --from latest to wait for the next one.",
+                remedy="Use --from latest to wait for the next one.",
             )
         return await self.offset_at(self._whole(found))
 
@@ -190,7 +190,7 @@ class TileDBSource:
         if found == NONE_MS:
             raise MissingVersionError(
                 f"The array {self._name} has no commit at or before {time.isoformat()}.",
-                hint="Give a later time, or a version.",
+                remedy="Give a later time, or a version.",
             )
         return Version(found)
 
@@ -208,7 +208,7 @@ class TileDBSource:
         except NotATableError as error:
             raise TableRecreatedError(
                 f"The array {self._name} was dropped: its schema is gone.",
-                hint="Where it was created again, reset the pipeline with `tailerd offsets reset"
+                remedy="Where it was created again, reset the pipeline with `tailerd offsets reset"
                 " NAME --to snapshot`, or set on_gap.",
             ) from error
         if self._log.schemas[0].identity != self._table_id:
@@ -220,7 +220,7 @@ class TileDBSource:
         return TableRecreatedError(
             f"The offset belongs to the array {table_id}, and at {self._name} is"
             f" {self._log.schemas[0].identity}: it was dropped and created again.",
-            hint="Reset the pipeline with `tailerd offsets reset NAME --to snapshot`.",
+            remedy="Reset the pipeline with `tailerd offsets reset NAME --to snapshot`.",
         )
 
     async def latest_offset(self, start: Offset, limit: ReadLimit) -> Offset:
@@ -283,12 +283,12 @@ class TileDBSource:
                 f"The array {self._name} can no longer be read as it was at {delivered}: what was"
                 f" written then was merged into {merged.text} and vacuumed, without the times of"
                 " its cells.",
-                hint=_RESET,
+                remedy=_RESET,
             )
         gap = self._timeline.before(int(offset.version) + 1)
         if offset.phase is Phase.SNAPSHOT and gap == NONE_MS:
             raise MissingVersionError(
-                f"The array {self._name} has nothing at {offset.version} any more.", hint=_RESET
+                f"The array {self._name} has nothing at {offset.version} any more.", remedy=_RESET
             )
         mark = read_mark(offset.mark)
         if self._known is None or mark is None:
@@ -298,7 +298,7 @@ class TileDBSource:
             raise MissingVersionError(
                 f"The history of {self._name} was rewritten: {len(gone)} commits are gone and in no"
                 f" merged fragment either, such as {gone[0]}.",
-                hint=_RESET,
+                remedy=_RESET,
             )
 
     async def _late(self, start: Offset, end: Offset) -> LateCommits:
@@ -324,7 +324,7 @@ class TileDBSource:
             raise MissingVersionError(
                 f"The commit {late.names[0]} of {self._name} came late: {delivered} was delivered"
                 f" already, and {why}.",
-                hint=f"{_RESET} `format_options: {{on_late: apply}}` delivers late commits.",
+                remedy=f"{_RESET} `format_options: {{on_late: apply}}` delivers late commits.",
             )
         return late
 
@@ -430,7 +430,7 @@ class TileDBSource:
         """
         if self._timeline.before(version + 1) == NONE_MS or self._timeline.hiding(int(version)):
             raise MissingVersionError(
-                f"The array {self._name} has no version {version}.", hint=_RESET
+                f"The array {self._name} has no version {version}.", remedy=_RESET
             )
         return checked(await self._plan.schema(int(version)), columns)
 

@@ -114,7 +114,7 @@ def check_deletes(deletes: tuple[StoredDelete, ...], shape: ArrayShape, array: A
             raise UnsupportedFeatureError(
                 f"The delete {each.name} compares a column with a value of another size, such as"
                 " null, and TileDB cannot read an array with such a delete.",
-                hint="Remove the file, and delete the cells again by a value.",
+                remedy="Remove the file, and delete the cells again by a value.",
                 path=each.name,
             )
 

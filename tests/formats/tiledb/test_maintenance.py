@@ -15,9 +15,9 @@ from tailerd.errors import MissingVersionError
 from tailerd.formats.maintenance import (
     CLEANUP,
     CleanupPolicy,
+    LogAssessment,
     MaintenancePolicies,
     RetentionFloor,
-    Survey,
 )
 from tailerd.formats.placement import place_at
 from tailerd.formats.tiledb.maintenance import ArrayMaintenance, TileDBMaintainer
@@ -42,17 +42,17 @@ def work(
     )
 
 
-def due(survey: Survey) -> list[str]:
-    return [each.job for each in survey.decisions if each.is_due]
+def due(assessment: LogAssessment) -> list[str]:
+    return [each.job for each in assessment.decisions if each.is_due]
 
 
 async def do_all(found: ArrayMaintenance) -> list[str]:
     done = []
-    survey = await found.survey()
-    for decision in survey.decisions:
+    assessment = await found.assessment()
+    for decision in assessment.decisions:
         assert decision.reason
         if decision.is_due:
-            result = await found.apply(survey, decision)
+            result = await found.apply(assessment, decision)
             assert result.summary
             done.append(result.job)
     return done
@@ -80,7 +80,7 @@ async def test_merging_commits_and_metadata_harms_no_history(tmp_path: Path, kin
     assert await do_all(found) == ["commits", "fragment_meta"]
     assert {time: arrays.state(path, time) for time in TIMES} == before
     assert not list((path / "__commits").glob("*.wrt"))
-    assert due(await found.survey()) == []
+    assert due(await found.assessment()) == []
     source = await opened(path)
     assert source.next_version(Version(TIMES[0])) == TIMES[1]
 
@@ -89,9 +89,9 @@ async def test_a_survey_changes_nothing_and_says_why_not(tmp_path: Path) -> None
     path = tmp_path / "array"
     written(path, "sparse")
     names = sorted(each.name for each in (path / "__commits").iterdir())
-    survey = await work(path, {"log_compaction": {"every_commits": 5}}).survey()
-    assert due(survey) == []
-    assert {each.job: each.reason for each in survey.decisions}["commits"] == (
+    assessment = await work(path, {"log_compaction": {"every_commits": 5}}).assessment()
+    assert due(assessment) == []
+    assert {each.job: each.reason for each in assessment.decisions}["commits"] == (
         "4 commit files are not merged; due at 5."
     )
     assert sorted(each.name for each in (path / "__commits").iterdir()) == names
@@ -129,9 +129,9 @@ async def test_what_was_merged_stays_where_nobody_switched_cleanup_on(tmp_path: 
     path = tmp_path / "array"
     written(path, "dense")
     arrays.consolidate(path)
-    survey = await work(path, {"checkpoint": None}).survey()
-    assert due(survey) == []
-    assert "not switched on" in survey.decisions[-1].reason
-    held = await work(path, {"checkpoint": None}, floor=TIMES[1], cleans=True).survey()
+    assessment = await work(path, {"checkpoint": None}).assessment()
+    assert due(assessment) == []
+    assert "not switched on" in assessment.decisions[-1].reason
+    held = await work(path, {"checkpoint": None}, floor=TIMES[1], cleans=True).assessment()
     assert due(held) == []
     assert "must stay readable" in held.decisions[-1].reason

@@ -56,7 +56,7 @@ def read_consolidated(content: bytes, file: str) -> ConsolidatedFile:
         if end < 0 or known is None:
             raise CorruptLogError(
                 f"The consolidated commits file {file} has no commit's name at byte {at}.",
-                hint="Restore it from a backup of the array.",
+                remedy="Restore it from a backup of the array.",
                 path=file,
             )
         at = end + 1
@@ -78,7 +78,7 @@ def refused_update(file: str) -> UnsupportedFeatureError:
     """Return the error for a commit of updated cells."""
     return UnsupportedFeatureError(
         f"The commit {file} is an update by condition, which this release cannot read.",
-        hint="Write the cells again instead, and remove the update with TileDB.",
+        remedy="Write the cells again instead, and remove the update with TileDB.",
         path=file,
     )
 

@@ -127,7 +127,7 @@ def read_condition(content: bytes, file: str) -> Condition:
 def _damaged(file: str, why: str) -> CorruptLogError:
     return CorruptLogError(
         f"The delete {file} cannot be read: {why}.",
-        hint="Restore it from a backup of the array.",
+        remedy="Restore it from a backup of the array.",
         path=file,
     )
 
