@@ -62,7 +62,7 @@ def _left(states: States, array: Any) -> str | None:
         text = expression(stored, array)
         if text is None:
             raise MissingVersionError(
-                f"What the late commit of {states.scan.until_ms} changed cannot be told, because"
+                f"What the late commit of {states.scan.until_ms} changed is not known, because"
                 f" the later delete {each.name} has a condition that cannot be asked for.",
                 remedy="Go on with `tailerd offsets reset NAME --to snapshot`, or set on_gap.",
             )

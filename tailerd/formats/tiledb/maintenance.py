@@ -66,7 +66,7 @@ class _Found:
     Attributes:
         commit_files: Files that open as a commit each.
         without_meta: Fragments whose footers are in no merged file.
-        mergeable: Fragments that nobody has yet to read one by one.
+        mergeable: Fragments that every pipeline has delivered.
         removable: Merged fragments whose originals may go.
         waiting: Merged fragments whose originals stay, and why.
     """
