@@ -15,6 +15,7 @@ REMEDIES: Mapping[str, str] = {
     "config": "Correct the field that the message names; `tailerd help configuration` has all.",
     "usage": "See the command's --help.",
     "explorer_busy": "Try again; open a smaller commit, or read it with `tailerd tail`.",
+    "missing_extra": "Install the extra that the message names, such as `tailerd[tiledb]`.",
     "state_in_use": "Stop the other daemon, or set `state` to another folder or prefix.",
     "pin_unreadable": "Write the pin again (`tailerd maintain TABLE --pin`), or remove the file.",
     "table": "See the message; `tailerd inspect TABLE` shows what can be read.",

@@ -214,6 +214,12 @@ class UsageError(ConfigError):
     code = "usage"
 
 
+class MissingExtraError(ConfigError):
+    """A library that a table's format needs is not installed."""
+
+    code = "missing_extra"
+
+
 class StateInUseError(ConfigError):
     """Another process works on this state folder."""
 

@@ -118,6 +118,19 @@ class LogCompactionConfig(BaseModel):
     )
 
 
+class FragmentsConfig(BaseModel):
+    """When fragments of a TileDB array that every pipeline has delivered are merged into one."""
+
+    model_config = _SECTION
+
+    every_commits: int = Field(
+        ge=2,
+        le=1_000_000,
+        description="So many fragments behind the slowest pipeline.",
+        examples=[50],
+    )
+
+
 class CleanupConfig(BaseModel):
     """Whether what has expired is deleted from the log."""
 
@@ -181,6 +194,10 @@ class MaintenanceConfig(BaseModel):
         description="When commits are put together into one file, for readers between checkpoints;"
         " without it, never.",
     )
+    fragments: FragmentsConfig | None = Field(
+        default=None,
+        description="Of a TileDB array, when fragments are merged; without it, never.",
+    )
     checksum: bool = Field(
         default=False,
         description="Whether the newest version gets a checksum where its writer left none.",
@@ -198,7 +215,8 @@ class MaintenanceConfig(BaseModel):
     @model_validator(mode="after")
     def _agrees(self) -> MaintenanceConfig:
         cleanup, checkpoint = self.cleanup, self.checkpoint
-        if not (checkpoint or self.log_compaction or self.checksum or cleanup.enabled):
+        jobs = (checkpoint, self.log_compaction, self.fragments, self.checksum, cleanup.enabled)
+        if not any(jobs):
             raise ValueError("everything is switched off, so nothing would be maintained")
         if self.engine == "spark" and (self.checksum or checkpoint is None):
             raise ValueError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +20,7 @@ from tailerd.formats.ledger import LedgerPlace
 from tailerd.registry import FORMATS_GROUP
 from tests.doubles.installed import installed
 from tests.doubles.memory_format import MemoryTable
+from tests.formats.tiledb import arrays
 from tests.tables.builder import TableBuilder
 from tests.tables.dataset_writer import DatasetWriter
 
@@ -161,6 +163,44 @@ class WrittenKartothek:
         self.append([1])
 
 
+class WrittenTileDB:
+    """A sparse TileDB array that allows duplicates, by the library itself."""
+
+    format = "tiledb"
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.ledger: LedgerPlace | None = LedgerPlace(str(place.parent / "ledger"))
+        self._time = 0
+        self._appended: dict[Version, Sequence[int]] = {}
+
+    def _next(self) -> Version:
+        self._time += 1000
+        return Version(self._time)
+
+    def append(self, ids: Sequence[int]) -> Version:
+        if not self._time:
+            arrays.create_named(self.place)
+        version = self._next()
+        arrays.write_named(self.place, int(version), list(ids))
+        self._appended[version] = ids
+        return version
+
+    def remove(self, version: Version) -> Version:
+        done = self._next()
+        condition = " or ".join(f"id == {number}" for number in self._appended[version])
+        arrays.delete(self.place, int(done), condition)
+        return done
+
+    def drop_before(self, version: Version) -> None:
+        arrays.forget_times(self.place, int(version) - 1001, int(version))
+
+    def replace(self) -> None:
+        shutil.rmtree(self.place)
+        self._time = 0
+        self.append([1])
+
+
 @pytest.fixture(scope="package", autouse=True)
 def memory_is_installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Register the in-memory format as another distribution does, for these tests alone."""
@@ -169,7 +209,8 @@ def memory_is_installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 
 
 @pytest.fixture(
-    params=[WrittenDelta, WrittenMemory, WrittenKartothek], ids=lambda kind: kind.format
+    params=[WrittenDelta, WrittenMemory, WrittenKartothek, WrittenTileDB],
+    ids=lambda kind: kind.format,
 )
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
     found: Table = request.param(tmp_path / "table")

@@ -42,6 +42,8 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     checkpoint: _Checkpoint | None = _Checkpoint()
     log_compaction: _LogCompaction | None = None
     checksum: bool = False
+    fragments: object = None
+    """Another format's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

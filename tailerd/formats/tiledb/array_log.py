@@ -1,0 +1,319 @@
+"""What is committed to an array, as its folder says: listed and read without the library."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import xxhash
+
+from tailerd.errors import FileMissingError, NotATableError, UnsupportedFeatureError
+from tailerd.formats.tiledb.protocol.commits import (
+    Commits,
+    ConsolidatedFile,
+    DeletePlace,
+    find_commits,
+    read_consolidated,
+    read_lines,
+)
+from tailerd.formats.tiledb.protocol.names import (
+    COMMITS,
+    FRAGMENTS,
+    GROUP,
+    GROUP_MARKS,
+    OLD_FRAGMENT_METADATA,
+    OLD_SCHEMA,
+    SCHEMA,
+    CommitKind,
+    TimedName,
+    commit_file,
+    timed_name,
+)
+from tailerd.formats.tiledb.protocol.timeline import Timeline
+from tailerd.formats.tiledb.scan import StoredDelete
+from tailerd.storage.base import FileMeta, ListsFolders, ObjectStore
+
+_CELL_TIMES = "t.tdb"
+"""In a merged fragment: when each of its cells was written."""
+_OLD_LAYOUT_BEFORE = 12
+_COMMITTED_BY_FILE = 5
+_AT_ONCE = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaName:
+    """A schema of an array: when it came, and what tells it from others."""
+
+    time_ms: int
+    identity: str
+
+
+class ArrayLog:
+    """Lists one array's commits; what cannot change is read once.
+
+    Args:
+        store, root: Where the array is.
+        name: Its place, for errors.
+    """
+
+    def __init__(self, store: ObjectStore, root: str, name: str) -> None:
+        self._store = store
+        self._root = root
+        self._name = name
+        self._contents: dict[str, bytes] = {}
+        self._has_times: dict[str, bool] = {}
+        self._committed: set[str] = set()
+        self._sizes: dict[str, int] = {}
+        self._is_old: bool | None = None
+        self._listed: tuple[str, ...] | None = None
+        self._commits = Commits(fragments=frozenset())
+        self.schemas: tuple[SchemaName, ...] = ()
+        """Of the array, the oldest first."""
+
+    async def look(self, now_ms: int) -> Timeline:
+        """Return what is committed now.
+
+        Raises:
+            NotATableError: There is no array.
+            TableError, StorageError: It cannot be read.
+        """
+        files = [file async for file in self._store.list_from(f"{self._root}/{COMMITS}")]
+        whole = [each for each in files if each.size_bytes or not _has_content(each.name)]
+        paths = {each.name: each.path for each in whole}
+        fragments: list[str] = []
+        if self._is_old is not False:
+            old, fragments = await self._old_layout(is_empty=not files)
+            paths |= {each.name: each.path for each in old}
+        listed = (*sorted(paths), *sorted(fragments))
+        if listed != self._listed or not self.schemas:
+            self.schemas = await self._schemas()
+            self._commits = await self._read(paths, fragments)
+            self._listed = listed
+        replacing = self._commits.replacing
+        timed = {each.text for each in replacing if await self._keeps_times(each)}
+        return Timeline.of(self._commits, timed, now_ms)
+
+    async def _read(self, paths: dict[str, str], fragments: list[str]) -> Commits:
+        """Read what files list; of one that is gone meanwhile the next look tells."""
+        consolidated: list[ConsolidatedFile] = []
+        ignored: set[str] = set()
+        vacuums: dict[str, Sequence[str]] = {}
+        wanted = [name for name in paths if _has_list(name)]
+        await self._load([paths[name] for name in wanted])
+        for name in wanted:
+            content = self._contents.get(paths[name])
+            known = commit_file(name)
+            if content is None or known is None:
+                continue
+            timed, kind = known
+            if kind is CommitKind.CONSOLIDATED:
+                consolidated.append(read_consolidated(content, name))
+            elif kind is CommitKind.IGNORED:
+                ignored.update(read_lines(content))
+            elif kind is CommitKind.VACUUM:
+                vacuums[timed.text] = read_lines(content)
+        return find_commits(
+            paths,
+            consolidated=consolidated,
+            ignored=ignored,
+            to_vacuum=vacuums,
+            fragments=fragments,
+        )
+
+    async def _load(self, paths: Sequence[str]) -> None:
+        new = [path for path in paths if path not in self._contents]
+        self._contents = {p: c for p, c in self._contents.items() if p in set(paths)}
+        for start in range(0, len(new), _AT_ONCE):
+            some = new[start : start + _AT_ONCE]
+            for path, content in zip(
+                some, await asyncio.gather(*map(self._get, some)), strict=False
+            ):
+                if content is not None:
+                    self._contents[path] = content
+
+    async def _get(self, path: str) -> bytes | None:
+        try:
+            return await self._store.get(path)
+        except FileMissingError:
+            return None
+
+    async def _old_layout(self, *, is_empty: bool) -> tuple[list[FileMeta], list[str]]:
+        """Return commit files and committed fragments at the top, where formats before 12 are."""
+        files = [file async for file in self._store.list_from(self._root)]
+        commits = [each for each in files if commit_file(each.name) is not None]
+        is_oldest = any(each.name == OLD_SCHEMA for each in files)
+        if self._is_old is None and not is_empty:
+            self._is_old = is_oldest or bool(commits)
+        fragments = []
+        if is_oldest:
+            for name in await self.folders():
+                timed = timed_name(name)
+                is_oldest_form = timed is not None and _version(name) < _COMMITTED_BY_FILE
+                if is_oldest_form and await self._is_committed(name):
+                    fragments.append(name)
+        return commits, fragments
+
+    async def _is_committed(self, fragment: str) -> bool:
+        if fragment in self._committed:
+            return True
+        if not await self._exists(f"{self._root}/{fragment}/{OLD_FRAGMENT_METADATA}"):
+            return False
+        self._committed.add(fragment)
+        return True
+
+    async def folders(self) -> list[str]:
+        """Return the names of the folders directly in the array's or group's own."""
+        if self._store.is_local_folder:
+            return await asyncio.to_thread(local_folders, self._root)
+        if isinstance(self._store, ListsFolders):
+            return [name async for name in self._store.list_folders(self._root)]
+        return []
+
+    async def _schemas(self) -> tuple[SchemaName, ...]:
+        found = []
+        async for file in self._store.list_from(f"{self._root}/{SCHEMA}"):
+            timed = timed_name(file.name)
+            if timed is not None:
+                found.append(SchemaName(time_ms=timed.first_ms, identity=timed.uuid))
+        if found:
+            return tuple(sorted(found, key=lambda each: (each.time_ms, each.identity)))
+        content = await self._get(f"{self._root}/{OLD_SCHEMA}")
+        if content is None:
+            raise await self._not_an_array()
+        return (SchemaName(time_ms=0, identity=xxhash.xxh3_128_hexdigest(content)),)
+
+    async def _not_an_array(self) -> NotATableError | UnsupportedFeatureError:
+        if await is_group(self._store, self._root):
+            return await refused_group(self._store, self._root, self._name)
+        return NotATableError(
+            f"There is no TileDB array at {self._name}: no folder {SCHEMA} and no file"
+            f" {OLD_SCHEMA}.",
+            remedy="Check the path.",
+        )
+
+    def fragment_folder(self, name: str) -> str:
+        """Return where a fragment's files are."""
+        if _version(name) < _OLD_LAYOUT_BEFORE:
+            return f"{self._root}/{name}"
+        return f"{self._root}/{FRAGMENTS}/{name}"
+
+    async def _keeps_times(self, fragment: TimedName) -> bool:
+        """Tell whether a merged fragment knows when its cells were written."""
+        found = self._has_times.get(fragment.text)
+        if found is None:
+            folder = self.fragment_folder(fragment.text)
+            found = await self._exists(f"{folder}/{_CELL_TIMES}")
+            self._has_times[fragment.text] = found
+        return found
+
+    async def _exists(self, path: str) -> bool:
+        try:
+            await self._store.head(path)
+        except FileMissingError:
+            return False
+        return True
+
+    async def fragment_bytes(self, fragments: Sequence[TimedName]) -> int:
+        """Return the bytes of fragments' files; 0 for one that is gone."""
+        new = [each.text for each in fragments if each.text not in self._sizes]
+        for start in range(0, len(new), _AT_ONCE):
+            some = new[start : start + _AT_ONCE]
+            sizes = await asyncio.gather(*map(self._bytes_of, some))
+            self._sizes |= dict(zip(some, sizes, strict=True))
+        return sum(self._sizes[each.text] for each in fragments)
+
+    async def _bytes_of(self, fragment: str) -> int:
+        folder = self.fragment_folder(fragment)
+        return sum([file.size_bytes async for file in self._store.list_from(folder)])
+
+    async def read_deletes(
+        self, deletes: Sequence[tuple[TimedName, DeletePlace]]
+    ) -> tuple[StoredDelete, ...]:
+        """Return deletes with their conditions.
+
+        Raises:
+            FileMissingError, StorageError: One cannot be read.
+        """
+        contents = await asyncio.gather(*(self._delete(place) for _, place in deletes))
+        return tuple(
+            StoredDelete(f"{name.text}{CommitKind.DELETE.value}", content)
+            for (name, _), content in zip(deletes, contents, strict=True)
+        )
+
+    async def _delete(self, place: DeletePlace) -> bytes:
+        path = f"{self._root}/{COMMITS}/{place.file}"
+        return await self._store.get(path, place.start, place.length)
+
+
+def _has_content(name: str) -> bool:
+    """Tell whether a commit file that is empty is still being written."""
+    return name.endswith((CommitKind.DELETE.value, CommitKind.CONSOLIDATED.value))
+
+
+def _has_list(name: str) -> bool:
+    known = commit_file(name)
+    lists = (CommitKind.CONSOLIDATED, CommitKind.IGNORED, CommitKind.VACUUM)
+    return known is not None and known[1] in lists
+
+
+def _version(name: str) -> int:
+    """Return the format that a fragment's name says; 1 where it says none."""
+    last = name.rpartition("_")[2]
+    timed = timed_name(name)
+    is_said = timed is not None and name.startswith(f"__{timed.first_ms}_{timed.last_ms}_")
+    return int(last) if is_said and len(last) < 32 and last.isdigit() else 1
+
+
+def local_folders(path: str) -> list[str]:
+    """Return the names of the folders directly in one of this machine; blocking."""
+    try:
+        with os.scandir(path) as entries:
+            return sorted(each.name for each in entries if each.is_dir(follow_symlinks=False))
+    except OSError:
+        return []
+
+
+async def is_array(store: ObjectStore, root: str) -> bool:
+    """Tell whether an array lies somewhere, with a request or two."""
+    async for _ in store.list_from(f"{root}/{SCHEMA}"):
+        return True
+    return await _is_file(store, f"{root}/{OLD_SCHEMA}")
+
+
+async def is_group(store: ObjectStore, root: str) -> bool:
+    """Tell whether a group lies somewhere."""
+    for mark in GROUP_MARKS:
+        if await _is_file(store, f"{root}/{mark}"):
+            return True
+    async for _ in store.list_from(f"{root}/{GROUP}"):
+        return True
+    return False
+
+
+async def _is_file(store: ObjectStore, path: str) -> bool:
+    try:
+        await store.head(path)
+    except FileMissingError:
+        return False
+    return True
+
+
+async def arrays_in(store: ObjectStore, root: str) -> list[str]:
+    """Return the folders of the arrays directly in a group's."""
+    folders = await ArrayLog(store, root, root).folders()
+    paths = [f"{root}/{name}" for name in folders if not name.startswith("__")]
+    found = await asyncio.gather(*(is_array(store, path) for path in paths))
+    return [path for path, is_there in zip(paths, found, strict=True) if is_there]
+
+
+async def refused_group(store: ObjectStore, root: str, name: str) -> UnsupportedFeatureError:
+    """Return the error for a group, which lists its arrays."""
+    arrays = await arrays_in(store, root)
+    shown = ", ".join(arrays[:10]) + (f" and {len(arrays) - 10} more" if len(arrays) > 10 else "")
+    return UnsupportedFeatureError(
+        f"{name} is a TileDB group, not an array. Arrays in it: {shown or 'none'}.",
+        remedy="Name one of its arrays; `discover` with the pattern GROUP/* reads all of them.",
+        path=name,
+    )

@@ -1,0 +1,158 @@
+"""Cells of an opened array as Arrow: in boxes, at coordinates, or where a condition holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tailerd.formats.tiledb.columns import ArrayShape, Buffers, cells_to_arrow
+from tailerd.formats.tiledb.library import load
+
+MOST_POINTS = 50_000
+"""Coordinates that are asked for one by one; of more, the box around them is read."""
+_WIDE = 4
+"""How many times as many combinations of coordinates may be asked for as there are cells."""
+
+Range = tuple[Any, Any]
+Box = tuple[Range, ...]
+"""First and last coordinate of each dimension, both inclusive, as the library takes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """Rows at coordinates, and the coordinates as the library has them."""
+
+    rows: pa.RecordBatch
+    coordinates: tuple[Any, ...]
+
+
+def box_of(array: Any) -> Box | None:
+    """Return the smallest box with all cells; None of an array without any."""
+    found = array.nonempty_domain()
+    if found is None:
+        return None
+    schema = array.schema
+    if schema.domain.ndim == 1 and not isinstance(found[0], tuple):
+        found = (found,)
+    return tuple((_bound(low), _bound(high)) for low, high in found)
+
+
+def _bound(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value[()] if value.ndim == 0 else value.reshape(-1)[0]
+    return value
+
+
+def read_box(
+    array: Any, shape: ArrayShape, box: Box | None, *, condition: str | None = None
+) -> Cells:
+    """Return the cells in a box, in the order that is fastest to read.
+
+    Args:
+        box: None for all of them.
+        condition: Of the library's language; only cells of a sparse array for which it holds.
+    """
+    indices = tuple(slice(low, high) for low, high in box) if box is not None else (slice(None),)
+    query = array.query(coords=True, order="U" if shape.is_sparse else "C", cond=condition)
+    return _cells(_results(query, indices, array), shape, array)
+
+
+def count_cells(array: Any) -> int:
+    """Return the number of rows: cells of a sparse array, those of the written box of a dense."""
+    if array.schema.sparse:
+        names = [array.schema.domain.dim(0).name]
+        query = array.query(attrs=[], dims=names, order="U")
+        found = _results(query, (slice(None),), array)[names[0]]
+        is_var = array.schema.domain.dim(0).isvar
+        itemsize = 1 if is_var else np.dtype(array.schema.domain.dim(0).dtype).itemsize
+        return len(found[1]) if is_var else found[0].nbytes // itemsize
+    box = box_of(array)
+    return 0 if box is None else prod(_length(low, high) for low, high in box)
+
+
+def _length(low: Any, high: Any) -> int:
+    first, last = (np.asarray(each).astype(np.int64) for each in (low, high))
+    return int(last - first) + 1
+
+
+def read_coordinates(array: Any, shape: ArrayShape, box: Box | None) -> Cells:
+    """Return the coordinates alone of the cells of a sparse array, in a box."""
+    indices = tuple(slice(low, high) for low, high in box) if box is not None else (slice(None),)
+    names = [array.schema.domain.dim(n).name for n in range(array.schema.domain.ndim)]
+    query = array.query(attrs=[], dims=names, order="U")
+    return _cells(_results(query, indices, array), shape, array)
+
+
+def read_near(
+    array: Any, shape: ArrayShape, coordinates: Sequence[Any], *, condition: str | None = None
+) -> Cells | None:
+    """Return at least the cells of a sparse array at coordinates, maybe others between them.
+
+    Args:
+        coordinates: An array of each dimension, of equal length.
+
+    Returns:
+        None where there are no coordinates.
+    """
+    count = len(coordinates[0])
+    if not count:
+        return None
+    query = array.query(coords=True, order="U", cond=condition)
+    return _cells(_results(query, _selection(coordinates, count), array), shape, array)
+
+
+def _selection(coordinates: Sequence[Any], count: int) -> tuple[Any, ...]:
+    points = [_distinct(each) for each in coordinates]
+    sizes = [len(each) for each in points]
+    if max(sizes) <= MOST_POINTS and prod(sizes) <= max(_WIDE * count, 1000):
+        return tuple(_runs(each) for each in points)
+    return tuple(_runs(each) if len(each) <= 1000 else slice(each[0], each[-1]) for each in points)
+
+
+def _distinct(values: Any) -> Any:
+    if values.dtype.kind == "O":
+        return np.array(sorted(set(values.tolist())), dtype=object)
+    return np.unique(values)
+
+
+def _runs(points: Any) -> list[Any]:
+    """Return sorted whole numbers as ranges where they follow each other; others one by one."""
+    if points.dtype.kind not in "iu" or len(points) < 2:
+        return list(points)
+    ends = np.flatnonzero(np.diff(points) != 1)
+    starts = np.concatenate(([0], ends + 1))
+    ends = np.concatenate((ends, [len(points) - 1]))
+    return [
+        slice(low, high) if low != high else low
+        for low, high in zip(points[starts].tolist(), points[ends].tolist(), strict=True)
+    ]
+
+
+def _results(query: Any, selection: tuple[Any, ...], array: Any) -> Mapping[str, Buffers]:
+    """Run a query and return its buffers: what indexing makes of them has lost the nulls."""
+    indexer = query.multi_index
+    indexer._set_pyquery()
+    indexer.subarray = load().Subarray(array)
+    indexer._set_ranges(selection)
+    indexer.pyquery.submit()
+    found: Mapping[str, Buffers] = indexer.pyquery.results()
+    return found
+
+
+def _cells(found: Mapping[str, Buffers], shape: ArrayShape, array: Any) -> Cells:
+    rows = cells_to_arrow(found, shape, array)
+    domain = array.schema.domain
+    dims = [domain.dim(number) for number in range(domain.ndim)]
+    coordinates = []
+    for dim, column in zip(dims, shape.dimensions, strict=True):
+        if dim.isvar:
+            values = rows.column(column.field.name).to_numpy(zero_copy_only=False)
+        else:
+            values = found[dim.name][0].view(dim.dtype)
+        coordinates.append(values)
+    return Cells(rows, tuple(coordinates))

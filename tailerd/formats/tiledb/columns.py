@@ -1,0 +1,341 @@
+"""Columns of arrays as Arrow: which types there are, and cells of the library as arrays of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailerd.errors import UnreadableDataFileError, UnsupportedFeatureError, UsageError
+from tailerd.registry import known
+
+_UNITS = {"s": "s", "ms": "ms", "us": "us", "ns": "ns"}
+_DAY_UNITS = ("Y", "M", "W", "D")
+_LONG_UNITS = ("h", "m")
+_UNNAMED_ATTRIBUTE = "__attr"
+
+Buffers = tuple[Any, Any, Any]
+"""What the library gives of a column: values, byte offsets (empty where of one length), validity
+(0 is null; empty where there are none)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A dimension or attribute.
+
+    Attributes:
+        field: Of Arrow.
+        is_dimension: Whether it is a coordinate.
+        dtype: Of one value in the library's buffers.
+        is_var: Whether cells are of various lengths.
+        is_exact: Whether a condition that is false of a cell has a negation that is true of it:
+            not so of columns with nulls or NaN.
+        is_enumerated: Its cells are codes of an enumeration.
+        is_nullable: As an attribute may be.
+        fill: What cells show that were written before the attribute was added; None for null.
+    """
+
+    field: pa.Field
+    dtype: np.dtype[Any]
+    is_dimension: bool
+    is_exact: bool
+    is_var: bool = False
+    is_enumerated: bool = False
+    is_nullable: bool = False
+    fill: object = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayShape:
+    """What the schema of an array says.
+
+    Attributes:
+        dimensions, attributes: In order; together the columns.
+        is_sparse, allows_duplicates: As the library has them.
+        ranges_first: Whether the first dimension can be cut into ranges of whole numbers.
+    """
+
+    dimensions: tuple[Column, ...]
+    attributes: tuple[Column, ...]
+    is_sparse: bool
+    allows_duplicates: bool
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Dimensions, then attributes."""
+        return pa.schema([each.field for each in (*self.dimensions, *self.attributes)])
+
+    @property
+    def keys(self) -> list[str]:
+        """Names of the dimensions."""
+        return [each.field.name for each in self.dimensions]
+
+    def column(self, name: str) -> Column | None:
+        """Return the column of a name."""
+        columns = (*self.dimensions, *self.attributes)
+        return next((each for each in columns if each.field.name == name), None)
+
+
+def shape_of(array: Any, place: str) -> ArrayShape:
+    """Return what the schema of an opened array says.
+
+    Raises:
+        UnsupportedFeatureError: It has a column of a type that is not read.
+    """
+    schema = array.schema
+    if getattr(schema, "has_dim_labels", False) or _has_labels(schema, array):
+        raise _refused(place, "has dimension labels")
+    domain = schema.domain
+    dimensions = [domain.dim(number) for number in range(domain.ndim)]
+    attributes = [schema.attr(number) for number in range(schema.nattr)]
+    names = [each.name for each in (*dimensions, *attributes)]
+    if len(set(names)) < len(names) or "" in names:
+        dimensions, attributes = list(dimensions), list(attributes)
+    return ArrayShape(
+        dimensions=tuple(_dimension(each, number, place) for number, each in enumerate(dimensions)),
+        attributes=tuple(
+            _attribute(each, number, array, place) for number, each in enumerate(attributes)
+        ),
+        is_sparse=bool(schema.sparse),
+        allows_duplicates=bool(schema.sparse and schema.allows_duplicates),
+    )
+
+
+def _has_labels(schema: Any, array: Any) -> bool:
+    domain = schema.domain
+    return any(schema.has_dim_label(domain.dim(n).name) for n in range(domain.ndim))
+
+
+def _dimension(dim: Any, number: int, place: str) -> Column:
+    dtype = np.dtype(dim.dtype)
+    kind = pa.string() if dtype.kind in "SU" else _arrow_type(dtype, dim.name, place)
+    name = dim.name or f"__dim_{number}"
+    return Column(
+        field=pa.field(name, kind),
+        dtype=dtype,
+        is_dimension=True,
+        is_exact=dtype.kind != "f",
+        is_var=bool(dim.isvar),
+    )
+
+
+def _attribute(attr: Any, number: int, array: Any, place: str) -> Column:
+    name = attr.name or f"__attr_{number}"
+    if attr.enum_label is not None:
+        values = _enumeration(array, attr.enum_label, place)
+        return Column(
+            field=pa.field(name, values.type),
+            dtype=np.dtype(attr.dtype),
+            is_dimension=False,
+            is_exact=False,
+            is_enumerated=True,
+            is_nullable=bool(attr.isnullable),
+        )
+    dtype = np.dtype(attr.dtype)
+    kind = _arrow_type(dtype, name, place)
+    if attr.isvar and dtype.kind not in "SUO":
+        kind = pa.list_(kind)
+    is_exact = not attr.isnullable and dtype.kind not in "fVc" and not pa.types.is_list(kind)
+    return Column(
+        field=pa.field(name, kind),
+        dtype=dtype,
+        is_dimension=False,
+        is_var=bool(attr.isvar),
+        is_exact=is_exact,
+        is_nullable=bool(attr.isnullable),
+        fill=None if attr.isnullable or attr.isvar else _fill(attr),
+    )
+
+
+def _fill(attr: Any) -> object:
+    value = np.asarray(attr.fill).reshape(-1)
+    return value[:1]
+
+
+def _arrow_type(dtype: np.dtype[Any], name: str, place: str) -> pa.DataType:
+    if dtype.kind == "M":
+        unit = np.datetime_data(dtype)[0]
+        if unit in _DAY_UNITS:
+            return pa.date32()
+        if unit in _UNITS or unit in _LONG_UNITS:
+            return pa.timestamp("us")
+        return pa.int64()
+    if dtype.kind == "m":
+        return pa.int64()
+    if dtype.kind == "S":
+        return pa.binary()
+    if dtype.kind in "UO":
+        return pa.string()
+    if dtype.kind in "biuf":
+        return pa.from_numpy_dtype(dtype)
+    raise _refused(place, f"has the column {name!r} of the type {dtype}")
+
+
+def _refused(place: str, what: str) -> UnsupportedFeatureError:
+    return UnsupportedFeatureError(
+        f"The array {place} {what}, which this release cannot read.",
+        remedy="Copy what you need into an array without it.",
+        path=place,
+    )
+
+
+def _enumeration(array: Any, label: str, place: str) -> pa.Array:
+    try:
+        values = array.enum(label).values()
+    except Exception as error:
+        if type(error).__name__ != "TileDBError":
+            raise
+        raise _refused(place, f"has the enumeration {label!r} without values") from error
+    if isinstance(values, np.ndarray):
+        return pa.array(values)
+    return pa.array(list(values)) if len(values) else pa.array([], pa.string())
+
+
+def cells_to_arrow(cells: Mapping[str, Buffers], shape: ArrayShape, array: Any) -> pa.RecordBatch:
+    """Return what a query of the library gave: columns in the order of `shape`, those there are.
+
+    Raises:
+        UnreadableDataFileError: A text is no UTF-8.
+    """
+    named = {_name(name, shape): buffers for name, buffers in cells.items()}
+    fields, arrays = [], []
+    for column in (*shape.dimensions, *shape.attributes):
+        buffers = named.get(column.field.name)
+        if buffers is not None:
+            fields.append(column.field)
+            arrays.append(_column(buffers, column, array))
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _name(name: str, shape: ArrayShape) -> str:
+    if name in ("", _UNNAMED_ATTRIBUTE):
+        return str(next(each.field.name for each in shape.attributes))
+    return name
+
+
+def _column(buffers: Buffers, column: Column, array: Any) -> pa.Array:
+    kind = column.field.type
+    data, offsets, validity = buffers
+    gone = validity == 0 if column.is_nullable and len(validity) else None
+    try:
+        if column.is_var:
+            return _var_column(data, offsets, gone, column)
+        flat = data.view(column.dtype)
+        if column.is_enumerated:
+            return _decoded(flat, gone, column, array)
+        if column.dtype.kind == "M":
+            return _times(flat, gone, kind)
+        if column.dtype.kind == "m":
+            flat = flat.astype(np.int64)
+        return pa.array(flat, kind, mask=gone)
+    except (pa.ArrowException, UnicodeError) as error:
+        raise UnreadableDataFileError(
+            f"The column {column.field.name!r} has a value that is no {kind}: {error}.",
+            remedy="Leave the column out, or write its values again.",
+        ) from error
+
+
+def _var_column(data: Any, offsets: Any, gone: Any, column: Column) -> pa.Array:
+    """Return cells of various lengths: `offsets` says at which byte each begins."""
+    count, kind = len(offsets), column.field.type
+    starts = np.append(offsets.astype(np.int64), data.nbytes)
+    valid = None if gone is None else pa.array(~gone).buffers()[1]
+    content = pa.py_buffer(np.ascontiguousarray(data))
+    if not pa.types.is_list(kind):
+        buffers = [valid, pa.py_buffer(starts), content]
+        large = pa.Array.from_buffers(pa.large_binary(), count, buffers)
+        return _without_fill(large.cast(pa.binary()), starts, data).cast(kind)
+    values = pa.array(data.view(column.dtype), kind.value_type)
+    lists = pa.Array.from_buffers(
+        pa.large_list(kind.value_type),
+        count,
+        [valid, pa.py_buffer(starts // column.dtype.itemsize)],
+        children=[values],
+    )
+    return lists.cast(kind)
+
+
+def _without_fill(texts: pa.Array, starts: Any, data: Any) -> pa.Array:
+    """Return texts with those empty that were never written: their one byte is a zero."""
+    ones = np.flatnonzero(np.diff(starts) == 1)
+    is_fill = np.zeros(len(texts), bool)
+    is_fill[ones] = data.view(np.uint8)[starts[ones]] == 0
+    if not is_fill.any():
+        return texts
+    return pc.if_else(pa.array(is_fill), pa.scalar(b""), texts)
+
+
+def _times(values: Any, mask: Any, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_date32(kind):
+        return pa.array(values.astype("datetime64[D]"), kind, mask=mask)
+    if pa.types.is_timestamp(kind):
+        # Of nanoseconds numpy floors, before 1970 too.
+        return pa.array(values.astype("datetime64[us]"), kind, mask=mask)
+    return pa.array(values.astype(np.int64), kind, mask=mask)
+
+
+def _decoded(codes: Any, mask: Any, column: Column, array: Any) -> pa.Array:
+    label = array.schema.attr(column.field.name).enum_label
+    values = _enumeration(array, str(label), "")
+    codes = codes.astype(np.int64)
+    is_code = (codes >= 0) & (codes < len(values))
+    gone = ~is_code if mask is None else mask | ~is_code
+    return values.take(pa.array(np.where(is_code, codes, 0), mask=gone))
+
+
+def conformed(rows: pa.RecordBatch, shape: ArrayShape) -> pa.RecordBatch:
+    """Return rows of an older schema as they read under a newer one.
+
+    A column that was added has its fill value, which is what the library shows of old cells.
+    """
+    arrays = []
+    for column in (*shape.dimensions, *shape.attributes):
+        field = column.field
+        if field.name in rows.schema.names and rows.schema.field(field.name).type == field.type:
+            arrays.append(rows.column(field.name))
+        else:
+            arrays.append(_filled(column, rows.num_rows))
+    return pa.RecordBatch.from_arrays(arrays, schema=shape.schema)
+
+
+def _filled(column: Column, count: int) -> pa.Array:
+    kind = column.field.type
+    if column.is_nullable or column.is_enumerated:
+        return pa.nulls(count, kind)
+    if column.fill is None:
+        empty = "" if pa.types.is_string(kind) else b"" if pa.types.is_binary(kind) else []
+        return pa.repeat(pa.scalar(empty, kind), count)
+    nothing = np.empty(0, np.uint8)
+    one = _column((np.asarray(column.fill, column.dtype), nothing, nothing), column, None)
+    return pa.repeat(one[0], count)
+
+
+def chosen(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+    """Return the columns of those names, as far as there are any; None for all."""
+    return schema if columns is None else pa.schema([f for f in schema if f.name in columns])
+
+
+def checked(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+    """Return the columns of those names.
+
+    Raises:
+        UsageError: There is none of a name.
+    """
+    for name in columns or ():
+        if name not in schema.names:
+            raise UsageError(f"There is no column {name!r}.", remedy=known(name, schema.names))
+    return chosen(schema, columns)
+
+
+def encode_schema(schema: pa.Schema) -> bytes:
+    """Return a schema as bytes that other processes read."""
+    return bytes(schema.serialize())
+
+
+def decode_schema(content: bytes) -> pa.Schema:
+    """Read what `encode_schema` returned."""
+    return pa.ipc.read_schema(pa.py_buffer(content))

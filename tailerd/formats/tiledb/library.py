@@ -1,0 +1,162 @@
+"""The one place that loads TileDB: arrays opened at a time, its errors, its settings for buckets.
+
+Never before a fork: a child that reads with a library that its parent used hangs for ever. What is
+given to other processes is an array's URL and times, nothing of the library.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from tailerd.errors import (
+    ConfigError,
+    MissingExtraError,
+    StorageError,
+    TableError,
+    UnreadableDataFileError,
+)
+from tailerd.storage.s3.places import S3Places
+from tailerd.storage.s3.settings import S3Account, S3Settings
+from tailerd.storage.stores import Stores
+
+if TYPE_CHECKING:
+    import tiledb
+
+_MERGE_BYTES = 256 * 1024 * 1024
+"""Memory to merge fragments in; by default the library fills 10 GiB, even for a few cells."""
+
+Config = tuple[tuple[str, str], ...]
+
+_BUFFER_BYTES = 16 * 1024 * 1024
+"""Of each column while it is read: more is asked for again."""
+
+
+def load() -> Any:
+    """Return the library.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    try:
+        import tiledb
+    except ImportError as error:
+        raise MissingExtraError(
+            f"TileDB arrays are read with TileDB's own library, which is not there: {error}.",
+            remedy="Install it: pip install 'tailerd[tiledb]'.",
+        ) from error
+    return tiledb
+
+
+def uri_of(place: str, stores: Stores) -> str:
+    """Return where the library finds an array.
+
+    Raises:
+        ConfigError: It can reach no such store.
+    """
+    store, path = stores.locate(place)
+    if store.is_local_folder:
+        return path
+    if store.scheme == S3Places.name:
+        return f"s3://{path}"
+    raise ConfigError(
+        f"{place} is in a store that TileDB's library does not reach.",
+        remedy="Arrays are read from folders of this machine and from buckets.",
+    )
+
+
+@contextmanager
+def opened(place: str, stores: Stores, first_ms: int, last_ms: int) -> Iterator[tiledb.Array]:
+    """Open an array as it is to a reader of [first, last], milliseconds since 1970.
+
+    Raises:
+        UnreadableDataFileError, StorageError: The library cannot read it.
+        MissingExtraError: It is not installed.
+    """
+    library, uri = load(), uri_of(place, stores)
+    with mapped_errors(place, is_remote="://" in uri):
+        context = _context(os.getpid(), config_of(uri, stores))
+        with library.open(uri, ctx=context, timestamp=(max(first_ms, 0), max(last_ms, 0))) as array:
+            yield array
+
+
+@contextmanager
+def mapped_errors(place: str, *, is_remote: bool) -> Iterator[None]:
+    """Turn errors of the library into ours."""
+    library = load()
+    try:
+        yield
+    except library.TileDBError as error:
+        kind: type[StorageError | TableError] = (
+            StorageError if is_remote else UnreadableDataFileError
+        )
+        raise kind(
+            f"TileDB cannot read the array {place}: {error}",
+            remedy="If a fragment was just consolidated or vacuumed, the next look reads it again.",
+            path=place,
+        ) from error
+
+
+@contextmanager
+def changing(place: str, stores: Stores) -> Iterator[tuple[Any, str, Any]]:
+    """Give the library, an array's URI and a configuration of one's own, to merge and delete with.
+
+    Raises:
+        UnreadableDataFileError, StorageError: The library could not do it.
+    """
+    library, uri = load(), uri_of(place, stores)
+    settings = {"sm.mem.total_budget": str(_MERGE_BYTES), **dict(config_of(uri, stores))}
+    with mapped_errors(place, is_remote="://" in uri):
+        yield library, uri, library.Config(settings)
+
+
+@functools.lru_cache(maxsize=16)
+def _context(process: int, config: Config) -> Any:
+    # Of each process its own: threads do not outlive a fork.
+    return load().Ctx({"py.init_buffer_bytes": str(_BUFFER_BYTES), **dict(config)})
+
+
+def config_of(uri: str, stores: Stores) -> Config:
+    """Return the settings with which the library reaches an array; they may hold secrets."""
+    if "://" not in uri:
+        return ()
+    settings = stores.settings.of(S3Places)
+    if not isinstance(settings, S3Settings):
+        return ()
+    account = settings.account_of(urlsplit(uri).netloc)
+    return tuple(_bucket_config(account))
+
+
+def _bucket_config(account: S3Account) -> Iterator[tuple[str, str]]:
+    endpoint = account.endpoint or os.environ.get(
+        "AWS_ENDPOINT_URL_S3", os.environ.get("AWS_ENDPOINT_URL", "")
+    )
+    region = account.region or os.environ.get(
+        "AWS_REGION", os.environ.get("AWS_DEFAULT_REGION", "us-east-1")
+    )
+    yield "vfs.s3.region", region
+    if endpoint:
+        where = urlsplit(endpoint)
+        yield "vfs.s3.endpoint_override", where.netloc
+        yield "vfs.s3.scheme", where.scheme
+    is_path = bool(endpoint) if account.path_style is None else account.path_style
+    yield "vfs.s3.use_virtual_addressing", "false" if is_path else "true"
+    if account.profile:
+        raise ConfigError(
+            f"TileDB's library knows no profiles, and `storage` names {account.profile!r}.",
+            remedy="Give access_key_id and secret_access_key, or leave both to the environment.",
+        )
+    if account.access_key_id:
+        yield "vfs.s3.aws_access_key_id", account.access_key_id
+        yield "vfs.s3.aws_secret_access_key", account.secret_access_key
+    if account.session_token:
+        yield "vfs.s3.aws_session_token", account.session_token
+    if account.is_anonymous:
+        yield "vfs.s3.no_sign_request", "true"
+    yield "vfs.s3.connect_timeout_ms", str(int(account.connect_timeout_seconds * 1000))
+    yield "vfs.s3.request_timeout_ms", str(int(account.read_timeout_seconds * 1000))
+    yield "vfs.s3.connect_max_tries", str(account.attempts)

@@ -1,0 +1,381 @@
+"""Maintenance of arrays through TileDB's own calls: what is merged first harms no history.
+
+Merging commit files and fragment metadata takes nothing from readers of the past. Merged fragments
+keep the times of their cells in sparse arrays and lose them in dense ones, so fragments are merged
+and their originals deleted only behind what the slowest pipeline has yet to read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from tailerd.changefeed.offset import Version
+from tailerd.clock import Clock
+from tailerd.errors import BugError, ConfigError, MissingVersionError, UsageError
+from tailerd.formats.maintenance import (
+    CLEANUP,
+    AskFloor,
+    Decision,
+    JobResult,
+    LogAssessment,
+    MaintenancePolicies,
+    RetentionFloor,
+    RunOnEngine,
+    TaskExecutor,
+    no_readers,
+)
+from tailerd.formats.placement import TablePlace
+from tailerd.formats.tiledb.array_log import ArrayLog
+from tailerd.formats.tiledb.library import changing
+from tailerd.formats.tiledb.protocol.names import COMMITS, CommitKind, TimedName, timed_name
+from tailerd.formats.tiledb.protocol.timeline import Timeline
+
+_COMMITS_JOB = "commits"
+_META_JOB = "fragment_meta"
+_FRAGMENTS_JOB = "fragments"
+_META_FOLDER = "__fragment_meta"
+_EVERY_COMMITS = 100
+_EVERY_META = 10
+
+_Work = Callable[[Any, str, Any], None]
+"""Takes the library, an array's URI and a configuration of its own."""
+
+
+class _Every(msgspec.Struct, frozen=True):
+    every_commits: int | None = None
+
+
+class _Jobs(msgspec.Struct, frozen=True):
+    """The section `maintenance`, as far as it says something to an array."""
+
+    checkpoint: _Every | None = _Every()
+    log_compaction: _Every | None = None
+    fragments: _Every | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """What an assessment saw.
+
+    Attributes:
+        commit_files: Files that open as a commit each.
+        without_meta: Fragments whose footers are in no merged file.
+        mergeable: Fragments that every pipeline has delivered.
+        removable: Merged fragments whose originals may go.
+        waiting: Merged fragments whose originals stay, and why.
+    """
+
+    timeline: Timeline
+    commit_files: int
+    without_meta: int
+    mergeable: tuple[TimedName, ...]
+    removable: tuple[TimedName, ...]
+    waiting: str
+
+
+class TileDBMaintainer:
+    """The `Maintainer` of arrays."""
+
+    def open(
+        self,
+        place: TablePlace,
+        policies: MaintenancePolicies,
+        *,
+        clock: Clock,
+        floor: AskFloor = no_readers,
+        run_on_engine: RunOnEngine | None = None,
+    ) -> ArrayMaintenance:
+        """Return the maintenance of one array; nothing is asked of it yet.
+
+        Raises:
+            ConfigError: The policies are none of an array.
+        """
+        return ArrayMaintenance(place, policies, clock=clock, floor=floor)
+
+    async def run_request(self, place: TablePlace, request: bytes, executor: TaskExecutor) -> bytes:
+        """Raise: no job of an array runs on an engine."""
+        raise BugError("An array has no job that an engine does.")
+
+
+class ArrayMaintenance:
+    """Maintains one array; see `formats.maintenance.TableMaintenance`."""
+
+    unleased_jobs: frozenset[str] = frozenset()
+
+    def __init__(
+        self, place: TablePlace, policies: MaintenancePolicies, *, clock: Clock, floor: AskFloor
+    ) -> None:
+        self._place = place
+        self._policies = policies
+        self._clock = clock
+        self._floor = floor
+        self._log = ArrayLog(place.store, place.root, place.url)
+        try:
+            self._jobs = msgspec.json.decode(policies.jobs or "{}", type=_Jobs)
+        except msgspec.MsgspecError as error:
+            raise ConfigError(
+                f"The section `maintenance` of an array is wrong: {error}."
+            ) from error
+
+    async def assessment(
+        self, *, with_cleanup: bool = True, is_asked: bool = False
+    ) -> LogAssessment:
+        """Look at the array and decide what is to be merged and deleted.
+
+        Raises:
+            NotATableError: There is no array.
+            TableError, StorageError: It cannot be read.
+        """
+        timeline = await self._log.look(self._clock.now_ms())
+        table_id = self._log.schemas[0].identity
+        floor = await self._floor(table_id)
+        found = await self._look(timeline, floor)
+        obstacle = floor.obstacle
+        if self._policies.paused_until_ms(self._clock.now_ms()) is not None:
+            obstacle = "The policy pauses at this time of the day."
+        decisions = [
+            self._merge_commits(found, is_asked=is_asked),
+            self._merge_meta(found, is_asked=is_asked),
+            self._merge_fragments(found, obstacle),
+        ]
+        if with_cleanup:
+            decisions.append(self._vacuum(found, obstacle))
+        return LogAssessment(
+            table_id=table_id,
+            version=max(timeline.head, 0),
+            decisions=tuple(decisions),
+            floor=floor,
+            has_expired=bool(found.removable and self._policies.cleanup.is_enabled),
+            payload=found,
+        )
+
+    async def _look(self, timeline: Timeline, floor: RetentionFloor) -> _Found:
+        store, root = self._place.store, self._place.root
+        names = [file.name async for file in store.list_from(f"{root}/{COMMITS}")]
+        one_each = (CommitKind.WRITE.value, CommitKind.DELETE.value)
+        metas = [
+            name
+            async for file in store.list_from(f"{root}/{_META_FOLDER}")
+            if (name := timed_name(file.name.partition(".")[0])) is not None
+        ]
+        last_meta = max((each.last_ms for each in metas), default=-1)
+        until = self._until(floor)
+        removable, waiting = self._removable(timeline, until)
+        return _Found(
+            timeline=timeline,
+            commit_files=sum(name.endswith(one_each) for name in names),
+            without_meta=sum(each.last_ms > last_meta for each in timeline.fragments),
+            mergeable=_mergeable(timeline, until),
+            removable=removable,
+            waiting=waiting,
+        )
+
+    def _until(self, floor: RetentionFloor) -> int:
+        """Return the first time that must stay readable by itself."""
+        cleanup = self._policies.cleanup
+        wanted = [self._clock.now_ms() - int((cleanup.older_than_seconds or 0.0) * 1000) + 1]
+        if floor.from_version is not None:
+            wanted.append(floor.from_version)
+        if cleanup.keep_from is not None:
+            wanted.append(cleanup.keep_from)
+        return min(wanted)
+
+    def _removable(self, timeline: Timeline, until: int) -> tuple[tuple[TimedName, ...], str]:
+        there = {each.text for each in timeline.commits.fragments}
+        merged = [
+            each
+            for each in sorted(timeline.commits.fragments)
+            if timeline.commits.to_vacuum.get(each.text, frozenset()) & there
+        ]
+        ready = tuple(each for each in merged if each.last_ms < until)
+        left = len(merged) - len(ready)
+        return ready, f"{left} merged fragments reach to what must stay readable." if left else ""
+
+    # ------------------------------------------------------------------ decisions
+
+    def _merge_commits(self, found: _Found, *, is_asked: bool) -> Decision:
+        policy = self._jobs.log_compaction or _Every()
+        most = 2 if is_asked else policy.every_commits or _EVERY_COMMITS
+        count = found.commit_files
+        return Decision(
+            job=_COMMITS_JOB,
+            is_due=count >= most,
+            reason=f"{count} commit files are not merged; due at {most}.",
+            cost=f"One file is written, {count} are deleted; history stays as it is.",
+            saves=f"A listing of {count} names whenever the array is opened.",
+        )
+
+    def _merge_meta(self, found: _Found, *, is_asked: bool) -> Decision:
+        policy = self._jobs.checkpoint
+        if policy is None:
+            return Decision(job=_META_JOB, is_due=False, reason="`checkpoint` is null.")
+        most = 2 if is_asked else policy.every_commits or _EVERY_META
+        count = found.without_meta
+        return Decision(
+            job=_META_JOB,
+            is_due=count >= most,
+            reason=f"The metadata of {count} fragments is not merged; due at {most}.",
+            cost="One file is written; history stays as it is.",
+            saves=f"{count} requests whenever the array is opened.",
+        )
+
+    def _merge_fragments(self, found: _Found, obstacle: str) -> Decision:
+        policy, count = self._jobs.fragments, len(found.mergeable)
+        if policy is None or policy.every_commits is None:
+            return Decision(
+                job=_FRAGMENTS_JOB,
+                is_due=False,
+                reason=f"{count} fragments could be merged; no policy `fragments` asks for it.",
+            )
+        is_due = count >= max(2, policy.every_commits) and not obstacle
+        return Decision(
+            job=_FRAGMENTS_JOB,
+            is_due=is_due,
+            reason=f"{count} fragments are behind every pipeline; due at {policy.every_commits}."
+            + (f" {obstacle}" if obstacle else ""),
+            cost="All their cells are written again.",
+            saves=f"{count} fragments are read as one.",
+        )
+
+    def _vacuum(self, found: _Found, obstacle: str) -> Decision:
+        count = len(found.removable)
+        why = [f"The originals of {count} merged fragments could be deleted."]
+        if found.waiting:
+            why.append(found.waiting)
+        if not self._policies.cleanup.is_enabled:
+            why.append("Cleanup is not switched on.")
+        elif obstacle:
+            why.append(obstacle)
+        is_due = bool(count) and self._policies.cleanup.is_enabled and not obstacle
+        return Decision(
+            job=CLEANUP,
+            is_due=is_due,
+            reason=" ".join(why),
+            cost=f"The originals of {count} merged fragments are deleted.",
+            saves="Their bytes.",
+        )
+
+    # ------------------------------------------------------------------ jobs
+
+    async def apply(self, assessment: LogAssessment, decision: Decision) -> JobResult:
+        """Do one job that is due.
+
+        Raises:
+            TableError, StorageError: It could not be done; no reader sees a wrong state.
+        """
+        found = assessment.payload
+        if not isinstance(found, _Found):
+            raise BugError(f"The job {decision.job} of an array was never planned.")
+        match decision.job:
+            case "commits":
+                await self._run(_merge("commits"), _delete("commits"))
+                return self._done(assessment, _COMMITS_JOB, found.commit_files, "commit files")
+            case "fragment_meta":
+                await self._run(_merge("fragment_meta"), _delete("fragment_meta"))
+                return self._done(assessment, _META_JOB, found.without_meta, "fragments' metadata")
+            case "fragments":
+                last = max(each.last_ms for each in found.mergeable)
+                await self._run(_merge("fragments", {"sm.consolidation.timestamp_end": str(last)}))
+                return self._done(assessment, _FRAGMENTS_JOB, len(found.mergeable), "fragments")
+            case _:
+                return await self._delete_originals(assessment, found)
+
+    async def _delete_originals(self, assessment: LogAssessment, before: _Found) -> JobResult:
+        """Delete what was found and still may go: pipelines may have been set back."""
+        floor = await self._floor(assessment.table_id)
+        now = await self._look(await self._log.look(self._clock.now_ms()), floor)
+        agreed = [each for each in now.removable if each in before.removable]
+        if not agreed or floor.obstacle:
+            return JobResult(
+                job=CLEANUP,
+                outcome="nothing_to_say",
+                version=assessment.version,
+                files=0,
+                size_bytes=0,
+                summary=floor.obstacle or "Nothing may go any more.",
+            )
+        originals = [
+            each
+            for each in now.timeline.commits.fragments
+            if any(each.text in now.timeline.commits.to_vacuum[m.text] for m in agreed)
+        ]
+        size = await self._log.fragment_bytes(originals)
+        last = max(each.last_ms for each in agreed)
+        await self._run(_delete("fragments", {"sm.vacuum.timestamp_end": str(last)}))
+        return JobResult(
+            job=CLEANUP,
+            outcome="deleted",
+            version=assessment.version,
+            files=len(originals),
+            size_bytes=size,
+            summary=f"{len(originals)} fragments of {size} bytes that were merged are deleted.",
+        )
+
+    def _done(self, assessment: LogAssessment, job: str, count: int, what: str) -> JobResult:
+        return JobResult(
+            job=job,
+            outcome="written",
+            version=assessment.version,
+            files=1,
+            size_bytes=0,
+            summary=f"{count} {what} were merged.",
+        )
+
+    async def _run(self, *works: _Work) -> None:
+        def run() -> None:
+            place = self._place
+            with changing(place.url, place.stores) as (library, uri, config):
+                for work in works:
+                    work(library, uri, config)
+
+        await asyncio.to_thread(run)
+
+    async def check_readable_from(self, version: Version, reader: str) -> None:
+        """Make sure that a reader which has yet to read `version` can go on from there.
+
+        Raises:
+            UsageError: The version is beyond the next one.
+            MissingVersionError: What was written then was merged and lost its times.
+        """
+        timeline = await self._log.look(self._clock.now_ms())
+        if version > timeline.head + 1:
+            raise UsageError(f"Version {version} is ahead: the newest is {timeline.head}.")
+        merged = timeline.hiding(int(version) - 1)
+        if merged is not None:
+            raise MissingVersionError(
+                f"{reader} cannot go on at {version}: what was written then was merged into"
+                f" {merged.text} and vacuumed."
+            )
+
+
+def _mergeable(timeline: Timeline, until: int) -> tuple[TimedName, ...]:
+    """Return the fragments before a time that no merged fragment has yet."""
+    merged = {name for names in timeline.commits.to_vacuum.values() for name in names}
+    behind = (each for each in timeline.fragments if each.last_ms < until)
+    return tuple(each for each in behind if each.text not in merged)
+
+
+def _merge(mode: str, settings: Mapping[str, str] | None = None) -> _Work:
+    return partial(_merged, {"sm.consolidation.mode": mode, **(settings or {})})
+
+
+def _merged(settings: Mapping[str, str], library: Any, uri: str, config: Any) -> None:
+    for name, value in settings.items():
+        config[name] = value
+    library.consolidate(uri, ctx=library.Ctx(config), config=config)
+
+
+def _delete(mode: str, settings: Mapping[str, str] | None = None) -> _Work:
+    return partial(_deleted, {"sm.vacuum.mode": mode, **(settings or {})})
+
+
+def _deleted(settings: Mapping[str, str], library: Any, uri: str, config: Any) -> None:
+    for name, value in settings.items():
+        config[name] = value
+    library.vacuum(uri, ctx=library.Ctx(config), config=config)

@@ -1,0 +1,177 @@
+"""Which commits an array has: from the names in `__commits` and at the top. Pure.
+
+Format specification: commits, consolidated_commits_file.md, ignore_file.md, vacuum_file.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tailerd.errors import CorruptLogError, UnsupportedFeatureError
+from tailerd.formats.tiledb.protocol.names import (
+    CommitKind,
+    TimedName,
+    commit_file,
+    last_part,
+    timed_name,
+)
+
+_WRITES = (CommitKind.WRITE, CommitKind.OLD_WRITE)
+_LENGTH_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePlace:
+    """Where the condition of a delete is: a file, and which of its bytes (None: to its end)."""
+
+    file: str
+    start: int = 0
+    length: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsolidatedFile:
+    """What a `.con` file lists: names of commit files; of deletes the place of each condition."""
+
+    writes: tuple[str, ...]
+    deletes: tuple[tuple[str, DeletePlace], ...]
+
+
+def read_consolidated(content: bytes, file: str) -> ConsolidatedFile:
+    """Read a `.con` file: a line for each commit; a delete's is followed by length and condition.
+
+    Args:
+        file: Its name, for errors and for the places of conditions.
+
+    Raises:
+        CorruptLogError: It is cut off, or lists what is no commit.
+        UnsupportedFeatureError: It lists an update.
+    """
+    writes, deletes, at = [], [], 0
+    while at < len(content):
+        end = content.find(b"\n", at)
+        name = last_part(content[at : max(end, at)].decode("utf-8", "replace"))
+        known = commit_file(name)
+        if end < 0 or known is None:
+            raise CorruptLogError(
+                f"The consolidated commits file {file} has no commit's name at byte {at}.",
+                remedy="Restore it from a backup of the array.",
+                path=file,
+            )
+        at = end + 1
+        if known[1] in _WRITES:
+            writes.append(name)
+            continue
+        if known[1] is not CommitKind.DELETE:
+            raise refused_update(f"{file} ({name})")
+        length = int.from_bytes(content[at : at + _LENGTH_BYTES], "little")
+        at += _LENGTH_BYTES
+        if at + length > len(content):
+            raise CorruptLogError(f"The condition of {name} in {file} is cut off.", path=file)
+        deletes.append((name, DeletePlace(file, at, length)))
+        at += length
+    return ConsolidatedFile(writes=tuple(writes), deletes=tuple(deletes))
+
+
+def refused_update(file: str) -> UnsupportedFeatureError:
+    """Return the error for a commit of updated cells."""
+    return UnsupportedFeatureError(
+        f"The commit {file} is an update by condition, which this release cannot read.",
+        remedy="Write the cells again instead, and remove the update with TileDB.",
+        path=file,
+    )
+
+
+def read_lines(content: bytes) -> tuple[str, ...]:
+    """Return the names that a `.vac` or `.ign` file lists, without the folders before them."""
+    lines = content.decode("utf-8", "replace").splitlines()
+    return tuple(last_part(line) for line in lines if line)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commits:
+    """What is committed, whatever the readers' time.
+
+    Attributes:
+        fragments: Written cells, by name; the merged ones too.
+        deletes: Conditions that delete cells, and where each is.
+        to_vacuum: Merged fragment -> the names of its originals, as long as they may be there.
+    """
+
+    fragments: frozenset[TimedName]
+    deletes: Mapping[TimedName, DeletePlace] = field(default_factory=dict)
+    to_vacuum: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of everything that is committed."""
+        return frozenset(each.text for each in (*self.fragments, *self.deletes))
+
+    @property
+    def replacing(self) -> frozenset[TimedName]:
+        """Merged fragments that count: an original of them is gone."""
+        there = {each.text for each in self.fragments}
+        return frozenset(
+            each
+            for each in self.fragments
+            if each.is_merged and not self.to_vacuum.get(each.text, frozenset({""})) <= there
+        )
+
+    def counted(self) -> frozenset[TimedName]:
+        """Return the fragments that count: no merged one before its time, no original after."""
+        replacing = self.replacing
+        gone = {name for each in replacing for name in self.to_vacuum.get(each.text, ())}
+        return frozenset(
+            each
+            for each in self.fragments
+            if each.text not in gone and (not each.is_merged or each in replacing)
+        )
+
+
+def find_commits(
+    files: Iterable[str],
+    *,
+    consolidated: Iterable[ConsolidatedFile] = (),
+    ignored: Collection[str] = (),
+    to_vacuum: Mapping[str, Iterable[str]] | None = None,
+    fragments: Iterable[str] = (),
+) -> Commits:
+    """Return what is committed.
+
+    Args:
+        files: Names of the files in `__commits`, and of commit files at the top.
+        consolidated: What its `.con` files list.
+        ignored: What its `.ign` files list, which `.con` files no longer say.
+        to_vacuum: Merged fragment -> what its `.vac` file lists.
+        fragments: Names of fragments that are committed without a commit file (before format 5).
+
+    Raises:
+        UnsupportedFeatureError: There is an update by condition.
+    """
+    found: set[TimedName] = {name for text in fragments if (name := timed_name(text)) is not None}
+    deletes: dict[TimedName, DeletePlace] = {}
+    for text in files:
+        known = commit_file(text)
+        if known is None:
+            continue
+        name, kind = known
+        if kind in _WRITES:
+            found.add(name)
+        elif kind is CommitKind.DELETE:
+            deletes[name] = DeletePlace(text)
+        elif kind is CommitKind.UPDATE:
+            raise refused_update(text)
+    for each in consolidated:
+        found.update(name for text in each.writes if text not in ignored for name in _stem(text))
+        for text, place in each.deletes:
+            if text not in ignored:
+                for name in _stem(text):
+                    deletes.setdefault(name, place)
+    vacuums = {name: frozenset(map(last_part, old)) for name, old in (to_vacuum or {}).items()}
+    return Commits(fragments=frozenset(found), deletes=deletes, to_vacuum=vacuums)
+
+
+def _stem(text: str) -> Iterable[TimedName]:
+    known = commit_file(text)
+    return () if known is None else (known[0],)

@@ -1,0 +1,113 @@
+"""Reads the tasks of arrays: in the daemon's threads and on executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.changefeed.change_task import ChangeTask, ChangeType
+from tailerd.changefeed.column_filter import ColumnFilter
+from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
+from tailerd.changefeed.row_places import RowPlaces, places_of
+from tailerd.formats.tiledb.columns import chosen, decode_schema
+from tailerd.formats.tiledb.late_rows import late_difference
+from tailerd.formats.tiledb.scan import Part, TileScan, payload_of
+from tailerd.formats.tiledb.step_rows import (
+    ChangedRows,
+    States,
+    changed_rows,
+    snapshot_rows,
+    step_difference,
+)
+from tailerd.storage.stores import Stores
+
+
+class TileDBTaskReader:
+    """Reads differences of states, and shares of snapshots; see `base.TaskReader`."""
+
+    def schema(self, task: ChangeTask, columns: Sequence[str] | None = None) -> pa.Schema:
+        """Return the schema of a task's rows, without change columns."""
+        return chosen(decode_schema(payload_of(task).schema), columns)
+
+    def read(
+        self,
+        task: ChangeTask,
+        limit: BatchLimit = DEFAULT_BATCH_LIMIT,
+        columns: Sequence[str] | None = None,
+        *,
+        stores: Stores | None = None,
+    ) -> Iterator[ChangeBatch]:
+        """Yield a task's rows.
+
+        Raises:
+            TableError, StorageError: They cannot be read.
+        """
+        schema, scan = self.schema(task, columns), payload_of(task)
+        start = 0
+        for found in _changes(scan, stores or Stores()):
+            kind = task.change_type or found.kinds
+            rows = found.rows.select(schema.names)
+            for begin, count in _pieces(rows, limit, together=found.together):
+                yield ChangeBatch(
+                    rows=rows.slice(begin, count),
+                    change_type=kind if isinstance(kind, ChangeType) else kind.slice(begin, count),
+                    version=task.version,
+                    timestamp_us=task.timestamp_us,
+                    change_source=task.change_source,
+                    places=_places(task, scan, start + begin),
+                )
+            start += rows.num_rows
+
+    def read_run(
+        self,
+        tasks: Sequence[ChangeTask],
+        limit: BatchLimit = DEFAULT_BATCH_LIMIT,
+        columns: Sequence[str] | None = None,
+        *,
+        stores: Stores | None = None,
+    ) -> Iterator[ChangeBatch]:
+        """Yield the rows of tasks in order."""
+        for task in tasks:
+            yield from self.read(task, limit, columns, stores=stores)
+
+    def split(self, task: ChangeTask, target_bytes: int) -> Sequence[ChangeTask]:
+        """Return the task alone: snapshots are planned in shares, and steps stay whole."""
+        return [task]
+
+    def excludes(self, task: ChangeTask, filters: Sequence[ColumnFilter]) -> bool:
+        """Return false: nothing is known of a task's values."""
+        return False
+
+
+def _changes(scan: TileScan, stores: Stores) -> Iterator[ChangedRows]:
+    states = States(scan, stores)
+    if scan.part is Part.SNAPSHOT:
+        rows, _ = snapshot_rows(states)
+        yield ChangedRows(rows, pa.repeat(pa.scalar(ChangeType.INSERT.value), rows.num_rows))
+        return
+    is_late = scan.part is Part.LATE
+    shape = states.shape(scan.after_ms if is_late else scan.until_ms)
+    found = late_difference(states) if is_late else step_difference(states)
+    yield from changed_rows(found, shape)
+
+
+def _places(task: ChangeTask, scan: TileScan, row: int) -> RowPlaces:
+    places = places_of(task, task.position, row)
+    if scan.part is not Part.LATE:
+        return places
+    # Beside the rows of the version they are stamped with.
+    return replace(places, prefix=f"late.{scan.until_ms}.")
+
+
+def _pieces(rows: pa.RecordBatch, limit: BatchLimit, *, together: int) -> Iterator[tuple[int, int]]:
+    """Yield start and count of batches within the limits; both rows of an update in one."""
+    if not rows.num_rows:
+        return
+    width = max(1, rows.nbytes // rows.num_rows)
+    count = min(limit.max_rows, limit.max_bytes // width) // together * together
+    count = max(together, count)
+    for start in range(0, rows.num_rows, count):
+        yield start, min(count, rows.num_rows - start)

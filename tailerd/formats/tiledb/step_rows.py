@@ -1,0 +1,323 @@
+"""The rows that differ between two states of an array.
+
+Sparse arrays without duplicates and dense ones have at most one row at a place, so a row that is
+there before and after is an update where it differs. Where duplicates are allowed rows are a
+multiset. How the rows are found depends on what was committed in between; where nothing cheaper is
+exact, both states are read and compared.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tailerd.changefeed.change_task import ChangeType
+from tailerd.errors import UnsupportedFeatureError
+from tailerd.formats.tiledb.cells import (
+    Box,
+    box_of,
+    read_box,
+    read_coordinates,
+    read_near,
+)
+from tailerd.formats.tiledb.columns import ArrayShape, conformed, shape_of
+from tailerd.formats.tiledb.conditions import finds_deleted, is_malformed
+from tailerd.formats.tiledb.library import opened
+from tailerd.formats.tiledb.protocol.conditions import Condition, read_condition
+from tailerd.formats.tiledb.scan import StoredDelete, TileScan
+from tailerd.rows.exact import difference_of_batches
+from tailerd.rows.hashing import RowHasher
+from tailerd.rows.pairing import pair_by_key
+from tailerd.storage.stores import Stores
+
+_SEED_BITS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Rows before that are not after, and the other way round; under one schema."""
+
+    deleted: pa.RecordBatch
+    inserted: pa.RecordBatch
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedRows:
+    """Rows and the change each of them is; so many in a row belong together."""
+
+    rows: pa.RecordBatch
+    kinds: pa.Array
+    together: int = 1
+
+
+class States:
+    """An array opened at the times that a task asks for.
+
+    Args:
+        scan: The task.
+        stores: How the array is reached.
+    """
+
+    def __init__(self, scan: TileScan, stores: Stores) -> None:
+        self.scan = scan
+        self._stores = stores
+
+    def opened(self, first_ms: int, last_ms: int) -> Any:
+        """Open the array as readers of [first, last] see it; a context manager."""
+        return opened(self.scan.url, self._stores, first_ms, last_ms)
+
+    def shape(self, time_ms: int) -> ArrayShape:
+        """Return the columns at a time."""
+        with self.opened(0, time_ms) as array:
+            return shape_of(array, self.scan.url)
+
+    def all_rows(self, time_ms: int, shape: ArrayShape) -> pa.RecordBatch:
+        """Return every row at a time, under another schema."""
+        if time_ms < 0:
+            return no_rows(shape)
+        with self.opened(0, time_ms) as array:
+            own = shape_of(array, self.scan.url)
+            box = box_of(array)
+            if box is None:
+                return no_rows(shape)
+            return conformed(read_box(array, own, None if own.is_sparse else box).rows, shape)
+
+
+def no_rows(shape: ArrayShape) -> pa.RecordBatch:
+    """Return no rows of an array's columns."""
+    return pa.RecordBatch.from_pylist([], schema=shape.schema)
+
+
+def read_deletes(deletes: tuple[StoredDelete, ...]) -> list[Condition]:
+    """Read conditions.
+
+    Raises:
+        TableError: One cannot be read.
+    """
+    return [read_condition(each.content, each.name) for each in deletes]
+
+
+def check_deletes(deletes: tuple[StoredDelete, ...], shape: ArrayShape, array: Any) -> None:
+    """Make sure that the library can read an array with these deletes.
+
+    Raises:
+        UnsupportedFeatureError: One compares with what is no value of its column.
+    """
+    for each in deletes:
+        if is_malformed(read_condition(each.content, each.name), shape, array):
+            raise UnsupportedFeatureError(
+                f"The delete {each.name} compares a column with a value of another size, such as"
+                " null, and TileDB cannot read an array with such a delete.",
+                remedy="Remove the file, and delete the cells again by a value.",
+                path=each.name,
+            )
+
+
+def step_difference(states: States) -> Difference:
+    """Return what differs between the two states of a step.
+
+    Raises:
+        TableError, StorageError: It cannot be read.
+    """
+    scan = states.scan
+    shape = states.shape(scan.until_ms)
+    if scan.after_ms < 0:
+        return Difference(no_rows(shape), states.all_rows(scan.until_ms, shape))
+    if states.shape(scan.after_ms).schema != shape.schema:
+        return _whole(states, shape)
+    if not shape.is_sparse:
+        return _dense(states, shape)
+    if scan.deletes and scan.has_writes:
+        return _whole(states, shape)
+    if scan.deletes:
+        return _deleted(states, shape)
+    return _written(states, shape)
+
+
+def _whole(states: States, shape: ArrayShape) -> Difference:
+    scan = states.scan
+    before = states.all_rows(scan.after_ms, shape)
+    return difference(before, states.all_rows(scan.until_ms, shape))
+
+
+def _written(states: States, shape: ArrayShape) -> Difference:
+    """Compare the cells that were written with what stood there."""
+    scan = states.scan
+    with states.opened(scan.after_ms + 1, scan.until_ms) as array:
+        written = read_box(array, shape, None)
+    if shape.allows_duplicates:
+        return Difference(no_rows(shape), written.rows)
+    with states.opened(0, scan.after_ms) as array:
+        near = read_near(array, shape, written.coordinates)
+    before = no_rows(shape) if near is None else at_same_places(near.rows, written.rows, shape)
+    return difference(before, written.rows)
+
+
+def _deleted(states: States, shape: ArrayShape) -> Difference:
+    """Find what the deletes took away: by their conditions, else by which coordinates are gone."""
+    scan = states.scan
+    if shape.allows_duplicates:
+        return _whole(states, shape)
+    with states.opened(0, scan.after_ms) as array:
+        check_deletes(scan.deletes, shape, array)
+        condition = finds_deleted(read_deletes(scan.deletes), array, shape)
+        if condition is not None:
+            return Difference(
+                read_box(array, shape, None, condition=condition).rows, no_rows(shape)
+            )
+        there = read_coordinates(array, shape, None)
+    with states.opened(0, scan.until_ms) as array:
+        left = read_coordinates(array, shape, None)
+    gone = ~is_among(there.rows, left.rows)
+    with states.opened(0, scan.after_ms) as array:
+        near = read_near(array, shape, tuple(each[gone] for each in there.coordinates))
+    if near is None:
+        return Difference(no_rows(shape), no_rows(shape))
+    keys = there.rows.filter(pa.array(gone))
+    return Difference(at_same_places(near.rows, keys, shape), no_rows(shape))
+
+
+def _dense(states: States, shape: ArrayShape) -> Difference:
+    """Compare the box of what was written; cells that a growing box takes in are new."""
+    scan = states.scan
+    with states.opened(scan.after_ms + 1, scan.until_ms) as array:
+        written = box_of(array)
+    with states.opened(0, scan.until_ms) as array:
+        after_box = box_of(array)
+    with states.opened(0, scan.after_ms) as array:
+        before_box = box_of(array)
+        inside = None if written is None else overlap(written, before_box)
+        before = None if inside is None else read_box(array, shape, inside).rows
+    if after_box is None or written is None:
+        return Difference(no_rows(shape), no_rows(shape))
+    grown = before_box is None or before_box != after_box
+    with states.opened(0, scan.until_ms) as array:
+        after = read_box(array, shape, after_box if grown else written)
+    rows = after.rows
+    if grown:
+        is_new = ~is_inside(after.coordinates, before_box)
+        rows = rows.filter(pa.array(is_new | is_inside(after.coordinates, written)))
+    return difference(no_rows(shape) if before is None else before, rows)
+
+
+def overlap(one: Box, other: Box | None) -> Box | None:
+    """Return the box that is in both; None where none is."""
+    if other is None:
+        return None
+    found = tuple(
+        (max(low, lowest), min(high, highest))
+        for (low, high), (lowest, highest) in zip(one, other, strict=True)
+    )
+    return found if all(low <= high for low, high in found) else None
+
+
+def is_inside(coordinates: tuple[Any, ...], box: Box | None) -> npt.NDArray[np.bool_]:
+    """Tell of each cell whether it is in a box; in none where there is no box."""
+    count = len(coordinates[0])
+    if box is None:
+        return np.zeros(count, bool)
+    inside = np.ones(count, bool)
+    for values, (low, high) in zip(coordinates, box, strict=True):
+        inside &= (values >= low) & (values <= high)
+    return inside
+
+
+def is_among(rows: pa.RecordBatch, others: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+    """Tell of each row whether an equal one is among others of the same columns."""
+    hasher = RowHasher(rows.schema, secrets.randbits(_SEED_BITS))
+    mine, theirs = hasher.hash(rows), hasher.hash(others)
+    kind = np.dtype([("first", "<u8"), ("second", "<u8")])
+    one, other = np.empty(len(mine), kind), np.empty(len(theirs), kind)
+    one["first"], one["second"] = mine.first, mine.second
+    other["first"], other["second"] = theirs.first, theirs.second
+    found: npt.NDArray[np.bool_] = np.isin(one, other)
+    return found
+
+
+def at_same_places(
+    rows: pa.RecordBatch, places: pa.RecordBatch, shape: ArrayShape
+) -> pa.RecordBatch:
+    """Return the rows whose coordinates are those of one of `places`."""
+    keys = shape.keys
+    return rows.filter(pa.array(is_among(rows.select(keys), places.select(keys))))
+
+
+def difference(before: pa.RecordBatch, after: pa.RecordBatch) -> Difference:
+    """Return the multiset difference of rows of one schema."""
+    if not before.num_rows or not after.num_rows:
+        return Difference(before, after)
+    deleted, inserted = difference_of_batches([before], [after], seed=secrets.randbits(_SEED_BITS))
+    return Difference(_one_batch(deleted), _one_batch(inserted))
+
+
+def _one_batch(table: pa.Table) -> pa.RecordBatch:
+    batches = table.combine_chunks().to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
+
+
+def in_order(rows: pa.RecordBatch, keys: list[str]) -> pa.RecordBatch:
+    """Return rows in the order of their coordinates, then of their values: always the same."""
+    names = [*keys, *(name for name in rows.schema.names if name not in keys)]
+    sortable = [name for name in names if not pa.types.is_nested(rows.schema.field(name).type)]
+    if rows.num_rows < 2:
+        return rows
+    table = pa.Table.from_batches([rows])
+    return rows.take(pa.compute.sort_indices(table, [(name, "ascending") for name in sortable]))
+
+
+def changed_rows(found: Difference, shape: ArrayShape) -> Iterator[ChangedRows]:
+    """Yield what differs as changes: deletes, then updates by twos, then inserts."""
+    keys = shape.keys
+    deleted, inserted = (in_order(rows, keys) for rows in (found.deleted, found.inserted))
+    if shape.allows_duplicates or not deleted.num_rows or not inserted.num_rows:
+        yield _all(deleted, ChangeType.DELETE)
+        yield _all(inserted, ChangeType.INSERT)
+        return
+    places = pa.schema([shape.schema.field(name) for name in keys])
+    hasher = RowHasher(places, secrets.randbits(_SEED_BITS))
+    pairs = pair_by_key(hasher.hash(deleted.select(keys)), hasher.hash(inserted.select(keys)))
+    yield _all(_without(deleted, pairs.deleted), ChangeType.DELETE)
+    yield _twos(deleted.take(pa.array(pairs.deleted)), inserted.take(pa.array(pairs.inserted)))
+    yield _all(_without(inserted, pairs.inserted), ChangeType.INSERT)
+
+
+def _all(rows: pa.RecordBatch, kind: ChangeType) -> ChangedRows:
+    return ChangedRows(rows, pa.repeat(pa.scalar(kind.value), rows.num_rows))
+
+
+def _without(rows: pa.RecordBatch, numbers: npt.NDArray[np.int64]) -> pa.RecordBatch:
+    keep = np.ones(rows.num_rows, bool)
+    keep[numbers] = False
+    return rows.filter(pa.array(keep))
+
+
+def _twos(before: pa.RecordBatch, after: pa.RecordBatch) -> ChangedRows:
+    count = before.num_rows
+    both = pa.Table.from_batches([before, after])
+    order = np.arange(2 * count).reshape(2, count).T.reshape(-1)
+    kinds = np.array([ChangeType.UPDATE_PREIMAGE.value, ChangeType.UPDATE_POSTIMAGE.value])
+    rows = _one_batch(both.take(pa.array(order)))
+    return ChangedRows(rows, pa.array(np.tile(kinds, count), pa.string()), together=2)
+
+
+def snapshot_rows(states: States) -> tuple[pa.RecordBatch, ArrayShape]:
+    """Return every row of a snapshot, or of a share of it, in order of coordinates."""
+    scan = states.scan
+    with states.opened(0, scan.until_ms) as array:
+        shape = shape_of(array, scan.url)
+        box = box_of(array)
+        if box is None:
+            return no_rows(shape), shape
+        if scan.first_range is not None:
+            low, high = scan.first_range
+            share = overlap(((low, high), *box[1:]), box)
+            if share is None:
+                return no_rows(shape), shape
+            box = share
+        return in_order(read_box(array, shape, box).rows, shape.keys), shape

@@ -1,0 +1,277 @@
+"""From the commits of an array to tasks: a step between two versions, a late commit, a snapshot."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import OrderedDict
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask, ChangeType, TaskGroup
+from tailerd.changefeed.offset import Offset, Version
+from tailerd.formats.tiledb.array_log import ArrayLog
+from tailerd.formats.tiledb.cells import box_of
+from tailerd.formats.tiledb.columns import ArrayShape, encode_schema, shape_of
+from tailerd.formats.tiledb.library import opened
+from tailerd.formats.tiledb.protocol.names import TimedName
+from tailerd.formats.tiledb.protocol.timeline import LateCommits, Timeline
+from tailerd.formats.tiledb.scan import FORMAT, Part, TileScan
+from tailerd.storage.links import RealPlaces
+from tailerd.storage.stores import Stores
+
+SHARE_BYTES = 32 * 1024 * 1024
+"""About so much of the fragments is read for one share of a snapshot."""
+_SHAPES = 64
+_MOST_SHARES = 100_000
+
+Range = tuple[Any, Any]
+
+
+class TaskPlan:
+    """Plans the tasks of one array.
+
+    Args:
+        place: The array, as other processes find it.
+        timeline: Of the last look.
+        places: Where its files may really lie; None in a bucket.
+
+    Attributes:
+        timeline: To be replaced after each look.
+    """
+
+    def __init__(
+        self,
+        place: str,
+        log: ArrayLog,
+        timeline: Timeline,
+        *,
+        stores: Stores,
+        table_id: str,
+        places: RealPlaces | None,
+    ) -> None:
+        self._place = place
+        self._log = log
+        self._stores = stores
+        self._table_id = table_id
+        self._places = places
+        self.timeline = timeline
+        self._shapes: OrderedDict[tuple[object, ...], ArrayShape] = OrderedDict()
+
+    async def shape(self, time_ms: int) -> ArrayShape:
+        """Return the columns at a time."""
+        key = tuple(each.identity for each in self._log.schemas if each.time_ms <= time_ms)
+        known = self._shapes.get(key)
+        if known is None:
+            known = await asyncio.to_thread(self._open_shape, time_ms)
+            self._shapes[key] = known
+            while len(self._shapes) > _SHAPES:
+                self._shapes.popitem(last=False)
+        return known
+
+    def _open_shape(self, time_ms: int) -> ArrayShape:
+        with opened(self._place, self._stores, 0, time_ms) as array:
+            return shape_of(array, self._place)
+
+    async def schema(self, time_ms: int) -> pa.Schema:
+        """Return the schema at a time."""
+        return (await self.shape(time_ms)).schema
+
+    async def schema_id(self, time_ms: int) -> str:
+        """Return a hash of the schema at a time."""
+        return xxhash.xxh3_64_hexdigest(encode_schema(await self.schema(time_ms)))
+
+    # ------------------------------------------------------------------ snapshots
+
+    async def snapshot_bytes(self, version: int) -> int:
+        """Return the bytes of the fragments that a snapshot is read from."""
+        return await self._log.fragment_bytes(self.timeline.writes_between(-1, version))
+
+    async def shares(self, version: int, wanted: int | None) -> list[Range | None]:
+        """Return the ranges of the first dimension that a snapshot is read in, in order.
+
+        Args:
+            wanted: Into how many it was cut before; None to decide.
+        """
+        size = await self.snapshot_bytes(version)
+        count = wanted or min(_MOST_SHARES, -(-size // SHARE_BYTES))
+        return await asyncio.to_thread(self._cut, version, max(1, count))
+
+    def _cut(self, version: int, count: int) -> list[Range | None]:
+        with opened(self._place, self._stores, 0, version) as array:
+            box = box_of(array)
+            is_whole = array.schema.domain.dim(0).dtype.kind in "iuM"
+        if count == 1 or box is None or not is_whole:
+            return [None]
+        low, high = box[0]
+        first, last = (int(np.asarray(each).astype(np.int64)) for each in (low, high))
+        count = min(count, last - first + 1)
+        edges = [first + (last - first + 1) * number // count for number in range(count + 1)]
+        kind = np.asarray(low).dtype
+        return [
+            tuple(np.array([start, end - 1]).astype(kind))
+            for start, end in itertools.pairwise(edges)
+        ]
+
+    async def snapshot_group(
+        self, start: Offset, end: Offset, cut: int | None, until: int | None
+    ) -> TaskGroup:
+        """Return the tasks of a snapshot from an offset inside it on."""
+        version = int(start.version)
+        every = self.timeline.deletes_between(-1, version)
+        await self._check(self.timeline.writes_between(-1, version))
+        shares = await self.shares(version, cut)
+        scan = TileScan(
+            url=self._place,
+            part=Part.SNAPSHOT,
+            after_ms=-1,
+            until_ms=version,
+            schema=encode_schema(await self.schema(version)),
+            deletes=await self._log.read_deletes(every),
+        )
+        size = await self.snapshot_bytes(version) // len(shares)
+        tasks = tuple(
+            self._task(replace(scan, first_range=share), version, version, number, size)
+            for number, share in enumerate(shares)
+        )
+        return TaskGroup(
+            start=start,
+            end=end,
+            version=Version(version),
+            timestamp_us=version * 1000,
+            change_source=ChangeSourceKind.SNAPSHOT,
+            tasks=tasks[start.position : until],
+        )
+
+    # ------------------------------------------------------------------ steps
+
+    async def step_group(self, start: Offset, end: Offset, version: int) -> TaskGroup:
+        """Return what leads from the state right before an offset to a version."""
+        after = int(start.version) - 1
+        writes = self.timeline.writes_between(after, version)
+        deletes = self.timeline.deletes_between(after, version)
+        await self._check(writes)
+        scan = TileScan(
+            url=self._place,
+            part=Part.STEP,
+            after_ms=after,
+            until_ms=version,
+            schema=encode_schema(await self.schema(version)),
+            has_writes=bool(writes),
+            deletes=await self._log.read_deletes(deletes),
+        )
+        size = await self._log.fragment_bytes(writes)
+        return TaskGroup(
+            start=start,
+            end=end,
+            version=Version(version),
+            timestamp_us=version * 1000,
+            change_source=ChangeSourceKind.ROWS,
+            tasks=(self._task(scan, version, version, start.position, size),),
+            operation=operation(has_writes=bool(writes), has_deletes=bool(deletes)),
+            files_added=len(writes),
+            bytes_added=size,
+        )
+
+    async def late_group(
+        self, start: Offset, end: Offset, late: LateCommits, known: Collection[object]
+    ) -> TaskGroup:
+        """Return what late commits change, a task for each of their times.
+
+        Their rows have the newest delivered version, so that versions ascend, and their own time.
+        """
+        head = self.timeline.before(int(start.version))
+        delivered = int(start.version) - 1
+        tasks = []
+        for number, time in enumerate(late.times_ms):
+            scan = await self._late_scan(time, delivered, late, known)
+            position = start.position + number
+            tasks.append(self._task(scan, head, time, position, 0))
+        return TaskGroup(
+            start=start,
+            end=end,
+            version=Version(head),
+            timestamp_us=late.times_ms[-1] * 1000,
+            change_source=ChangeSourceKind.ROWS,
+            tasks=tuple(tasks),
+            operation="late",
+        )
+
+    async def _late_scan(
+        self, time: int, delivered: int, late: LateCommits, known: Collection[object]
+    ) -> TileScan:
+        shape = await self.shape(delivered)
+        own = list(self.timeline.deletes_between(time - 1, time))
+        later = [
+            (name, place)
+            for name, place in self.timeline.deletes_between(time, delivered)
+            if name in known
+        ]
+        names = {each.text for each in (n for n, _ in own)}
+        return TileScan(
+            url=self._place,
+            part=Part.LATE,
+            after_ms=delivered,
+            until_ms=time,
+            schema=encode_schema(shape.schema),
+            has_writes=any(each not in names for each in late.names),
+            deletes=await self._log.read_deletes(own),
+            later_deletes=await self._log.read_deletes(later),
+            later_writes=_windows(time, delivered, late, known, is_dense=not shape.is_sparse),
+        )
+
+    # ------------------------------------------------------------------ both
+
+    def _task(
+        self, scan: TileScan, version: int, time_ms: int, position: int, size: int
+    ) -> ChangeTask:
+        is_snapshot = scan.part is Part.SNAPSHOT
+        return ChangeTask(
+            version=Version(version),
+            timestamp_us=time_ms * 1000,
+            position=position,
+            change_source=ChangeSourceKind.SNAPSHOT if is_snapshot else ChangeSourceKind.ROWS,
+            change_type=ChangeType.INSERT if is_snapshot else None,
+            size_bytes=size,
+            format=FORMAT,
+            payload=scan,
+            table_id=self._table_id,
+        )
+
+    async def _check(self, fragments: Collection[TimedName]) -> None:
+        """Make sure that no fragment lies outside of the array through a symbolic link."""
+        if self._places is not None:
+            paths = [self._log.fragment_folder(each.text) for each in fragments]
+            await asyncio.to_thread(self._places.check, paths)
+
+
+def _windows(
+    time: int, delivered: int, late: LateCommits, known: Collection[object], *, is_dense: bool
+) -> tuple[tuple[int, int], ...]:
+    """Return the times in which what was delivered behind a late commit was written.
+
+    Of a dense array each write for itself, since what is around several is not what they cover.
+    """
+    if is_dense:
+        writes = [each for each in known if isinstance(each, TimedName) and each.last_ms > time]
+        return tuple(sorted({(max(w.first_ms, time + 1), w.last_ms) for w in writes}))
+    found, first = [], time + 1
+    for other in (each for each in late.times_ms if each > time):
+        if first < other:
+            found.append((first, other - 1))
+        first = other + 1
+    if first <= delivered:
+        found.append((first, delivered))
+    return tuple(found)
+
+
+def operation(*, has_writes: bool, has_deletes: bool) -> str:
+    """Return what a commit did, in a word or three."""
+    if has_writes and has_deletes:
+        return "write and delete"
+    return "delete" if has_deletes else "write"

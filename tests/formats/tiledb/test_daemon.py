@@ -1,0 +1,185 @@
+"""Arrays through `tailerd run`, `verify`, `validate` and commands, by the file sink."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.formats.conftest import ROOT
+from tests.formats.kartothek.test_daemon import changes, delivered
+from tests.formats.tiledb import arrays
+from tests.integration.daemon.running import (
+    daemon,
+    eventually,
+    file_table,
+    run_to_end,
+    write_config,
+)
+from tests.spark_session import require_java
+
+
+def run_once(config: Path) -> None:
+    done = run_to_end("run", "--config", config, "--once")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Rows 1 and 2 at 1000."""
+    found = tmp_path / "array"
+    arrays.create_named(found)
+    arrays.write_named(found, 1000, [1, 2])
+    return found
+
+
+FIRST = Counter([("insert", 1, 1000), ("insert", 2, 1000)])
+
+
+def test_an_array_is_delivered_goes_on_and_verifies(place: Path, tmp_path: Path) -> None:
+    config = write_config(tmp_path, orders=file_table(place, tmp_path / "out"))
+    run_once(config)
+    arrays.delete(place, 2000, "id == 1")
+    arrays.write_named(place, 3000, [3])
+    run_once(config)
+    later = [("delete", 1, 2000), ("insert", 3, 3000)]
+    assert changes(delivered(tmp_path / "out")) == FIRST + Counter(later)
+    verified = run_to_end("verify", "orders", "--config", config, "--json")
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+    verdict = json.loads(verified.stdout)
+    assert (verdict["version"], verdict["rows"], verdict["is_equal"]) == (3000, 2, True)
+    validated = run_to_end("validate", config, "--json")
+    assert '"head_version": 3000' in validated.stdout, validated.stdout + validated.stderr
+    assert len(list((tmp_path / "state/ledger/orders").iterdir())) == 1
+
+
+def test_the_daemon_hears_of_commits_and_delivers_late_ones(place: Path, tmp_path: Path) -> None:
+    config = write_config(tmp_path, orders=file_table(place, tmp_path / "out"))
+    with daemon(config) as process:
+        eventually(lambda: len(delivered(tmp_path / "out")) == 2, 60)
+        arrays.write_named(place, 3000, [3])
+        eventually(lambda: len(delivered(tmp_path / "out")) == 3, 60)
+        arrays.write_named(place, 2000, [4])
+        eventually(lambda: len(delivered(tmp_path / "out")) == 4, 60)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    found = delivered(tmp_path / "out")
+    assert changes(found) == FIRST + Counter([("insert", 3, 3000), ("insert", 4, 3000)])
+    assert found[-1]["_commit_timestamp"] == "1970-01-01T00:00:02.000000Z", "its own time"
+
+
+@pytest.mark.full
+def test_history_that_was_merged_is_a_gap_that_the_policy_crosses(
+    place: Path, tmp_path: Path
+) -> None:
+    table = file_table(place, tmp_path / "out")
+    config = write_config(tmp_path, orders=table)
+    run_once(config)
+    arrays.write_named(place, 2000, [3])
+    arrays.forget_times(place, 500, 2000)
+    done = run_to_end("run", "--config", config, "--once")
+    assert done.returncode == 3, done.stderr
+    assert "missing_version" in done.stderr
+    config = write_config(tmp_path, orders={**table, "on_gap": "snapshot"})
+    run_once(config)
+    expected = Counter([("insert", number, 2000) for number in (1, 2, 3)])
+    assert changes(delivered(tmp_path / "out")) == FIRST + expected
+
+
+@pytest.mark.full
+@pytest.mark.spark
+def test_the_spark_engine_delivers_and_goes_on(place: Path, tmp_path: Path) -> None:
+    require_java()
+    table = file_table(place, tmp_path / "out", engine="spark")
+    config = write_config(tmp_path, orders=table)
+    for step in range(2):
+        if step:
+            arrays.delete(place, 2000, "id == 1")
+        command = [sys.executable, "-m", "tailerd", "run", "--config", str(config), "--once"]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=600, cwd=ROOT
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+    assert changes(delivered(tmp_path / "out")) == FIRST + Counter([("delete", 1, 2000)])
+
+
+NEVER_FORKED = """
+    import asyncio, os, sys
+    import tailerd.formats.tiledb.library as library
+    forked = []
+    def count():
+        if "tiledb" in sys.modules:
+            forked.append(1)
+    os.register_at_fork(before=count)
+    from tailerd.cli import main
+    try:
+        main()
+    finally:
+        os.write(2, f"used {'tiledb' in sys.modules} forked {len(forked)}\\n".encode())
+"""
+
+
+@pytest.mark.parametrize("command", ["tail", "run"])
+def test_no_process_that_used_the_library_forks(place: Path, tmp_path: Path, command: str) -> None:
+    table = file_table(place, tmp_path / "out", maintenance={"cleanup": {"enabled": True}})
+    config = write_config(tmp_path, orders=table)
+    words = ["tail", str(place), "--from", "snapshot", "--once"]
+    if command == "run":
+        words = ["run", "--config", str(config), "--once"]
+    program = "\n".join(line.removeprefix("    ") for line in NEVER_FORKED.splitlines())
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        cwd=ROOT,
+        env={**os.environ},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "used True forked 0" in done.stderr
+
+
+def test_a_group_is_refused_and_its_arrays_are_named(place: Path, tmp_path: Path) -> None:
+    group = tmp_path / "group"
+    arrays.create_group(group)
+    arrays.create_named(group / "inner")
+    arrays.write_named(group / "inner", 1000, [1])
+    done = run_to_end("tail", group, "--from", "snapshot", "--once")
+    assert done.returncode == 3
+    assert "group" in done.stderr
+    assert str(group / "inner") in done.stderr
+    table = file_table(group, tmp_path / "out/{name}")
+    del table["path"]
+    config = tmp_path / "discover.yaml"
+    found = {"all": {"path": f"{group}/*", "template": table}}
+    section = {"state": str(tmp_path / "state"), "discover": found}
+    config.write_text(json.dumps({**section, "http": {"listen": "127.0.0.1:0"}}))
+    done = run_to_end("run", "--config", config, "--once")
+    assert done.returncode == 0, done.stderr
+    assert len(delivered(tmp_path / "out")) == 1
+
+
+def test_history_and_inspect_show_an_array(place: Path) -> None:
+    arrays.delete(place, 2000, "id == 1")
+    done = run_to_end("history", place, "--json")
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(row["version"], row["operation"]) for row in found] == [
+        (1000, "write"),
+        (2000, "delete"),
+    ]
+    done = run_to_end("inspect", place, "--json", "--version", "1500")
+    shown = json.loads(done.stdout)
+    assert (shown["num_rows"], shown["format"], shown["kind"]) == (
+        2,
+        "tiledb",
+        "sparse with duplicates",
+    )
+    assert shown["capabilities"]["ordering"] == "clock"
+    assert shown["array_metadata"] == "not tailed"
