@@ -14,6 +14,7 @@ from tailerd import errors
 REMEDIES: Mapping[str, str] = {
     "config": "Correct the field that the message names; `tailerd help configuration` has all.",
     "usage": "See the command's --help.",
+    "missing_extra": "Install the extra that the message names, such as `tailerd[lance]`.",
     "state_in_use": "Stop the other daemon, or set `state` to another folder or prefix.",
     "pin_unreadable": "Write the pin again (`tailerd maintain TABLE --pin`), or remove the file.",
     "table": "See the message; `tailerd inspect TABLE` shows what can be read.",

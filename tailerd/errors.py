@@ -214,6 +214,12 @@ class UsageError(ConfigError):
     code = "usage"
 
 
+class MissingExtraError(ConfigError):
+    """A library that this asks for is an extra, and not installed."""
+
+    code = "missing_extra"
+
+
 class StateInUseError(ConfigError):
     """Another process works on this state folder."""
 
