@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,6 +22,7 @@ from tests.doubles.installed import installed
 from tests.doubles.memory_format import MemoryTable
 from tests.tables.builder import TableBuilder
 from tests.tables.dataset_writer import DatasetWriter
+from tests.tables.lance_writer import LanceWriter
 
 ROOT = Path(__file__).resolve().parents[2]
 MEMORY = "tests.doubles.memory_format:MemoryFormat"
@@ -161,6 +163,35 @@ class WrittenKartothek:
         self.append([1])
 
 
+class WrittenLance:
+    """A Lance table."""
+
+    format = "lance"
+    ledger: LedgerPlace | None = None
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self._writer = LanceWriter(place)
+        self._appended: dict[Version, Sequence[int]] = {}
+
+    def append(self, ids: Sequence[int]) -> Version:
+        version = Version(self._writer.append([{"id": n, "name": f"n{n}"} for n in ids]))
+        self._appended[version] = ids
+        return version
+
+    def remove(self, version: Version) -> Version:
+        ids = ", ".join(map(str, self._appended[version]))
+        return Version(self._writer.delete(f"id IN ({ids})"))
+
+    def drop_before(self, version: Version) -> None:
+        self._writer.clean_up_before(version)
+
+    def replace(self) -> None:
+        shutil.rmtree(self.place)
+        self._writer = LanceWriter(self.place)
+        self.append([1])
+
+
 @pytest.fixture(scope="package", autouse=True)
 def memory_is_installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Register the in-memory format as another distribution does, for these tests alone."""
@@ -169,7 +200,8 @@ def memory_is_installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 
 
 @pytest.fixture(
-    params=[WrittenDelta, WrittenMemory, WrittenKartothek], ids=lambda kind: kind.format
+    params=[WrittenDelta, WrittenMemory, WrittenKartothek, WrittenLance],
+    ids=lambda kind: kind.format,
 )
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
     found: Table = request.param(tmp_path / "table")

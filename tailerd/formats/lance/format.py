@@ -8,6 +8,7 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.errors import ConfigError, UnsupportedFeatureError
 from tailerd.formats.allowed_places import allowed_places
 from tailerd.formats.base import CommitNames, OpenRequest
+from tailerd.formats.inspection import Inspector
 from tailerd.formats.lance.capabilities import CAPABILITIES
 from tailerd.formats.lance.origin import TableOrigin
 from tailerd.formats.lance.payload import FORMAT
@@ -36,6 +37,13 @@ class LanceFormat(OptionalParts):
     names = CommitNames(folder=VERSIONS_FOLDER, suffix=SUFFIX, version_of=version_of)
     options = frozenset({ON_GAP})
     reader = LanceTaskReader()
+
+    @property
+    def inspector(self) -> Inspector:
+        """Shows versions, files and commits."""
+        from tailerd.formats.lance.inspect import LanceInspector
+
+        return LanceInspector()
 
     async def detect(self, store: ObjectStore, root: str) -> bool:
         """Tell whether a manifest lies where a table has them."""
