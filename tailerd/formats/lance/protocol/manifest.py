@@ -18,7 +18,7 @@ from tailerd.formats.lance.protocol.wire import content, entry, fields, number, 
 _FOOTER = struct.Struct("<QHH4s")
 _LENGTH = struct.Struct("<I")
 _MAGIC = b"LANC"
-_MICROS = 1_000_000
+_NANOS = 1e9
 
 STABLE_ROW_IDS = 2
 KNOWN_FLAGS = {
@@ -193,8 +193,13 @@ def _message_at(file: bytes, position: int) -> bytes:
 
 
 def _micros(timestamp: bytes) -> int:
+    """Return the time as `LanceDataset.versions()` tells it, so that both agree to the microsecond.
+
+    The library divides nanoseconds as floats, which may move the last digit by one.
+    """
     said = {place: number(value) for place, value in fields(timestamp)}
-    return said.get(1, 0) * _MICROS + said.get(2, 0) // 1000
+    nanos = said.get(1, 0) * 10**9 + said.get(2, 0)
+    return int(nanos // _NANOS) * 10**6 + int(nanos % _NANOS // 1e3)
 
 
 def _second(message: bytes, joint: str) -> str:
