@@ -670,7 +670,8 @@ def _journey_plan(name: str, config: Config, *, is_once: bool, memory_bytes: int
         ),
         batch_limit=BatchLimit(memory_bytes=memory_bytes),
         is_once=is_once,
-        on_gap=OnGap(table.on_gap),
+        # The difference of versions is the source's to give; where it cannot, the pipeline stops.
+        on_gap=OnGap.STOP if table.on_gap == "net" else OnGap(table.on_gap),
         on_poison=OnPoison(table.on_poison),
         identity=identity_of(config, name),
     )

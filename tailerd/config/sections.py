@@ -216,11 +216,13 @@ class TableConfig(BaseModel):
         " machine, which many tables at rest need to cost little, and 2 s elsewhere.",
         examples=["2s"],
     )
-    on_gap: Literal["stop", "snapshot", "latest"] = Field(
+    on_gap: Literal["stop", "snapshot", "latest", "net"] = Field(
         default="stop",
         description="What to do where the next version is gone or the table was dropped and created"
         " again: `stop`, or go on with a new `snapshot` or with what comes next (`latest`). What is"
-        " missing is told to the log, the metrics, /status and the sink. Arrow engine.",
+        " missing is told to the log, the metrics, /status and the sink. `net`, for Lance tables:"
+        " versions that are gone come as the difference of those around them, else stop. Arrow"
+        " engine.",
         examples=["stop"],
     )
     on_poison: Literal["stop", "skip-and-record"] = Field(
@@ -273,7 +275,11 @@ class TableConfig(BaseModel):
 
     def options_of_format(self) -> dict[str, object]:
         """Return the options that the table's format is opened with, by name."""
-        return {**self.format_options, "partition_timezone": self.partition_timezone}
+        return {
+            **self.format_options,
+            "partition_timezone": self.partition_timezone,
+            "on_gap": self.on_gap if self.on_gap == "net" else None,
+        }
 
     @field_validator("format")
     @classmethod

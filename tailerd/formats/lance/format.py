@@ -20,7 +20,9 @@ from tailerd.formats.lance.source import LanceSource
 from tailerd.formats.lance.table_files import TableFiles
 from tailerd.formats.lance.version_log import VersionLog
 from tailerd.formats.ledger import open_ledger
-from tailerd.formats.parts import OptionalParts
+from tailerd.formats.maintenance import Maintainer
+from tailerd.formats.parts import Demo, OptionalParts
+from tailerd.formats.statistics import Statistics
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.links import RealPlaces
 from tailerd.storage.stores import path_of, within_table
@@ -44,6 +46,27 @@ class LanceFormat(OptionalParts):
         from tailerd.formats.lance.inspect import LanceInspector
 
         return LanceInspector()
+
+    @property
+    def maintainer(self) -> Maintainer:
+        """Compacts, brings indices up to date, cleans up."""
+        from tailerd.formats.lance.maintenance import LanceMaintainer
+
+        return LanceMaintainer()
+
+    @property
+    def statistics(self) -> Statistics:
+        """Measures tables by their manifests."""
+        from tailerd.formats.lance.statistics import LanceStatistics
+
+        return LanceStatistics()
+
+    @property
+    def demo(self) -> Demo:
+        """Makes a table of orders."""
+        from tailerd.formats.lance.demo import LanceDemo
+
+        return LanceDemo()
 
     async def detect(self, store: ObjectStore, root: str) -> bool:
         """Tell whether a manifest lies where a table has them."""

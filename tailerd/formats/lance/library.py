@@ -48,12 +48,17 @@ class OpenTables:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._open: OrderedDict[tuple[str, int, str, int], lance.LanceDataset] = OrderedDict()
+        self._open: OrderedDict[tuple[str, int | None, str, int], lance.LanceDataset] = (
+            OrderedDict()
+        )
 
-    def get(self, url: str, version: int, identity: str, stores: Stores) -> lance.LanceDataset:
+    def get(
+        self, url: str, version: int | None, identity: str, stores: Stores
+    ) -> lance.LanceDataset:
         """Return a version of a table; blocking.
 
         Args:
+            version: None for the newest.
             identity: Of the version: a table made again is another.
 
         Raises:
