@@ -33,7 +33,7 @@ class LanceWriter:
         *,
         schema: pa.Schema = SCHEMA,
         stable_ids: bool = False,
-        version: str | None = None,
+        version: Any = None,
         options: dict[str, str] | None = None,
     ) -> None:
         self.place = place

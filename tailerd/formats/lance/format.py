@@ -94,14 +94,7 @@ class LanceFormat(OptionalParts):
             UnsupportedFeatureError: Change files are asked for, or a branch is named.
             ConfigError: No store serves this place, or an option is wrong.
         """
-        if request.changes is ChangeMode.CDF:
-            raise UnsupportedFeatureError(
-                f"{place} is a Lance table, which has no change data feed.",
-                hint="Leave `changes` out.",
-            )
-        wanted = request.options.get(ON_GAP)
-        if wanted not in (None, "net"):
-            raise ConfigError(f"The option {ON_GAP} of {place} is {wanted!r}.", hint="Say `net`.")
+        nets_gaps = _checked(place, request)
         located, root = request.stores.locate(place)
         allowed = allowed_places(request.allowed_paths)
         store = within_table(located, root, allowed)
@@ -132,8 +125,26 @@ class LanceFormat(OptionalParts):
             comparison=_comparison(request),
             columns=request.columns,
             places=RealPlaces(root, allowed) if located.is_local_folder else None,
-            nets_gaps=wanted == "net",
+            nets_gaps=nets_gaps,
         )
+
+
+def _checked(place: str, request: OpenRequest) -> bool:
+    """Tell whether versions that are gone come as one difference.
+
+    Raises:
+        UnsupportedFeatureError: Change files are asked for.
+        ConfigError: An option is wrong.
+    """
+    if request.changes is ChangeMode.CDF:
+        raise UnsupportedFeatureError(
+            f"{place} is a Lance table, which has no change data feed.",
+            hint="Leave `changes` out.",
+        )
+    wanted = request.options.get(ON_GAP)
+    if wanted not in (None, "net"):
+        raise ConfigError(f"The option {ON_GAP} of {place} is {wanted!r}.", hint="Say `net`.")
+    return wanted == "net"
 
 
 def _comparison(request: OpenRequest) -> Comparison:

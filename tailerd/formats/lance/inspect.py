@@ -137,7 +137,7 @@ class LanceInspection:
                     partition_values={},
                     modification_time_ms=None,
                     num_rows=fragment.physical_rows or None,
-                    deletion_vector=fragment.deletions and fragment.deletions.path,
+                    deletion_vector=None if fragment.deletions is None else fragment.deletions.path,
                     deleted_rows=fragment.deletions.count if fragment.deletions else 0,
                 )
                 for fragment in some

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tailerd.errors import CorruptLogError, UnsupportedFeatureError
+from tailerd.errors import LEAVE_OUT, CorruptLogError, UnsupportedFeatureError
 from tailerd.formats.lance.protocol.wire import content, entry, fields, number, signed, text
 from tailerd.formats.plain_schema import plain_type
 
@@ -101,7 +101,7 @@ def columns_schema(columns: Iterable[Column], wanted: Sequence[str] | None = Non
         if each.type is None:
             raise UnsupportedFeatureError(
                 f"The column {each.name} cannot be read: {each.reason}.",
-                hint="Leave it out (`tail --columns`, `columns`), or drop it from the table.",
+                hint=f"Drop it from the table, or {LEAVE_OUT}.",
             )
     return pa.schema([pa.field(each.name, each.type) for each in chosen])
 
