@@ -23,6 +23,9 @@ _OPEN_TABLES = 16
 _METADATA_BYTES = 16 * 1024 * 1024
 _INDEX_BYTES = 1024 * 1024
 _LOG_LEVEL = "LANCE_LOG"
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
+"""Of the environment, as the SDK has them; keys the library finds there itself."""
 
 
 def load_lance() -> Any:
@@ -113,13 +116,13 @@ def _bucket_options(account: S3Account, url: str) -> dict[str, str]:
             " keys, or what the environment says.",
             hint="Give access_key_id and secret_access_key, or set AWS_PROFILE for the process.",
         )
-    is_path_style = account.path_style
-    if is_path_style is None:
-        is_path_style = bool(account.endpoint)
+    endpoint = account.endpoint or _environment(*_ENDPOINTS)
+    region = account.region or _environment(*_REGIONS)
+    is_path_style = bool(endpoint) if account.path_style is None else account.path_style
     said = {
-        "aws_endpoint": account.endpoint,
-        "allow_http": "true" if account.endpoint.startswith("http://") else "",
-        "aws_region": account.region or ("us-east-1" if account.endpoint else ""),
+        "aws_endpoint": endpoint,
+        "allow_http": "true" if endpoint.startswith("http://") else "",
+        "aws_region": region or ("us-east-1" if endpoint else ""),
         "aws_access_key_id": account.access_key_id,
         "aws_secret_access_key": account.secret_access_key,
         "aws_session_token": account.session_token,
@@ -130,3 +133,7 @@ def _bucket_options(account: S3Account, url: str) -> dict[str, str]:
         "client_max_retries": str(max(account.attempts - 1, 0)),
     }
     return {name: value for name, value in said.items() if value}
+
+
+def _environment(*names: str) -> str:
+    return next((os.environ[name] for name in names if os.environ.get(name)), "")

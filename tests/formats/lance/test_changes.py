@@ -151,7 +151,12 @@ async def test_an_overwrite_gives_the_old_rows_in_their_schema_and_then_the_new(
 
 async def test_a_column_that_is_added_updates_the_rows_that_have_a_value(tmp_path: Path) -> None:
     writer = table(tmp_path)
-    writer.dataset.add_columns({"big": "CASE WHEN id > 4 THEN id ELSE NULL END"})
+
+    def big(batch: pa.RecordBatch) -> pa.RecordBatch:
+        ids = batch.column("id").to_pylist()
+        return pa.record_batch({"big": pa.array([n if n > 4 else None for n in ids], pa.int64())})
+
+    writer.dataset.add_columns(big, read_columns=["id"])
     found = changes(await commit(tmp_path / "t", 2))
     assert [(kind, row["id"], row["big"]) for kind, row in found] == [
         ("update_preimage", 5, None),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tailerd.changefeed.limits import BatchLimit
 from tailerd.changefeed.offset import Version
 from tailerd.errors import (
     CorruptLogError,
@@ -92,13 +93,7 @@ async def test_files_that_are_gone_are_told_from_versions_that_are(tmp_path: Pat
         await batches(source, begin, begin.after_version(source))
     writer.clean_up_before(2)
     with pytest.raises(FilesCollectedError, match="cleaned up"):
-        list(source.read(group.tasks[0], _limit()))
-
-
-def _limit() -> object:
-    from tailerd.changefeed.limits import BatchLimit
-
-    return BatchLimit()
+        list(source.read(group.tasks[0], BatchLimit()))
 
 
 async def test_a_deletion_file_that_is_damaged_is_named(tmp_path: Path) -> None:
