@@ -14,7 +14,7 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeMode, ChangeSourceKind, ChangeTask, TaskGroup
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset, Phase, Version
-from tailerd.changefeed.points import StartWord, parse_point, parse_start, show_ms, to_ms
+from tailerd.changefeed.points import StartWord, parse_point, parse_start, show_ms
 from tailerd.errors import MissingVersionError, NotATableError, TableRecreatedError, UsageError
 from tailerd.formats.base import Backlog, SchemaStep, TableIdentity
 from tailerd.formats.lance.origin import TableOrigin
@@ -36,6 +36,7 @@ from tailerd.formats.plain_schema import checked, encode_schema
 from tailerd.storage.links import RealPlaces
 from tailerd.storage.stores import Stores
 
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _PLANS_IN_MEMORY = 4
 _BEGUN = "/"
 """In a mark, before the `Comparison` of a commit that is given in part."""
@@ -152,7 +153,7 @@ class LanceSource(LanceVersions):
         return await self.offset_at(version)
 
     async def _at_time(self, time: datetime.datetime) -> Offset:
-        wanted = to_ms(time, round_up=True) * 1000
+        wanted = _micros(time)
         versions = list(self._log.versions)
         place = await self._first_place(versions, wanted)
         if place == len(versions):
@@ -188,7 +189,7 @@ class LanceSource(LanceVersions):
             case int(version):
                 return Version(version)
             case time:
-                after_us = to_ms(time) * 1000 + 1000
+                after_us = _micros(time) + 1
         versions = list(self._log.versions)
         place = await self._first_place(versions, after_us)
         if place == 0:
@@ -256,9 +257,11 @@ class LanceSource(LanceVersions):
         last = offset.last_version(self)
         before = await self._log.find(last) if last >= FIRST else None
         mark = offset.mark.partition(_BEGUN)[0]
-        is_found = before is not None and bool(mark)
         is_other = mark != before.identity if before is not None and mark else False
-        is_unknown = not is_found and offset.table_id != self.table_id
+        # Of a version that was cleaned up nobody can say which table's it was: that is a gap.
+        is_cleaned_up = before is None and last >= FIRST
+        is_found = before is not None and bool(mark)
+        is_unknown = not (is_found or is_cleaned_up) and offset.table_id != self.table_id
         if is_other or is_unknown or last > self._log.head:
             raise TableRecreatedError(
                 f"The offset at version {offset.version} is not one of {self._name}: its version"
@@ -484,6 +487,10 @@ def _fitting(
             return number, files, size
         files, size = files - len(_urls(task.payload)), size - task.size_bytes
     return len(tasks), files, size
+
+
+def _micros(time: datetime.datetime) -> int:
+    return (time - _EPOCH) // datetime.timedelta(microseconds=1)
 
 
 def _urls(payload: Payload) -> list[str]:

@@ -96,7 +96,8 @@ class VersionLog:
         if mark is not None and self._mark == mark and mark.is_settled:
             return
         found = await self._find_next()
-        is_due = mark is not None or self._clock.monotonic() - self._listed_at >= RELIST_SECONDS
+        is_old = self._clock.monotonic() - self._listed_at >= RELIST_SECONDS
+        is_due = self._store.is_local_folder or is_old
         is_missed = self._heard is not None and self._heard > self.head
         if not found and (is_due or is_missed):
             await self.list()

@@ -50,8 +50,8 @@ def test_a_table_is_delivered_goes_on_and_verifies(tmp_path: Path) -> None:
     run_once(config)
     writer.dataset.update({"name": "'x'"}, where="id = 2")
     writer.delete("id = 1")
-    writer.clean_up_before(2)
     run_once(config)
+    writer.clean_up_before(3)
     writer.append(rows(3))
     run_once(config)
     assert counted(tmp_path / "out") == Counter(
@@ -149,7 +149,7 @@ def test_commands_show_a_table(tmp_path: Path) -> None:
     assert file["deleted_rows"] == 1
     history = run_to_end("history", tmp_path / "t", "--json").stdout
     found = [json.loads(line) for line in history.splitlines()]
-    assert [each["change_source"] for each in found] == ["files", "vectors", "rows", "none", "none"]
+    assert [each["changes"] for each in found] == ["files", "vectors", "rows", "none", "none"]
     assert [each["operation"] for each in found] == [
         *("overwrite", "delete", "merge", "reserve fragments", "rewrite"),
     ]

@@ -150,10 +150,8 @@ async def test_times_name_versions(tmp_path: Path) -> None:
     for each in lance.dataset(str(tmp_path / "t")).versions():
         time = each["timestamp"].astimezone(dt.UTC)
         at = await source.initial_offset(time.isoformat())
-        # Versions of one millisecond share it.
-        assert at.version <= each["version"]
-        assert at.version >= each["version"] - 2
-        assert await source.end_version(time.isoformat()) >= each["version"]
+        assert at.version == each["version"]
+        assert await source.end_version(time.isoformat()) == each["version"]
 
 
 async def test_offsets_of_no_version_are_refused(tmp_path: Path) -> None:

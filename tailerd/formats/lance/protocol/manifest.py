@@ -19,6 +19,7 @@ _FOOTER = struct.Struct("<QHH4s")
 _LENGTH = struct.Struct("<I")
 _MAGIC = b"LANC"
 _NANOS = 1e9
+_TRANSACTION_SECTIONS = (21, 23)
 
 STABLE_ROW_IDS = 2
 KNOWN_FLAGS = {
@@ -170,7 +171,7 @@ def _parsed(file: bytes) -> Manifest:
         fragments=tuple(fragments),
         reader_flags=number(found.get(9, 0)),
         transaction_file=text(found.get(12, b"")),
-        transaction=_message_at(file, number(found[21])) if 21 in found else None,
+        transaction=_transaction(file, found),
         base_paths=tuple(places),
         branch=text(found.get(20, b"")),
         file_version=_second(content(found.get(15, b"")), ""),
@@ -179,6 +180,25 @@ def _parsed(file: bytes) -> Manifest:
         size_bytes=len(file),
         digest=xxhash.xxh3_128_hexdigest(message),
     )
+
+
+def _transaction(file: bytes, found: dict[int, int | bytes]) -> bytes | None:
+    """Return the transaction, where the file holds it; releases differ in which field says so.
+
+    What is there counts only if it has the uuid that the transaction's own file is named by.
+    """
+    name = text(found.get(12, b"")).removesuffix(".txn").partition("-")[2]
+    for place in _TRANSACTION_SECTIONS:
+        position = found.get(place)
+        if not isinstance(position, int):
+            continue
+        try:
+            message = _message_at(file, position)
+            if name and dict(fields(message)).get(2) == name.encode():
+                return message
+        except (CorruptLogError, struct.error):
+            continue
+    return None
 
 
 def _message_at(file: bytes, position: int) -> bytes:
