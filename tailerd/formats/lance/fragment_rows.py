@@ -185,7 +185,7 @@ class _Scan:
     def _columns(self) -> list[str] | None:
         """Return the names to ask the library for; None for all, where a name says more to it."""
         names = [name for name in self._sources if name is not None]
-        if all(name.isidentifier() for name in names):
+        if all(name.isascii() and name.isidentifier() for name in names):
             return names
         return None
 

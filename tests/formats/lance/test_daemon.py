@@ -103,8 +103,8 @@ def test_versions_that_are_gone_are_met_as_the_policy_says(tmp_path: Path, on_ga
         writer.append(rows(number))
     writer.dataset.cleanup_old_versions(versions=[2, 3])
     said = run_once(config, 3 if on_gap == "stop" else 0)
-    before = Counter([("insert", 0, 1), ("insert", 1, 1)])
-    more = {
+    before: Counter[Change] = Counter([("insert", 0, 1), ("insert", 1, 1)])
+    more: dict[str, Counter[Change]] = {
         "stop": Counter[Change](),
         "snapshot": Counter(("insert", number, 4) for number in range(5)),
         "net": Counter(("insert", number, 4) for number in (2, 3, 4)),

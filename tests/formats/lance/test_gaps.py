@@ -148,7 +148,9 @@ async def test_times_name_versions(tmp_path: Path) -> None:
     written(tmp_path / "t")
     source = await opened(tmp_path / "t")
     for each in lance.dataset(str(tmp_path / "t")).versions():
-        time = each["timestamp"].astimezone(dt.UTC)
+        said = each["timestamp"]
+        assert isinstance(said, dt.datetime)
+        time = said.astimezone(dt.UTC)
         at = await source.initial_offset(time.isoformat())
         assert at.version == each["version"]
         assert await source.end_version(time.isoformat()) == each["version"]

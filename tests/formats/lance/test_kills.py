@@ -50,8 +50,11 @@ class ChangingTable:
 
     def _update(self) -> None:
         part = self._chance.randrange(40)
-        changed = {n: {"id": n, "name": f"{row['name']}'"} for n, row in self.rows.items()
-                   if n % 40 == part}  # fmt: skip
+        changed: dict[int, Row] = {
+            n: {"id": n, "name": f"{row['name']}'"}
+            for n, row in self.rows.items()
+            if n % 40 == part
+        }
         self.writer.dataset.update({"name": "name || ''''"}, where=f"id % 40 = {part}")
         self.rows |= changed
 

@@ -69,8 +69,8 @@ def test_spark_reads_batches_and_streams_that_go_on(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    inserted = [["insert", number, f"n{number}", 1] for number in (1, 2, 3)]
-    later = [
+    inserted: list[list[object]] = [["insert", number, f"n{number}", 1] for number in (1, 2, 3)]
+    later: list[list[object]] = [
         ["delete", 1, "n1", 3],
         ["update_postimage", 2, "x", 2],
         ["update_preimage", 2, "n2", 2],
