@@ -18,7 +18,7 @@ from tailerd.formats.lance.protocol.version_names import SUFFIX, VERSIONS_FOLDER
 from tailerd.formats.lance.reader import LanceTaskReader
 from tailerd.formats.lance.source import LanceSource
 from tailerd.formats.lance.table_files import TableFiles
-from tailerd.formats.lance.version_log import VersionLog
+from tailerd.formats.lance.version_log import VersionLog, staged_warning
 from tailerd.formats.ledger import open_ledger
 from tailerd.formats.maintenance import Maintainer
 from tailerd.formats.parts import Demo, OptionalParts
@@ -105,6 +105,8 @@ class LanceFormat(OptionalParts):
             clock=request.clock,
         )
         await _look(log, root, place)
+        if log.staged is not None and request.on_warning is not None:
+            request.on_warning(staged_warning(log, place))
         head = await log.manifest(log.head, lambda: "which was the newest")
         columns_schema(log.columns(head), request.columns)
         url = store.url_of(root)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from tailerd.changefeed.change_task import ChangeSourceKind
 from tailerd.changefeed.offset import Version
 from tailerd.changefeed.points import parse_point, to_ms
-from tailerd.errors import TableError, UsageError
+from tailerd.errors import UsageError
 from tailerd.formats.inspection import CommitDescription, FileDescription, TableDescription
 from tailerd.formats.lance.origin import TableOrigin
 from tailerd.formats.lance.protocol.columns import Column
@@ -18,7 +18,7 @@ from tailerd.formats.lance.protocol.commit_plan import Difference, difference, i
 from tailerd.formats.lance.protocol.fragments import Fragment, parse_fragment
 from tailerd.formats.lance.protocol.manifest import Manifest
 from tailerd.formats.lance.protocol.transactions import Operation
-from tailerd.formats.lance.version_log import VersionLog
+from tailerd.formats.lance.version_log import VersionLog, staged_warning
 from tailerd.formats.ledger import open_ledger
 from tailerd.formats.placement import TablePlace
 
@@ -54,7 +54,7 @@ class LanceInspection:
         if not self._log.versions:
             await self._log.look()
             if self._log.staged is not None:
-                self._place.warn(staged_warning(self._log))
+                self._place.warn(staged_warning(self._log, self._place.url))
         wanted = self._log.head if version is None else version
         return await self._log.manifest(wanted, lambda: "or was never there")
 
@@ -208,14 +208,6 @@ def totals_of(fragments: Iterable[Fragment]) -> Totals:
         rows += each.live_rows or 0
         deleted += 0 if each.deletions is None else each.deletions.count
     return Totals(files, size if is_size_known else None, rows if are_rows_known else None, deleted)
-
-
-def staged_warning(log: VersionLog) -> TableError:
-    """Return the warning that a store of manifests elsewhere may know a newer version."""
-    return TableError(
-        f"Version {log.staged} of the table is staged for a store of manifests elsewhere, and the"
-        f" newest in its folder is {log.head}: it comes once it is there too."
-    )
 
 
 def _shown(column: Column) -> tuple[str, str]:

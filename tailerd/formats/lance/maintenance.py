@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 COMPACTION, INDICES, TAG = "compaction", "optimize_indices", "tag"
 TAG_NAME = "tailerd"
+_OF_THE_LIBRARY = "__lance"
+"""How the names of indices begin that the library keeps for itself."""
 DEFAULT_OLDER_THAN_SECONDS = 14 * 86_400.0
 """As the library has it."""
 _T = TypeVar("_T")
@@ -412,8 +414,9 @@ def _waiting(decision: Decision) -> Decision:
 def _outside_of_indices(table: lance.LanceDataset, fragments: set[int]) -> int | None:
     """Return how many fragments some index does not cover; None without any index."""
     covered: dict[str, set[int]] = {}
-    for index in table.list_indices():
-        covered.setdefault(index["name"], set()).update(index["fragment_ids"])
+    for index in table.describe_indices():
+        if not index.name.startswith(_OF_THE_LIBRARY):
+            covered[index.name] = {each for part in index.segments for each in part.fragment_ids}
     if not covered:
         return None
     return max(len(fragments - each) for each in covered.values())

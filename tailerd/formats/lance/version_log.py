@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from tailerd.changefeed.offset import Version
 from tailerd.clock import Clock, SystemClock
-from tailerd.errors import FileMissingError, MissingVersionError, NotATableError
+from tailerd.errors import FileMissingError, MissingVersionError, NotATableError, TableError
 from tailerd.formats.lance.protocol.columns import Column, parse_columns
 from tailerd.formats.lance.protocol.manifest import Manifest, parse_manifest
 from tailerd.formats.lance.protocol.transactions import (
@@ -245,4 +245,12 @@ def gone(name: str, version: int, why: str) -> MissingVersionError:
         " up.",
         hint="Go on with `tailerd offsets reset NAME --to snapshot`, or set on_gap. Clean up later"
         " than the slowest pipeline delivers.",
+    )
+
+
+def staged_warning(log: VersionLog, name: str) -> TableError:
+    """Return the warning that a store of manifests elsewhere may know a newer version."""
+    return TableError(
+        f"Version {log.staged} of {name} is staged for a store of manifests elsewhere, and the"
+        f" newest in its folder is {log.head}: it comes once it is there too."
     )

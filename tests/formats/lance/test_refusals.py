@@ -18,8 +18,11 @@ from tailerd.errors import (
     MissingExtraError,
     NotATableError,
     PathOutsideTableError,
+    TailerdError,
     UnsupportedFeatureError,
 )
+from tailerd.formats.base import OpenRequest
+from tailerd.formats.detect import open_table
 from tailerd.formats.lance.library import load_lance
 from tailerd.formats.lance.protocol.wire import fields
 from tests.formats.lance.following import batches, changes_from, opened
@@ -131,6 +134,15 @@ async def test_a_manifest_that_is_torn_is_damage(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(NotATableError):
         await opened(tmp_path / "t")
+
+
+async def test_a_manifest_that_waits_for_a_store_elsewhere_is_told_of(tmp_path: Path) -> None:
+    LanceWriter(tmp_path / "t").append(ROWS)
+    staged = newest(tmp_path / "t").with_name(f"{(1 << 64) - 1 - 2}.manifest-1b4e28ba")
+    staged.write_bytes(b"")
+    told: list[TailerdError] = []
+    await open_table(str(tmp_path / "t"), OpenRequest(on_warning=told.append), "lance")
+    assert [str(each)[:20] for each in told] == ["Version 2 of " + str(tmp_path)[:7]]
 
 
 def test_a_missing_library_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
