@@ -21,7 +21,7 @@ from tailerd.formats.lance.protocol.version_names import (
     staged_version,
     version_of,
 )
-from tailerd.formats.lance.protocol.wire import fields, number, numbers, signed
+from tailerd.formats.lance.protocol.wire import fields, number, numbers, runs, signed
 from tailerd.formats.plain_schema import plain_type
 from tests.formats.lance.wire_format import field, manifest_file, message, varint
 from tests.tables.lance_writer import LanceWriter
@@ -33,6 +33,16 @@ FIELDS = st.lists(st.tuples(st.integers(1, 5000), NUMBERS | st.binary(max_size=3
 @given(FIELDS)
 def test_messages_are_read_as_they_were_written(written: list[tuple[int, int | bytes]]) -> None:
     assert list(fields(message(written))) == written
+
+
+@given(FIELDS, st.integers(1, 15))
+def test_runs_of_a_field_are_what_fields_says(
+    written: list[tuple[int, int | bytes]], place: int
+) -> None:
+    written = [(n, v) for n, v in written if n != place or isinstance(v, bytes)]
+    found, others = runs(message(written), place)
+    assert found == [value for number, value in written if number == place]
+    assert others == [each for each in written if each[0] != place]
 
 
 @given(st.lists(st.integers(-(1 << 31), (1 << 31) - 1)))

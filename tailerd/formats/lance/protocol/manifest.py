@@ -13,12 +13,13 @@ from functools import cached_property
 import xxhash
 
 from tailerd.errors import CorruptLogError, UnsupportedFeatureError
-from tailerd.formats.lance.protocol.wire import content, entry, fields, number, text
+from tailerd.formats.lance.protocol.wire import content, entry, fields, number, runs, text
 
 _FOOTER = struct.Struct("<QHH4s")
 _LENGTH = struct.Struct("<I")
 _MAGIC = b"LANC"
 _NANOS = 1e9
+_FRAGMENTS = 2
 _TRANSACTION_SECTIONS = (21, 23)
 
 STABLE_ROW_IDS = 2
@@ -149,13 +150,11 @@ def _parsed(file: bytes) -> Manifest:
     message = _message_at(file, position)
     found: dict[int, int | bytes] = {}
     columns: list[bytes] = []
-    fragments: list[bytes] = []
     places: list[BasePath] = []
     config: dict[str, str] = {}
-    for place, value in fields(message):
-        if place == 2:
-            fragments.append(content(value))
-        elif place == 1:
+    fragments, others = runs(message, _FRAGMENTS)
+    for place, value in others:
+        if place == 1:
             columns.append(content(value))
         elif place == 16:
             key, said = entry(value)

@@ -55,6 +55,57 @@ def fields(message: bytes) -> Iterator[tuple[int, Value]]:
         raise _damaged() from error
 
 
+def runs(message: bytes, place: int) -> tuple[list[bytes], list[tuple[int, Value]]]:
+    """Return what one repeated field holds, and all other fields in order.
+
+    The same as sorting `fields`, for messages that are mostly one field: runs of it cost less.
+
+    Args:
+        place: Of the field; below 16.
+
+    Raises:
+        CorruptLogError: It is no message, or the field holds a number.
+    """
+    tag = place << 3 | _BYTES
+    found: list[bytes] = []
+    others: list[tuple[int, Value]] = []
+    at = start = 0
+    end = len(message)
+    while at < end:
+        if message[at] != tag:
+            # Up to the next of the run, field by field.
+            start, at = at, _after(message, at)
+            others += fields(message[start:at])
+            continue
+        try:
+            size = message[at + 1]
+            at += 2
+            if size >= 0x80:
+                size, at = _varint(message, at - 1)
+        except IndexError as error:
+            raise _damaged() from error
+        if size > end - at:
+            raise _damaged()
+        found.append(message[at : at + size])
+        at += size
+    return found, others
+
+
+def _after(message: bytes, at: int) -> int:
+    """Return where the field ends that begins at a place; at most the message's end."""
+    try:
+        tag, at = _varint(message, at)
+        kind = tag & 7
+        if kind == _VARINT:
+            return _varint(message, at)[1]
+        if kind == _BYTES:
+            size, at = _varint(message, at)
+            return min(at + size, len(message))
+        return min(at + (8 if kind == _FIXED64 else 4), len(message))
+    except IndexError as error:
+        raise _damaged() from error
+
+
 def _varint(message: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
