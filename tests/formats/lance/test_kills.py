@@ -44,7 +44,7 @@ class ChangingTable:
 
     def _append(self) -> None:
         first = max(self.rows, default=-1) + 1
-        rows = [{"id": n, "name": f"n{n}"} for n in range(first, first + 50)]
+        rows: list[Row] = [{"id": n, "name": f"n{n}"} for n in range(first, first + 50)]
         self.rows |= {row["id"]: row for row in rows}
         self.writer.append(rows)
 
