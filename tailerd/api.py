@@ -19,7 +19,7 @@ Contract:
   both.
 - **Offsets** are short texts that `follow` gives with each batch. Going on from one loses no row;
   rows of the step that it is in the middle of come again.
-- **Errors** derive from `tailerd.TailerdError`; `code`, `hint` and `retryable` say what to do.
+- **Errors** derive from `tailerd.TailerdError`; `code`, `remedy` and `retryable` say what to do.
   Rows before an error were right.
 
 Nothing is written but a `ledger`, and no daemon is needed. Objects may be used from any thread,
@@ -280,7 +280,7 @@ class Follower:
             table_format=request.table_format,
             poll_seconds=self._poll_seconds,
         )
-        async with watching as hint, aclosing(reading.batches(at, hint)) as batches:
+        async with watching as wakeup, aclosing(reading.batches(at, wakeup)) as batches:
             async for batch in batches:
                 place = batch.end or batch.start
                 yield FollowedBatch(rows=batch.rows.to_arrow(), offset=place.to_json())
@@ -516,7 +516,7 @@ def _request(
     modes = [mode.value for mode in ChangeMode]
     if changes not in modes:
         raise UsageError(
-            f"changes is {changes!r}, which is no mode.", hint=f"Use one of {', '.join(modes)}."
+            f"changes is {changes!r}, which is no mode.", remedy=f"Use one of {', '.join(modes)}."
         )
     return _Request(
         place=str(place),
@@ -533,12 +533,12 @@ def _request(
 def _point(point: Point) -> str:
     if isinstance(point, bool) or not isinstance(point, int | str | dt.datetime):
         raise UsageError(
-            f"{point!r} is no version and no time.", hint="Give an int, a datetime or a text."
+            f"{point!r} is no version and no time.", remedy="Give an int, a datetime or a text."
         )
     if isinstance(point, dt.datetime):
         return point.isoformat()
     if isinstance(point, int) and point < 0:
-        raise UsageError(f"Version {point} is below 0.", hint="The first version is 0.")
+        raise UsageError(f"Version {point} is below 0.", remedy="The first version is 0.")
     return resolved_point(str(point), dt.datetime.now(dt.UTC))
 
 
@@ -564,7 +564,7 @@ def _joined(tables: Sequence[pa.Table], place: str) -> pa.Table:
         raise SchemaChangedError(
             f"Rows of {place} do not fit one schema, because a column changed its type between two"
             " versions.",
-            hint="Iterate over the batches, or read the versions before and after it apart.",
+            remedy="Iterate over the batches, or read the versions before and after it apart.",
         ) from error
 
 
@@ -579,7 +579,7 @@ def _library(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise UsageError(
-            f"{name} is not installed.", hint=f"Install it: python -m pip install {name}."
+            f"{name} is not installed.", remedy=f"Install it: python -m pip install {name}."
         ) from error
 
 

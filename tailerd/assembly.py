@@ -25,39 +25,45 @@ from tailerd.errors import (
     ConfigError,
     OffsetError,
     TailerdError,
+    UnsupportedFeatureError,
     UsageError,
     ZoneAssumedError,
 )
-from tailerd.formats.base import ChangeSource, OpenRequest, ScratchPlace, TableFormat
+from tailerd.formats.base import ChangeSource, NetSteps, OpenRequest, ScratchPlace, TableFormat
 from tailerd.formats.detect import find_format, open_table
 from tailerd.formats.ledger import LedgerPlace
 from tailerd.formats.placement import place_at
 from tailerd.formats.statistics import TableStatistics
 from tailerd.maintenance.settings import policies_of
-from tailerd.maintenance.table_keeper import KeptTable
+from tailerd.maintenance.table_maintainer import KeptTable
 from tailerd.pipeline.claim import HeldOffset, PipelineClaim
-from tailerd.pipeline.fleet import Member, Runner
+from tailerd.pipeline.delivery_loop import DeliverySpec
 from tailerd.pipeline.identity import OffsetKeeper
-from tailerd.pipeline.journey import JourneyPlan
 from tailerd.pipeline.memory_budget import MemoryBudget
 from tailerd.pipeline.newest_rows import NewestRows
 from tailerd.pipeline.pipeline import Pipeline
+from tailerd.pipeline.pipeline_manager import Member, PipelineRunner
 from tailerd.pipeline.pipeline_records import PipelineRecord
-from tailerd.pipeline.policies import OnGap, OnPoison
+from tailerd.pipeline.policies import OnCorruptCommit, OnGap
 from tailerd.pipeline.state_place import BucketState, FolderState, State
 from tailerd.pipeline.watched_folders import log_folder, relayed_folders
 from tailerd.registry import is_remote
 from tailerd.sinks.base import Sink
 from tailerd.sinks.opening import open_sink
 from tailerd.sinks.resources import pipeline_identity
-from tailerd.spark.kept_offsets import reset_shared, shares_query, spark_checkpoint, spark_offset
+from tailerd.spark.checkpoint_offsets import (
+    reset_shared,
+    shares_query,
+    spark_checkpoint,
+    spark_offset,
+)
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.metered import MeteredStore, RequestKind
-from tailerd.storage.overheard import hearing, telling
+from tailerd.storage.shared_reads import hearing, telling
 from tailerd.storage.stores import Stores, StoreSettings
 from tailerd.telemetry import Telemetry, events
-from tailerd.watchers.hints import Hint, HintBoard
-from tailerd.watchers.relay import HintRelay
+from tailerd.watchers.relay import NotificationForwarder
+from tailerd.watchers.wakeups import Wakeup, WakeupRegistry
 
 if TYPE_CHECKING:
     from tailerd.spark.engine import SparkEngine
@@ -101,8 +107,14 @@ async def open_source(
         ledger=ledger,
         memory_bytes=memory_bytes,
         on_format=_teller_of(pipeline, telemetry) if pipeline else None,
+        net_above=None if config.net is None else config.net.above_versions,
     )
     source = await open_table(config.path, request, config.format)
+    if config.reads_net and not isinstance(source, NetSteps):
+        raise UnsupportedFeatureError(
+            f"{config.path} is of a format whose commits cannot be given as one difference.",
+            remedy="Leave `net` out of `changes`, `net` and `on_gap`.",
+        )
     await _check_identity(config, source)
     return source
 
@@ -130,12 +142,12 @@ def _warnings_of(
                 return
             known_guesses.add(path)
             told: events.Event = events.ZoneAssumed(
-                path=path, error_code=error.code, hint=str(error)
+                path=path, error_code=error.code, error=str(error)
             )
         else:
             is_checksum = isinstance(error, ChecksumMismatchError)
             event = events.ChecksumDiffered if is_checksum else events.CheckpointSkipped
-            told = event(path=path, error_code=error.code, hint=str(error))
+            told = event(path=path, error_code=error.code, error=str(error))
         telemetry.emit(told)
 
     return warn
@@ -148,7 +160,7 @@ async def _check_identity(config: TableConfig, source: ChangeSource) -> None:
         raise ConfigError(
             f"`identity` names {unknown[0]!r}, and {config.path} has no such column: it has"
             f" {', '.join(names)}.",
-            hint="Check the spelling; names are case-sensitive.",
+            remedy="Check the spelling; names are case-sensitive.",
         )
 
 
@@ -371,7 +383,7 @@ def check_storage(started_with: StoreSettings, after: Config) -> None:
             f"storage cannot change while tables in buckets run on Spark ({', '.join(names)}),"
             " because its processes have what they were started with, so nothing of the new file"
             " was taken.",
-            hint="Set storage back, or restart the daemon.",
+            remedy="Set storage back, or restart the daemon.",
         )
 
 
@@ -390,7 +402,7 @@ class Assembly:
     """Builds the pipelines of a running daemon, table by table and again after every change.
 
     Attributes:
-        hints: Where pipelines wait for the watchers' events.
+        wakeups: Where pipelines wait for the watchers' events.
         memory: What their rows may take ahead of the sinks.
         rows: The newest rows of each table; None where nobody may see them.
     """
@@ -416,7 +428,7 @@ class Assembly:
             executor: Threads that read.
             is_once: Whether pipelines end at the present heads of their tables.
         """
-        self.hints = HintBoard()
+        self.wakeups = WakeupRegistry()
         self._config = config
         self._state = state
         self._stores = stores
@@ -428,10 +440,10 @@ class Assembly:
         self.memory = MemoryBudget(config.memory)
         web = config.web
         self.rows = NewestRows(web.rows, web.mask, telemetry) if web.rows else None
-        self._bells: dict[str, tuple[str, Hint]] = {}
+        self._wakeups: dict[str, tuple[str, Wakeup]] = {}
         self._spark: SparkEngine | None = None
         self._groups: Groups | None = None
-        self._relay = HintRelay(self.hints)
+        self._relay = NotificationForwarder(self.wakeups)
 
     def check_reload(self, after: Config) -> None:
         """Refuse a configuration that changes what Spark's running queries were started with.
@@ -461,7 +473,7 @@ class Assembly:
 
     def _member(self, config: Config, name: str) -> Member:
         table, engine = config.tables[name], config.engine_of(name)
-        build: Callable[[], Runner] = partial(self._arrow_pipeline, name, config)
+        build: Callable[[], PipelineRunner] = partial(self._arrow_pipeline, name, config)
         reset: Callable[[str], Awaitable[Offset]] | None = None
         if engine == "spark":
             build = partial(self._spark_pipeline, name, config)
@@ -490,7 +502,7 @@ class Assembly:
             raise BugError(f"The sink of {name} cannot be written by the Arrow engine.")
         attempts_once = ATTEMPTS_ONCE if self._is_once else None
         return Pipeline(
-            _journey_plan(
+            _delivery_spec(
                 name, config, is_once=self._is_once, memory_bytes=self.memory.total_bytes
             ),
             source_place=table.path,
@@ -507,18 +519,18 @@ class Assembly:
             ),
             sink=sink,
             offsets=_offset_store(self._state, sink),
-            hint=self._bell(name, log_folder(table)),
+            wakeup=self._wakeup(name, log_folder(table)),
             telemetry=self._telemetry,
             clock=self._clock,
             max_attempts=table.max_attempts or attempts_once,
             executor=self._executor,
-            poison=self._state.poison,
+            corrupt_commits=self._state.corrupt_commits,
             memory=self.memory.join(sink.max_in_flight),
             on_batch=None if self.rows is None else self.rows.listener(name),
             claim=_claim(config, name, "arrow", self._state),
         )
 
-    def _spark_pipeline(self, name: str, config: Config) -> Runner:
+    def _spark_pipeline(self, name: str, config: Config) -> PipelineRunner:
         # Loads pyspark, which an Arrow-only daemon does without.
         from tailerd.spark.claim import SparkClaim
         from tailerd.spark.engine import SparkEngine
@@ -540,17 +552,17 @@ class Assembly:
             return GroupedPipeline(self._groups, name, table, claim)
         return SparkPipeline(self._spark, name, table, claim)
 
-    def _bell(self, name: str, folder: str) -> Hint:
-        """Return a new bell for a table's pipeline; the one of the pipeline before is gone."""
+    def _wakeup(self, name: str, folder: str) -> Wakeup:
+        """Return a new wakeup for a table's pipeline; the one of the pipeline before is gone."""
         self._let_go(name)
-        hint = self.hints.subscribe(folder)
-        self._bells[name] = (folder, hint)
-        return hint
+        wakeup = self.wakeups.subscribe(folder)
+        self._wakeups[name] = (folder, wakeup)
+        return wakeup
 
     def _let_go(self, name: str) -> None:
         """Ring no more for a pipeline that has ended, or others of its folder wait for its look."""
-        if name in self._bells:
-            self.hints.unsubscribe(*self._bells.pop(name))
+        if name in self._wakeups:
+            self.wakeups.unsubscribe(*self._wakeups.pop(name))
 
 
 def _with_ledger(config: Config, name: str) -> TableConfig:
@@ -640,7 +652,8 @@ async def rebind_offset(config: Config, name: str, *, state: State) -> HeldOffse
     if known is None:
         raise OffsetError(
             f"The state {config.state} knows no pipeline {name}, so there is no offset to keep.",
-            hint=f"Run it; or choose where it begins with `tailerd offsets reset {name} --to ...`.",
+            remedy=f"Run it; or choose where it begins with `tailerd offsets reset {name} --to"
+            " ...`.",
         )
     await _claim(config, name, engine, state).check(known.identity)
     async with opened_keeper(config, name, state) as keeper:
@@ -653,13 +666,13 @@ async def rebind_offset(config: Config, name: str, *, state: State) -> HeldOffse
     record = PipelineRecord(identity=identity, engine=engine, start=known.start)
     await state.pipelines.save(name, record)
     if held is None:
-        raise OffsetError(f"{name} has no offset yet.", hint="Run it.")
+        raise OffsetError(f"{name} has no offset yet.", remedy="Run it.")
     return held
 
 
-def _journey_plan(name: str, config: Config, *, is_once: bool, memory_bytes: int) -> JourneyPlan:
+def _delivery_spec(name: str, config: Config, *, is_once: bool, memory_bytes: int) -> DeliverySpec:
     table = config.tables[name]
-    return JourneyPlan(
+    return DeliverySpec(
         table=name,
         sink=table.sink.kind,
         guarantee=table.sink.guarantee(),
@@ -670,8 +683,7 @@ def _journey_plan(name: str, config: Config, *, is_once: bool, memory_bytes: int
         ),
         batch_limit=BatchLimit(memory_bytes=memory_bytes),
         is_once=is_once,
-        # The difference of versions is the source's to give; where it cannot, the pipeline stops.
-        on_gap=OnGap.STOP if table.on_gap == "net" else OnGap(table.on_gap),
-        on_poison=OnPoison(table.on_poison),
+        on_gap=OnGap(table.on_gap),
+        on_corrupt_commit=OnCorruptCommit(table.on_corrupt_commit),
         identity=identity_of(config, name),
     )

@@ -36,9 +36,9 @@ from tailerd.config.reload import check_fixed
 from tailerd.errors import BugError, TailerdError
 from tailerd.formats.statistics import TableStatistics
 from tailerd.formats.table_search import TableSearch
-from tailerd.maintenance.keeper_process import KeeperProcess
-from tailerd.pipeline.fleet import Fleet
+from tailerd.maintenance.maintenance_process import MaintenanceProcess
 from tailerd.pipeline.growth_keeper import GrowthKeeper
+from tailerd.pipeline.pipeline_manager import PipelineManager
 from tailerd.pipeline.state_place import State
 from tailerd.pipeline.state_reports import StateReports
 from tailerd.pipeline.watched_folders import watched_folders, watchers_of
@@ -65,7 +65,7 @@ class Daemon:
 
     Attributes:
         interrupted_by: The first signal that asked it to stop, if any.
-        fleet: The pipelines, to pause, resume and reset.
+        manager: The pipelines, to pause, resume and reset.
     """
 
     def __init__(
@@ -118,10 +118,10 @@ class Daemon:
         self._telemetry = self._dashboard.telemetry = Telemetry([*handlers, *own])
         self._search = TableSearch(self._stores, telemetry=self._telemetry, clock=self._clock)
         self._growth = self._make_growth(config) if config.growth and not is_once else None
-        self._keeper: KeeperProcess | None = None
+        self._keeper: MaintenanceProcess | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._stop, self._stop_now = asyncio.Event(), asyncio.Event()
-        self.fleet = self._make_fleet(config)
+        self.manager = self._make_manager(config)
 
     def _open_state(self, config: Config) -> State:
         return open_state(config, clock=self._clock, stores=self._stores, on_request=self._count)
@@ -143,8 +143,8 @@ class Daemon:
 
         return GrowthKeeper(open_table, telemetry=self._telemetry, clock=self._clock)
 
-    def _make_fleet(self, config: Config) -> Fleet:
-        return Fleet(
+    def _make_manager(self, config: Config) -> PipelineManager:
+        return PipelineManager(
             self._telemetry,
             patience_seconds=config.shutdown_timeout,
             is_lasting=self._is_lasting(config),
@@ -215,7 +215,7 @@ class Daemon:
 
     def _listener(self) -> Listener:
         pages = Pages(metrics=self._metrics, status=self._status)
-        control = ControlRoutes(self.fleet, pages.expire)
+        control = ControlRoutes(self.manager, pages.expire)
         routes = [*pages.routes(), *control.routes(), *self._dashboard.routes()]
         return Listener(self._file_config.http, routes, telemetry=self._telemetry)
 
@@ -239,7 +239,7 @@ class Daemon:
         self._metrics.watch_memory(memory.total_bytes, lambda: memory.used_bytes)
         try:
             async with asyncio.TaskGroup() as group:
-                own = group.create_task(self.fleet.run(assembly.members(config)))
+                own = group.create_task(self.manager.run(assembly.members(config)))
                 beside = [
                     group.create_task(self._shut_down()),
                     group.create_task(self._follow(config, assembly, group)),
@@ -254,26 +254,26 @@ class Daemon:
                     task.cancel()
         except ExceptionGroup as error:
             raise BugError(
-                f"A task beside the pipelines ended with {error.exceptions[0]!r}.",
-                hint="Please report it.",
+                f"A background task ended with {error.exceptions[0]!r}.",
+                remedy="Please report it.",
             ) from error
         finally:
             # A read that hangs in the storage must not keep the process.
             executor.shutdown(wait=False, cancel_futures=True)
             await assembly.close()
             await self._dashboard.close()
-        return [*self.fleet.errors, *keeper.errors]
+        return [*self.manager.errors, *keeper.errors]
 
-    def _make_keeper(self, assembly: Assembly) -> KeeperProcess:
-        return KeeperProcess(
-            hints=assembly.hints,
+    def _make_keeper(self, assembly: Assembly) -> MaintenanceProcess:
+        return MaintenanceProcess(
+            wakeups=assembly.wakeups,
             storage=lambda: self._stores.settings,
             telemetry=self._telemetry,
             clock=self._clock,
             is_once=self._is_once,
         )
 
-    async def _end_maintenance(self, keeper: KeeperProcess, config: Config) -> None:
+    async def _end_maintenance(self, keeper: MaintenanceProcess, config: Config) -> None:
         """Let the job that runs end; with `is_once` do now what is due."""
         if self._is_once and kept_tables(config):
             keeper.set_tables(kept_tables(config), delivered_folders(config))
@@ -284,7 +284,7 @@ class Daemon:
 
     def _maintain(self, config: Config, group: asyncio.TaskGroup) -> None:
         kept = kept_tables(config)
-        self.fleet.is_lasting = self._is_lasting(config)
+        self.manager.is_lasting = self._is_lasting(config)
         if self._is_once or self._keeper is None or self._stop.is_set():
             return
         self._keeper.set_tables(kept, delivered_folders(config))
@@ -299,7 +299,7 @@ class Daemon:
         return True
 
     async def _follow(self, config: Config, assembly: Assembly, group: asyncio.TaskGroup) -> None:
-        """Keep fleet and watchers as the file and the folders say, until cancelled."""
+        """Keep manager and watchers as the file and the folders say, until cancelled."""
         watching: asyncio.Task[None] | None = None
         watched: object = None
         try:
@@ -316,7 +316,7 @@ class Daemon:
                         telemetry=self._telemetry,
                         clock=self._clock,
                     )
-                    watching = group.create_task(assembly.hints.run(watchers))
+                    watching = group.create_task(assembly.wakeups.run(watchers))
                 self._maintain(config, group)
                 is_asked = await self._occasion()
                 if is_asked:
@@ -326,7 +326,7 @@ class Daemon:
                     if self._keeper is not None:
                         self._keeper.remove_all_but(kept_tables(config))
                     reason = "The configuration names it no more, or its folder is gone."
-                    await self.fleet.set_members(assembly.members(config), reason=reason)
+                    await self.manager.set_members(assembly.members(config), reason=reason)
         finally:
             if watching is not None:
                 watching.cancel()
@@ -354,14 +354,14 @@ class Daemon:
         except TailerdError as error:
             self._telemetry.emit(
                 events.ConfigRejected(
-                    path=str(self._config_path or ""), error_code=error.code, hint=str(error)
+                    path=str(self._config_path or ""), error_code=error.code, error=str(error)
                 )
             )
             return
         # Of pipelines and state that are open, too: connections stay, later requests use these.
         self._stores.reconfigure(storage)
         self._file_config = config
-        self.fleet.patience_seconds = config.shutdown_timeout
+        self.manager.patience_seconds = config.shutdown_timeout
         self._telemetry.emit(events.ConfigReloaded(path=str(self._config_path or "")))
 
     async def _watch_config(self) -> None:
@@ -381,7 +381,7 @@ class Daemon:
 
     async def _shut_down(self) -> None:
         await self._stop.wait()
-        self.fleet.stop()
+        self.manager.stop()
         if self._keeper is not None:
             self._keeper.stop()
         patience = self._file_config.shutdown_timeout
@@ -389,11 +389,11 @@ class Daemon:
         # In time or not: what still runs now is cancelled.
         if self._keeper is not None:
             self._keeper.cancel()
-        self.fleet.cancel("arrow")
-        if self.fleet.has_engine("spark"):
+        self.manager.cancel("arrow")
+        if self.manager.has_engine("spark"):
             # Spark keeps the same deadline by itself, then needs time to end its Java process.
             await self._patience(_SPARK_GRACE_SECONDS)
-        self.fleet.cancel()
+        self.manager.cancel()
 
     async def _patience(self, seconds: float) -> None:
         with suppress(TimeoutError):
@@ -431,7 +431,7 @@ class Daemon:
     def _limit_shutdown(self) -> None:
         """Count the time from the first signal on, and from the second, after which none counts."""
         # Spark keeps the same deadline by itself, then needs time to end its Java process.
-        grace = _SPARK_GRACE_SECONDS if self.fleet.has_engine("spark") else 0.0
+        grace = _SPARK_GRACE_SECONDS if self.manager.has_engine("spark") else 0.0
         if not self._deadlines:
             timeout = max(self._file_config.shutdown_timeout, _CANCEL_SECONDS)
             self._end_within(timeout + grace + (_CANCEL_SECONDS if grace else 0.0))
@@ -441,7 +441,7 @@ class Daemon:
     def _on_signal(self, number: signal.Signals) -> None:
         if self.interrupted_by is None:
             self.interrupted_by = number
-        self._telemetry.emit(events.ShutdownRequested(hint=number.name))
+        self._telemetry.emit(events.ShutdownRequested(reason=number.name))
         self.stop()
 
 

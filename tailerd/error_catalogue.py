@@ -23,7 +23,8 @@ REMEDIES: Mapping[str, str] = {
     "corrupt_log": "Restore the file from a backup, or let a writer repair the table.",
     "torn_commit": "Wait for the writer; if it died, remove or restore the file.",
     "log_changed": "Nothing: it is tried again.",
-    "commit_changed": "Find out who rewrites the log, restore the commit, then reset the offset.",
+    "commit_changed": "Find out which process rewrites the log, restore the commit, then reset the"
+    " offset.",
     "checksum_mismatch": "Compare the table with a backup; delete a checksum file that is wrong.",
     "invalid_property": "Set the table property that the message names to a valid value.",
     "missing_version": "Reset the offset with `tailerd offsets reset`, or set `on_gap`; keep logs"
@@ -34,10 +35,11 @@ REMEDIES: Mapping[str, str] = {
     "unreadable_metadata": "Nothing while the writer is at work; else restore the metadata file.",
     "zone_assumed": "Set `partition_timezone` to the zone that the writer used.",
     "invalid_deletion_vector": "Restore the file from a backup, or skip the commit"
-    " (`on_poison: skip-and-record`).",
-    "missing_data_file": "Restore the file, or skip the commit (`on_poison: skip-and-record`); run"
-    " VACUUM with a longer retention.",
-    "unreadable_data_file": "Restore the file, or skip the commit (`on_poison: skip-and-record`).",
+    " (`on_corrupt_commit: skip-and-record`).",
+    "missing_data_file": "Restore the file, or skip the commit (`on_corrupt_commit:"
+    " skip-and-record`); run VACUUM with a longer retention.",
+    "unreadable_data_file": "Restore the file, or skip the commit (`on_corrupt_commit:"
+    " skip-and-record`).",
     "too_large": "Raise `memory`, if the file is as its writer meant it.",
     "schema_changed": "Start again with the `schemaVersion` that the message names; `tailerd run`"
     " does so by itself.",

@@ -16,7 +16,7 @@ from typing import ClassVar, Self, TypeVar
 LEAVE_OUT = (
     "leave the column out (`tail --columns`, Spark's option `columns`; the daemon delivers all)"
 )
-START_BEHIND = "start behind the commit (`--from`; in the daemon `tailerd offsets reset`)"
+START_BEHIND = "start after the commit (`--from`; in the daemon `tailerd offsets reset`)"
 KEEP_CHECKPOINT = (
     "Do not remove it while commits before its version are gone: nothing else says which files the"
     " table has. Restore it from a copy of the log; or, where a writer can still read the table,"
@@ -25,7 +25,7 @@ KEEP_CHECKPOINT = (
 """Hints that hold for a command, for Spark and for the daemon."""
 
 MOST_CHARACTERS = 4000
-"""Of a message or hint between processes: a longer one is cut, since nobody reads on."""
+"""Of a message or remedy between processes: a longer one is cut, since nobody reads on."""
 MOST_FIELD_CHARACTERS = 1024
 """Of a field between processes: as long as the names of files and objects may be."""
 MOST_LEFTOVERS = 10
@@ -35,7 +35,7 @@ MOST_LEFTOVERS = 10
 class TailerdError(Exception):
     """Base of all errors; `str(error)` is one paragraph without a traceback.
 
-    Every class can be made of a message and a hint alone: that is how one arrives from another
+    Every class can be made of a message and a remedy alone: that is how one arrives from another
     process. What a class has besides are fields, which `fields` lists, so that they travel.
 
     Attributes:
@@ -44,7 +44,7 @@ class TailerdError(Exception):
         retryable: Whether the same call may succeed later without anybody acting.
         exit_status: What a command that ends with this error returns to the shell.
         fields: Names of the fields and their types: `str`, `int`, or `tuple` of `str`.
-        hint: What to do about it; empty where the message already says so.
+        remedy: What to do about it; empty where the message already says so.
         table: The configured name of the table that it is about alone: other tables of the same
             batch need not wait for it. Empty where it is not one table's.
         version: Of the table, where it is about one.
@@ -69,14 +69,14 @@ class TailerdError(Exception):
         self,
         message: str,
         *,
-        hint: str = "",
+        remedy: str = "",
         table: str = "",
         version: int | None = None,
         where: str = "",
         path: str = "",
     ) -> None:
         self.message = _as_text(message)
-        self.hint = _as_text(hint)
+        self.remedy = _as_text(remedy)
         self.table = table
         self.version = version
         self.where = where
@@ -85,15 +85,15 @@ class TailerdError(Exception):
         super().__init__(self.message)
 
     def __str__(self) -> str:
-        return f"{self.message} {self.hint}".strip()
+        return f"{self.message} {self.remedy}".strip()
 
     def __reduce__(self) -> tuple[object, ...]:
         # Errors cross process borders (Spark workers); keyword arguments need help to do so.
-        return (_rebuild, (type(self), self.message, self.hint, self._fields_given()))
+        return (_rebuild, (type(self), self.message, self.remedy, self._fields_given()))
 
-    def restated(self, message: str, *, hint: str | None = None) -> Self:
-        """Return an error of the same class and fields with other words; no hint keeps its own."""
-        said = self.hint if hint is None else hint
+    def restated(self, message: str, *, remedy: str | None = None) -> Self:
+        """Return an error of the same class and fields with other words; the remedy may stay."""
+        said = self.remedy if remedy is None else remedy
         return _rebuild(type(self), message, said, self._fields_given())
 
     def to_data(self) -> dict[str, object]:
@@ -110,7 +110,7 @@ class TailerdError(Exception):
             "class": type(self).__name__,
             "ancestors": [kind.code for kind in bases],
             "message": _bounded(self.message, MOST_CHARACTERS),
-            "remedy": _bounded(self.hint, MOST_CHARACTERS),
+            "remedy": _bounded(self.remedy, MOST_CHARACTERS),
             **{name: _as_json(value) for name, value in self._fields_given().items()},
         }
 
@@ -129,11 +129,11 @@ class TailerdError(Exception):
             for name, expected in kind.fields.items()
             if (value := _of_json(data.get(name), expected)) is not None
         }
-        message, hint = data.get("message"), data.get("remedy")
+        message, remedy = data.get("message"), data.get("remedy")
         return _rebuild(
             kind,
             message if isinstance(message, str) else "An error arrived without a message.",
-            hint if isinstance(hint, str) else "",
+            remedy if isinstance(remedy, str) else "",
             fields,
         )
 
@@ -157,8 +157,8 @@ def _tree(root: type[TailerdError]) -> Iterator[type[TailerdError]]:
         yield from _tree(kind)
 
 
-def _rebuild(kind: type[_Error], message: str, hint: str, fields: Mapping[str, object]) -> _Error:
-    error = kind(message, hint=hint)
+def _rebuild(kind: type[_Error], message: str, remedy: str, fields: Mapping[str, object]) -> _Error:
+    error = kind(message, remedy=remedy)
     for name, value in fields.items():
         setattr(error, name, value)
     return error
@@ -348,7 +348,8 @@ class TooLargeError(TableError):
         mib = memory_bytes >> 20
         return cls(
             f"{what}, which cannot be read within `memory` ({mib} MiB).",
-            hint=f"If the file is as its writer meant it, set `memory: {4 * mib}MiB` or more at the"
+            remedy=f"If the file is as its writer meant it, set `memory: {4 * mib}MiB` or more at"
+            " the"
             " top of the configuration and read the table with `tailerd run` (commands without a"
             " configuration use the default); else restore the file from a backup.",
         )

@@ -130,7 +130,7 @@ def store_provider(scheme: str, url: str = "") -> type[object]:
     served = ", ".join(f"{each}://" for each in store_schemes() if each not in ("s3a", "s3n"))
     raise ConfigError(
         f"{url or scheme} has the unknown scheme {scheme!r}.",
-        hint=f"Known are: a path, {served}.",
+        remedy=f"Known are: a path, {served}.",
     )
 
 
@@ -169,7 +169,7 @@ def load_class(reference: str) -> type[object]:
     except ImportError as error:
         raise ConfigError(
             f"the part {reference!r} cannot be loaded, because importing it failed: {error}.",
-            hint="Install the distribution that brings it.",
+            remedy="Install the distribution that brings it.",
         ) from error
     found = getattr(module, class_name, None)
     if not isinstance(found, type):
@@ -203,4 +203,6 @@ def _part(what: str, name: str, parts: Mapping[str, str], group: str) -> type[ob
     for point in plugged_in(group):
         if point.name == name:
             return load_class(point.value)
-    raise ConfigError(f"the {what} {name!r} is not known.", hint=known(name, _names(parts, group)))
+    raise ConfigError(
+        f"the {what} {name!r} is not known.", remedy=known(name, _names(parts, group))
+    )

@@ -70,6 +70,18 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         forked_popen.install()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    # A worker reads the command line again, and settles nothing itself.
+    node.workerinput["full"] = node.config.option.full
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    given = getattr(config, "workerinput", None)
+    if given is not None:
+        config.option.full = given["full"]
+
+
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in its own.
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.option.full:

@@ -39,7 +39,7 @@ CLASSES = _classes(TailerdError)
 
 def with_all_fields(kind: type[TailerdError]) -> TailerdError:
     """Return an error of a class with a value for each of its fields."""
-    error = kind('It broke: "{x}" <y>\n$1 žluť.', hint="Mend it:\n  `rm -r`.")
+    error = kind('It broke: "{x}" <y>\n$1 žluť.', remedy="Mend it:\n  `rm -r`.")
     for number, (name, expected) in enumerate(kind.fields.items()):
         values = {str: f"{name} {number}", int: number + 1, tuple: ("s3://a/b", "s3://a/c")}
         setattr(error, name, values[expected])

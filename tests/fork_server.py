@@ -12,6 +12,7 @@ Where an argument names something below the local folder, the same place in the 
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import io
@@ -22,8 +23,11 @@ import select
 import signal
 import socket
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import botocore.session
 
@@ -36,7 +40,7 @@ _LEFT_OUT = (
     "tailerd.spark",
     "tailerd.cli.screens",
     "tailerd.__main__",
-    "tailerd.maintenance.keeper_program",
+    "tailerd.maintenance.maintenance_worker",
 )
 
 # Before its submodule `run` is imported, which then has the name.
@@ -134,6 +138,37 @@ def _written(number: int, errors: str) -> io.TextIOWrapper:
     return open(number, "w", buffering, encoding="utf-8", errors=errors, closefd=False)
 
 
+def _status_of(program: Callable[[], object]) -> int:
+    """Run a program; return its exit status, having said what Python says of it."""
+    try:
+        program()
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    except BaseException:  # noqa: BLE001
+        sys.excepthook(*sys.exc_info())
+        return 1
+    return 0
+
+
+def _end(status: int) -> NoReturn:
+    """End the process as Python does, but for taking every module apart.
+
+    That would write to each object there is, and so copy all memory of the server.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            # 120 is what Python says of output that was not written.
+            status = status or (120 if stream is sys.stdout else 0)
+    os._exit(status & 0xFF)
+
+
 def _load() -> None:
     for module in pkgutil.walk_packages(tailerd.__path__, "tailerd."):
         if not module.name.startswith(_LEFT_OUT):
@@ -153,4 +188,4 @@ if __name__ == "__main__":
     _load()
     if (words := Server(*[*sys.argv[1:], "", ""][:3]).serve()) is not None:
         sys.argv = ["tailerd", *words]
-        tailerd.cli.main()
+        _end(_status_of(tailerd.cli.main))

@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
+from tailerd.spark.java_process import link_home
 from tests.kafka.broker import Broker
 from tests.kafka.jars import KafkaUnavailableError, java, kafka_jars
 
 SPARK_SECONDS = 300
 _OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# For some rows, compiling a query takes longer than interpreting it.
+_SPARK_OPTIONS = "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
 
 
 def hasten_java(*, make: bool) -> None:
@@ -36,7 +41,9 @@ def hasten_java(*, make: bool) -> None:
         folder = _folder()
     except KafkaUnavailableError:
         return
-    os.environ["SPARK_SUBMIT_OPTS"] = os.environ["KAFKA_OPTS"] = _OPTIONS
+    _use_home(folder.with_name(f"{folder.name}-home"))
+    os.environ["KAFKA_OPTS"] = _OPTIONS
+    os.environ["SPARK_SUBMIT_OPTS"] = f"{_OPTIONS} {_SPARK_OPTIONS}"
     if make and not folder.is_dir():
         try:
             _make(folder)
@@ -47,6 +54,20 @@ def hasten_java(*, make: bool) -> None:
             os.environ[name] += f" -XX:SharedArchiveFile={folder / archive} -Xlog:disable"
 
 
+def _use_home(home: Path) -> None:
+    """Let all start Spark from one place: an archive fits the paths it was made with."""
+    if "SPARK_HOME" in os.environ:
+        return
+    if not home.is_dir():
+        home.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(dir=home.parent))
+        link_home(made)
+        # Another run may have been faster.
+        with suppress(OSError):
+            made.rename(home)
+    os.environ["SPARK_HOME"] = str(home)
+
+
 def _folder() -> Path:
     """Return where the archives of this Java and these jars lie.
 
@@ -55,13 +76,20 @@ def _folder() -> Path:
     """
     version = subprocess.run([java(), "-version"], capture_output=True, check=True).stderr
     pyspark = find_spec("pyspark")
-    places = f"{kafka_jars()} {None if pyspark is None else pyspark.origin} {_OPTIONS}"
+    places = (
+        f"{kafka_jars()} {None if pyspark is None else pyspark.origin} {_OPTIONS} {_SPARK_OPTIONS}"
+    )
     digest = hashlib.sha256(version + places.encode()).hexdigest()[:16]
     return Path.home() / ".cache/tailerd/java" / digest
 
 
 def _make(folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
+    for home in folder.parent.glob("*-home"):
+        if not (home / "jars").exists():
+            # Of an environment that is gone.
+            shutil.rmtree(home, ignore_errors=True)
+            shutil.rmtree(home.with_name(home.name.removesuffix("-home")), ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as made:
         complete = Path(made) / "complete"
         complete.mkdir()

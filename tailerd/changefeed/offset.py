@@ -49,7 +49,7 @@ class ConsecutiveVersions:
 
 
 class Phase(enum.StrEnum):
-    """Which part of the journey an offset belongs to."""
+    """Which part of the delivery loop an offset belongs to."""
 
     SNAPSHOT = "snapshot"
     FOLLOW = "follow"
@@ -138,7 +138,7 @@ class Offset:
                 raise OffsetError(
                     f"The offset has format {fields['format']!r}, this release reads format"
                     f" {FORMAT}, because a newer tailerd wrote it.",
-                    hint="Run the newer release, or reset with `tailerd offsets reset`.",
+                    remedy="Run the newer release, or reset with `tailerd offsets reset`.",
                 )
             offset = cls(
                 table_id=str(fields["table_id"]),
@@ -150,7 +150,7 @@ class Offset:
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise OffsetError(
                 f"The offset {text[:120]!r} cannot be read: {error!r}.",
-                hint="Reset the pipeline with `tailerd offsets reset`.",
+                remedy="Reset the pipeline with `tailerd offsets reset`.",
             ) from error
         if offset.version < 0 or offset.position < 0:
             raise OffsetError(f"The offset {text[:120]!r} counts below zero.")

@@ -45,7 +45,7 @@ def parse_point(text: str) -> int | datetime.datetime:
     except ValueError as error:
         raise UsageError(
             f"{text!r} is neither snapshot, latest, a version nor a time.",
-            hint="Times look like 2026-11-21, 2026-11-21T09:30:00 or 2026-11-21T09:30:00+01:00;"
+            remedy="Times look like 2026-11-21, 2026-11-21T09:30:00 or 2026-11-21T09:30:00+01:00;"
             " commands also take -2h, yesterday and today.",
         ) from error
     return time if time.tzinfo else time.replace(tzinfo=datetime.UTC)
@@ -69,7 +69,7 @@ def resolved_point(text: str, now: datetime.datetime) -> str:
         ago = datetime.timedelta(seconds=float(match[1]) * _SECONDS[match[2]])
         return (now.astimezone(datetime.UTC) - ago).isoformat()
     except OverflowError as error:
-        raise UsageError(f"{text!r} is too long ago.", hint="Write for example -2h.") from error
+        raise UsageError(f"{text!r} is too long ago.", remedy="Write for example -2h.") from error
 
 
 def to_ms(time: datetime.datetime, *, round_up: bool = False) -> int:

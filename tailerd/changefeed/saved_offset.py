@@ -79,14 +79,14 @@ class SavedOffset:
             *(OverflowError, RecursionError),
         ) as error:
             raise OffsetError(
-                f"{place} is damaged: {error!r}. It may have been cut off or edited.", hint=fix
+                f"{place} is damaged: {error!r}. It may have been cut off or edited.", remedy=fix
             ) from error
         except OffsetError as error:
-            raise error.restated(f"{place}: {error.message}", hint=fix) from error
+            raise error.restated(f"{place}: {error.message}", remedy=fix) from error
         raise OffsetError(
             f"{place} has format {found!r}, this release reads {FORMAT}, because another tailerd"
             " wrote it.",
-            hint=f"Run that release. {fix}",
+            remedy=f"Run that release. {fix}",
         )
 
     @classmethod

@@ -52,14 +52,14 @@ def state_finding(folder: Path, *, is_held: bool) -> Finding:
     remedy = "Set `state` to a folder that this user can write."
     if not place.is_dir():
         error = ConfigError(
-            f"The state folder {folder} cannot be made, because {place} is a file.", hint=remedy
+            f"The state folder {folder} cannot be made, because {place} is a file.", remedy=remedy
         )
         return Finding.problem(check, error)
     if not os.access(place, os.W_OK | os.X_OK):
         error = ConfigError(
             f"The state folder {folder} cannot be written, because this user may not write to"
             f" {place}.",
-            hint=remedy,
+            remedy=remedy,
         )
         return Finding.problem(check, error)
     return Finding.ok(check, f"{folder} can be written")
@@ -100,5 +100,5 @@ def port_finding(config: Config, *, is_running: bool) -> Finding:
         else:
             message = f"The listener cannot use {address}: {error.strerror or error}."
             remedy = "Set http.listen to an address of this machine, such as 127.0.0.1:9464."
-        return Finding.problem(check, ConfigError(message, hint=remedy, where="http.listen"))
+        return Finding.problem(check, ConfigError(message, remedy=remedy, where="http.listen"))
     return Finding.ok(check, f"{address} is free")

@@ -61,7 +61,7 @@ class Finding:
             check=check,
             outcome=Outcome.PROBLEM,
             message=error.message,
-            remedy=error.hint or REMEDIES.get(error.code, ""),
+            remedy=error.remedy or REMEDIES.get(error.code, ""),
             code=error.code,
             exit_status=error.exit_status,
         )

@@ -72,7 +72,7 @@ def _spark_findings(config: Config | None, environment: Mapping[str, str]) -> It
 def _lacking(check: str, message: str, *, is_needed: bool) -> Finding:
     remedy = "Install a Java runtime 17 or newer and PySpark, or set `engine: arrow`."
     if is_needed:
-        return Finding.problem(check, ConfigError(message, hint=remedy))
+        return Finding.problem(check, ConfigError(message, remedy=remedy))
     return Finding.warning(check, f"{message} The Arrow engine works without it.", remedy)
 
 
@@ -103,7 +103,7 @@ def worker_python_finding(conf: Mapping[str, str], environment: Mapping[str, str
         found = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError):
         error = ConfigError(
-            f"Spark's workers would run {python}, which does not start here.", hint=remedy
+            f"Spark's workers would run {python}, which does not start here.", remedy=remedy
         )
         return Finding.problem(check, error)
     if tuple(found["version"]) != sys.version_info[:2]:
@@ -111,13 +111,13 @@ def worker_python_finding(conf: Mapping[str, str], environment: Mapping[str, str
         error = ConfigError(
             f"Spark's workers would run {python}, which is Python {version}, but this is Python"
             f" {sys.version_info[0]}.{sys.version_info[1]}: Spark refuses to mix them.",
-            hint=remedy,
+            remedy=remedy,
         )
         return Finding.problem(check, error)
     if found["missing"]:
         error = ConfigError(
             f"Spark's workers would run {python}, which lacks the module {found['missing']}.",
-            hint=remedy,
+            remedy=remedy,
         )
         return Finding.problem(check, error)
     return Finding.ok(check, f"Spark's workers run {python}")
@@ -136,7 +136,7 @@ def disk_finding(check: str, folder: Path) -> Finding:
     free = f"{usage.free / MIB:,.0f} MiB free for {folder}"
     remedy = "Free space, or set another folder."
     if usage.free < LEAST_FREE_BYTES:
-        return Finding.problem(check, StorageError(f"The disk is full: {free}.", hint=remedy))
+        return Finding.problem(check, StorageError(f"The disk is full: {free}.", remedy=remedy))
     if usage.free < LITTLE_FREE_BYTES and usage.used / usage.total > MOST_USED:
         return Finding.warning(check, f"The disk is nearly full: {free}.", remedy)
     return Finding.ok(check, free)

@@ -44,7 +44,7 @@ class WantedMaintenance:
     ledgers: tuple[str, ...] = ()
 
     async def open(self) -> tuple[MaintainedTable, TableMaintenance]:
-        """Return the table, and what surveys it and does what is due.
+        """Return the table, and what assessments it and does what is due.
 
         Raises:
             UnsupportedFeatureError: Its format has no maintenance.

@@ -85,7 +85,7 @@ def _failed(error: TailerdError) -> dict[str, object]:
         "error": str(error),
         "message": error.message,
         "error_code": error.code,
-        "remedy": error.hint,
+        "remedy": error.remedy,
         "exit_status": error.exit_status,
     }
 
@@ -196,7 +196,7 @@ async def check_columns(config: Config, name: str, source: ChangeSource) -> None
                 where = f"tables.{name}.sink.{field}"
                 raise ConfigError(
                     f"{where} names the column {column}, which the table does not have.",
-                    hint=known(column, names),
+                    remedy=known(column, names),
                     where=where,
                 )
 
@@ -205,10 +205,10 @@ async def _examine_log(config: Config, name: str, stores: Stores) -> dict[str, o
     """Look at what maintenance of a table would do; that it may not is fatal to it alone."""
     try:
         _, work = await maintenance_of(config, name, stores).open()
-        survey = await work.survey()
+        assessment = await work.assessment()
     except TableError as error:
         if not config.tables[name].has_sink:
             raise
         return {"maintenance_refused": str(error)}
-    due = [each.job for each in survey.decisions if each.is_due]
-    return {"maintenance_due": due, "head_version": survey.version}
+    due = [each.job for each in assessment.decisions if each.is_due]
+    return {"maintenance_due": due, "head_version": assessment.version}

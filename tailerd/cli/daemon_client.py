@@ -132,7 +132,7 @@ class DaemonClient:
             reason = error.reason if isinstance(error, urllib.error.URLError) else error
             raise DaemonUnreachableError(
                 f"No daemon answers at {self.url}: {reason}.",
-                hint="Start it with `tailerd run`, or give its address with --http or --config.",
+                remedy="Start it with `tailerd run`, or give its address with --http or --config.",
             ) from error
 
 
@@ -153,12 +153,12 @@ def url_of(config: Config) -> str:
     if address is None:
         raise DaemonUnreachableError(
             "The configuration switches the listener off (http.listen is null).",
-            hint="Set http.listen; commands reach a running daemon through it.",
+            remedy="Set http.listen; commands reach a running daemon through it.",
         )
     if address.port == 0:
         raise DaemonUnreachableError(
             "http.listen has port 0, so only the daemon's log knows the port.",
-            hint="Give the address with --http.",
+            remedy="Give the address with --http.",
         )
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)
     scheme = "http" if config.http.tls is None else "https"
@@ -179,7 +179,7 @@ def _checked(url: str) -> str:
     except ValueError:
         is_good = False
     if not is_good:
-        raise UsageError(f"{url!r} is no address of a daemon.", hint=f"Write {DEFAULT_URL}.")
+        raise UsageError(f"{url!r} is no address of a daemon.", remedy=f"Write {DEFAULT_URL}.")
     return url.rstrip("/")
 
 
@@ -191,7 +191,7 @@ def _parsed(url: str, body: bytes) -> dict[str, object]:
     if not isinstance(answer, dict):
         raise DaemonRefusedError(
             f"What answers at {url} is no tailerd: its answer is no JSON object.",
-            hint="Give the daemon's address with --http.",
+            remedy="Give the daemon's address with --http.",
         )
     return answer
 
@@ -204,8 +204,8 @@ def _refused(url: str, status: int, body: bytes) -> TailerdError:
         text = body[:200].decode("utf-8", "replace").strip()
         return DaemonRefusedError(
             f"What answers at {url} said {status}: {text}",
-            hint="Is it a tailerd of this release?",
+            remedy="Is it a tailerd of this release?",
         )
-    hint = f"Set {TOKEN_VARIABLE}, or give --token-file." if status == 401 else ""
+    remedy = f"Set {TOKEN_VARIABLE}, or give --token-file." if status == 401 else ""
     kind = UsageError if status == 404 else class_of(code) or DaemonRefusedError
-    return kind(message, hint=hint)
+    return kind(message, remedy=remedy)

@@ -171,7 +171,7 @@ class _Demo:
             raise EngineError(
                 f"No change row arrived within {_STARTUP_SECONDS + self._seconds:.0f} s on the"
                 f" {self._engine} engine.",
-                hint="Try `tailerd demo --engine arrow`; `tailerd doctor` checks this machine.",
+                remedy="Try `tailerd demo --engine arrow`; `tailerd doctor` checks this machine.",
             )
 
     async def _stop_in_time(self, daemon: Daemon) -> None:
@@ -196,8 +196,8 @@ class _Demo:
                 self._arrived.add(event.table)
                 if len(self._arrived) == len(self._names):
                     self._has_rows.set()
-            case events.RetryScheduled(error_code=code, hint=hint):
-                _say(f"Trying again after {code}: {hint}")
+            case events.RetryScheduled(error_code=code, error=error):
+                _say(f"Trying again after {code}: {error}")
             case _:
                 pass
 

@@ -19,9 +19,9 @@ def require_screen(command: str, instead: str) -> None:
         UsageError: One is missing.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError(f"`tailerd {command}` needs a terminal.", hint=instead)
+        raise UsageError(f"`tailerd {command}` needs a terminal.", remedy=instead)
     if find_spec("textual") is None:
         raise UsageError(
             f"`tailerd {command}` needs Textual, which is not installed.",
-            hint="Install it: python -m pip install 'tailerd[terminal]'.",
+            remedy="Install it: python -m pip install 'tailerd[terminal]'.",
         )

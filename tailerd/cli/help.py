@@ -49,8 +49,8 @@ def command(topic: str | None) -> None:
         _show(topic_text(topic), is_markdown=topic != "configuration")
         return
     if topic in COMMANDS:
-        raise UsageError(f"{topic} is a command.", hint=f"See `tailerd {topic} --help`.")
-    raise UsageError(f"There is no topic {topic!r}.", hint=known(topic, TOPICS))
+        raise UsageError(f"{topic} is a command.", remedy=f"See `tailerd {topic} --help`.")
+    raise UsageError(f"There is no topic {topic!r}.", remedy=known(topic, TOPICS))
 
 
 def _show(text: str, *, is_markdown: bool) -> None:

@@ -92,7 +92,7 @@ def _asked_sink() -> str:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(
             "No sink was chosen, and there is no terminal to ask.",
-            hint=f"Give --sink {' or --sink '.join(SINKS)}.",
+            remedy=f"Give --sink {' or --sink '.join(SINKS)}.",
         )
     answer = click.prompt(
         "Where should changes go", type=click.Choice(SINKS), default="file", err=True
@@ -103,7 +103,7 @@ def _asked_sink() -> str:
 def _names(option: str, text: str) -> tuple[str, ...]:
     names = tuple(part.strip() for part in text.split(","))
     if not all(names):
-        raise UsageError(f"{option} {text!r} has an empty entry.", hint="Write a,b.")
+        raise UsageError(f"{option} {text!r} has an empty entry.", remedy="Write a,b.")
     return names
 
 
@@ -114,7 +114,7 @@ def _write_new(path: Path, text: str) -> None:
     except FileExistsError as error:
         raise UsageError(
             f"{path} exists already and is not overwritten.",
-            hint="Give another file, or remove it first.",
+            remedy="Give another file, or remove it first.",
         ) from error
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}.") from error
@@ -137,7 +137,7 @@ async def _configuration(place: str, sink: StarterSink, engine: str) -> str:
     if not found.tables:
         raise NotATableError(
             f"No table was found in {place} and {DEPTH} levels below it.",
-            hint="Give the folder of a table (the one that holds _delta_log), or one above it.",
+            remedy="Give the folder of a table (the one that holds _delta_log), or one above it.",
         )
     tables = [await _described(each, stores) for each in found.tables]
     return starter(tables, sink, engine=engine, place=place)

@@ -59,7 +59,7 @@ def command(
     """Show a table's version, schema, properties, files and what its format adds, from its log."""
     if version is not None and timestamp is not None:
         raise UsageError(
-            "--version and --timestamp both say which version.", hint="Give one of them."
+            "--version and --timestamp both say which version.", remedy="Give one of them."
         )
 
     async def inspect() -> None:

@@ -28,7 +28,7 @@ from tailerd.errors import UsageError
 if TYPE_CHECKING:
     from tailerd.checks.maintained import WantedMaintenance
     from tailerd.config import Config
-    from tailerd.formats.maintenance import Decision, JobResult, Survey, TableMaintenance
+    from tailerd.formats.maintenance import Decision, JobResult, LogAssessment, TableMaintenance
     from tailerd.maintenance.pins import Pin
 
 _EXAMPLES = """\b
@@ -59,7 +59,7 @@ class _Line:
     "--apply/--dry-run",
     "is_applying",
     default=False,
-    help="Do what is due, or only tell (the default).",
+    help="Run due jobs, or only report them (the default).",
 )
 @click.option(
     "--config",
@@ -131,35 +131,35 @@ async def _maintain(
     clock = SystemClock()
     opened, work = await wanted.open()
     board = opened.pins(clock)
-    survey = await work.survey()
-    if not is_applying or not any(decision.is_due for decision in survey.decisions):
-        return _lines(table, survey, {}), await shown_pins(board)
+    assessment = await work.assessment()
+    if not is_applying or not any(decision.is_due for decision in assessment.decisions):
+        return _lines(table, assessment, {}), await shown_pins(board)
     lease = Lease(opened.place.store, opened.place.root, clock=clock)
     async with lease.held():
-        lines = await _apply(table, work, survey)
+        lines = await _apply(table, work, assessment)
     return lines, await shown_pins(board)
 
 
-async def _apply(table: str, work: TableMaintenance, survey: Survey) -> list[_Line]:
+async def _apply(table: str, work: TableMaintenance, assessment: LogAssessment) -> list[_Line]:
     done: dict[str, _Line] = {}
     for _ in range(_ROUNDS):
-        due = [each for each in survey.decisions if each.is_due and each.job not in done]
+        due = [each for each in assessment.decisions if each.is_due and each.job not in done]
         if not due:
             break
         for decision in due:
             with Progress(f"{decision.job} of {table}"):
-                result = await work.apply(survey, decision)
+                result = await work.apply(assessment, decision)
             done[decision.job] = _Line(
-                table=table, version=survey.version, decision=decision, result=result
+                table=table, version=assessment.version, decision=decision, result=result
             )
-        survey = await work.survey()
-    return _lines(table, survey, done)
+        assessment = await work.assessment()
+    return _lines(table, assessment, done)
 
 
-def _lines(table: str, survey: Survey, done: dict[str, _Line]) -> list[_Line]:
+def _lines(table: str, assessment: LogAssessment, done: dict[str, _Line]) -> list[_Line]:
     return [
-        done.get(decision.job) or _Line(table=table, version=survey.version, decision=decision)
-        for decision in survey.decisions
+        done.get(decision.job) or _Line(table=table, version=assessment.version, decision=decision)
+        for decision in assessment.decisions
     ]
 
 

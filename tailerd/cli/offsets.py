@@ -124,11 +124,11 @@ def reset(
     """
     from tailerd.cli.configured import read_config
     from tailerd.errors import StateInUseError, UsageError
-    from tailerd.spark.checkpoints import logged_batches
-    from tailerd.spark.kept_offsets import (
+    from tailerd.spark.checkpoint_offsets import (
         shares_query,
         spark_checkpoint,
     )
+    from tailerd.spark.checkpoints import logged_batches
 
     to = point_of(to)
     config = read_config(config_path, engine=engine).config
@@ -140,7 +140,7 @@ def reset(
     if has_own_query and logged_batches(spark_checkpoint(config, name)).logged is not None:
         raise UsageError(
             f"The offset of {name} is kept by Spark, in {spark_checkpoint(config, name)}.",
-            hint=f"Stop the daemon, remove that folder and set tables.{name}.from to {to!r}.",
+            remedy=f"Stop the daemon, remove that folder and set tables.{name}.from to {to!r}.",
         )
     try:
         offset = asyncio.run(_reset_held(config, name, to))
@@ -173,7 +173,7 @@ def rebind(name: str, config_path: Path, engine: str | None) -> None:
     except StateInUseError as error:
         raise StateInUseError(
             f"{name} cannot be rebound while a daemon runs: {error.message}",
-            hint="Stop that daemon, rebind, and start it again.",
+            remedy="Stop that daemon, rebind, and start it again.",
         ) from error
     sink = config.tables[name].sink
     place = sink.identity_place() or sink.kind
@@ -224,7 +224,7 @@ def _reset_running(
     except DaemonUnreachableError as refusal:
         raise DaemonUnreachableError(
             f"{error.message} {refusal.message}",
-            hint="Give that daemon's address with --http, or stop it.",
+            remedy="Give that daemon's address with --http, or stop it.",
         ) from refusal
     return Offset.from_json(json.dumps(answer.get("offset")))
 
@@ -235,7 +235,7 @@ def check_name(config: Config, name: str) -> None:
     from tailerd.registry import known
 
     if name not in config.tables:
-        raise UsageError(f"There is no table {name!r}.", hint=known(name, config.tables))
+        raise UsageError(f"There is no table {name!r}.", remedy=known(name, config.tables))
 
 
 def _check_delivered(config: Config, name: str) -> None:
@@ -244,7 +244,7 @@ def _check_delivered(config: Config, name: str) -> None:
     if not config.tables[name].has_sink:
         raise UsageError(
             f"{name} has no sink, so there is no offset: its log is maintained only.",
-            hint="`tailerd maintain` tells how it stands.",
+            remedy="`tailerd maintain` shows its state.",
         )
 
 

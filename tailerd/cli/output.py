@@ -83,13 +83,14 @@ def writer_for(
         case "arrow" if is_terminal:
             raise UsageError(
                 "The format arrow is binary and would garble this terminal.",
-                hint="Redirect the output to a file or a pipe.",
+                remedy="Redirect the output to a file or a pipe.",
             )
         case "arrow":
             return ArrowWriter(stream, columns)
         case _:
             raise UsageError(
-                f"The format {format_name!r} is unknown.", hint=f"Use one of {', '.join(FORMATS)}."
+                f"The format {format_name!r} is unknown.",
+                remedy=f"Use one of {', '.join(FORMATS)}.",
             )
 
 

@@ -28,7 +28,7 @@ def pin_options(function: Callable[..., None]) -> Callable[..., None]:
                 " of every tailerd respect it. Again with a later version moves it.",
             ),
             click.option(
-                "--for", "pin_for", metavar="DURATION", help="Let the pin expire, such as 7d."
+                "--for", "pin_for", metavar="DURATION", help="Pin lifetime, for example 7d."
             ),
             click.option("--unpin", metavar="NAME", help="Remove the pin of NAME."),
         )

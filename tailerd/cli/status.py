@@ -87,7 +87,7 @@ def command(
             if watch:
                 _clear(as_json=as_json)
             _show(tables, is_one=name is not None, as_json=as_json)
-            for line in trouble_lines(status):
+            for line in problem_lines(status):
                 say(line, err=True)
         if not watch:
             return
@@ -111,13 +111,13 @@ def _show(tables: list[dict[str, object]], *, is_one: bool, as_json: bool) -> No
         print_records([row_of(table, time.time()) for table in tables], _LAYOUT, as_json=False)
 
 
-def trouble_lines(status: Mapping[str, object]) -> Iterator[str]:
+def problem_lines(status: Mapping[str, object]) -> Iterator[str]:
     """Yield a line for each thing that is wrong besides the tables."""
-    troubles = status.get("troubles")
-    for trouble in troubles if isinstance(troubles, list) else ():
-        error = trouble.get("error") if isinstance(trouble, dict) else None
+    problems = status.get("problems")
+    for problem in problems if isinstance(problems, list) else ():
+        error = problem.get("error") if isinstance(problem, dict) else None
         if isinstance(error, dict):
-            yield printable(f"{trouble.get('part')} [{error.get('code')}]: {error.get('message')}")
+            yield printable(f"{problem.get('part')} [{error.get('code')}]: {error.get('message')}")
 
 
 def tables_of(status: Mapping[str, object], url: str, name: str | None) -> list[dict[str, object]]:
@@ -129,13 +129,15 @@ def tables_of(status: Mapping[str, object], url: str, name: str | None) -> list[
     """
     tables = status.get("tables")
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise DaemonRefusedError(f"What answers at {url} shows no tables.", hint="Is it a tailerd?")
+        raise DaemonRefusedError(
+            f"What answers at {url} shows no tables.", remedy="Is it a tailerd?"
+        )
     if name is None:
         return tables
     found = [table for table in tables if table.get("table") == name]
     if not found:
-        hint = known(name, [str(table.get("table")) for table in tables])
-        raise UsageError(f"There is no table {name!r}.", hint=hint)
+        remedy = known(name, [str(table.get("table")) for table in tables])
+        raise UsageError(f"There is no table {name!r}.", remedy=remedy)
     return found
 
 

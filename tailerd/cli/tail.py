@@ -148,18 +148,20 @@ def _require_screen(format_name: str | None) -> None:
     from tailerd.cli.full_screen import require_screen
 
     if format_name is not None:
-        raise UsageError("-i and --format exclude each other.", hint="Leave one of them out.")
+        raise UsageError("-i and --format exclude each other.", remedy="Leave one of them out.")
     require_screen("tail -i", "Leave out -i: `tailerd tail` prints lines.")
 
 
 def _names(option: str, columns: str) -> tuple[str, ...]:
     names = tuple(part.strip() for part in columns.split(","))
     if not all(names):
-        raise UsageError(f"{option} {columns!r} has an empty name.", hint="Write a,b without gaps.")
+        raise UsageError(
+            f"{option} {columns!r} has an empty name.", remedy="Write a,b without gaps."
+        )
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise UsageError(
-            f"{option} {columns!r} names {twice[0]} twice.", hint="Name each column once."
+            f"{option} {columns!r} names {twice[0]} twice.", remedy="Name each column once."
         )
     return names
 
@@ -199,8 +201,8 @@ async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
     meter = _Meter(_progress(request, is_bounded=last is not None), at, last)
     reading = Reading(source=source, last=last)
     async with (
-        watched(request.table, stores, table_format=request.table_format) as hint,
-        aclosing(reading.batches(at, hint)) as batches,
+        watched(request.table, stores, table_format=request.table_format) as wakeup,
+        aclosing(reading.batches(at, wakeup)) as batches,
     ):
         if request.is_interactive:
             await _show(request, batches)

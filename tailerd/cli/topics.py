@@ -63,7 +63,7 @@ def _errors() -> str:
         "",
         "An error is printed as `error[code]: problem, reason, remedy`; the code is also a label of"
         " `tailerd_errors_total`, a field of log lines and of `/status`. The exit status is the"
-        " command's. What is retried needs nobody, unless it goes on.",
+        " command's. Retried errors need no action unless they persist.",
         "",
     ]
     for entry in catalogue():

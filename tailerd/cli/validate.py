@@ -95,9 +95,9 @@ def _check_manifests(manifests: TextIO, is_json: bool) -> None:
         for name, table in config.tables.items():
             line = f"{name}: {table.path}; engine {config.engine_of(name)}, sink {table.sink.kind}"
             report = {**blank_report(config, name), "config_map": config_map}
-            say(json.dumps(report) if is_json else f"{line}; not looked at", is_json=is_json)
+            say(json.dumps(report) if is_json else f"{line}; not checked", is_json=is_json)
         for name, group in config.discover.items():
-            line = f"discover.{name}: {group.path}; not looked at"
+            line = f"discover.{name}: {group.path}; not checked"
             say(
                 json.dumps({"discover": name, "path": group.path}) if is_json else line,
                 is_json=is_json,
@@ -120,7 +120,7 @@ def _line(report: dict[str, object]) -> str:
     if report["from"] is None:
         return f"{name}{report['path']} is at version {report['head_version']}; no sink{kept}"
     if report["resumes_at_version"] is not None:
-        begins = f"goes on at version {report['resumes_at_version']} (saved offset)"
+        begins = f"resumes at version {report['resumes_at_version']} (saved offset)"
     elif report["from"] == "snapshot":
         begins = f"begins with the snapshot of version {report['starts_at_version']}"
     else:

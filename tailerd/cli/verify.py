@@ -74,12 +74,12 @@ async def _verify(config: Config, name: str, stores: Stores) -> Verdict:
     if sink is None or not isinstance(sink, Readable):
         raise UsageError(
             f"The sink {table.sink.kind} of {name} cannot be read back.",
-            hint="Verify pipelines whose sink is `kafka` or `file`.",
+            remedy="Verify pipelines whose sink is `kafka` or `file`.",
         )
     try:
         held = await held_offset(config, name)
         if held is None:
-            raise OffsetError(f"{name} has not delivered anything yet.", hint="Run it first.")
+            raise OffsetError(f"{name} has not delivered anything yet.", remedy="Run it first.")
         if held.engine != config.engine_of(name):
             holder = f"kept by the {held.engine} engine in {held.place}"
             click.echo(f"The offset of {name} is {holder}.", err=True)

@@ -96,13 +96,13 @@ class _Candidate:
     def check(self, owners: Mapping[str, str]) -> None:
         """Make sure that its name is one, and its own."""
         if not is_table_name(self.name):
-            raise ConfigError("its name gives no table name.", hint="Name it in `tables`.")
+            raise ConfigError("its name gives no table name.", remedy="Name it in `tables`.")
         owner = owners.get(self.name.casefold())
         if owner is not None and owner != self.place:
             raise ConfigError(
                 f"it and {owner} both have the name {self.name!r}, which {owner} had first, so"
                 " their output or state would mix.",
-                hint="Name it in `tables`, with a name of its own.",
+                remedy="Name it in `tables`, with a name of its own.",
             )
 
 

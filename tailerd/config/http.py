@@ -63,20 +63,20 @@ class HttpConfig(BaseModel):
     token: SecretStr | None = Field(
         default=None,
         min_length=16,
-        description="What callers must know who pause, resume or reset a pipeline (`Authorization:"
+        description="Token required for control requests (pause, resume, reset) (`Authorization:"
         " Bearer ...`), 16 characters at least; better given as TAILERD__HTTP__TOKEN. Without it"
         " only a loopback listener has control.",
         examples=["a-long-random-text"],
     )
     read: Literal["open", "token"] = Field(
         default="open",
-        description="Who may look: everybody who reaches the listener (`open`), or who has the"
-        " token or a client certificate (`token`). /healthz and /readyz answer everybody.",
+        description="Who may read: everyone who reaches the listener (`open`), or who has the"
+        " token or a client certificate (`token`). /healthz and /readyz answer everyone.",
         examples=["open"],
     )
     hosts: list[Annotated[str, AfterValidator(_check_host)]] = Field(
         default_factory=list,
-        description="Further names that callers know this listener by, as behind an ingress; a"
+        description="Additional host names of this listener, for example of an ingress; a"
         " request for another name is refused. Its own address, numbers where it listens on all"
         " addresses, and localhost need not be named.",
         examples=[["tailerd.example.org"]],
@@ -100,7 +100,7 @@ class HttpConfig(BaseModel):
         has_ca = self.tls is not None and self.tls.client_ca is not None
         if self.read == "token" and self.token is None and not has_ca:
             raise ValueError(
-                "read is `token`, but neither token nor tls.client_ca says who may read; set"
+                "read is `token`, but neither token nor tls.client_ca defines who may read; set"
                 " TAILERD__HTTP__TOKEN"
             )
         return self

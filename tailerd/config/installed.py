@@ -21,5 +21,5 @@ def require_engines(config: Config) -> None:
     if wanting and find_spec("pyspark") is None:
         raise ConfigError(
             f"The engine of {wanting[0]} is spark, but PySpark is not installed here.",
-            hint="Set engine: arrow, or use an installation or image with Spark and Java.",
+            remedy="Set engine: arrow, or use an installation or image with Spark and Java.",
         )

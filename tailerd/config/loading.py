@@ -59,7 +59,7 @@ def _require_names(config: Config, *, where: str) -> None:
             raise ConfigError(
                 f"In {where}: {field} is {place!a}, which has no name in this locale: its"
                 f" encoding is {error.encoding}.",
-                hint="Set LC_ALL=C.UTF-8, or PYTHONUTF8=1.",
+                remedy="Set LC_ALL=C.UTF-8, or PYTHONUTF8=1.",
             ) from error
 
 
@@ -167,7 +167,7 @@ def _read_file(path: Path) -> str:
     except OSError as error:
         raise ConfigError(
             f"The configuration file {path} cannot be read: {error.strerror}.",
-            hint="Give the path of a YAML file with --config.",
+            remedy="Give the path of a YAML file with --config.",
         ) from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 text, so it is no YAML file.") from error
@@ -179,11 +179,11 @@ def _parse(text: str, where: str) -> dict[str, Any]:
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         # Its text quotes what stands there, which may be a secret.
         raise ConfigError(
-            f"{where} is not valid YAML: {yaml_mistake(error, text)}.", hint=QUOTE_VALUES
+            f"{where} is not valid YAML: {yaml_mistake(error, text)}.", remedy=QUOTE_VALUES
         ) from None
     if not isinstance(content, dict):
         raise ConfigError(
-            f"{where} holds no mapping at its top.", hint="It needs at least a section `tables`."
+            f"{where} holds no mapping at its top.", remedy="It needs at least a section `tables`."
         )
     return {str(key): value for key, value in content.items()}
 
@@ -197,7 +197,7 @@ def _read_environment(environment: Mapping[str, str]) -> dict[str, Any]:
                 # A misspelt variable must not silently do nothing.
                 raise ConfigError(
                     f"The environment variable {name} sets `{first}`, which is not a known field.",
-                    hint=known(first, fields),
+                    remedy=known(first, fields),
                 )
     try:
         source = EnvSettingsSource(

@@ -62,7 +62,8 @@ class CheckpointConfig(BaseModel):
         default=None,
         ge=1,
         le=_DECADE,
-        description="So long after the first commit behind it, however few there are.",
+        description="Maximum time after the first commit since the checkpoint, even if there are"
+        " few.",
         examples=["1h"],
     )
     max_replay: Seconds | None = Field(
@@ -76,14 +77,14 @@ class CheckpointConfig(BaseModel):
         default=10.0,
         ge=0,
         le=_WEEK,
-        description="Time between two checkpoints at least, whoever wrote the last.",
+        description="Minimum time between two checkpoints of any writer.",
         examples=["10s"],
     )
     quiet: Seconds = Field(
         default=0.0,
         ge=0,
         le=86_400,
-        description="Wait until nobody has committed for so long, but not beyond ten times as many"
+        description="Wait for this long without commits, but at most until ten times as many"
         " commits as make it due.",
         examples=["0s"],
     )

@@ -46,7 +46,7 @@ def configs_of_manifests(text: str, where: str) -> dict[str, Config]:
         raise ConfigError(
             f"{where} has no ConfigMap with a file {FILE_NAME} among its {len(manifests)}"
             " manifests.",
-            hint="Give what `helm template` prints for the chart.",
+            remedy="Give what `helm template` prints for the chart.",
         )
     return found
 

@@ -55,8 +55,8 @@ class Config(BaseSettings):
     state: str = Field(
         default="./state",
         min_length=1,
-        description="Where offsets and all else lasts that a daemon needs again, one daemon at a"
-        " time: a folder, or `s3://bucket/prefix`, which Spark's checkpoints cannot be in.",
+        description="Directory (or bucket prefix) for persistent state, used by one daemon at a"
+        " time: a folder, or `s3://bucket/prefix`, where Spark's checkpoints cannot be stored.",
         examples=["./state", "s3://bucket/tailerd"],
     )
     shutdown_timeout: Seconds = Field(
@@ -74,12 +74,12 @@ class Config(BaseSettings):
     )
     notifications: NotificationsConfig | None = Field(
         default=None,
-        description="Queue that tells of new commits in buckets, for all tables there.",
+        description="Queue of notifications about new commits in buckets, for all tables there.",
     )
     growth: bool = Field(
         default=True,
-        description="Whether to keep the sizes of tables and logs (`tailerd_table_*`), which opens"
-        " each table's files once, beside the deliveries, and takes about 21 bytes a file.",
+        description="Whether to track the sizes of tables and logs (`tailerd_table_*`), which opens"
+        " each table's files once, in addition to deliveries, and takes about 21 bytes a file.",
         examples=[True],
     )
     memory: SizeBytes = Field(
@@ -140,7 +140,7 @@ class Config(BaseSettings):
         if not self.tables and not self.discover:
             raise ConfigError(
                 "tables is missing or empty, and so is discover: there is nothing to do.",
-                hint="Name at least one table, or a pattern that finds some.",
+                remedy="Name at least one table, or a pattern that finds some.",
                 where="tables",
             )
         seen: dict[str, str] = {}
@@ -182,7 +182,8 @@ class Config(BaseSettings):
                 raise ConfigError(
                     f"state is {self.state}, but {where} runs on Spark, which keeps its checkpoint"
                     " itself and needs a folder for it.",
-                    hint=f"Set {where}.engine, or engine for all, to arrow, or state to a folder.",
+                    remedy=f"Set {where}.engine, or engine for all, to arrow, or state to a"
+                    " folder.",
                     where="state",
                 )
 
@@ -201,7 +202,7 @@ def check_apart(seen: dict[str, str], name: str, table: TableConfig) -> None:
             raise ConfigError(
                 f"tables.{name} and tables.{seen[key]} both have {key}, so their output or state"
                 " would mix.",
-                hint="Give each its own.",
+                remedy="Give each its own.",
                 where=f"tables.{name}",
             )
     seen.update(dict.fromkeys(keys, name))
@@ -225,7 +226,7 @@ def _check_template(name: str, group: DiscoverConfig, engine: str) -> None:
         raise ConfigError(
             f"{where}.sink gives every table the place {first.sink.place()!r}, so their output"
             " would mix.",
-            hint="Write {name} in it, which is the table's name.",
+            remedy="Write {name} in it, which is the table's name.",
             where=f"{where}.sink",
         )
 
@@ -236,7 +237,7 @@ def _with_sink(name: str, table: Any) -> object:
         raise ConfigError(
             f"{where}: {name!r} is no table name, because names become file names and labels.",
             where=where,
-            hint="Use up to 100 letters, digits, `.`, `_` and `-`, first a letter or digit.",
+            remedy="Use up to 100 letters, digits, `.`, `_` and `-`, first a letter or digit.",
         )
     if not isinstance(table, dict):
         return table
@@ -245,7 +246,7 @@ def _with_sink(name: str, table: Any) -> object:
         raise ConfigError(
             f"{where}.sink is missing. It says where the changes go.",
             where=f"{where}.sink",
-            hint="A table without a sink needs `maintenance`: then its log is maintained only.",
+            remedy="A table without a sink needs `maintenance`: then its log is maintained only.",
         )
     return {**table, "sink": read_sink(f"{where}.sink", sink)} if isinstance(sink, dict) else table
 
@@ -253,23 +254,31 @@ def _with_sink(name: str, table: Any) -> object:
 def _check_engine(where: str, engine: str, table: TableConfig) -> None:
     """Make sure that an engine can do what the section at `where` asks for."""
     sink = table.sink
-    for field in ("on_gap", "on_poison"):
+    for field in ("on_gap", "on_corrupt_commit"):
         if engine == "spark" and getattr(table, field) != "stop":
             raise ConfigError(
                 f"{where}.{field} is {getattr(table, field)!r}, but Spark keeps the offset in"
                 " its checkpoint and cannot leave anything out.",
-                hint=f"Set {where}.engine to arrow, or {field} to stop.",
+                remedy=f"Set {where}.engine to arrow, or {field} to stop.",
                 where=f"{where}.{field}",
             )
+    if engine == "spark" and table.reads_net:
+        field = "net" if table.net is not None else "changes"
+        raise ConfigError(
+            f"{where}.{field} asks for several commits as one difference, which the Spark engine"
+            " does not give.",
+            remedy=f"Set {where}.engine to arrow, or leave {field} out.",
+            where=f"{where}.{field}",
+        )
     if engine not in sink.engines:
         raise ConfigError(
             f"{where}.sink.kind is {sink.kind!r}, which the {engine} engine cannot write to.",
-            hint=f"Set {where}.engine to {' or '.join(sorted(sink.engines))}.",
+            remedy=f"Set {where}.engine to {' or '.join(sorted(sink.engines))}.",
             where=f"{where}.sink.kind",
         )
     if option := sink.missing_on(engine):
         raise ConfigError(
             f"{where}.sink has {option}, which the {engine} engine does not have.",
-            hint=f"Leave it out, or set {where}.engine to arrow.",
+            remedy=f"Leave it out, or set {where}.engine to arrow.",
             where=f"{where}.sink",
         )

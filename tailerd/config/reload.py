@@ -19,5 +19,5 @@ def check_fixed(before: Config, after: Config) -> None:
         raise ConfigError(
             f"{', '.join(changed)} cannot change while the daemon runs, so nothing of the new file"
             " was taken.",
-            hint="Set it back, or restart the daemon.",
+            remedy="Set it back, or restart the daemon.",
         )

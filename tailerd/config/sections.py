@@ -149,6 +149,19 @@ class SparkConfig(BaseModel):
         return {k: str(v).lower() if isinstance(v, bool) else v for k, v in value.items()}
 
 
+class NetConfig(BaseModel):
+    """When a table's commits are read as one difference."""
+
+    model_config = _SECTION
+
+    above_versions: int = Field(
+        ge=1,
+        description="With more new versions than this the newest one is compared with the one"
+        " delivered last, and those between them are not read. Delta, Arrow engine.",
+        examples=[100],
+    )
+
+
 class TableConfig(BaseModel):
     """One table and where its changes go."""
 
@@ -182,13 +195,18 @@ class TableConfig(BaseModel):
         " commit at or after it).",
         examples=["snapshot"],
     )
-    changes: Literal["auto", "cdf", "files"] = Field(
+    changes: Literal["auto", "cdf", "files", "net"] = Field(
         default="auto",
         description="How rows are found. `auto`: exactly the rows that changed, from the change"
         " files of a commit or, where it has none, by comparing the rows it removes with those it"
         " adds. `cdf`: Delta's change data feed only. `files`: every row of removed files is"
-        " deleted, every row of added files inserted.",
+        " deleted, every row of added files inserted. `net`: all commits up to the newest as one"
+        " difference, without what lies between (Delta, Arrow engine).",
         examples=["auto"],
+    )
+    net: NetConfig | None = Field(
+        default=None,
+        description="With `changes: auto`, when commits are read as one difference all the same.",
     )
     identity: list[str] = Field(
         default_factory=list,
@@ -198,37 +216,37 @@ class TableConfig(BaseModel):
         examples=[["order_id"]],
     )
     max_files_per_batch: int = Field(
-        default=1000, ge=1, le=1_000_000, description="Files one step admits.", examples=[1000]
+        default=1000, ge=1, le=1_000_000, description="Maximum files per batch.", examples=[1000]
     )
     max_bytes_per_batch: SizeBytes = Field(
         default=256 * 1024**2,
         ge=1024,
         le=1024**4,
-        description="Bytes one step admits; the first file always is.",
+        description="Maximum bytes per batch; the first file is always included.",
         examples=["256MiB"],
     )
     poll_interval: Seconds | None = Field(
         default=None,
         ge=0.01,
         le=86400,
-        description="Longest time between two looks at the log, with a unit; a change seen by the"
-        " file watcher is looked at at once. Without it, 30 s where inotify watches a disk of this"
+        description="Maximum time between two polls of the log, with a unit; a change seen by the"
+        " file watcher is read at once. Without it, 30 s where inotify watches a disk of this"
         " machine, which many tables at rest need to cost little, and 2 s elsewhere.",
         examples=["2s"],
     )
     on_gap: Literal["stop", "snapshot", "latest", "net"] = Field(
         default="stop",
         description="What to do where the next version is gone or the table was dropped and created"
-        " again: `stop`, or go on with a new `snapshot` or with what comes next (`latest`). What is"
-        " missing is told to the log, the metrics, /status and the sink. `net`, for Lance tables:"
-        " versions that are gone come as the difference of those around them, else stop. Arrow"
-        " engine.",
+        " again: `stop`, or go on with a new `snapshot`, with what comes next (`latest`), or, while"
+        " the version that was delivered last can still be read, with one difference from there to"
+        " the newest (`net`, Delta and Lance). What is missing is told to the log, the metrics,"
+        " /status and the sink. Arrow engine.",
         examples=["stop"],
     )
-    on_poison: Literal["stop", "skip-and-record"] = Field(
+    on_corrupt_commit: Literal["stop", "skip-and-record"] = Field(
         default="stop",
         description="What to do with a commit whose data, change or deletion-vector file is missing"
-        " or damaged: `stop`, or deliver nothing of it and record it in <state>/poison"
+        " or damaged: `stop`, or deliver nothing of it and record it in <state>/corrupt_commits"
         " (`skip-and-record`, which reads every commit twice). Arrow engine.",
         examples=["stop"],
     )
@@ -275,11 +293,7 @@ class TableConfig(BaseModel):
 
     def options_of_format(self) -> dict[str, object]:
         """Return the options that the table's format is opened with, by name."""
-        return {
-            **self.format_options,
-            "partition_timezone": self.partition_timezone,
-            "on_gap": self.on_gap if self.on_gap == "net" else None,
-        }
+        return {**self.format_options, "partition_timezone": self.partition_timezone}
 
     @field_validator("format")
     @classmethod
@@ -299,6 +313,13 @@ class TableConfig(BaseModel):
     def _has_something_to_do(self) -> Self:
         if self.create is not None and is_remote(self.path):
             raise ValueError("create: demo makes a table in a folder, and path is in a bucket")
+        if self.net is not None and self.changes != "auto":
+            raise ValueError(f"net goes with `changes: auto`, and changes is {self.changes!r}")
+        if self.reads_net and self.on_corrupt_commit != "stop":
+            raise ValueError(
+                "on_corrupt_commit skips single commits, and with `net` several come as one: set it"
+                " to stop"
+            )
         if not self.has_sink and self.maintenance is None:
             raise ValueError("sink is missing: say where the changes go, or give `maintenance`")
         return self
@@ -312,6 +333,11 @@ class TableConfig(BaseModel):
         if not self.identity:
             return self.sink.key_columns
         return tuple(dict.fromkeys((*self.identity, *self.sink.key_columns)))
+
+    @property
+    def reads_net(self) -> bool:
+        """Whether several commits may come as one difference."""
+        return self.changes == "net" or self.net is not None or self.on_gap == "net"
 
     @property
     def has_sink(self) -> bool:
@@ -416,14 +442,14 @@ def read_sink(where: str, section: dict[str, Any]) -> SinkConfig:
     if not isinstance(kind, str):
         raise ConfigError(
             f"{where}.kind is missing or no text.",
-            hint=f"Name one of {', '.join(sink_kinds())}.",
+            remedy=f"Name one of {', '.join(sink_kinds())}.",
             where=f"{where}.kind",
         )
     try:
         model = sink_config_class(kind)
     except ConfigError as error:
         raise ConfigError(
-            f"{where}.kind: {error.message}", hint=error.hint, where=f"{where}.kind"
+            f"{where}.kind: {error.message}", remedy=error.remedy, where=f"{where}.kind"
         ) from error
     if not issubclass(model, SinkConfig):
         raise ConfigError(

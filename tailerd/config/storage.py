@@ -91,15 +91,15 @@ class StorageConfig(BucketConfig):
         default=None,
         ge=0.001,
         le=300,
-        description="A GET without a byte of an answer for so long is asked a second time beside,"
-        " one in twenty at most, and the first answer counts; by default none is. About what one"
-        " in a hundred takes is a good value.",
+        description="A GET without a response byte for this long is sent a second time in parallel,"
+        " for one request in twenty at most, and the first response wins; by default none is. The"
+        " p99 of your requests is a good value.",
         examples=["300ms"],
     )
     buckets: dict[str, BucketConfig] = Field(
         default_factory=dict,
-        description="Buckets that are elsewhere, or somebody else's: each has fields of this"
-        " section that differ.",
+        description="Buckets in another place or account: each with the fields of this section"
+        " that differ.",
         examples=[{"public-data": {"region": "us-east-1", "anonymous": True}}],
     )
     stores: dict[str, Secret[dict[str, object]]] | None = Field(

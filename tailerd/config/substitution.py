@@ -86,7 +86,7 @@ class Substitution:
         if match is None:
             raise ConfigError(
                 f"${{{reference}}} is no reference.",
-                hint="Write ${NAME}, ${NAME:-default} or ${file:/path}; `$${` stands for `${`.",
+                remedy="Write ${NAME}, ${NAME:-default} or ${file:/path}; `$${` stands for `${`.",
             )
         value = self._environment.get(match[1], "")
         if value:
@@ -95,7 +95,7 @@ class Substitution:
             return match[2]
         raise ConfigError(
             f"The environment variable {match[1]} is not set.",
-            hint=f"Set it, or give a default: ${{{match[1]}:-default}}.",
+            remedy=f"Set it, or give a default: ${{{match[1]}:-default}}.",
         )
 
 
@@ -109,5 +109,6 @@ def _content(path: str) -> str:
         raise ConfigError(f"The file {path} is not UTF-8 text.") from error
     except OSError as error:
         raise ConfigError(
-            f"The file {path} cannot be read: {error.strerror}.", hint="Check its path and rights."
+            f"The file {path} cannot be read: {error.strerror}.",
+            remedy="Check its path and rights.",
         ) from error

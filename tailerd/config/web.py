@@ -14,8 +14,8 @@ class WebConfig(BaseModel):
         default=0,
         ge=0,
         le=100,
-        description="How many of a table's newest change rows its page shows. 0 keeps none; whoever"
-        " may read the page sees them. Arrow engine.",
+        description="How many of a table's newest change rows its page shows. 0 keeps none;"
+        " everyone who may read the page sees them. Arrow engine.",
         examples=[0],
     )
     mask: list[str] = Field(

@@ -21,7 +21,7 @@ def _compared(place: str) -> str:
     if not place:
         raise ConfigError(
             "A place that the log may name files in (--allow-path, allowed_paths) is empty.",
-            hint="Give a folder or a URL, or leave it out.",
+            remedy="Give a folder or a URL, or leave it out.",
         )
     # Only of the root anything is left to strip.
     return normal_url(place).rstrip("/")

@@ -17,7 +17,7 @@ from collections.abc import (
 )
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -355,6 +355,8 @@ class OpenRequest:
         memory_bytes: The configured `memory`, which readers of the log keep within.
         on_format: Called with the format once the table is open.
         clock: By default the system's.
+        net_above: With more new versions than that, they are given as one difference, by a source
+            that is `NetSteps`; None: never.
     """
 
     stores: Stores = field(default_factory=Stores)
@@ -370,6 +372,28 @@ class OpenRequest:
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     on_format: Callable[[TableFormat], None] | None = None
     clock: Clock | None = None
+    net_above: int | None = None
+
+
+@runtime_checkable
+class NetSteps(Protocol):
+    """A source that can give several commits as one difference. Optional.
+
+    Its end must be the same after a restart, when the table has gone on: rows of another
+    difference may have been delivered already. So it is saved with the start, as the mark.
+    """
+
+    def pinned(self, start: Offset, end: Offset) -> Offset:
+        """Return `start` with the mark of the step to `end`, if that is one difference."""
+        ...
+
+    async def over_gap(self, start: Offset) -> Offset:
+        """Return `start` with the mark of one difference to the newest version.
+
+        Raises:
+            TableError: One of the two versions cannot be read any more, or they have none.
+        """
+        ...
 
 
 class TableFormat(OptionalParts, Protocol):

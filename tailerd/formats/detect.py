@@ -83,7 +83,7 @@ async def find_format(
     if len(found) > 1:
         raise ConfigError(
             f"{place} is a table of several formats: {', '.join(each.name for each in found)}.",
-            hint="Name the one that is meant (--table-format, or `format` in the configuration).",
+            remedy="Name the one that is meant (--table-format, or `format` in the configuration).",
         )
     if found:
         return found[0]
@@ -94,7 +94,7 @@ async def find_format(
     names = ", ".join(each.name for each in formats)
     raise NotATableError(
         f"There is no table at {place} that is of a format known here ({names}).",
-        hint="Check the path. Tables in folders below it: `tailerd init PLACE` finds them.",
+        remedy="Check the path. Tables in folders below it: `tailerd init PLACE` finds them.",
     )
 
 
@@ -111,18 +111,18 @@ async def require_folder(place: str, stores: Stores) -> None:
     parent, _, name = root.rstrip("/").rpartition("/")
     if name and name in {each.names.folder for each in table_formats()}:
         raise NotATableError(
-            f"{place} is the log of a table, not the table.", hint=f"Did you mean {parent}?"
+            f"{place} is the log of a table, not the table.", remedy=f"Did you mean {parent}?"
         )
     if not store.is_local_folder or await asyncio.to_thread(_exists, root):
         return
     # A table may have no folder yet.
     if any(await asyncio.gather(*(asyncio.to_thread(f.is_at, place) for f in table_formats()))):
         return
-    hint = "Check the path for a spelling mistake."
+    remedy = "Check the path for a spelling mistake."
     near = await asyncio.to_thread(_sibling_like, parent or "/", name)
     raise NotATableError(
         f"There is no table at {place}: the folder does not exist.",
-        hint=f"Did you mean {near}?" if near else hint,
+        remedy=f"Did you mean {near}?" if near else remedy,
     )
 
 
@@ -186,7 +186,7 @@ async def open_table(place: str, request: OpenRequest, name: str = AUTO) -> Chan
         if value is not None and option not in found.options:
             raise ConfigError(
                 f"{place} is a table of the format {found.name}, which has no option {option!r}.",
-                hint=f"Remove it, or correct its name. {known(option, found.options)}".strip(),
+                remedy=f"Remove it, or correct its name. {known(option, found.options)}".strip(),
             )
     source = await found.open(place, request)
     if request.on_format is not None:

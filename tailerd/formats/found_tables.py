@@ -66,7 +66,7 @@ async def find_tables(place: str, stores: Stores, *, depth: int = DEPTH) -> Foun
     store, root = stores.locate(place)
     if store.is_local_folder and not await asyncio.to_thread(Path(root).is_dir):
         raise NotATableError(
-            f"There is no folder {place}.", hint="Check the path for a spelling mistake."
+            f"There is no folder {place}.", remedy="Check the path for a spelling mistake."
         )
     search = _Search(store)
     found = await search.below(root, depth)

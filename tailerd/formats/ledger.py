@@ -255,7 +255,7 @@ def _unpacked(content: bytes, path: str) -> bytes:
     except (ValueError, OSError, OverflowError, MemoryError, pa.ArrowException) as error:
         raise OffsetError(
             f"The ledger entry {path} is damaged: {error}.",
-            hint="Restore it from a backup, or reset with `tailerd offsets reset NAME --to"
+            remedy="Restore it from a backup, or reset with `tailerd offsets reset NAME --to"
             " snapshot`.",
         ) from error
     return entry

@@ -199,7 +199,7 @@ class JobResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Survey:
+class LogAssessment:
     """A table's log as it was found, and what the policies say of it.
 
     Attributes:
@@ -231,7 +231,9 @@ class TableMaintenance(Protocol):
         """Jobs that are cheaper than taking turns for them, and do no harm done twice."""
         ...
 
-    async def survey(self, *, with_cleanup: bool = True, is_asked: bool = False) -> Survey:
+    async def assessment(
+        self, *, with_cleanup: bool = True, is_asked: bool = False
+    ) -> LogAssessment:
         """Look at the table and decide what is due.
 
         Args:
@@ -245,8 +247,8 @@ class TableMaintenance(Protocol):
         """
         ...
 
-    async def apply(self, survey: Survey, decision: Decision) -> JobResult:
-        """Do one job that is due, by a survey of this object.
+    async def apply(self, assessment: LogAssessment, decision: Decision) -> JobResult:
+        """Do one job that is due, by a assessment of this object.
 
         Raises:
             TableError, StorageError: It could not be done; no reader sees a wrong state.

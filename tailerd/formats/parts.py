@@ -99,6 +99,6 @@ def required(part: _Part | None, table_format: str, capability: str) -> _Part:
     if part is None:
         raise UnsupportedFeatureError(
             f"Tables of the format {table_format} have no {capability} in this release.",
-            hint="Their changes can be read all the same.",
+            remedy="Their changes can be read all the same.",
         )
     return part

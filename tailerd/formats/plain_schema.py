@@ -22,7 +22,7 @@ def refuse_change_columns(names: Iterable[str]) -> None:
         if name in CHANGE_COLUMNS:
             raise TableError(
                 f"The table has a column {name}, and change rows carry one of that name too.",
-                hint=f"Rename it in the table, or {LEAVE_OUT}.",
+                remedy=f"Rename it in the table, or {LEAVE_OUT}.",
             )
 
 
@@ -77,7 +77,7 @@ def checked(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
     if unknown := [name for name in columns or () if name not in schema.names]:
         raise UsageError(
             f"There is no column {unknown[0]!r}; the table has {', '.join(schema.names)}.",
-            hint="Check the spelling; names are case-sensitive.",
+            remedy="Check the spelling; names are case-sensitive.",
         )
     return chosen(schema, columns)
 

@@ -128,7 +128,7 @@ class TableSearch:
             self._groups[origin].named.setdefault(name.casefold(), at)
         for path, reason in discovery.rejected:
             if (path, reason) not in self._rejected:
-                self._telemetry.emit(events.TableRejected(path=path, hint=reason))
+                self._telemetry.emit(events.TableRejected(path=path, reason=reason))
         self._rejected = set(discovery.rejected)
         return discovery
 
@@ -136,7 +136,7 @@ class TableSearch:
         paths = {group.config.path for group in self._groups.values()}
         for group in before.values():
             if group.failures and group.config.path not in paths:
-                self._telemetry.emit(events.TroubleEnded(part="discovery", path=group.config.path))
+                self._telemetry.emit(events.ProblemEnded(part="discovery", path=group.config.path))
 
     async def _look_at(self, name: str, group: _Group, is_strict: bool, stores: Stores) -> None:
         wait = group.config.interval_seconds
@@ -153,7 +153,7 @@ class TableSearch:
                     path=group.config.path,
                     error_code=error.code,
                     attempt=group.failures,
-                    hint=str(error),
+                    error=str(error),
                     is_known=group.looks > 0,
                 )
             )
@@ -191,7 +191,7 @@ class TableSearch:
             raise StorageError(
                 f"Looking for {pattern} took longer than {LONGEST_LOOK_SECONDS:.0f} s, because the"
                 " server hardly answers or very much lies there.",
-                hint="Name more of the path in the pattern, or name the tables.",
+                remedy="Name more of the path in the pattern, or name the tables.",
             ) from error
         return [store.url_of(folder) for folder in found]
 

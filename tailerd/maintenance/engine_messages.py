@@ -65,5 +65,5 @@ def answer_in(line: bytes, last_words: str) -> EngineAnswer:
     except msgspec.MsgspecError as error:
         raise EngineError(
             f"The program that runs a maintenance job ended without an answer: {last_words}",
-            hint="Look at `spark.master` and `spark.conf`, and at the memory there is.",
+            remedy="Look at `spark.master` and `spark.conf`, and at the memory there is.",
         ) from error

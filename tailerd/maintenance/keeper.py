@@ -14,7 +14,7 @@ from tailerd.clock import Clock
 from tailerd.errors import TailerdError
 from tailerd.formats.maintenance import RetentionFloor
 from tailerd.maintenance.opening import MaintainedTable
-from tailerd.maintenance.table_keeper import KeptTable, TableKeeper
+from tailerd.maintenance.table_maintainer import KeptTable, TableMaintainer
 from tailerd.maintenance.table_size import MeasuredTable
 from tailerd.telemetry import Telemetry
 
@@ -23,7 +23,7 @@ LOOK_SECONDS = 1.0
 LONGEST_REST_SECONDS = 30.0
 
 
-class MaintenanceKeeper:
+class MaintenanceScheduler:
     """Runs the maintenance of tables that come and go. `run` once; all of it in one event loop.
 
     Args:
@@ -55,13 +55,13 @@ class MaintenanceKeeper:
         self._on_turn = on_turn
         self._is_once = is_once
         self._wanted: dict[str, KeptTable] = {}
-        self._keepers: dict[str, TableKeeper] = {}
+        self._keepers: dict[str, TableMaintainer] = {}
         self._sizes: dict[str, MeasuredTable] = {}
         self._dirty: dict[str, None] = {}
         self._asked: set[str] = set()
         self._look_at: dict[str, float] = {}
         self._held_until: dict[str, float] = {}
-        self._bell, self._halt = asyncio.Event(), asyncio.Event()
+        self._wakeup, self._halt = asyncio.Event(), asyncio.Event()
 
     def set_tables(self, tables: Mapping[str, KeptTable]) -> None:
         """Maintain exactly these from now on; a job that runs is finished as it was begun."""
@@ -73,7 +73,7 @@ class MaintenanceKeeper:
     def ring(self, name: str) -> None:
         """Look at a table soon: its folder may have changed."""
         self._dirty[name] = None
-        self._bell.set()
+        self._wakeup.set()
 
     def ask(self, name: str) -> None:
         """Look at a table's log soon, do what is due, and write a checkpoint if that is of use."""
@@ -88,7 +88,7 @@ class MaintenanceKeeper:
     def stop(self) -> None:
         """Begin no more jobs; `run` returns when the one that runs has ended."""
         self._halt.set()
-        self._bell.set()
+        self._wakeup.set()
 
     async def run(self) -> None:
         """Work until stopped, or once; cancelled, the job that runs leaves nothing to be seen."""
@@ -102,11 +102,11 @@ class MaintenanceKeeper:
             await self._first_of(self._halt, LOOK_SECONDS)
 
     async def _wait(self) -> None:
-        """Wait for a bell, or for the next time that a policy named."""
+        """Wait for a wakeup, or for the next time that a policy named."""
         at = min(self._look_at.values(), default=None)
-        await self._first_of(self._bell, None if at is None else at - self._clock.monotonic())
+        await self._first_of(self._wakeup, None if at is None else at - self._clock.monotonic())
         if not self._halt.is_set():
-            self._bell.clear()
+            self._wakeup.clear()
 
     async def _first_of(self, event: asyncio.Event, seconds: float | None) -> None:
         """Wait for an event, but not longer than so many seconds."""
@@ -162,7 +162,7 @@ class MaintenanceKeeper:
         # Half of the time belongs to others, however many tables there are.
         await self._first_of(self._halt, min(ended - began, LONGEST_REST_SECONDS))
 
-    def _size(self, name: str, keeper: TableKeeper) -> MeasuredTable | None:
+    def _size(self, name: str, keeper: TableMaintainer) -> MeasuredTable | None:
         """Return what measures a table; None where nobody asks, or its format cannot."""
         table = keeper.table
         if not keeper.kept.is_measured or self._is_once or table is None:
@@ -176,14 +176,14 @@ class MaintenanceKeeper:
             )
         return self._sizes.get(name)
 
-    def _keeper(self, name: str) -> TableKeeper | None:
+    def _keeper(self, name: str) -> TableMaintainer | None:
         kept = self._wanted.get(name)
         if kept is None:
             return None
         known = self._keepers.get(name)
         if known is None or known.kept != kept:
             self._sizes.pop(name, None)
-            known = self._keepers[name] = TableKeeper(
+            known = self._keepers[name] = TableMaintainer(
                 name,
                 kept,
                 lambda: self._open_table(kept),

@@ -9,7 +9,7 @@ import msgspec
 
 from tailerd.errors import BugError
 from tailerd.formats.maintenance import RetentionFloor
-from tailerd.maintenance.table_keeper import KeptTable
+from tailerd.maintenance.table_maintainer import KeptTable
 from tailerd.telemetry import events
 
 LONGEST_LINE_BYTES = 64 * 1024 * 1024

@@ -46,7 +46,7 @@ class MaintainedTable:
     def maintenance(
         self, policies: MaintenancePolicies, *, clock: Clock, pipelines: AskFloor
     ) -> TableMaintenance:
-        """Return what surveys the table and does what is due; its cleanups respect pins.
+        """Return what assessments the table and does what is due; its cleanups respect pins.
 
         Args:
             pipelines: Asked for what pipelines have yet to read.

@@ -86,7 +86,8 @@ class PinBoard:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise PinUnreadableError(
                 f"{printable(path)} is no pin: {error}.",
-                hint='Write {"version": 12} or {"version": 12, "expires": "2026-12-01T00:00:00Z"},'
+                remedy='Write {"version": 12} or {"version": 12, "expires":'
+                ' "2026-12-01T00:00:00Z"},'
                 " or remove the file.",
             ) from error
         expires_ms = None if found.expires is None else round(found.expires.timestamp() * 1000)

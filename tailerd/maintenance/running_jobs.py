@@ -9,7 +9,7 @@ import random
 
 from tailerd.backoff import Backoff
 from tailerd.errors import MaintenanceProcessError
-from tailerd.maintenance.table_keeper import SURVEY
+from tailerd.maintenance.table_maintainer import SURVEY
 from tailerd.maintenance.table_size import MEASURE
 from tailerd.telemetry import events
 
@@ -33,7 +33,7 @@ class RunningJobs:
             case events.LogMaintained():
                 self._running = None
                 self._deaths.pop((event.table, event.job), None)
-            case events.LogSurveyed():
+            case events.LogAssessed():
                 self._running = None
                 self._deaths.pop((event.table, SURVEY), None)
             case events.TableMeasured() | events.GrowthUnavailable():
@@ -60,7 +60,7 @@ class RunningJobs:
             table=running.table,
             job=running.job,
             error_code=MaintenanceProcessError.code,
-            hint=f"{why} This table is left alone for {seconds:.0f} s.",
+            error=f"{why} This table is left alone for {seconds:.0f} s.",
         )
 
     def held(self, now: float) -> dict[str, float]:

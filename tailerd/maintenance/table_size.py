@@ -57,7 +57,7 @@ class MeasuredTable:
         except TailerdError as error:
             self._statistics, self._not_before = None, now + RETRY_SECONDS
             self._telemetry.emit(
-                events.GrowthUnavailable(table=self._name, error_code=error.code, hint=str(error))
+                events.GrowthUnavailable(table=self._name, error_code=error.code, error=str(error))
             )
             return RETRY_SECONDS
         self._telemetry.emit(

@@ -1,4 +1,4 @@
-"""One table's journey in this process: wait, plan, read, write, commit.
+"""One table's delivery loop in this process: wait, plan, read, write, commit.
 
 Errors that may pass (storage, sink, Spark) are tried again after 0.2 s to 30 s with jitter, for
 ever or up to `max_attempts`; `/status` shows the error and `next_retry_ms`. Others stop that
@@ -15,11 +15,11 @@ where the sink can. A gap met while stopping is left to the next start. With suc
 that disappears, or its bucket, is waited for; with `stop` it fails, and goes on at the next run
 or `resume`.
 
-Damaged commits. `on_poison: skip-and-record` delivers nothing of a commit whose data, change or
-deletion-vector file is missing or unreadable, and appends a line to
-`<state>/poison/<table>.jsonl` (in a bucket: a file to `poison/<table>/`) before the offset moves
-past it; `tailerd_commits_skipped_total` counts them. It reads every commit twice. Snapshots are
-not covered: a damaged one stops.
+Damaged commits. `on_corrupt_commit: skip-and-record` delivers nothing of a commit whose data,
+change or deletion-vector file is missing or unreadable, and appends a line to
+`<state>/corrupt_commits/<table>.jsonl` (in a bucket: a file to `corrupt_commits/<table>/`) before
+the offset moves past it; `tailerd_commits_skipped_total` counts them. It reads every commit twice.
+Snapshots are not covered: a damaged one stops.
 
 A snapshot that is interrupted goes on after a restart from its file list in
 `<state>/spool/<table>`, though the log of that version may be gone by then. Its data files must

@@ -183,18 +183,18 @@ class BucketOffsetStore:
 
     def _contended(self, pipeline: str) -> StateInUseError:
         return StateInUseError(
-            f"The offset of {pipeline} in {self._folder} changes whenever it is looked at, so"
-            " another daemon works on it.",
-            hint="Run one daemon for one `state`.",
+            f"The offset of {pipeline} in {self._folder} changes with every read, so"
+            " another daemon writes it.",
+            remedy="Run one daemon for one `state`.",
         )
 
 
 def taken_over_by(holder: str) -> StateInUseError:
     """Return what a daemon ends with whose state another one has taken."""
     return StateInUseError(
-        f"The state of this daemon was taken over by {holder}, because nothing was heard of"
-        " this one for as long as its lease lasts. Its offsets count no more.",
-        hint="Run one daemon for one `state`; start this one again when that one has ended.",
+        f"The state of this daemon was taken over by {holder}, because its lease"
+        " was not renewed in time. Its offsets are no longer valid.",
+        remedy="Run one daemon for one `state`; start this one again when that one has ended.",
     )
 
 
@@ -214,7 +214,7 @@ def _read(file: FileMeta, body: bytes, pipeline: str) -> _Entry:
             raise OffsetError(
                 f"{place} has format {fields['format']!r}, this release reads {FORMAT}, because"
                 " another tailerd wrote it.",
-                hint=f"Run that release. {fix}",
+                remedy=f"Run that release. {fix}",
             )
         saved = fields["saved"]
         return _Entry(
@@ -226,5 +226,5 @@ def _read(file: FileMeta, body: bytes, pipeline: str) -> _Entry:
         )
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise OffsetError(
-            f"{place} is damaged: {error!r}. It may have been edited.", hint=fix
+            f"{place} is damaged: {error!r}. It may have been edited.", remedy=fix
         ) from error

@@ -108,7 +108,8 @@ class PipelineClaim:
             f"The offset of {table} is kept by the {held.engine} engine in {held.place} (next is"
             f" version {held.offset.version}), and the {self._engine} engine does not know it: it"
             " would begin again and deliver rows twice.",
-            hint=f"Run it with `--engine {held.engine}`; or let the {self._engine} engine begin at"
+            remedy=f"Run it with `--engine {held.engine}`; or let the {self._engine} engine begin"
+            " at"
             f" a place of your choice: `tailerd offsets reset {table} --to snapshot --engine"
             f" {self._engine} --config FILE`.",
         )
@@ -125,7 +126,7 @@ def check_same(saved: PipelineIdentity, now: PipelineIdentity) -> None:
     raise PipelineReboundError(
         f"The saved offset belongs to the pipeline {saved}, and the configuration now describes"
         f" {now}: rows before the offset were never delivered there.",
-        hint="Set the configuration back; or accept the new place and keep the offset with"
+        remedy="Set the configuration back; or accept the new place and keep the offset with"
         f" `tailerd offsets rebind {now.table} --config FILE`; or begin again with `tailerd offsets"
         f" reset {now.table} --to snapshot --config FILE`.",
     )

@@ -14,11 +14,11 @@ from tailerd.errors import TailerdError
 from tailerd.formats.base import ChangeSource
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.memory_budget import TableMemory
-from tailerd.pipeline.policies import POISON_ERRORS
+from tailerd.pipeline.policies import CORRUPT_COMMIT_ERRORS
 
 
 class CommitCheck:
-    """Checks the commits of one journey, in order. Snapshots are not checked."""
+    """Checks the commits of one delivery loop, in order. Snapshots are not checked."""
 
     def __init__(
         self,
@@ -73,6 +73,6 @@ class CommitCheck:
             async with aclosing(stream.batches()) as batches:
                 async for _ in batches:
                     pass
-        except POISON_ERRORS as error:
+        except CORRUPT_COMMIT_ERRORS as error:
             return error
         return None

@@ -5,16 +5,17 @@ from __future__ import annotations
 from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.offset import Offset
 from tailerd.errors import TailerdError
-from tailerd.formats.base import ChangeSource
+from tailerd.formats.base import ChangeSource, NetSteps
 from tailerd.pipeline.backlog_report import ENGINE
+from tailerd.pipeline.delivery_loop import DeliverySpec
 from tailerd.pipeline.identity import OffsetKeeper
-from tailerd.pipeline.journey import JourneyPlan
+from tailerd.pipeline.policies import OnGap
 from tailerd.sinks.base import GapTaker, Sink
 from tailerd.telemetry import Telemetry, events
 
 
 async def cross_gap(
-    plan: JourneyPlan,
+    plan: DeliverySpec,
     error: TailerdError,
     start: Offset,
     *,
@@ -39,12 +40,38 @@ async def cross_gap(
     Raises:
         TailerdError: The gap could not be crossed; nothing is saved.
     """
+    if plan.on_gap is OnGap.NET:
+        await _net_over_gap(plan, error, start, source, offsets, telemetry)
+        return
     end = await source.initial_offset(plan.on_gap.value)
     gap = Gap(table=plan.table, start=start, end=end, reason=error.code)
     await sink.resume(start)
     if isinstance(sink, GapTaker):
         await sink.note_gap(gap)
     await offsets.save(end, source)
+    _tell(plan, error, start, end, telemetry)
+
+
+async def _net_over_gap(
+    plan: DeliverySpec,
+    error: TailerdError,
+    start: Offset,
+    source: ChangeSource,
+    offsets: OffsetKeeper,
+    telemetry: Telemetry,
+) -> None:
+    """Save that the versions up to the head come as one difference; no row of it is missing."""
+    if not isinstance(source, NetSteps):
+        raise error
+    marked = await source.over_gap(start)
+    await offsets.save(marked, source)
+    end = await source.latest_offset(marked, plan.read_limit)
+    _tell(plan, error, start, end, telemetry)
+
+
+def _tell(
+    plan: DeliverySpec, error: TailerdError, start: Offset, end: Offset, telemetry: Telemetry
+) -> None:
     telemetry.emit(
         events.GapMet(
             table=plan.table,
@@ -52,6 +79,6 @@ async def cross_gap(
             start_version=start.version,
             end_version=end.version,
             error_code=error.code,
-            hint=f"on_gap: {plan.on_gap.value}. {error.message}",
+            error=f"on_gap: {plan.on_gap.value}. {error.message}",
         )
     )

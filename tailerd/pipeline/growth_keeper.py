@@ -60,7 +60,7 @@ class GrowthKeeper:
         # With how often its pipeline had moved back when it was opened.
         self._tables: dict[str, tuple[TableStatistics, int]] = {}
         self._failed_at: dict[str, float] = {}
-        self._bell = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def handle(self, event: events.Event) -> None:
@@ -99,7 +99,7 @@ class GrowthKeeper:
         with self._lock:
             loop = self._loop
         if loop is not None:
-            loop.call_soon_threadsafe(self._bell.set)
+            loop.call_soon_threadsafe(self._wakeup.set)
 
     def _learn(self, table: str, offset: Offset | None) -> None:
         with self._lock:
@@ -116,7 +116,7 @@ class GrowthKeeper:
         with self._lock:
             self._loop = asyncio.get_running_loop()
             if self._dirty:
-                self._bell.set()
+                self._wakeup.set()
         while True:
             await self._wait()
             for table, reported in self._take_dirty():
@@ -131,16 +131,16 @@ class GrowthKeeper:
         dues = [due for each, _ in self._tables.values() if (due := each.due_in(now)) is not None]
         dues += [max(0.0, at + RETRY_SECONDS - now) for at in self._failed_at.values()]
         if not dues:
-            await self._bell.wait()
+            await self._wakeup.wait()
         else:
-            ringing = asyncio.ensure_future(self._bell.wait())
+            ringing = asyncio.ensure_future(self._wakeup.wait())
             sleeping = asyncio.ensure_future(self._clock.sleep(min(dues)))
             try:
                 await asyncio.wait({ringing, sleeping}, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 ringing.cancel()
                 sleeping.cancel()
-        self._bell.clear()
+        self._wakeup.clear()
 
     def _take_dirty(self) -> list[tuple[str, _Reported]]:
         now = self._clock.monotonic()
@@ -182,7 +182,7 @@ class GrowthKeeper:
             self._failed_at[table] = now
             self._emit(
                 table,
-                events.GrowthUnavailable(table=table, error_code=error.code, hint=str(error)),
+                events.GrowthUnavailable(table=table, error_code=error.code, error=str(error)),
             )
             return
         self._failed_at.pop(table, None)
@@ -205,7 +205,7 @@ class GrowthKeeper:
             with self._lock:
                 if table in self._reported:
                     self._dirty[table] = None
-            self._bell.set()
+            self._wakeup.set()
         return statistics
 
     async def _opened(

@@ -171,7 +171,7 @@ class OffsetKeeper:
             raise OffsetError(
                 f"The offset of {former} is neither where the sink keeps offsets now nor in the"
                 " state.",
-                hint="Copy the topic of offsets to the new cluster; or choose where to begin with"
+                remedy="Copy the topic of offsets to the new cluster; or choose where to begin with"
                 f" `tailerd offsets reset {self._table} --to VERSION --config FILE`.",
             )
         rebound = replace(saved, identity=identity, topics={}, epoch=saved.epoch + 1)
@@ -195,9 +195,9 @@ class OffsetKeeper:
 
     def _lost(self) -> TopicRecreatedError:
         return TopicRecreatedError(
-            f"The sink has no offset of {self._table} any more, though this state knows that it"
-            " had one: the topic of offsets was emptied, or deleted and made again.",
-            hint=f"Begin again with `tailerd offsets reset {self._table} --to snapshot --config"
+            f"The sink has no offset of {self._table} any more, although this state"
+            " recorded one: the offsets topic was truncated, or deleted and created again.",
+            remedy=f"Begin again with `tailerd offsets reset {self._table} --to snapshot --config"
             " FILE`, or with a version as --to where you know up to which rows were delivered.",
         )
 
@@ -215,7 +215,7 @@ async def check_identity(
         raise OffsetError(
             f"The saved offset of {table} counts changes {saved.changes.value!r}, but the"
             f" configuration now says {changes.value!r}: positions differ.",
-            hint=f"Set changes back, or run `tailerd offsets reset {table} --to ...`.",
+            remedy=f"Set changes back, or run `tailerd offsets reset {table} --to ...`.",
         )
     version = saved.offset.last_version(source)
     identity = await source.identity(version)
@@ -228,11 +228,11 @@ async def check_identity(
             f"The saved offset of {table} belongs to table {saved.offset.table_id}, and the log of"
             f" {source.name} now has table {identity.table_id} there: it was dropped and created"
             " again.",
-            hint=reset,
+            remedy=reset,
         )
     if saved.schema_id and identity.schema_id and saved.schema_id != identity.schema_id:
         raise TableRecreatedError(
             f"Version {version} of {source.name} has another schema than when {table} delivered"
             " it, under the same table id: the log was rewritten or restored from a copy.",
-            hint=reset,
+            remedy=reset,
         )

@@ -91,7 +91,7 @@ class NewestRows:
             self._telemetry.emit(
                 events.MaskUnmatched(
                     table=table,
-                    hint=f"`web.mask` names what it does not have: {names}. Where it was meant,"
+                    reason=f"`web.mask` names what it does not have: {names}. Where it was meant,"
                     " write the column as it is called, or the dotted path to the field.",
                 )
             )

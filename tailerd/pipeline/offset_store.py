@@ -91,7 +91,9 @@ def _parse(path: Path, text: bytes, pipeline: str) -> SavedOffset:
 
 def _refused(what: str, error: OSError) -> StorageError:
     kind = AccessDeniedError if isinstance(error, PermissionError) else StorageError
-    return kind(f"{what}: {error.strerror}.", hint="Free space, or give this user the right to it.")
+    return kind(
+        f"{what}: {error.strerror}.", remedy="Free space, or give this user the right to it."
+    )
 
 
 def _keep_previous(path: Path) -> None:

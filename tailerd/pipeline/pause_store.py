@@ -108,5 +108,5 @@ def _refused(folder: Path, error: OSError) -> StorageError:
     kind = AccessDeniedError if isinstance(error, PermissionError) else StorageError
     return kind(
         f"The folder of paused pipelines {folder} cannot be written: {error.strerror}.",
-        hint="Free space, or give this user the right to it.",
+        remedy="Free space, or give this user the right to it.",
     )

@@ -1,12 +1,12 @@
-"""One table's pipeline: journeys one after the other, with a wait after each failed one.
+"""One table's pipeline: delivery loops one after the other, with a wait after each failed one.
 
-Case table of how a journey ends:
+Case table of how a delivery loop ends:
 
     A  target reached, or stopped as asked      -> PipelineStopped
-    B  error that may go away, attempts left    -> RetryScheduled, wait, next journey
+    B  error that may go away, attempts left    -> RetryScheduled, wait, next delivery loop
     C  error that stays, or no attempts left    -> PipelineFailed; other tables go on
     D  an exception nobody foresaw              -> as C, as a BugError
-    E  a gap, and a policy that crosses it      -> GapMet, next journey from the new offset
+    E  a gap, and a policy that crosses it      -> GapMet, next delivery loop from the new offset
     G  a commit that the sink takes only later  -> what lies before it is delivered, then as B
     F  as E, but asked to stop meanwhile        -> PipelineStopped; the next run meets the gap
 
@@ -39,15 +39,15 @@ from tailerd.errors import (
 from tailerd.formats.base import ChangeSource
 from tailerd.pipeline.backlog_report import ENGINE
 from tailerd.pipeline.claim import PipelineClaim
+from tailerd.pipeline.corrupt_commit_log import CorruptCommitLog
+from tailerd.pipeline.delivery_loop import DeliveryLoop, DeliverySpec
 from tailerd.pipeline.gap_crossing import cross_gap
 from tailerd.pipeline.identity import OffsetKeeper
-from tailerd.pipeline.journey import Journey, JourneyPlan
 from tailerd.pipeline.memory_budget import TableMemory
-from tailerd.pipeline.poison_log import PoisonLog
-from tailerd.pipeline.policies import GAP_ERRORS, POISON_ERRORS, OnGap, OnPoison
+from tailerd.pipeline.policies import CORRUPT_COMMIT_ERRORS, GAP_ERRORS, OnCorruptCommit, OnGap
 from tailerd.sinks.base import Sink
 from tailerd.telemetry import Telemetry, events
-from tailerd.watchers.hints import Hint
+from tailerd.watchers.wakeups import Wakeup
 
 OpenSource = Callable[[], Awaitable[ChangeSource]]
 
@@ -61,20 +61,20 @@ class Pipeline:
 
     def __init__(
         self,
-        plan: JourneyPlan,
+        plan: DeliverySpec,
         *,
         source_place: str,
         open_source: OpenSource,
         sink: Sink,
         offsets: OffsetStore,
-        hint: Hint,
+        wakeup: Wakeup,
         telemetry: Telemetry,
         clock: Clock,
         backoff: Backoff | None = None,
         max_attempts: int | None = None,
         jitter: random.Random | None = None,
         executor: Executor | None = None,
-        poison: PoisonLog | None = None,
+        corrupt_commits: CorruptCommitLog | None = None,
         memory: TableMemory | None = None,
         on_batch: Callable[[ChangeBatch], None] | None = None,
         claim: PipelineClaim | None = None,
@@ -85,8 +85,9 @@ class Pipeline:
             plan: What to do.
             source_place: The table's place, for telemetry.
             open_source: Opens the table; tried again like everything else.
-            sink, offsets, hint, telemetry, clock: As `Journey` takes them.
-            executor, poison, memory, on_batch: As `Journey` takes them; `run` closes the memory.
+            sink, offsets, wakeup, telemetry, clock: As `DeliveryLoop` takes them.
+            executor, corrupt_commits, memory, on_batch: As `DeliveryLoop` takes them; `run` closes
+                the memory.
             claim: The pipeline's name in the state.
             backoff: Waits between attempts.
             max_attempts: Failed attempts in a row before giving up; None never gives up.
@@ -101,12 +102,12 @@ class Pipeline:
         self._offsets = OffsetKeeper(
             offsets, plan.table, plan.changes, identity=plan.identity, sink=sink, claim=claim
         )
-        self._hint, self._telemetry, self._clock = hint, telemetry, clock
+        self._wakeup, self._telemetry, self._clock = wakeup, telemetry, clock
         self._backoff = backoff or Backoff()
         self._max_attempts, self._jitter = max_attempts, jitter or random.Random()
         self._executor, self._memory = executor, memory
-        self._poison, self._on_batch = poison, on_batch
-        self._journey: Journey | None = None
+        self._corrupt_commits, self._on_batch = corrupt_commits, on_batch
+        self._delivery_loop: DeliveryLoop | None = None
         self._stopping = asyncio.Event()
         self._attempt, self._has_crossed = 0, False
         self._saved_phase: Phase | None = None
@@ -121,8 +122,8 @@ class Pipeline:
     def stop(self) -> None:
         """Ask `run` to finish what is in flight and return; idempotent."""
         self._stopping.set()
-        if self._journey is not None:
-            self._journey.stop()
+        if self._delivery_loop is not None:
+            self._delivery_loop.stop()
 
     async def run(self) -> None:
         """Run to the end; failures are in `error`, not raised. Cancelling drops what is in flight.
@@ -218,14 +219,17 @@ class Pipeline:
             and self._plan.on_gap is not OnGap.STOP
         ):
             return self._saved_phase is not None
-        if isinstance(error, POISON_ERRORS) and self._plan.on_poison is OnPoison.SKIP_AND_RECORD:
+        if (
+            isinstance(error, CORRUPT_COMMIT_ERRORS)
+            and self._plan.on_corrupt_commit is OnCorruptCommit.SKIP_AND_RECORD
+        ):
             return self._saved_phase is Phase.FOLLOW
         return False
 
     async def _weighed(self, error: TailerdError) -> TailerdError:
         """Look up the saved offset, on which policy depends; return `error`, or why that must wait.
 
-        The next journey meets `error` again.
+        The next delivery loop meets `error` again.
         """
         self._saved_phase = None
         try:
@@ -262,7 +266,7 @@ class Pipeline:
         return error
 
     def _sets_apart(self, error: TailerdError) -> bool:
-        """Let the next journey deliver what lies before a commit that has to wait."""
+        """Let the next delivery loop deliver what lies before a commit that has to wait."""
         if not isinstance(error, CommitAheadError) or error.version is None:
             return False
         version = Version(error.version)
@@ -275,24 +279,24 @@ class Pipeline:
     async def _travel(self) -> bool:
         if self._source is None:
             self._source = await self._open_source()
-        journey = Journey(
+        delivery_loop = DeliveryLoop(
             self._plan,
             source=self._source,
             sink=self._sink,
             offsets=self._offsets,
-            hint=self._hint,
+            wakeup=self._wakeup,
             telemetry=self._telemetry,
             clock=self._clock,
             on_progress=self._made_progress,
             executor=self._executor,
-            poison=self._poison,
+            corrupt_commits=self._corrupt_commits,
             memory=self._memory,
             on_batch=self._on_batch,
         )
-        self._journey = journey
+        self._delivery_loop = delivery_loop
         if self._stopping.is_set():
             return False
-        return await journey.run(await self._known_target(self._source))
+        return await delivery_loop.run(await self._known_target(self._source))
 
     async def _known_target(self, source: ChangeSource) -> Version | None:
         if self._plan.is_once and self._target is None:
@@ -313,7 +317,7 @@ class Pipeline:
                 attempt=self._attempt,
                 wait_seconds=wait_seconds,
                 error_code=error.code,
-                hint=str(error),
+                error=str(error),
             )
         )
         sleeping = asyncio.ensure_future(self._clock.sleep(wait_seconds))
@@ -328,7 +332,7 @@ class Pipeline:
         self.error = error
         self._telemetry.emit(
             events.PipelineFailed(
-                table=self._plan.table, engine=ENGINE, error_code=error.code, hint=str(error)
+                table=self._plan.table, engine=ENGINE, error_code=error.code, error=str(error)
             )
         )
 
@@ -352,7 +356,7 @@ def _first(group: ExceptionGroup) -> TailerdError:
 def _bug(error: Exception) -> TailerdError:
     bug = BugError(
         f"Something unforeseen happened: {type(error).__name__}: {error}.",
-        hint="Please report it; `tailerd --debug run` shows where.",
+        remedy="Please report it; `tailerd --debug run` shows where.",
     )
     bug.__cause__ = error
     return bug

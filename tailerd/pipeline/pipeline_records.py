@@ -64,7 +64,8 @@ class PipelineRecord:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise OffsetError(
                 f"The pipeline record {place} is damaged: {error!r}.",
-                hint="Restore it from a copy, or reset the pipeline with `tailerd offsets reset`.",
+                remedy="Restore it from a copy, or reset the pipeline with `tailerd offsets"
+                " reset`.",
             ) from error
 
 
@@ -154,5 +155,5 @@ def _refused(path: Path, verb: str, error: OSError) -> StorageError:
     kind = AccessDeniedError if isinstance(error, PermissionError) else StorageError
     return kind(
         f"The pipeline record {path} cannot be {verb}: {error.strerror}.",
-        hint="Free space, or give this user the right to it.",
+        remedy="Free space, or give this user the right to it.",
     )

@@ -16,15 +16,17 @@ from tailerd.errors import (
 class OnGap(enum.StrEnum):
     """Where to go on when the next version is gone, or another table is there.
 
-    Two of the values are words of `ChangeSource.initial_offset`.
+    Two of the values are words of `ChangeSource.initial_offset`. With `net` delivery stays where it
+    is, and the versions up to the head come as one difference.
     """
 
     STOP = "stop"
     SNAPSHOT = "snapshot"
     LATEST = "latest"
+    NET = "net"
 
 
-class OnPoison(enum.StrEnum):
+class OnCorruptCommit(enum.StrEnum):
     """What to do with a commit whose rows cannot be read."""
 
     STOP = "stop"
@@ -34,5 +36,5 @@ class OnPoison(enum.StrEnum):
 GAP_ERRORS = (MissingVersionError, TableRecreatedError)
 """Errors that mean a gap."""
 
-POISON_ERRORS = (MissingDataFileError, UnreadableDataFileError, InvalidDeletionVectorError)
+CORRUPT_COMMIT_ERRORS = (MissingDataFileError, UnreadableDataFileError, InvalidDeletionVectorError)
 """Errors that mean a commit whose rows cannot be read."""

@@ -36,7 +36,7 @@ def state_lock(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise ConfigError(
             f"The state folder {folder} cannot be used: {error.strerror}.",
-            hint="Set `state` to a folder this user can write.",
+            remedy="Set `state` to a folder this user can write.",
         ) from error
     with file:
         try:
@@ -44,7 +44,7 @@ def state_lock(folder: Path) -> Iterator[None]:
         except BlockingIOError as error:
             raise StateInUseError(
                 f"The state folder {folder} is in use by {_holder(path)}.",
-                hint="Stop that one, or set `state` to another folder.",
+                remedy="Stop that one, or set `state` to another folder.",
             ) from error
         file.truncate(0)
         file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())

@@ -19,6 +19,11 @@ from tailerd.errors import BugError, StateInUseError, StorageError
 from tailerd.formats.base import ScratchPlace
 from tailerd.pipeline.bucket_history import BucketHistory
 from tailerd.pipeline.bucket_offset_store import BucketOffsetStore, taken_over_by
+from tailerd.pipeline.corrupt_commit_log import (
+    BucketCorruptCommitLog,
+    CorruptCommitLog,
+    FileCorruptCommitLog,
+)
 from tailerd.pipeline.offset_store import FileOffsetStore
 from tailerd.pipeline.pause_store import BucketPauses, Pauses, PauseStore
 from tailerd.pipeline.pipeline_records import (
@@ -27,7 +32,6 @@ from tailerd.pipeline.pipeline_records import (
     FilePipelineRecords,
     PipelineRecords,
 )
-from tailerd.pipeline.poison_log import BucketPoisonLog, FilePoisonLog, PoisonLog
 from tailerd.pipeline.state_lock import state_lock
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.lease import LEASE_SECONDS, Lease, Purpose
@@ -56,7 +60,7 @@ class State(Protocol):
     """The parts of a state. Offsets may be looked at by anybody; all else is for who holds it."""
 
     pauses: Pauses
-    poison: PoisonLog
+    corrupt_commits: CorruptCommitLog
     history: KeepsHistory
     pipelines: PipelineRecords
 
@@ -87,7 +91,7 @@ class FolderState:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.pauses: Pauses = PauseStore(folder / "paused")
-        self.poison: PoisonLog = FilePoisonLog(folder / "poison")
+        self.corrupt_commits: CorruptCommitLog = FileCorruptCommitLog(folder / "corrupt_commits")
         self.history: KeepsHistory = HistoryStore(folder / "history")
         self.pipelines: PipelineRecords = FilePipelineRecords(folder / PIPELINES_FOLDER)
 
@@ -131,7 +135,9 @@ class BucketState:
         self._scratch: Path | None = None
         self._pauses = BucketPauses(store, f"{root}/paused")
         self.pauses: Pauses = self._pauses
-        self.poison: PoisonLog = BucketPoisonLog(store, f"{root}/poison")
+        self.corrupt_commits: CorruptCommitLog = BucketCorruptCommitLog(
+            store, f"{root}/corrupt_commits"
+        )
         self.history: KeepsHistory = BucketHistory(store, f"{root}/history")
         self.pipelines: PipelineRecords = BucketPipelineRecords(store, f"{root}/{PIPELINES_FOLDER}")
 

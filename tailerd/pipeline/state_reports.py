@@ -35,13 +35,13 @@ class StateReports:
     async def waits(self, holder: str, seconds: float) -> None:
         """Tell whom the state is waited for, and how long at most."""
         self._has_waited = True
-        hint = (
-            f"{holder} has it. Should that have died, this daemon goes on in {seconds:.0f} s at"
-            " most; should it live, this one ends within that time."
+        reason = (
+            f"{holder} has it. If that process died, this daemon starts in {seconds:.0f} s at"
+            " most; if it lives, this one exits within that time."
         )
         self._telemetry.emit(
             events.StateAwaited(
-                path=self._path, error_code=StateInUseError.code, attempt=1, hint=hint
+                path=self._path, error_code=StateInUseError.code, attempt=1, error=reason
             )
         )
         await self._on_wait()
@@ -54,8 +54,8 @@ class StateReports:
     def lost(self, error: StateInUseError) -> None:
         """Tell that another daemon took it over."""
         self._telemetry.emit(
-            events.StateForfeited(
-                path=self._path, error_code=error.code, attempt=1, hint=str(error)
+            events.StateLeaseLost(
+                path=self._path, error_code=error.code, attempt=1, error=str(error)
             )
         )
         self._on_lost(error)

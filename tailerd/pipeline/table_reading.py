@@ -17,9 +17,9 @@ from tailerd.formats.detect import AUTO, presumed_format
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.target import clipped
 from tailerd.storage.stores import Stores
-from tailerd.watchers.hints import Hint, HintBoard
 from tailerd.watchers.local import watch_folders
 from tailerd.watchers.poll import PollWatcher
+from tailerd.watchers.wakeups import Wakeup, WakeupRegistry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +59,13 @@ class Reading:
     )
 
     async def batches(
-        self, at: Offset, hint: Hint | None = None
+        self, at: Offset, wakeup: Wakeup | None = None
     ) -> AsyncGenerator[ReadBatch, None]:
         """Yield the rows from an offset on, in order.
 
         Args:
             at: The first thing to read.
-            hint: Waited for at the head; without it reading ends there.
+            wakeup: Waited for at the head; without it reading ends there.
 
         Raises:
             TableError: The rows cannot be read, or a version is missing.
@@ -75,9 +75,9 @@ class Reading:
             found = await self.source.latest_offset(at, self.read_limit)
             end = clipped(found, self.last, self.source)
             if end == at:
-                if hint is None:
+                if wakeup is None:
                     return
-                await hint.wait()
+                await wakeup.wait()
                 continue
             async with aclosing(self._step(at, end)) as step:
                 async for batch in step:
@@ -106,7 +106,7 @@ class Reading:
 @asynccontextmanager
 async def watched(
     table: str, stores: Stores, *, table_format: str = AUTO, poll_seconds: float = 1.0
-) -> AsyncGenerator[Hint, None]:
+) -> AsyncGenerator[Wakeup, None]:
     """Give what is notified when the table's log may have changed, and every so often anyway.
 
     Args:
@@ -116,8 +116,8 @@ async def watched(
     store, _ = stores.locate(table)
     found = presumed_format(table, table_format)
     folder, version_of = found.folder(table), found.names.version_of
-    board = HintBoard()
-    hint = board.subscribe(folder)
+    board = WakeupRegistry()
+    wakeup = board.subscribe(folder)
     watchers = (
         watch_folders(
             [folder] if store.is_local_folder else [],
@@ -129,7 +129,7 @@ async def watched(
     async with asyncio.TaskGroup() as group:
         listening = group.create_task(board.run(watchers))
         try:
-            yield hint
+            yield wakeup
         except GeneratorExit:
             # An iteration that is left is no error, which the group would make of it.
             pass

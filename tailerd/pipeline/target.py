@@ -1,4 +1,4 @@
-"""Where a journey ends that does not follow its table for ever. Pure."""
+"""Where a delivery loop ends that does not follow its table for ever. Pure."""
 
 from __future__ import annotations
 

@@ -90,11 +90,11 @@ class Verification:
             raise OffsetError(
                 f"The first snapshot (version {offset.version}) is still being delivered, so there"
                 " is nothing to compare yet.",
-                hint="Try again when `tailerd status` shows the pipeline as following.",
+                remedy="Try again when `tailerd status` shows the pipeline as following.",
             )
         self._version = source.version_before(offset.version)
         if self._version == BEFORE_ALL:
-            raise OffsetError("No version is delivered yet.", hint="Try again later.")
+            raise OffsetError("No version is delivered yet.", remedy="Try again later.")
         self._source = source
         self._sink = sink
         self._table_id = offset.table_id
@@ -183,7 +183,7 @@ class Verification:
         if not isinstance(value_format, ReadsBack):
             raise ConfigError(
                 f"Values of the format {form} cannot be read back, so they cannot be compared.",
-                hint="Verify pipelines whose values are json, debezium, avro, protobuf or"
+                remedy="Verify pipelines whose values are json, debezium, avro, protobuf or"
                 " json_schema.",
             )
         schema = await self._source.arrow_schema()

@@ -161,14 +161,14 @@ def _named(url: str) -> Iterator[None]:
     except UnreadableDataFileError as error:
         raise UnreadableDataFileError(
             f"The data file {url} does not fit the table: {error.message}.",
-            hint="The writer is broken, or the file was replaced: restore it from a backup.",
+            remedy="The writer is broken, or the file was replaced: restore it from a backup.",
         ) from error
     except TailerdError:
         raise
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise UnreadableDataFileError(
             f"The data file {url} cannot be read: {error}.",
-            hint="It is torn or no Parquet file: restore it from a backup.",
+            remedy="It is torn or no Parquet file: restore it from a backup.",
         ) from error
 
 
@@ -225,7 +225,7 @@ class _Shape:
         if changes.null_count:
             raise UnreadableDataFileError(
                 f"its column {self._scan.change_column} is null in {changes.null_count} rows, so"
-                " their change cannot be told"
+                " their change is unknown"
             )
         return changes
 

@@ -111,7 +111,7 @@ class BoundedBatches:
         for chunk in chunks:
             if first_byte(chunk) + chunk.total_compressed_size > end:
                 raise pa.ArrowInvalid(
-                    f"its footer says that {chunk.path_in_schema} ends behind the end of the file"
+                    f"its footer says that {chunk.path_in_schema} ends after the end of the file"
                 )
 
     def _for_chunks(self, chunks: Iterable[pq.ColumnChunkMetaData]) -> pq.ParquetFile:

@@ -251,7 +251,7 @@ def without_group_marks(body: bytes) -> bytes | None:
     except UNREADABLE as error:
         raise CorruptLogError(
             f"The footer of a Parquet file cannot be understood: {error!r}.",
-            hint="Restore the file from a backup.",
+            remedy="Restore the file from a backup.",
         ) from error
     return bytes(out) + body[reader.at :]
 
@@ -355,7 +355,7 @@ class Footer:
         except UNREADABLE as error:
             raise CorruptLogError(
                 f"The footer of a Parquet file cannot be understood: {error!r}.",
-                hint=KEEP_CHECKPOINT,
+                remedy=KEEP_CHECKPOINT,
             ) from error
         return cls(fields, leaves, groups)
 

@@ -8,6 +8,7 @@ Protocol: parquet-format VariantShredding.md, VariantEncoding.md; PROTOCOL.md#va
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -25,7 +26,6 @@ _METADATA, _VALUE = "metadata", "value"
 _NULL = b"\x00"
 _MAX_DEPTH = 60
 _SHORT_TEXT_BYTES = 64
-_SHORT_HEADERS = pa.array([bytes([1 | size << 2]) for size in range(_SHORT_TEXT_BYTES)])
 _OBJECT, _ARRAY = 2, 3
 
 _TRUE, _FALSE, _BINARY, _TEXT, _UUID = 1, 2, 15, 16, 20
@@ -149,9 +149,15 @@ def _texts(array: pa.Array, *, is_text: bool) -> pa.Array:
     headers = _of_width(type_id << 2, lengths.view(np.uint8).reshape(-1, 4), array)
     if is_text:
         is_short = pc.less(sizes, _SHORT_TEXT_BYTES)
-        short = _SHORT_HEADERS.take(pc.if_else(is_short, sizes, None))
+        short = _short_headers().take(pc.if_else(is_short, sizes, None))
         headers = pc.coalesce(short, headers)
     return pc.binary_join_element_wise(headers, array, b"")
+
+
+@functools.cache
+def _short_headers() -> pa.Array:
+    # Made when needed: Arrow imports pandas, where there is one, to make an array of a list.
+    return pa.array([bytes([1 | size << 2]) for size in range(_SHORT_TEXT_BYTES)])
 
 
 def _arrays(array: pa.Array, metadata: pa.Array, depth: int) -> pa.Array:

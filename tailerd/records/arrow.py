@@ -36,7 +36,7 @@ class ArrowStream:
                 f"Version {batch.version} changes the columns"
                 f" ({_difference(self._schema, schema)}), and an Arrow stream has one schema from"
                 " its first to its last byte.",
-                hint=f"Start a new stream there: tailerd tail --from {batch.version}"
+                remedy=f"Start a new stream there: tailerd tail --from {batch.version}"
                 " --format arrow.",
             )
         self._writer.write_batch(batch.to_arrow())

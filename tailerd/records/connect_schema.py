@@ -118,7 +118,7 @@ def _node(field: pa.Field, decimals: str) -> Node:
     if is_variant(field):
         raise UnsupportedFeatureError(
             f"{field.name!r} is a variant inside another type, which Connect cannot describe.",
-            hint="Set `schemas: false`.",
+            remedy="Set `schemas: false`.",
         )
     if pa.types.is_struct(kind):
         return _struct(list(kind), decimals, is_optional=field.nullable)
@@ -157,7 +157,7 @@ def _scalar(field: pa.Field, kind: pa.DataType, decimals: str) -> str:
     raise UnsupportedFeatureError(
         f"Column {field.name!r} has the type {kind}, which has no Connect type here, because it is"
         " no type of Delta.",
-        hint="Set `schemas: false`.",
+        remedy="Set `schemas: false`.",
     )
 
 

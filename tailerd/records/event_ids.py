@@ -34,8 +34,8 @@ def record_ids(batch: ChangeBatch, records: Records) -> pa.Array:
     ids = batch.ids()
     if ids is None:
         raise BugError(
-            "These rows have no ids, because what read them does not say where they stand.",
-            hint="Set `event_ids: false`, and tell who maintains the table format.",
+            "These rows have no ids, because their reader does not provide row positions.",
+            remedy="Set `event_ids: false`, and report it to the maintainers of the table format.",
         )
     found = records.of_rows(ids)
     if not records.values.null_count:

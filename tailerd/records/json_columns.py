@@ -171,7 +171,7 @@ def scalar_texts(array: pa.Array, field: pa.Field) -> pa.Array:
     raise UnsupportedFeatureError(
         f"Column {field.name!r} has the type {kind}, which has no JSON form here, because it is"
         " no type of Delta.",
-        hint=f"Rewrite it in a type of Delta, or {LEAVE_OUT}.",
+        remedy=f"Rewrite it in a type of Delta, or {LEAVE_OUT}.",
     )
 
 

@@ -97,7 +97,7 @@ class RowReader:
                 raise SinkError(
                     f"A record is no {self.format} change: {value[:80]!r} ({error!r}). Something"
                     " else writes to the same place.",
-                    hint="Verify a place that only this pipeline writes to.",
+                    remedy="Verify a place that only this pipeline writes to.",
                 ) from error
         return rows, signs, versions
 

@@ -87,7 +87,7 @@ def _texts(part: P, encode: Callable[[P], pa.Array]) -> Iterator[pa.Array]:
                 raise TableError(
                     f"A row of version {part.batch.version} gives more than 2 GiB of text, because"
                     " it holds very large values.",
-                    hint=f"Either {START_BEHIND}, or {LEAVE_OUT}.",
+                    remedy=f"Either {START_BEHIND}, or {LEAVE_OUT}.",
                 ) from error
     for half in halves:
         yield from _texts(half, encode)

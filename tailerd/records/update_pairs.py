@@ -144,9 +144,9 @@ def _kinds(changes: pa.Array) -> npt.NDArray[np.int8]:
     if unknown or changes.null_count:
         raise UnsupportedFeatureError(
             f"A change file has the change type {unknown[0] if unknown else None!r}, which the"
-            f" protocol does not name ({', '.join(_KINDS)}): whether such a row came or went cannot"
-            " be told.",
-            hint="`format: json` without a key passes it on as it is; `changes: files` reads the"
+            f" protocol does not name ({', '.join(_KINDS)}): whether such a row was inserted or"
+            " deleted is unknown.",
+            remedy="`format: json` without a key passes it on as it is; `changes: files` reads the"
             " data files instead.",
         )
     numbers = np.array([_KINDS.index(word) for word in words], dtype=np.int8)
@@ -238,8 +238,8 @@ def key_columns(rows: pa.RecordBatch, key: Sequence[str]) -> tuple[list[pa.Array
     for name, place in zip(key, places, strict=True):
         if place < 0:
             raise ConfigError(
-                f"Rows are told apart by the column {name!r}, but {name!r} is not among the table's"
+                f"The key column {name!r}, but {name!r} is not among the table's"
                 f" columns ({', '.join(rows.schema.names)}).",
-                hint="Correct `key`, or the column that chooses topic or partition.",
+                remedy="Correct `key`, or the column that chooses topic or partition.",
             )
     return [rows.column(place) for place in places], [rows.schema.field(at) for at in places]

@@ -47,7 +47,7 @@ def variant_json(metadata: bytes | None, value: bytes) -> str:
         raise UnreadableDataFileError(
             f"A variant value of {len(value)} bytes cannot be read ({error}), because it is damaged"
             " or of a newer encoding.",
-            hint=f"Rewrite the row, {START_BEHIND}, or {LEAVE_OUT}.",
+            remedy=f"Rewrite the row, {START_BEHIND}, or {LEAVE_OUT}.",
         ) from error
 
 

@@ -96,7 +96,7 @@ class Fencer(Protocol):
     async def fence(self) -> None:
         """Make sure that nobody else's write succeeds any more, nor one that was left half done.
 
-        Called at the start of every journey, before the offset is loaded: what is loaded then
+        Called at the start of every delivery loop, before the offset is loaded: what is loaded then
         cannot be moved by a predecessor who is still dying.
         """
         ...

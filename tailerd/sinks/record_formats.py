@@ -118,5 +118,5 @@ class NoRegistry:
         raise ConfigError(
             f"The value format {self._name} has its {schemas[0].kind} schemas in a schema registry,"
             " and none is configured.",
-            hint="Set `schema_registry`, or choose the format json or debezium.",
+            remedy="Set `schema_registry`, or choose the format json or debezium.",
         )

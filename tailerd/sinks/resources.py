@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.pipeline_identity import PipelineIdentity
-from tailerd.config import SinkConfig
 from tailerd.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    # Loaded by no worker of Spark: reading configuration files takes half a second to import.
+    from tailerd.config import SinkConfig
 
 DAEMON_NAME = "tailerd"
 EncodeBatch = Callable[[ChangeBatch], bytes]

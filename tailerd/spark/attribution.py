@@ -23,7 +23,7 @@ def attribute_to_table(error: Exception, table: str) -> TailerdError:
     if not isinstance(error, TailerdError):
         return BugError(
             f"A row could not be made a record: {error!r}.",
-            hint="Please report it.",
+            remedy="Please report it.",
             table=table,
         )
     # A copy: the same error may stand for several tables.

@@ -43,7 +43,7 @@ async def _check_exists(source: ChangeSource, version: Version) -> None:
     if version > head:
         raise MissingVersionError(
             f"Version {version} has no rows yet: the newest is {head}.",
-            hint=f"Give {head} or less, or leave snapshot out to wait for the commit.",
+            remedy=f"Give {head} or less, or leave snapshot out to wait for the commit.",
         )
 
 

@@ -30,7 +30,8 @@ def change_batches(batch: pa.RecordBatch) -> Iterator[ChangeBatch]:
     if missing:
         raise SinkError(
             f"These rows have no column {', '.join(missing)}, so they are no change rows.",
-            hint='Write what spark.readStream.format("tailerd") gave, with its last three columns.',
+            remedy='Write the rows of spark.readStream.format("tailerd"), with its last three'
+            " columns.",
         )
     if batch.num_rows == 0:
         return

@@ -15,8 +15,8 @@ CHECKPOINT_FOLDER = "checkpoint"
 
 COMES_AGAIN = (
     "and empty the sinks of its tables; then they come again from where they began with this query,"
-    " or from where their configuration says. Where more was in a sink, have the table begin anew"
-    " too: `tailerd offsets reset NAME --to snapshot`."
+    " or from where their configuration says. Where a sink had more, restart the table too:"
+    " `tailerd offsets reset NAME --to snapshot`."
 )
 """What follows the removal of a checkpoint that tables share."""
 
@@ -78,7 +78,7 @@ def query_of(checkpoint: Path) -> str:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise OffsetError(
             f"Spark's checkpoint {path} is damaged: {error!r}.",
-            hint=_anew(checkpoint),
+            remedy=_anew(checkpoint),
             path=str(path),
         ) from error
 
@@ -103,7 +103,7 @@ def batch_end(checkpoint: Path, batch_id: int) -> dict[str, object]:
         raise OffsetError(
             f"Spark's checkpoint {path} is cut off, because it was copied in part or the disk"
             " failed.",
-            hint=_anew(checkpoint),
+            remedy=_anew(checkpoint),
             path=str(path),
         )
     return fields
@@ -128,12 +128,12 @@ def make_logged_durable(checkpoint: Path, batch_id: int) -> None:
     except OSError as error:
         raise StorageError(
             f"Spark's checkpoint {folder} cannot be written: {error.strerror or error}.",
-            hint="Look at the permissions of the state folder and at the free space.",
+            remedy="Look at the permissions of the state folder and at the free space.",
         ) from error
 
 
 def _anew(checkpoint: Path) -> str:
-    return f"Begin anew: `rm -r {checkpoint}` {COMES_AGAIN}"
+    return f"Start over: `rm -r {checkpoint}` {COMES_AGAIN}"
 
 
 def _newest(folder: Path) -> int | None:

@@ -119,13 +119,13 @@ class TailerdDataSource(DataSource):
             raise UsageError(
                 "The option schemaVersion and .schema(...) contradict each other, because both say"
                 " which columns there are.",
-                hint="Give one of them.",
+                remedy="Give one of them.",
             )
         if options.columns and self._schema_version is None:
             raise UsageError(
                 "The option columns and .schema(...) contradict each other, because both say which"
                 " columns there are.",
-                hint="Give one of them.",
+                remedy="Give one of them.",
             )
         return options
 

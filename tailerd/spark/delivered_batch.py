@@ -55,7 +55,7 @@ class DeliveredBatch:
             f"The sink has batches up to {self.batch_id} of the checkpoint {checkpoint}, which now"
             f" gives another batch {batch_id}: the folder was put back from a copy, or lost its end"
             " in a power cut, and rows would be skipped.",
-            hint=f"Begin anew: `rm -r {checkpoint}` {COMES_AGAIN}",
+            remedy=f"Start over: `rm -r {checkpoint}` {COMES_AGAIN}",
         )
 
     def fields(self) -> dict[str, object]:
@@ -91,7 +91,7 @@ class DeliveredBatch:
             if fields["format"] != _FORMAT:
                 raise OffsetError(
                     f"{place} has format {fields['format']!r}, because a newer tailerd wrote it.",
-                    hint="Run the newer release.",
+                    remedy="Run the newer release.",
                 )
             return cls(
                 checkpoint=str(fields["checkpoint"]),

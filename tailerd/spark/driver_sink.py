@@ -108,7 +108,7 @@ class DriverSink:
             raise ConfigError(
                 f"The Spark engine cannot write to a sink of kind {config.kind!r}, because it"
                 " keeps offsets itself.",
-                hint="Set the table option `engine: arrow`.",
+                remedy="Set the table option `engine: arrow`.",
             )
         if isinstance(sink, Fencer):
             await sink.fence()

@@ -23,7 +23,7 @@ def write_durably(path: Path, document: Mapping[str, object]) -> None:
     except OSError as error:
         raise StorageError(
             f"{path} cannot be written: {error.strerror or error}.",
-            hint="Look at the permissions of the state folder and at the free space.",
+            remedy="Look at the permissions of the state folder and at the free space.",
         ) from error
 
 
@@ -49,7 +49,7 @@ def read_document(path: Path) -> dict[str, object]:
         return {}
     except (ValueError, RecursionError) as error:
         raise OffsetError(
-            f"{path} is damaged: {error}.", hint="Restore the state folder from a copy."
+            f"{path} is damaged: {error}.", remedy="Restore the state folder from a copy."
         ) from error
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror or error}.") from error

@@ -114,13 +114,13 @@ class SparkEngine:
         if status is None:
             return EngineError(
                 f"Spark's Java process does not answer: {error}.",
-                hint="Look at its messages on stderr; offsets are safe in the checkpoints.",
+                remedy="Look at its messages on stderr; offsets are safe in the checkpoints.",
             )
         self._spark = None
         how = f"by signal {-status}" if status < 0 else f"with status {status}"
         return EngineError(
             f"Spark's Java process ended {how}, and another is started.",
-            hint="Its messages on stderr may say why; offsets are safe in the checkpoints.",
+            remedy="Its messages on stderr may say why; offsets are safe in the checkpoints.",
         )
 
     async def close(self) -> None:

@@ -188,7 +188,7 @@ def _local_folder(path: str) -> Path:
     if not store.is_local_folder:
         raise ConfigError(
             f"{path} is no folder of this machine, and the file sink writes only there.",
-            hint="Give a folder that all executors see.",
+            remedy="Give a folder that all executors see.",
         )
     return Path(folder)
 
@@ -196,5 +196,5 @@ def _local_folder(path: str) -> Path:
 def _unwritable(folder: Path, error: OSError) -> SinkError:
     return SinkError(
         f"The folder {folder} cannot be written: {error.strerror or error}.",
-        hint="Look at its permissions and the free space; executors must see the same folder.",
+        remedy="Look at its permissions and the free space; executors must see the same folder.",
     )

@@ -9,7 +9,11 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+from tailerd.spark.remote import temporary_folder
 
 _NOISE = re.compile(
     rb"WARNING: Using incubator modules: "
@@ -23,11 +27,12 @@ _STANDARD_ERROR = 2
 _PIECE_BYTES = 65_536
 
 
-def start_java(settings: Mapping[str, str]) -> None:
+def start_java(settings: Mapping[str, str], *, has_own_workers: bool) -> None:
     """Start the Java process of this Python process, unless it has one; blocking, some seconds.
 
     Args:
         settings: Of Spark; those of the driver's Java count here only.
+        has_own_workers: Python workers run on this machine, as children of Java.
 
     Raises:
         PySparkRuntimeError: Java ended while it started; what it wrote is on standard error.
@@ -44,10 +49,40 @@ def start_java(settings: Mapping[str, str]) -> None:
     try:
         # Before Java starts: it would wait once the pipe is full.
         threading.Thread(target=pass_on, args=(reading,), name="java-stderr", daemon=True).start()
-        gateway = launch_gateway(conf, {"stderr": writing})  # type: ignore[no-untyped-call]
+        with _own_home() if has_own_workers else nullcontext():
+            gateway = launch_gateway(conf, {"stderr": writing})  # type: ignore[no-untyped-call]
     finally:
         os.close(writing)
     SparkContext._ensure_initialized(gateway=gateway)
+
+
+def link_home(folder: Path) -> None:
+    """Make an empty folder a `SPARK_HOME` of links to PySpark, but for its archive of modules.
+
+    Java puts that archive first into every worker's path, where each process compiles each module
+    again: a second of a processor for each of the eight kinds of workers. Without it they find the
+    same modules where pip put them, compiled.
+    """
+    import pyspark
+
+    for entry in Path(pyspark.__file__).parent.iterdir():
+        if entry.name != "python":
+            (folder / entry.name).symlink_to(entry)
+
+
+@contextmanager
+def _own_home() -> Iterator[None]:
+    """Let Java start with such a home, where the user named none."""
+    if "SPARK_HOME" in os.environ:
+        yield
+        return
+    home = temporary_folder("tailerd-spark-home-")
+    link_home(home)
+    os.environ["SPARK_HOME"] = str(home)
+    try:
+        yield
+    finally:
+        del os.environ["SPARK_HOME"]
 
 
 def pass_on(reading: int, writing: int = _STANDARD_ERROR) -> None:

@@ -177,19 +177,19 @@ class ReadOptions:
             raise UsageError(
                 "The options startingVersion=latest and snapshot=true contradict each other,"
                 " because `latest` means only what comes next.",
-                hint="Leave startingVersion out to get the snapshot of the newest version first.",
+                remedy="Leave startingVersion out to get the snapshot of the newest version first.",
             )
         if self.start.isdigit() and self.end.isdigit() and int(self.end) < int(self.start):
             raise UsageError(
                 f"The option endingVersion={self.end} comes before startingVersion={self.start},"
                 " so the range is empty.",
-                hint="The ending version is inclusive: give the starting version or a later one.",
+                remedy="The ending version is inclusive: give the starting version or a later one.",
             )
         if _is_time(self.start) and _is_time(self.end) and _time(self.end) < _time(self.start):
             raise UsageError(
                 f"The option endingTimestamp={self.end} comes before startingTimestamp="
                 f"{self.start}, so the range is empty.",
-                hint="The ending time is inclusive: give the starting time or a later one.",
+                remedy="The ending time is inclusive: give the starting time or a later one.",
             )
 
 
@@ -234,8 +234,8 @@ def naming(option: str, text: object) -> Iterator[None]:
         yield
     except (MissingVersionError, UsageError) as error:
         named = error.restated(
-            f"The option {option}={text} cannot be met. {error.message}",
-            hint="Give what the table's log still has, or leave the option out.",
+            f"The option {option}={text} is not supported. {error.message}",
+            remedy="Give what the table's log still has, or leave the option out.",
         )
         named.where = option
         raise named from error
@@ -269,7 +269,7 @@ def _is_so_already(key: str, value: str) -> bool:
     for name, (accepted, instead) in DELTA_ALREADY_SO.items():
         if key.lower() == name.lower():
             if accepted and value.strip().lower() != accepted:
-                raise UsageError(f"The option {name}={value} is not possible here.", hint=instead)
+                raise UsageError(f"The option {name}={value} is not possible here.", remedy=instead)
             return True
     return False
 
@@ -277,13 +277,13 @@ def _is_so_already(key: str, value: str) -> bool:
 def _refuse_deltas(key: str) -> None:
     for name, instead in DELTA_OPTIONS.items():
         if key.lower() == name.lower():
-            raise UsageError(f"The option {name} is one of Delta's own source.", hint=instead)
+            raise UsageError(f"The option {name} is one of Delta's own source.", remedy=instead)
 
 
 def _required_path(given: Mapping[str, str], example: str) -> str:
     path = given.get("path", "")
     if not path:
-        raise UsageError("The option path is missing.", hint=f"Give it: {example}.")
+        raise UsageError("The option path is missing.", remedy=f"Give it: {example}.")
     return path
 
 
@@ -292,7 +292,7 @@ def _one_of(given: Mapping[str, str], version: str, timestamp: str) -> str:
         raise UsageError(
             f"The options {version} and {timestamp} contradict each other, because both say the"
             " same thing.",
-            hint="Give one of them.",
+            remedy="Give one of them.",
         )
     text = given.get(timestamp, "")
     if timestamp in given:
@@ -308,7 +308,7 @@ def _check_time(name: str, text: str) -> None:
     if not is_time or not re.match(r"^\d{4}-\d{2}-\d{2}", text):
         raise UsageError(
             f"The option {name}={_shown(text)} is no timestamp.",
-            hint="Write it like 2024-02-29, 2024-02-29 12:34:56 or 2024-02-29T12:34:56.123Z.",
+            remedy="Write it like 2024-02-29, 2024-02-29 12:34:56 or 2024-02-29T12:34:56.123Z.",
         )
 
 
@@ -317,7 +317,8 @@ def _table_format(given: Mapping[str, str]) -> str:
     names = (AUTO, *format_names())
     if name not in names:
         raise UsageError(
-            f"The option tableFormat={_shown(name)} names no table format.", hint=known(name, names)
+            f"The option tableFormat={_shown(name)} names no table format.",
+            remedy=known(name, names),
         )
     return name
 
@@ -352,12 +353,12 @@ def _names(given: Mapping[str, str], option: str) -> tuple[str, ...]:
     if twice:
         raise UsageError(
             f"The option {option}={given[option]!r} names {twice[0]} twice.",
-            hint="Name each column once.",
+            remedy="Name each column once.",
         )
     if not all(names):
         raise UsageError(
             f"The option {option}={given[option]!r} names no column between two commas.",
-            hint="Write names of the table's columns like a,b.",
+            remedy="Write names of the table's columns like a,b.",
         )
     return names
 
@@ -373,7 +374,7 @@ def _allowed_paths(text: str) -> tuple[str, ...]:
     if not all(isinstance(path, str) for path in paths):
         raise UsageError(
             f"The option allowedPaths={_shown(text)} is no JSON list of texts.",
-            hint='Write it like ["/shared", "/other"], or /shared,/other.',
+            remedy='Write it like ["/shared", "/other"], or /shared,/other.',
         )
     return tuple(paths)
 
@@ -423,7 +424,7 @@ def _byte_count(name: str, text: str) -> int:
     count = int(match[1]) * _BYTE_UNITS[match[2].lower()] if match else 0
     if count <= 0:
         raise UsageError(
-            f"The option {name}={_shown(text)} is no size.", hint="Write it like 256m or 1g."
+            f"The option {name}={_shown(text)} is no size.", remedy="Write it like 256m or 1g."
         )
     return count
 
@@ -434,7 +435,8 @@ def _file_mode(text: str | None) -> int | None:
     if not _FILE_MODE.fullmatch(text):
         raise UsageError(
             f"The option fileMode={_shown(text)} is no permissions of a file.",
-            hint="Write it as an octal number like 0640; its owner must be able to read and write.",
+            remedy="Write it as an octal number like 0640; its owner must be able to read and"
+            " write.",
         )
     return int(text, 8)
 
@@ -453,6 +455,7 @@ def _seconds(given: Mapping[str, str], name: str) -> float | None:
         seconds = 0.0
     if not 0 < seconds <= 86_400:
         raise UsageError(
-            f"The option {name}={given.get(name)!r} is no duration.", hint="Write seconds, like 2s."
+            f"The option {name}={given.get(name)!r} is no duration.",
+            remedy="Write seconds, like 2s.",
         )
     return seconds

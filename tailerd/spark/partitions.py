@@ -106,7 +106,7 @@ def read_partition(
         SchemaChangedError: Rows do not fit the declared schema without losing something.
         TableError, StorageError: As a `TaskReader` raises them.
     """
-    spare_collections()
+    freeze_gc()
     # Spark asks to read one empty partition where planning gave none.
     shares = partition.shares if isinstance(partition, ChangePartition) else ()
     columns = target.names if may_drop else None
@@ -133,7 +133,7 @@ def read_tasks(
 
 
 @functools.cache
-def spare_collections() -> None:
+def freeze_gc() -> None:
     """Keep what is loaded out of garbage collections, once a process.
 
     Spark's Python workers collect after every task, and walking the modules takes 25 ms each time.
@@ -145,7 +145,7 @@ def _located(error: SchemaChangedError, version: Version) -> SchemaChangedError:
     return SchemaChangedError(
         f"Version {version} has another schema than this query. {error.message}",
         version=version,
-        hint=(
+        remedy=(
             f"Read what is before version {version} with endingVersion and the rest with"
             f" startingVersion={version}, or name the columns you want with .schema(...)."
         ),

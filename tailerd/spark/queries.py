@@ -118,7 +118,7 @@ def _to_sink(
         case _:
             raise ConfigError(
                 f"The Spark engine cannot write to a sink of kind {sink.kind!r}.",
-                hint="Use console, file or stream, or the table option `engine: arrow`.",
+                remedy="Use console, file or stream, or the table option `engine: arrow`.",
             )
 
 
@@ -135,6 +135,6 @@ def _held(owner: FolderOwner) -> str:
     except OSError as error:
         raise SinkError(
             f"The sink folder cannot be claimed: {error}.",
-            hint="Free space, or give this user the right to write there.",
+            remedy="Free space, or give this user the right to write there.",
         ) from error
     return owner.token

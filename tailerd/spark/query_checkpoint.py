@@ -57,7 +57,7 @@ def check_checkpoint(
     if not folder.exists():
         return
     begin_anew = f"`rm -r {folder}` {anew}"
-    mend = "Restore the folder from a backup, or begin anew" if may_restore else "Begin anew"
+    mend = "Restore the folder from a backup, or start over" if may_restore else "Begin anew"
     mend = f"{mend}: {begin_anew}"
     try:
         _check_metadata(folder, mend)
@@ -76,7 +76,7 @@ def check_checkpoint(
     except OSError as error:
         raise OffsetError(
             f"Spark's checkpoint {folder} cannot be read: {error.strerror}.",
-            hint="Give this user the right to read and write there.",
+            remedy="Give this user the right to read and write there.",
             path=str(folder),
         ) from error
 
@@ -99,7 +99,7 @@ def private_checkpoint(
     except OSError as error:
         raise StorageError(
             f"{checkpoint.parent} cannot be written: {error.strerror or error}.",
-            hint="Look at the permissions of the state folder and at the free space.",
+            remedy="Look at the permissions of the state folder and at the free space.",
         ) from error
     if has_own_files:
         yield
@@ -117,8 +117,8 @@ def with_checkpoint(error: TailerdError, folder: Path) -> TailerdError:
     is_named = bool(error.path) and Path(error.path).is_relative_to(folder)
     if not isinstance(error, _ABOUT_OFFSETS) or is_named:
         return error
-    kept = f"{error.hint} Spark keeps the offset in {folder}: `rm -r {folder}` {_ANEW}"
-    placed = error.restated(error.message, hint=kept.strip())
+    kept = f"{error.remedy} Spark keeps the offset in {folder}: `rm -r {folder}` {_ANEW}"
+    placed = error.restated(error.message, remedy=kept.strip())
     placed.path = str(folder)
     return placed
 
@@ -156,7 +156,7 @@ def _check_offset(
         except OffsetError as error:
             raise OffsetError(
                 f"Spark's checkpoint {folder} cannot be gone on from: {name} says: {error.message}",
-                hint=f"{error.hint} For a query that means: {begin_anew}".strip(),
+                remedy=f"{error.remedy} For a query that means: {begin_anew}".strip(),
                 path=str(folder),
             ) from error
 
@@ -174,6 +174,6 @@ def _damaged(folder: Path, what: str, mend: str) -> OffsetError:
     return OffsetError(
         f"Spark's checkpoint {folder} is damaged: {what}, because it was copied in part or the"
         " disk failed.",
-        hint=mend,
+        remedy=mend,
         path=str(folder),
     )

@@ -46,7 +46,7 @@ def ship_package(spark: SparkSession) -> None:
     except OSError as error:
         raise ConfigError(
             f"The package for the executors cannot be written to {folder}: {error.strerror}.",
-            hint="Free space there, or point TMPDIR at another folder.",
+            remedy="Free space there, or point TMPDIR at another folder.",
         ) from error
     spark.sparkContext.addPyFile(str(archive))
 

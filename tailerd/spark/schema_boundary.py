@@ -92,7 +92,7 @@ class SchemaBoundary:
             return SchemaChangedError(
                 problem,
                 version=step.offset.version,
-                hint=(
+                remedy=(
                     "Start the query again from its checkpoint to take the newest types, with"
                     " .schema(...) types that hold both, or leave the column out."
                 ),
@@ -103,9 +103,9 @@ class SchemaBoundary:
         changed = SchemaChangedError(
             problem,
             version=step.offset.version,
-            hint=(
+            remedy=(
                 "All rows before it are delivered. Start the query again from its checkpoint with"
-                f' .option("schemaVersion", {version}): it goes on there with the new schema.'
+                f' .option("schemaVersion", {version}): it continues there with the new schema.'
             ),
         )
         changed.schema_version = version

@@ -98,7 +98,7 @@ def java_home_or_version(environment: Mapping[str, str] | None = None) -> JavaFo
         return JavaFound(version=0, reason=f"{java} cannot be started ({error})")
     match = _VERSION.search(answer.stderr) or _VERSION.search(answer.stdout)
     if match is None:
-        return JavaFound(version=0, reason=f"{java} does not tell its version")
+        return JavaFound(version=0, reason=f"{java} does not print its version")
     # Java 8 calls itself 1.8.
     version = int(match[2] or 0) if match[1] == "1" else int(match[1])
     if version < MIN_JAVA:
@@ -124,7 +124,7 @@ def local_session(
     if not found.is_usable:
         raise ConfigError(
             f"The Spark engine cannot start, because {found.reason}.",
-            hint="Install a Java runtime 17 or newer, or choose `engine: arrow`.",
+            remedy="Install a Java runtime 17 or newer, or choose `engine: arrow`.",
         )
     settings = {**_settings(master), **(conf or {})}
     _prepare_environment(master, settings)
@@ -137,12 +137,12 @@ def local_session(
     for key, value in settings.items():
         builder = builder.config(key, value)
     try:
-        start_java(settings)
+        start_java(settings, has_own_workers=is_local(master))
         spark = builder.getOrCreate()
     except (PySparkException, RuntimeError, OSError) as error:
         raise ConfigError(
             f"Spark cannot start on master {master!r}: {error}.",
-            hint="Look at `spark.master` and `spark.conf`.",
+            remedy="Look at `spark.master` and `spark.conf`.",
         ) from error
     if not is_local(master):
         # Before the format is known: what is registered later finds it there.

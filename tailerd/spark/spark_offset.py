@@ -103,7 +103,7 @@ def _counts_others(what: str, planned: str | None, changes: ChangeMode) -> Offse
         f"The last micro-batch of the checkpoint {what}, but the query now has"
         f" {changes.value!r}, which divides commits into other parts: rows would be left out or"
         " come twice.",
-        hint=f"Set changes back to {planned}; at the beginning of a commit it may change.",
+        remedy=f"Set changes back to {planned}; at the beginning of a commit it may change.",
     )
 
 

@@ -85,7 +85,7 @@ class TailerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise UsageError(
                 "The option endingTimestamp is for batch reads, because a stream cannot know which"
                 " commit will be the last before it.",
-                hint="Give endingVersion.",
+                remedy="Give endingVersion.",
             )
         self._options = options
         self._schema = schema
@@ -173,7 +173,7 @@ class TailerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             case _:
                 raise UsageError(
                     f"The read limit {type(limit).__name__} is unknown to format tailerd.",
-                    hint="Limit by maxFilesPerTrigger or maxBytesPerTrigger.",
+                    remedy="Limit by maxFilesPerTrigger or maxBytesPerTrigger.",
                 )
 
 
@@ -271,7 +271,7 @@ class _Follower:
                 raise
             is_gone = isinstance(error, MissingVersionError)
             kind = MissingVersionError if is_gone else TableRecreatedError
-            raise error.restated(error.message, hint=_HINTS[kind]) from error
+            raise error.restated(error.message, remedy=_HINTS[kind]) from error
 
     def _is_finished(self, start: Offset) -> bool:
         return self._end is not None and not start.is_before(self._end)

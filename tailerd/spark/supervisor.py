@@ -20,10 +20,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tailerd.backoff import ATTEMPTS_ONCE, Backoff
 from tailerd.config import TableConfig
 from tailerd.errors import MissingVersionError, SchemaChangedError, TailerdError
+from tailerd.spark.checkpoint_offsets import check_not_shared, delivered_until
 from tailerd.spark.claim import SparkClaim, beginning
 from tailerd.spark.driver_sink import DriverSink
 from tailerd.spark.engine import SparkEngine
-from tailerd.spark.kept_offsets import check_not_shared, delivered_until
 from tailerd.spark.progress import ENGINE, BatchReport, events_of, tell_begin
 from tailerd.spark.queries import folder_owner, start_query
 from tailerd.spark.query_checkpoint import with_checkpoint
@@ -100,7 +100,7 @@ class SparkPipeline:
                         table=self._name,
                         engine=ENGINE,
                         error_code=failure.code,
-                        hint=str(failure),
+                        error=str(failure),
                     )
                 )
                 self.error = failure
@@ -165,7 +165,7 @@ class SparkPipeline:
         self._schemas_tried.add(version)
         self._engine.telemetry.emit(
             events.SchemaAdopted(
-                table=self._name, engine=ENGINE, version=version, hint=failure.message
+                table=self._name, engine=ENGINE, version=version, reason=failure.message
             )
         )
         return True
@@ -187,7 +187,7 @@ class SparkPipeline:
                 attempt=self._attempt,
                 wait_seconds=wait,
                 error_code=failure.code,
-                hint=str(failure),
+                error=str(failure),
             )
         )
         await first_of(self._query.stop, seconds=wait)

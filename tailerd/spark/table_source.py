@@ -18,10 +18,10 @@ from tailerd.spark.options import ReadOptions, naming
 from tailerd.storage.stores import Stores
 from tailerd.telemetry import Telemetry
 from tailerd.watchers.base import Watcher
-from tailerd.watchers.hints import HintBoard
 from tailerd.watchers.local import watch_folders
 from tailerd.watchers.opening import WatchedFolder, open_watchers
 from tailerd.watchers.poll import CLOSE_SECONDS, PollWatcher
+from tailerd.watchers.wakeups import WakeupRegistry
 
 
 async def open_source(options: ReadOptions, stores: Stores | None = None) -> ChangeSource:
@@ -77,7 +77,7 @@ async def declared_columns(options: ReadOptions) -> tuple[pa.Schema, Version]:
 
 
 class FollowedTable:
-    """A table that stays open, and a bell that rings when its log may have grown.
+    """A table that stays open, and a wakeup that rings when its log may have grown.
 
     Use it from one event loop; `aclose` frees the watchers.
 
@@ -88,8 +88,8 @@ class FollowedTable:
     def __init__(self, source: ChangeSource, options: ReadOptions, stores: Stores) -> None:
         self.source = source
         folder = commit_folder(options.path, options.table_format)
-        board = HintBoard()
-        self._bell = board.subscribe(folder)
+        board = WakeupRegistry()
+        self._wakeup = board.subscribe(folder)
         running = board.run(_watchers(folder, options, stores))
         self._listening = asyncio.get_running_loop().create_task(running)
         self.is_idle = False
@@ -105,9 +105,9 @@ class FollowedTable:
         return cls(await open_source(options, stores), options, stores)
 
     async def latest(self, start: Offset, limit: ReadLimit, wait_seconds: float) -> Offset:
-        """Return the furthest offset one step may reach; wait for a hint when nothing is new.
+        """Return the furthest offset one step may reach; wait for a wakeup when nothing is new.
 
-        A table that was idle is looked at again only when the bell has rung, so that idling costs
+        A table that was idle is looked at again only when the wakeup has rung, so that idling costs
         neither CPU nor requests. Without waiting it is looked at in any case.
 
         Raises:
@@ -119,7 +119,7 @@ class FollowedTable:
                 return found
         try:
             async with asyncio.timeout(wait_seconds):
-                await self._bell.wait()
+                await self._wakeup.wait()
         except TimeoutError:
             check_listening(self._listening)
             self.is_idle = True
@@ -129,11 +129,11 @@ class FollowedTable:
         return found
 
     async def _look(self, start: Offset, limit: ReadLimit) -> Offset:
-        look = self._bell.begin_look()
+        look = self._wakeup.begin_poll()
         if look.is_woken or look.version is not None:
             self.source.hear(look.version)
         found = await self.source.latest_offset(start, limit)
-        self._bell.end_look(look, is_news=found != start)
+        self._wakeup.end_poll(look, is_news=found != start)
         return found
 
     async def backlog(self, start: Offset) -> Backlog:
@@ -147,7 +147,7 @@ class FollowedTable:
 
 
 def check_listening(listening: asyncio.Task[None]) -> None:
-    """Make sure that what should ring a bell has not failed: nobody would hear of commits.
+    """Make sure that what should ring a wakeup has not failed: nobody would hear of commits.
 
     Raises:
         TailerdError: It has; as it was raised, or `BugError`.
@@ -160,7 +160,7 @@ def check_listening(listening: asyncio.Task[None]) -> None:
     if isinstance(error, TailerdError):
         raise error
     raise BugError(
-        f"The watchers of a table's log ended with {error!r}.", hint="Please report it."
+        f"The watchers of a table's log ended with {error!r}.", remedy="Please report it."
     ) from error
 
 

@@ -144,8 +144,8 @@ class FolderPattern:
         if self._requests > MOST_REQUESTS:
             raise ConfigError(
                 f"Looking for {self._pattern} takes more than {MOST_REQUESTS:,} requests, because"
-                " so many folders and files are beside the tables.",
-                hint="Name more of the path in the pattern, or name the tables.",
+                " there are too many other folders and files.",
+                remedy="Name more of the path in the pattern, or name the tables.",
             )
         if self._on_request is not None:
             self._on_request()

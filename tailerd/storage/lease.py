@@ -94,7 +94,7 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Paper:
+class _LeaseRecord:
     """What a lease's file says."""
 
     token: int
@@ -107,7 +107,7 @@ class _Paper:
         return json.dumps({"format": 1, **asdict(self)}).encode() + b"\n"
 
     @classmethod
-    def read(cls, token: int, body: bytes) -> _Paper:
+    def read(cls, token: int, body: bytes) -> _LeaseRecord:
         """Read a file; one that cannot be read is a lease that nobody renews."""
         try:
             fields = json.loads(body)
@@ -159,10 +159,10 @@ class Lease:
         self.holder_name = self._holder.name
         self._first_token = first_token
         self._changing = asyncio.Lock()
-        self._mine: _Paper | None = None
+        self._mine: _LeaseRecord | None = None
         self._seen: tuple[int, int] | None = None
         self._seen_at = 0.0
-        self._ahead: _Paper | None = None
+        self._ahead: _LeaseRecord | None = None
 
     @property
     def token(self) -> int | None:
@@ -185,9 +185,9 @@ class Lease:
             self._ahead = paper
             raise self._purpose.refusal(
                 f"{paper.holder.name} {self._purpose.doing} now.",
-                hint=f"Try again later; should it have died, in {paper.seconds:.0f} s.",
+                remedy=f"Try again later; should it have died, in {paper.seconds:.0f} s.",
             )
-        mine = _Paper(
+        mine = _LeaseRecord(
             token=newest + 1 if newest else self._first_token,
             beat=0,
             seconds=self._seconds,
@@ -204,7 +204,7 @@ class Lease:
             with suppress(StorageError):
                 await self._store.delete(self._path(token))
 
-    async def _make_sure(self, mine: _Paper) -> None:
+    async def _make_sure(self, mine: _LeaseRecord) -> None:
         """Give up a token of the past: whoever took a greater one had deleted the file of ours."""
         try:
             newest = max(await self._tokens(), default=0)
@@ -220,7 +220,7 @@ class Lease:
     def _too_late(self) -> TailerdError:
         return self._purpose.refusal(
             f"Another process, which was quicker, {self._purpose.doing} now.",
-            hint="Try again later.",
+            remedy="Try again later.",
         )
 
     async def take_patiently(self, on_wait: OnWait | None = None) -> None:
@@ -365,7 +365,7 @@ class Lease:
             ):
                 await self._store.put(self._path(mine.token), done.to_json())
 
-    def _counts(self, paper: _Paper) -> bool:
+    def _counts(self, paper: _LeaseRecord) -> bool:
         """Tell whether somebody else's lease has to be respected."""
         if paper.is_released or paper.holder.is_surely_dead(self._holder):
             return False
@@ -381,9 +381,9 @@ class Lease:
             if meta.name.endswith(_SUFFIX) and meta.name.removesuffix(_SUFFIX).isdecimal()
         ]
 
-    async def _read(self, token: int) -> _Paper | None:
+    async def _read(self, token: int) -> _LeaseRecord | None:
         try:
-            return _Paper.read(token, await self._store.get(self._path(token)))
+            return _LeaseRecord.read(token, await self._store.get(self._path(token)))
         except FileMissingError:
             return None
 

@@ -71,7 +71,7 @@ class RealPlaces:
         raise PathOutsideTableError(
             f"{path} leads through a symbolic link to {real.rstrip('/')}, which lies outside the"
             f" table at {self.root}, and a link could so make this process read anything.",
-            hint="If that is meant, allow the place with --allow-path (or allowed_paths in the"
+            remedy="If that is meant, allow the place with --allow-path (or allowed_paths in the"
             f" configuration), for example {os.path.dirname(real)}.",  # noqa: PTH120
         )
 
@@ -100,8 +100,8 @@ def link_in_path(path: str) -> LinkInPathError:
     """Return the error of a link that is not followed."""
     return LinkInPathError(
         f"{path} is a symbolic link, and nothing is written or deleted through one, because that"
-        " could reach files of somebody else.",
-        hint="Put the folder or file itself in its place, or leave this table's maintenance out.",
+        " could reach files of others.",
+        remedy="Put the folder or file itself in its place, or leave this table's maintenance out.",
     )
 
 
@@ -163,7 +163,7 @@ def _make(folder: str, path: str) -> None:
 
 
 def _in_the_way(path: str) -> StorageError:
-    return StorageError(f"{path} cannot be written: a file stands where a folder must.")
+    return StorageError(f"{path} cannot be written: a file is where a folder must be.")
 
 
 def _open_below(parent: int, name: str, path: str, flags: int) -> int:

@@ -153,9 +153,9 @@ class LocalStore:
         write = partial(files.write_file, path, data, if_absent, self._root)
         await _in_thread(write, path, is_written=True)
 
-    async def put_volatile(self, path: str, data: bytes) -> None:
+    async def put_nondurable(self, path: str, data: bytes) -> None:
         """Write a new file atomically, but leave it to the system when it reaches the disk."""
-        write = partial(files.write_volatile_file, path, data, self._root)
+        write = partial(files.write_nondurable_file, path, data, self._root)
         await _in_thread(write, path, is_written=True)
 
     async def delete(self, path: str) -> None:
@@ -215,7 +215,7 @@ class LocalPlaces(NeedsNoSettings):
         if host not in ("", "localhost"):
             raise ConfigError(
                 f"{url} names the host {host!r}, but a file: URL can only mean this machine.",
-                hint=f"Write file:///{host}{path} if {host!r} is a folder.",
+                remedy=f"Write file:///{host}{path} if {host!r} is a folder.",
             )
         return self.store, absolute(unquote(path))
 

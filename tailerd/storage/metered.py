@@ -7,8 +7,8 @@ from typing import BinaryIO, Literal
 
 from tailerd.storage.base import FileMeta, FolderMark, MarksFolders, ObjectStore, ShowsUnfinished
 from tailerd.storage.deletion import delete_all, requests_of
+from tailerd.storage.nondurable import put_nondurable
 from tailerd.storage.output import Output, open_output, sweep
-from tailerd.storage.volatile import put_volatile
 
 RequestKind = Literal["list", "get", "head", "put", "delete", "open"]
 
@@ -96,10 +96,10 @@ class MeteredStore:
         self._count("put")
         await self.inner.put(path, data, if_absent=if_absent)
 
-    async def put_volatile(self, path: str, data: bytes) -> None:
+    async def put_nondurable(self, path: str, data: bytes) -> None:
         """Count a put."""
         self._count("put")
-        await put_volatile(self.inner, path, data)
+        await put_nondurable(self.inner, path, data)
 
     async def delete(self, path: str) -> None:
         """Count a delete."""

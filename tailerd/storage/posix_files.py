@@ -67,17 +67,17 @@ def map_os_error(error: OSError, path: str, *, is_written: bool = False) -> Stor
             right = "write in its folder" if is_written else "read it (and its folders)"
             return AccessDeniedError(
                 f"{path} cannot be used by this user: {error.strerror}.",
-                hint=f"Give the user that runs tailerd the right to {right}.",
+                remedy=f"Give the user that runs tailerd the right to {right}.",
             )
     reason = error.strerror or repr(error)
     if error.errno == errno.ENAMETOOLONG:
         return NameTooLongError(
             f"{path[:60]}... with {len(path)} characters is longer than the file system allows.",
-            hint="No file can have this name: correct what names it (a path in the configuration,"
+            remedy="No file can have this name: correct what names it (a path in the configuration,"
             " or in the table's log, whose writer is then broken).",
         )
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StorageError(f"{path} cannot be written: {reason}.", hint="Free some space.")
+        return StorageError(f"{path} cannot be written: {reason}.", remedy="Free some space.")
     return StorageError(f"{path} failed: {reason}.")
 
 
@@ -165,7 +165,7 @@ def _require_file(mode: int, path: str) -> None:
     raise NotAFileError(
         f"{path} is {_KINDS.get(stat.S_IFMT(mode), 'no regular file')}, and only files are read:"
         " reading it might never end.",
-        hint="Remove it, or put the file in its place.",
+        remedy="Remove it, or put the file in its place.",
     )
 
 
@@ -346,7 +346,7 @@ def write_file(path: str, data: bytes, if_absent: bool, root: str | None = None)
             drop(folder, temporary)
 
 
-def write_volatile_file(path: str, data: bytes, root: str | None = None) -> None:
+def write_nondurable_file(path: str, data: bytes, root: str | None = None) -> None:
     """Write a new file atomically; a power cut may take it, or what is in it. `root` as above."""
     with opened_parent(path, root, is_made=True) as folder:
         temporary, descriptor = begin_file(folder, path)
@@ -413,7 +413,7 @@ def _link(folder: int, temporary: str, path: str) -> None:
         raise ConditionalPutUnsupportedError(
             f"{path} cannot be created: its file system has no hard links, so two writers could"
             " both believe that they won.",
-            hint="Use one that has them (ext4, XFS, NFS) for maintenance and state; tables can be"
+            remedy="Use one that has them (ext4, XFS, NFS) for maintenance and state; tables can be"
             " followed without.",
         ) from error
 

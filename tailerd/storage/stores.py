@@ -19,7 +19,7 @@ from tailerd.storage.base import ObjectStore, OpensAhead, PendingInput, StorePro
 from tailerd.storage.links import RealPlaces
 from tailerd.storage.local import LocalPlaces, LocalStore, absolute
 from tailerd.storage.memory import MemoryPlaces, MemoryStore
-from tailerd.storage.overheard import SharedReads
+from tailerd.storage.shared_reads import SharedReads
 
 if TYPE_CHECKING:
     from tailerd.config.storage import StorageConfig
@@ -152,7 +152,7 @@ class Stores:
         """
         if not url:
             raise ConfigError(
-                "A table needs a place, but it is empty.", hint="Give a path or a URL."
+                "A table needs a place, but it is empty.", remedy="Give a path or a URL."
             )
         match = _SCHEME.match(url)
         if match is None:

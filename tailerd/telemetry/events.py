@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tailerd.telemetry.maintenance_events import LogAssessed as LogAssessed
 from tailerd.telemetry.maintenance_events import LogMaintained as LogMaintained
-from tailerd.telemetry.maintenance_events import LogSurveyed as LogSurveyed
 from tailerd.telemetry.maintenance_events import MaintenanceFailed as MaintenanceFailed
 from tailerd.telemetry.maintenance_events import MaintenanceProcessEnded as MaintenanceProcessEnded
 from tailerd.telemetry.maintenance_events import MaintenanceRefused as MaintenanceRefused
@@ -26,11 +26,11 @@ from tailerd.telemetry.storage_events import NotificationRejected as Notificatio
 from tailerd.telemetry.storage_events import NotificationsFailed as NotificationsFailed
 from tailerd.telemetry.storage_events import NotificationsMissed as NotificationsMissed
 from tailerd.telemetry.storage_events import NotificationsResumed as NotificationsResumed
+from tailerd.telemetry.storage_events import ProblemEnded as ProblemEnded
 from tailerd.telemetry.storage_events import StateAwaited as StateAwaited
-from tailerd.telemetry.storage_events import StateForfeited as StateForfeited
+from tailerd.telemetry.storage_events import StateLeaseLost as StateLeaseLost
 from tailerd.telemetry.storage_events import StateTaken as StateTaken
 from tailerd.telemetry.storage_events import StorageRequested as StorageRequested
-from tailerd.telemetry.storage_events import TroubleEnded as TroubleEnded
 from tailerd.telemetry.storage_events import WatcherUnavailable as WatcherUnavailable
 from tailerd.telemetry.table_events import CommitObserved as CommitObserved
 from tailerd.telemetry.table_events import DeliveredCommit as DeliveredCommit
@@ -50,7 +50,7 @@ class DaemonStarted:
 class ShutdownRequested:
     """A signal asked the process to end; what is in flight is finished first."""
 
-    hint: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class ConfigRejected:
 
     path: str
     error_code: str
-    hint: str
+    error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,20 +89,20 @@ class TableAltered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRemoved:
-    """A table belongs to the daemon no more; its saved offset is kept. `hint` says why."""
+    """A table belongs to the daemon no more; its saved offset is kept. `reason` says why."""
 
     table: str
     engine: str
     path: str
-    hint: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRejected:
-    """A folder that a pattern finds cannot be a table of this daemon; `hint` says why."""
+    """A folder that a pattern finds cannot be a table of this daemon; `reason` says why."""
 
     path: str
-    hint: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +214,7 @@ class GrowthUnavailable:
 
     table: str
     error_code: str
-    hint: str
+    error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,7 +281,7 @@ class RetryScheduled:
     attempt: int
     wait_seconds: float
     error_code: str
-    hint: str
+    error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,7 +291,7 @@ class SchemaAdopted:
     table: str
     engine: str
     version: int
-    hint: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,7 +301,7 @@ class PipelineFailed:
     table: str
     engine: str
     error_code: str
-    hint: str
+    error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,19 +319,19 @@ class GapMet:
     start_version: int
     end_version: int
     error_code: str
-    hint: str
+    error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitSkipped:
-    """A commit's rows cannot be read; `on_poison` recorded it in `path` and went on behind it."""
+    """A commit's rows cannot be read; it was recorded in `path` and skipped."""
 
     table: str
     engine: str
     version: int
     error_code: str
     path: str
-    hint: str
+    error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -395,7 +395,7 @@ Event = (
     | DeadLettersStored
     | PipelinePaused
     | PipelineStopped
-    | LogSurveyed
+    | LogAssessed
     | MaintenanceStarted
     | MaintenanceProcessEnded
     | LogMaintained
@@ -405,10 +405,10 @@ Event = (
     | WatcherUnavailable
     | DiscoveryFailed
     | DiscoveryResumed
-    | TroubleEnded
+    | ProblemEnded
     | StateAwaited
     | StateTaken
-    | StateForfeited
+    | StateLeaseLost
     | HistoryUnsaved
     | ConnectionsRefused
     | NotificationsFailed

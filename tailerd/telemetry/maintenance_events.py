@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogSurveyed:
+class LogAssessed:
     """A table's log was looked at for maintenance, and its policies know what is to do.
 
     Attributes:
@@ -24,7 +24,7 @@ class LogSurveyed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceStarted:
-    """A job of log maintenance begins, or a look at the log (`survey`) or the size (`measure`)."""
+    """A maintenance job starts, or a look at the log (`assessment`) or the size (`measure`)."""
 
     table: str
     job: str
@@ -32,7 +32,7 @@ class MaintenanceStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceProcessEnded:
-    """The process that maintains logs died, and is started again; `hint` says why, and when.
+    """The process that maintains logs died, and is started again; `error` says why, and when.
 
     Attributes:
         attempt: How often since it last saw a table through.
@@ -40,7 +40,7 @@ class MaintenanceProcessEnded:
 
     attempt: int
     error_code: str
-    hint: str
+    error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class LogMaintained:
         result: written, already_there, nothing_to_say or deleted.
         files, bytes: Written, or deleted.
         reason: Why it was due.
-        hint: What was done, and why.
+        summary: What was done.
     """
 
     table: str
@@ -64,17 +64,17 @@ class LogMaintained:
     bytes: int
     duration_seconds: float
     reason: str
-    hint: str
+    summary: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceFailed:
-    """A job, or the look at the log before it (`survey`), failed; it is tried again later."""
+    """A job, or the look at the log before it (`assessment`), failed; it is tried again later."""
 
     table: str
     job: str
     error_code: str
-    hint: str
+    error: str
     duration_seconds: float = 0.0
 
 
@@ -84,12 +84,12 @@ class MaintenanceRefused:
 
     table: str
     error_code: str
-    hint: str
+    error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceYielded:
-    """Another process maintains the table now; `hint` names it."""
+    """Another process maintains the table now; `reason` names it."""
 
     table: str
-    hint: str
+    reason: str

@@ -12,8 +12,8 @@ _MEASURE = "measure"
 
 @dataclass(slots=True)
 class _Kept:
-    surveyed_version: int | None = None
-    surveyed_ms: int | None = None
+    assessed_version: int | None = None
+    assessed_ms: int | None = None
     due: dict[str, str] = field(default_factory=dict)
     refused: dict[str, object] | None = None
     running: str | None = None
@@ -39,9 +39,9 @@ class MaintenanceBoard:
         match event:
             case events.MaintenanceStarted():
                 self._kept(event.table).running = event.job
-            case events.LogSurveyed():
+            case events.LogAssessed():
                 kept = self._ended(event.table)
-                kept.surveyed_version, kept.surveyed_ms = event.version, now_ms
+                kept.assessed_version, kept.assessed_ms = event.version, now_ms
                 reasons = event.due_reasons or ("",) * len(event.due)
                 kept.due = dict(zip(event.due, reasons, strict=True))
                 kept.refused = None
@@ -54,13 +54,13 @@ class MaintenanceBoard:
                     "result": "failed",
                     "ended_ms": now_ms,
                     "duration_seconds": round(event.duration_seconds, 6),
-                    "message": event.hint,
+                    "message": event.error,
                     "error_code": event.error_code,
                 }
             case events.MaintenanceRefused():
                 self._ended(event.table).refused = {
                     "code": event.error_code,
-                    "message": event.hint,
+                    "message": event.error,
                 }
             case events.TableMeasured() | events.GrowthUnavailable():
                 self._measured(event.table)
@@ -68,7 +68,7 @@ class MaintenanceBoard:
                 self._ended(event.table)
             case events.MaintenanceProcessEnded():
                 self._restarts += 1
-                self._last_end = {"ended_ms": now_ms, "message": event.hint}
+                self._last_end = {"ended_ms": now_ms, "message": event.error}
             case events.TableRemoved():
                 self._tables.pop(event.table, None)
             case _:
@@ -80,8 +80,8 @@ class MaintenanceBoard:
         if kept is None:
             return None
         return {
-            "surveyed_version": kept.surveyed_version,
-            "surveyed_ms": kept.surveyed_ms,
+            "assessed_version": kept.assessed_version,
+            "assessed_ms": kept.assessed_ms,
             "due": list(kept.due),
             "due_reasons": dict(kept.due),
             "running": kept.running,
@@ -113,6 +113,6 @@ def _result(event: events.LogMaintained, now_ms: int) -> dict[str, object]:
         "files": event.files,
         "bytes": event.bytes,
         "reason": event.reason,
-        "message": event.hint,
+        "message": f"{event.summary} {event.reason}",
         "error_code": None,
     }

@@ -18,7 +18,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from tailerd.clock import Clock, SystemClock
-from tailerd.telemetry import events, troubles
+from tailerd.telemetry import events, problems
 from tailerd.telemetry.table_gauges import TableGauges
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -43,9 +43,9 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._oldest_ms: dict[str, int | None] = {}
         self._gauges = TableGauges(clock)
-        self._troubles = troubles.TroubleBoard(clock)
+        self._problems = problems.ProblemBoard(clock)
         self._handlers: dict[type, Callable[..., None]] = {
-            **dict.fromkeys(troubles.HANDLED, self._troubles.handle),
+            **dict.fromkeys(problems.HANDLED, self._problems.handle),
             events.PipelineStarted: self._on_started,
             events.BacklogMeasured: self._on_backlog,
             events.SnapshotAdvanced: self._on_snapshot,
@@ -61,7 +61,7 @@ class Metrics:
             events.CommitSkipped: self._on_skipped,
             events.DeadLettersStored: self._on_set_aside,
             events.PipelineStopped: self._on_stopped,
-            events.LogSurveyed: self._on_surveyed,
+            events.LogAssessed: self._on_assessed,
             events.LogMaintained: self._on_maintained,
             events.MaintenanceFailed: self._on_maintenance_failed,
             events.MaintenanceRefused: self._on_maintenance_refused,
@@ -109,7 +109,7 @@ class Metrics:
         used.set_function(used_bytes)
 
     def _register_collectors(self) -> None:
-        self._registry.register(_BoardCollector(self._gauges, self._troubles))
+        self._registry.register(_BoardCollector(self._gauges, self._problems))
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
 
@@ -125,10 +125,10 @@ class Metrics:
             "tailerd_head_version", "Newest version of the table", _PIPELINE, registry=r
         )
         self._lag_versions = Gauge(
-            "tailerd_offset_lag_versions", "Versions not yet delivered", _PIPELINE, registry=r
+            "tailerd_lag_versions", "Versions not yet delivered", _PIPELINE, registry=r
         )
         self._lag_seconds = Gauge(
-            "tailerd_offset_lag_seconds",
+            "tailerd_lag_seconds",
             "Age of the oldest version not yet delivered; 0 when there is none",
             _PIPELINE,
             registry=r,
@@ -137,7 +137,7 @@ class Metrics:
             "tailerd_errors_total", "Errors, retried ones too", ("table", "error_code"), registry=r
         )
         self._advance = Histogram(
-            "tailerd_snapshot_advance_seconds",
+            "tailerd_log_replay_seconds",
             "Time to read the commits found and to move the known state on by them",
             ("table",),
             buckets=_FAST,
@@ -216,7 +216,7 @@ class Metrics:
         r = self._registry
         self._job_seconds = Histogram(
             "tailerd_maintenance_job_seconds",
-            "Time of a maintenance job that ended well",
+            "Duration of a successful maintenance job",
             ("table", "job"),
             buckets=_FAST,
             registry=r,
@@ -230,9 +230,9 @@ class Metrics:
         )
         results = {
             "checkpoint": ("tailerd_checkpoint_total", "Checkpoints, by what became of them"),
-            "log_compaction": ("tailerd_log_compaction_total", "Log compactions, likewise"),
-            "checksum": ("tailerd_version_checksum_total", "Version checksums, likewise"),
-            "cleanup": ("tailerd_log_cleanup_total", "Cleanups of logs, likewise"),
+            "log_compaction": ("tailerd_log_compaction_total", "Log compactions completed"),
+            "checksum": ("tailerd_version_checksum_total", "Version checksums written"),
+            "cleanup": ("tailerd_log_cleanup_total", "Log cleanups completed"),
         }
         self._jobs = {
             job: Counter(name, text, ("table", "result"), registry=r)
@@ -265,7 +265,7 @@ class Metrics:
             registry=r,
         )
 
-    def _on_surveyed(self, event: events.LogSurveyed) -> None:
+    def _on_assessed(self, event: events.LogAssessed) -> None:
         self._refused.labels(event.table).set(0)
         if event.is_alone:
             self._head.labels(event.table, "none").set(event.version)
@@ -411,7 +411,7 @@ def metric_families() -> list[MetricDescription]:
 class _BoardCollector(Collector):
     """Gives the figures that are worked out at each scrape."""
 
-    def __init__(self, gauges: TableGauges, board: troubles.TroubleBoard) -> None:
+    def __init__(self, gauges: TableGauges, board: problems.ProblemBoard) -> None:
         self._gauges = gauges
         self._board = board
 
@@ -429,7 +429,9 @@ class _BoardCollector(Collector):
             sizes.add_metric((table.table,), table.buckets, table.sum_bytes)
         yield sizes
         wrong = GaugeMetricFamily(
-            "tailerd_daemon_troubles", "What is wrong beside tables", labels=("job", "error_code")
+            "tailerd_daemon_problems",
+            "Problems outside of tables, by job and error",
+            labels=("job", "error_code"),
         )
         for labels, value in self._board.counts().items():
             wrong.add_metric(labels, value)

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from tailerd.clock import Clock
 from tailerd.telemetry import events
 from tailerd.telemetry.maintenance_status import MaintenanceBoard
+from tailerd.telemetry.problems import ProblemBoard
 from tailerd.telemetry.rates import MinuteRate
 from tailerd.telemetry.table_gauges import TableGauges, size_json
-from tailerd.telemetry.troubles import TroubleBoard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ class StatusBoard:
         self._gauges = TableGauges(clock)
         self._rates: dict[str, dict[str, MinuteRate]] = {}
         self._maintenance = MaintenanceBoard(clock)
-        self._troubles = TroubleBoard(clock)
+        self._problems = ProblemBoard(clock)
 
     def expect(self, tables: Iterable[tuple[str, str]]) -> None:
         """Know of further (name, engine) pairs that nobody spoke of yet."""
@@ -139,9 +139,9 @@ class StatusBoard:
 
     def unready(self) -> Iterator[tuple[str, str]]:
         """Yield each pipeline, and each pattern of tables, that is not ready, and why."""
-        for trouble in self._troubles.troubles:
-            if trouble.is_blocking:
-                yield f"{trouble.part} {trouble.name}".strip(), trouble.error_code
+        for problem in self._problems.problems:
+            if problem.is_blocking:
+                yield f"{problem.part} {problem.name}".strip(), problem.error_code
         for table in self.tables:
             if table.state == "failed":
                 yield table.table, "failed"
@@ -156,7 +156,7 @@ class StatusBoard:
         return {
             "ready": self.is_ready,
             "maintenance_process": process,
-            "troubles": self.troubles_json(),
+            "problems": self.problems_json(),
             "tables": [
                 table.to_json(now_ms) | self._figures(table.table, now_ms) for table in self.tables
             ],
@@ -172,9 +172,9 @@ class StatusBoard:
         head = json.dumps(whole).removesuffix("}")
         return f'{head}, "tables": [\n{lines}\n]}}\n'.encode()
 
-    def troubles_json(self) -> list[dict[str, object]]:
+    def problems_json(self) -> list[dict[str, object]]:
         """Return what is wrong beside the tables."""
-        return [each.to_json() for each in self._troubles.troubles]
+        return [each.to_json() for each in self._problems.problems]
 
     def table_json(self, name: str) -> dict[str, object] | None:
         """Return what `/status` shows of one table; None for a name nobody knows."""
@@ -213,7 +213,7 @@ class StatusBoard:
         """Take an event; those about no configured table are passed over."""
         name = getattr(event, "table", None)
         self._gauges.handle(event)
-        self._troubles.handle(event)
+        self._problems.handle(event)
         with self._lock:
             self._maintenance.handle(event)
             if isinstance(event, events.DeliveryAcknowledged):
@@ -224,8 +224,8 @@ class StatusBoard:
             elif isinstance(event, events.TableRemoved):
                 self._tables.pop(event.table, None)
                 self._rates.pop(event.table, None)
-            if isinstance(event, events.LogSurveyed):
-                self._survey(event)
+            if isinstance(event, events.LogAssessed):
+                self._assessment(event)
             elif name in self._tables:
                 self._tables[name] = _after(self._tables[name], event, self._clock.now_ms())
 
@@ -236,7 +236,7 @@ class StatusBoard:
         for change, rows in event.rows.items():
             rates.setdefault(change, MinuteRate(began)).add(rows, now)
 
-    def _survey(self, event: events.LogSurveyed) -> None:
+    def _assessment(self, event: events.LogAssessed) -> None:
         """Know a table that nobody but maintenance looks at."""
         if event.is_alone and event.table in self._tables:
             self._tables[event.table] = replace(
@@ -278,7 +278,7 @@ def _after(status: TableStatus, event: events.Event, now_ms: int) -> TableStatus
         case events.PipelineFailed():
             return replace(_broken(status, event, now_ms), state="failed", next_retry_ms=None)
         case events.GapMet():
-            return replace(status, gaps=status.gaps + 1, last_gap=event.hint)
+            return replace(status, gaps=status.gaps + 1, last_gap=event.error)
         case events.CommitSkipped():
             return replace(status, skipped_commits=status.skipped_commits + 1)
         case events.TableAltered():
@@ -317,7 +317,7 @@ def _broken(
     return replace(
         status,
         error_ms=now_ms,
-        last_error=event.hint,
+        last_error=event.error,
         last_error_code=event.error_code,
         attempt=status.attempt + 1,
     )

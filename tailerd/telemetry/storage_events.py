@@ -10,7 +10,7 @@ class WatcherUnavailable:
     """File events cannot be had for a folder; polling finds its commits."""
 
     path: str
-    hint: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class DiscoveryFailed:
     path: str
     error_code: str
     attempt: int
-    hint: str
+    error: str
     is_known: bool
 
 
@@ -39,7 +39,7 @@ class DiscoveryResumed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TroubleEnded:
+class ProblemEnded:
     """What was wrong with a part's `path` concerns nobody any more: nothing asks for it now."""
 
     part: str
@@ -48,12 +48,12 @@ class TroubleEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateAwaited:
-    """Another process holds the daemon's state, or held it and died; `hint` says how long."""
+    """Another process holds the daemon's state, or held it and died; `error` says how long."""
 
     path: str
     error_code: str
     attempt: int
-    hint: str
+    error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,21 +64,21 @@ class StateTaken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StateForfeited:
-    """Another daemon took the state over, and this one ends."""
+class StateLeaseLost:
+    """Another daemon holds the state's lease now; this one shuts down."""
 
     path: str
     error_code: str
     attempt: int
-    hint: str
+    error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionsRefused:
-    """The listener closes new connections at once; told once a minute. `hint` says why."""
+    """The listener closes new connections at once; told once a minute. `reason` says why."""
 
     path: str
-    hint: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class HistoryUnsaved:
     """What the page draws of the past cannot be written; a restart begins without it."""
 
     path: str
-    hint: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ class NotificationsFailed:
     path: str
     error_code: str
     attempt: int
-    hint: str
+    error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ class NotificationsMissed:
     path: str
     error_code: str
     attempt: int
-    hint: str
+    error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +121,7 @@ class NotificationRejected:
     """A message of a queue is nothing that S3 sends."""
 
     path: str
-    hint: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +130,7 @@ class ChecksumDiffered:
 
     path: str
     error_code: str
-    hint: str
+    error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +139,7 @@ class CheckpointSkipped:
 
     path: str
     error_code: str
-    hint: str
+    error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

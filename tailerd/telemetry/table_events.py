@@ -65,7 +65,7 @@ class ZoneAssumed:
 
     path: str
     error_code: str
-    hint: str
+    error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,4 +73,4 @@ class MaskUnmatched:
     """Names that no one may see are no columns of a table whose rows the page shows."""
 
     table: str
-    hint: str
+    reason: str

@@ -112,11 +112,11 @@ class FileSizes:
 _Figure = Callable[[TableFigures, int], float | None]
 
 _OF_PIPELINES: dict[str, tuple[str, _Figure]] = {
-    "tailerd_offset_lag_files": (
+    "tailerd_lag_files": (
         "Files of changes not yet delivered",
         lambda t, _: t.lag_files(),
     ),
-    "tailerd_offset_lag_bytes": (
+    "tailerd_lag_bytes": (
         "Bytes of the files of changes not yet delivered",
         lambda t, _: t.lag_bytes(),
     ),
@@ -138,7 +138,7 @@ _OF_SIZES: dict[str, tuple[str, Callable[[events.TableMeasured], float | None]]]
     "tailerd_table_files": ("Live data files", lambda s: s.files),
     "tailerd_table_size_bytes": ("Bytes of live data files", lambda s: s.bytes),
     "tailerd_table_rows": (
-        "Live rows; absent where statistics do not tell",
+        "Live rows; absent where statistics do not say",
         lambda s: s.rows,
     ),
     "tailerd_table_deletion_vectors": (

@@ -211,6 +211,11 @@ class TableHistory:
 
 def _job(event: events.LogMaintained | events.MaintenanceFailed, now_ms: int) -> Record:
     done = event if isinstance(event, events.LogMaintained) else None
+    message = (
+        f"{event.summary} {event.reason}"
+        if isinstance(event, events.LogMaintained)
+        else event.error
+    )
     return {
         "job": event.job,
         "ended_ms": now_ms,
@@ -219,14 +224,14 @@ def _job(event: events.LogMaintained | events.MaintenanceFailed, now_ms: int) ->
         "files": None if done is None else done.files,
         "bytes": None if done is None else done.bytes,
         "duration_seconds": round(event.duration_seconds, 6),
-        "message": event.hint[:_LONGEST_TEXT],
+        "message": message[:_LONGEST_TEXT],
     }
 
 
 def _error(
     event: events.RetryScheduled | events.PipelineFailed | events.MaintenanceRefused, now_ms: int
 ) -> Record:
-    return {"at_ms": now_ms, "code": event.error_code, "message": event.hint[:_LONGEST_TEXT]}
+    return {"at_ms": now_ms, "code": event.error_code, "message": event.error[:_LONGEST_TEXT]}
 
 
 def _differences(before: list[list[str]], after: list[list[str]]) -> list[str]:

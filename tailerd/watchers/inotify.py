@@ -83,7 +83,7 @@ class InotifyWatcher:
         self._watched: dict[int, list[str]] = {}
         self._prompt: set[str] = set()
         self._pending: dict[str, None] = {}
-        self._bell = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._looking: asyncio.Future[list[_Found]] | None = None
 
     def covers(self, folder: str) -> bool:
@@ -129,10 +129,10 @@ class InotifyWatcher:
                     folder = next(iter(self._pending))
                     del self._pending[folder]
                     yield folder
-                self._bell.clear()
+                self._wakeup.clear()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(left):
-                        await self._bell.wait()
+                        await self._wakeup.wait()
 
     async def _look(self, descriptor: int, folders: Sequence[str]) -> None:
         if not folders:
@@ -177,7 +177,7 @@ class InotifyWatcher:
         for path in linked:
             self._finished.note(path)
         if self._pending:
-            self._bell.set()
+            self._wakeup.set()
 
     def _take_all(self, descriptor: int, data: bytes, linked: dict[str, None]) -> None:
         at = 0

@@ -65,7 +65,7 @@ def open_watchers(
     """
 
     def report(path: str, reason: str) -> None:
-        telemetry.emit(events.WatcherUnavailable(path=path, hint=reason))
+        telemetry.emit(events.WatcherUnavailable(path=path, reason=reason))
 
     folders = list(watched)
     local = [each for each in folders if not each.is_remote]
@@ -122,7 +122,7 @@ class _Reports:
     def failed(self, code: str, reason: str, attempt: int) -> None:
         self._telemetry.emit(
             events.NotificationsFailed(
-                path=self._queue, error_code=code, attempt=attempt, hint=reason
+                path=self._queue, error_code=code, attempt=attempt, error=reason
             )
         )
 
@@ -133,7 +133,7 @@ class _Reports:
         what = "it is deleted" if is_deleted else "it comes again"
         self._telemetry.emit(
             events.NotificationRejected(
-                path=self._queue, hint=f"Message {message_id} is no notification of S3; {what}."
+                path=self._queue, reason=f"Message {message_id} is no notification of S3; {what}."
             )
         )
 
@@ -147,10 +147,10 @@ class _Reports:
                 path=place,
                 error_code="notifications_missing",
                 attempt=1,
-                hint=f"Commits came to s3://{folder} and were found by looking; {self._queue} has"
-                " told of none there. Let the bucket send s3:ObjectCreated:* of keys that end with"
-                " .json to it (README shows how), with no filter that leaves this table out, and"
-                " let the queue's policy allow the bucket sqs:SendMessage.",
+                error=f"Commits came to s3://{folder} and were found by polling; {self._queue} has"
+                " received no notification for them. Let the bucket send s3:ObjectCreated:* of keys"
+                " that end with .json to it (README shows how), with no filter that excludes this"
+                " table, and let the queue's policy allow the bucket sqs:SendMessage.",
             )
         )
 
@@ -163,7 +163,7 @@ class _Reports:
             self._end(path)
 
     def _end(self, path: str) -> None:
-        self._telemetry.emit(events.TroubleEnded(part="notifications", path=path))
+        self._telemetry.emit(events.ProblemEnded(part="notifications", path=path))
 
 
 def _bucket(folder: str) -> str:

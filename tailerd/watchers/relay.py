@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 
-from tailerd.watchers.hints import Hint, HintBoard
 from tailerd.watchers.relayed import hint_name, leave_hint, take_untold
+from tailerd.watchers.wakeups import Wakeup, WakeupRegistry
 
 LOOK_SECONDS = 0.25
 """How often it is looked whether hints were seen, while there are any."""
@@ -37,7 +37,7 @@ class _Table:
     """One table's hints that are not seen yet, oldest first, by the numbers of their files."""
 
     folder: str
-    bell: Hint
+    wakeup: Wakeup
     unseen: dict[int, _Passed] = field(default_factory=dict)
 
 
@@ -49,8 +49,8 @@ class _Looked:
     is_untold: bool
 
 
-class _RelayBell(Hint):
-    """A bell whose rings are written down: somebody else looks."""
+class _ForwardedWakeup(Wakeup):
+    """A wakeup whose rings are written down: somebody else looks."""
 
     def __init__(self, on_hint: Callable[[int | None, Callable[[], None] | None], None]) -> None:
         super().__init__()
@@ -65,10 +65,10 @@ class _RelayBell(Hint):
         self._on_hint(version, seen)
 
 
-class HintRelay:
+class NotificationForwarder:
     """Leaves the hints of a board in a folder for each table. Use it from one event loop."""
 
-    def __init__(self, board: HintBoard) -> None:
+    def __init__(self, board: WakeupRegistry) -> None:
         """Listen to nothing yet."""
         self._board = board
         self._tables: dict[str, _Table] = {}
@@ -94,9 +94,9 @@ class HintRelay:
                 self._drop(name)
         for name, folder in folders.items():
             if name not in self._tables:
-                bell = _RelayBell(partial(self._heard, name))
-                self._tables[name] = _Table(folder=folder, bell=bell)
-                self._board.subscribe(folder, bell)
+                wakeup = _ForwardedWakeup(partial(self._heard, name))
+                self._tables[name] = _Table(folder=folder, wakeup=wakeup)
+                self._board.subscribe(folder, wakeup)
                 self._woken.set()
         if self._tables and self._running is None:
             self._running = asyncio.get_running_loop().create_task(self._run())
@@ -111,7 +111,7 @@ class HintRelay:
 
     def _drop(self, name: str) -> None:
         table = self._tables.pop(name)
-        self._board.unsubscribe(table.folder, table.bell)
+        self._board.unsubscribe(table.folder, table.wakeup)
         for hint in table.unseen.values():
             _let_go(hint)
         self._gone.append(name)

@@ -23,8 +23,8 @@ from tailerd.clock import Clock
 from tailerd.config.notifications import NotificationsConfig
 from tailerd.storage.s3.settings import S3Account
 from tailerd.watchers.base import Names, StorageEvent
+from tailerd.watchers.missing_notifications import MissingNotificationDetector
 from tailerd.watchers.s3_events import commit_hints, created_objects
-from tailerd.watchers.silence import Silence
 from tailerd.watchers.sqs_failures import VENDOR_ERRORS, failure_of
 
 BATCH_MESSAGES = 10
@@ -99,7 +99,9 @@ class SqsWatcher:
         self._chance = random.Random()
         self._stack = AsyncExitStack()
         self._client: Any = None
-        self._silence = Silence(clock, on_silent=reports.silent, on_spoken=reports.spoke)
+        self._silence = MissingNotificationDetector(
+            clock, on_silent=reports.silent, on_spoken=reports.spoke
+        )
         self._failures = 0
         self._undeleted = 0
         self._is_heard = False

@@ -72,7 +72,7 @@ def failure_of(error: Exception, queue: str, right: str) -> QueueFailure:
         return QueueFailure(
             code="credentials_expired",
             message=f"The credentials for {queue} have expired ({code or _said(error)}). Renew them"
-            " where they come from; they are looked for again with each try.",
+            " where they come from; they are read again at every attempt.",
         )
     if code in _DENIED or isinstance(error, _WITHOUT_CREDENTIALS):
         return QueueFailure(

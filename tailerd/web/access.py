@@ -132,7 +132,7 @@ class Guard:
         if CONTROL_HEADER not in request.headers and request.content_type != "application/json":
             return refusal(
                 403,
-                "not_deliberate",
+                "csrf_header_required",
                 f"Send the header {CONTROL_HEADER}: 1, or a JSON body with its content type, which"
                 " a foreign page in a browser cannot.",
             )

@@ -82,5 +82,5 @@ def _unusable(field: str, path: str, error: Exception) -> ConfigError:
     reason = getattr(error, "strerror", None) or getattr(error, "reason", None) or error
     return ConfigError(
         f"http.tls.{field} is {path}, which cannot be used: {reason}.",
-        hint="It is a PEM file that this user may read; cert and key must belong together.",
+        remedy="It is a PEM file that this user may read; cert and key must belong together.",
     )

@@ -94,8 +94,8 @@ class ControlRoutes:
         """Return why a request is refused; None where it may go on."""
         name = request.match_info["name"]
         if name not in self._control.names:
-            hint = known(name, self._control.names)
-            return refusal(404, "unknown_pipeline", f"There is no table {name!r}. {hint}".strip())
+            remedy = known(name, self._control.names)
+            return refusal(404, "unknown_pipeline", f"There is no table {name!r}. {remedy}".strip())
         return None
 
     @_guarded
@@ -136,7 +136,7 @@ async def _body(request: web.Request) -> dict[str, object]:
         body = None
     if not isinstance(body, dict) or set(body) != {"to"}:
         raise UsageError(
-            "The body is no JSON object with the one field `to`.", hint='Send {"to": "snapshot"}.'
+            "The body is no JSON object with the one field `to`.", remedy='Send {"to": "snapshot"}.'
         )
     return body
 
@@ -144,7 +144,7 @@ async def _body(request: web.Request) -> dict[str, object]:
 def _place(body: dict[str, object]) -> str:
     to = body["to"]
     if isinstance(to, float) or to is None:
-        raise UsageError("`to` is no place.", hint='Send {"to": "snapshot"}.')
+        raise UsageError("`to` is no place.", remedy='Send {"to": "snapshot"}.')
     try:
         return check_start(str(parse_start(to)))
     except ValueError as error:

@@ -83,7 +83,7 @@ class Dashboard:
         self._tags = {name: f'"{sha256(body).hexdigest()}"' for name, body in self._files.items()}
 
     def _tell_unsaved(self, path: str, reason: str) -> None:
-        self.telemetry.emit(events.HistoryUnsaved(path=path, hint=reason))
+        self.telemetry.emit(events.HistoryUnsaved(path=path, reason=reason))
 
     def handle(self, event: events.Event) -> None:
         """Hear an event, from any thread; `status` must have heard it before."""
@@ -177,5 +177,5 @@ class Dashboard:
         return web.json_response({"table": name, "asked": True}, status=202)
 
     def _unknown(self, name: str) -> web.Response:
-        hint = known(name, [table.table for table in self._status.tables])
-        return refusal(404, "unknown_table", f"There is no table {name[:300]!r}. {hint}".strip())
+        remedy = known(name, [table.table for table in self._status.tables])
+        return refusal(404, "unknown_table", f"There is no table {name[:300]!r}. {remedy}".strip())

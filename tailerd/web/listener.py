@@ -48,8 +48,10 @@ class Listener:
         self._telemetry.emit(events.DaemonStarted(path=url))
 
     def _tell_refused(self, reason: str) -> None:
-        hint = (
-            f"{reason} They are closed at once, so that deliveries go on. Find out who opens them,"
-            " or raise the limit of open files (`ulimit -n`, `LimitNOFILE=`)."
+        reason = (
+            f"{reason} They are closed at once, so that deliveries continue. Find out which client"
+            " opens them, or raise the limit of open files (`ulimit -n`, `LimitNOFILE=`)."
         )
-        self._telemetry.emit(events.ConnectionsRefused(path=str(self._http.address()), hint=hint))
+        self._telemetry.emit(
+            events.ConnectionsRefused(path=str(self._http.address()), reason=reason)
+        )

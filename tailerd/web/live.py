@@ -149,7 +149,7 @@ class LiveUpdates:
             {
                 "at_ms": self._clock.now_ms(),
                 "is_all": True,
-                "troubles": self._status.troubles_json(),
+                "problems": self._status.problems_json(),
                 "sample_seconds": SAMPLE_SECONDS,
                 "tables": first,
                 "lags": lags,
@@ -164,8 +164,8 @@ class LiveUpdates:
             for table in self._status.tables
             if (seconds := table.lag_seconds(now_ms)) != 0
         }
-        troubles = self._status.troubles_json()
-        return _message("lags", {"at_ms": now_ms, "lags": lags, "troubles": troubles})
+        problems = self._status.problems_json()
+        return _message("lags", {"at_ms": now_ms, "lags": lags, "problems": problems})
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Answer with messages until the page goes, or does not read."""

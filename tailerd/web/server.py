@@ -130,7 +130,7 @@ class WebServer:
             raise ConfigError(
                 f"http.listen is {self.address}, but that address cannot be listened on:"
                 f" {error.strerror or error}.",
-                hint="Another process may have it: stop it, or set http.listen to a free port"
+                remedy="Another process may have it: stop it, or set http.listen to a free port"
                 " (port 0 takes any).",
             ) from error
         return port

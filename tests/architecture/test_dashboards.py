@@ -47,7 +47,7 @@ def real_samples() -> dict[str, set[str]]:
             start_version=1,
             end_version=2,
             error_code="missing_version",
-            hint="x",
+            error="x",
         ),
         events.CommitSkipped(
             table="orders",
@@ -55,7 +55,7 @@ def real_samples() -> dict[str, set[str]]:
             version=1,
             error_code="missing_data_file",
             path="x",
-            hint="x",
+            error="x",
         ),
         events.DeadLettersStored(
             table="orders",
@@ -64,7 +64,7 @@ def real_samples() -> dict[str, set[str]]:
             topic="x",
             records=1,
         ),
-        events.NotificationsFailed(path="q", error_code="queue_missing", attempt=1, hint="x"),
+        events.NotificationsFailed(path="q", error_code="queue_missing", attempt=1, error="x"),
         *maintenance_events(),
     ):
         metrics.handle(event)
@@ -86,11 +86,11 @@ def maintenance_events() -> Iterator[events.Event]:
             bytes=1,
             duration_seconds=0.1,
             reason="x",
-            hint="x",
+            summary="x",
         )
-    yield events.MaintenanceRefused(table="orders", error_code="unsupported_feature", hint="x")
-    yield events.MaintenanceYielded(table="orders", hint="x")
-    yield events.MaintenanceProcessEnded(attempt=1, error_code="maintenance_process", hint="x")
+    yield events.MaintenanceRefused(table="orders", error_code="unsupported_feature", error="x")
+    yield events.MaintenanceYielded(table="orders", reason="x")
+    yield events.MaintenanceProcessEnded(attempt=1, error_code="maintenance_process", error="x")
 
 
 def dashboard() -> dict[str, Any]:
@@ -134,7 +134,7 @@ def test_alerts_cover_what_an_operator_must_hear_of() -> None:
     asked = {name for rule in rules() for name in NAME.findall(rule["expr"])}
     assert {
         "tailerd_pipeline_state",
-        "tailerd_offset_lag_versions",
+        "tailerd_lag_versions",
         "tailerd_retention_headroom_seconds",
         "tailerd_last_progress_timestamp_seconds",
         "tailerd_log_commits_since_checkpoint",

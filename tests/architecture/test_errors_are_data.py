@@ -19,7 +19,7 @@ VENDORS = {
 }
 """Where a vendor gives only text: module, function -> why."""
 
-TEXT_ATTRIBUTES = {"message", "args", "hint", "strerror", "msg", "reason", "__notes__"}
+TEXT_ATTRIBUTES = {"message", "args", "remedy", "strerror", "msg", "reason", "__notes__"}
 ERROR_NAMES = {"error", "exc", "exception", "failure", "damage"}
 ERROR_SUFFIXES = ("Error", "Exception", "Warning")
 DECIDING_METHODS = {

@@ -27,16 +27,16 @@ from tailerd.formats.delta.protocol.table_properties import parse_interval
 from tailerd.formats.maintenance import (
     CleanupPolicy,
     Decision,
+    LogAssessment,
     RetentionFloor,
-    Survey,
     TableMaintenance,
 )
-from tailerd.maintenance.keeper_process import KeeperProcess
+from tailerd.maintenance.maintenance_process import MaintenanceProcess
 from tailerd.storage.folder_identity import FolderIdentity
 from tailerd.storage.local import LocalStore
 from tailerd.storage.stores import Stores
 from tailerd.telemetry import Telemetry, events
-from tailerd.watchers.hints import HintBoard
+from tailerd.watchers.wakeups import WakeupRegistry
 from tests.doubles.sim_clock import SimClock
 from tests.maintenance.test_cleanup import DAY, FIRST, commits_of, daily
 from tests.tables.builder import TableBuilder
@@ -58,10 +58,10 @@ def maintenance(folder: Path, policies: Policies = CLEANING) -> DeltaMaintenance
     )
 
 
-async def planned(work: TableMaintenance) -> tuple[Survey, Decision]:
-    """Survey a log, and return what it says of cleanup."""
-    survey = await work.survey()
-    return survey, next(each for each in survey.decisions if each.job == "cleanup")
+async def planned(work: TableMaintenance) -> tuple[LogAssessment, Decision]:
+    """LogAssessment a log, and return what it says of cleanup."""
+    assessment = await work.assessment()
+    return assessment, next(each for each in assessment.decisions if each.job == "cleanup")
 
 
 # ---------------------------------------------------------------- commits after the plan
@@ -102,11 +102,11 @@ async def test_a_commit_after_the_plan_that_keeps_more_is_obeyed(
     table = daily(tmp_path)
     table.checkpoint(7)
     work = maintenance(tmp_path)
-    survey, cleanup = await planned(work)
+    assessment, cleanup = await planned(work)
     assert cleanup.is_due
     change(table)
     with suppress(UnsupportedFeatureError):
-        result = await work.apply(survey, cleanup)
+        result = await work.apply(assessment, cleanup)
         assert (result.outcome, result.files) == ("nothing_to_say", 0)
     assert commits_of(table)[0] == 0
 
@@ -116,10 +116,10 @@ async def test_what_expired_after_the_plan_stays_until_it_is_planned(tmp_path: P
     for version in (3, 7):
         table.checkpoint(version)
     work = maintenance(tmp_path)
-    survey, cleanup = await planned(work)
+    assessment, cleanup = await planned(work)
     assert cleanup.end_version == 7
     table.checkpoint(9)
-    assert (await work.apply(survey, cleanup)).version == 7
+    assert (await work.apply(assessment, cleanup)).version == 7
     assert commits_of(table)[0] == 7
 
 
@@ -146,9 +146,9 @@ async def test_a_commit_in_the_middle_of_a_cleanup_ends_it(
     work = DeltaMaintenance(
         LogReader(store, str(tmp_path)), CLEANING, clock=SimClock(TODAY, is_automatic=True)
     )
-    survey, cleanup = await planned(work)
+    assessment, cleanup = await planned(work)
     with suppress(UnsupportedFeatureError):
-        await work.apply(survey, cleanup)
+        await work.apply(assessment, cleanup)
     assert store.deleted == 2
     assert commits_of(table)[0] == 2
 
@@ -156,14 +156,16 @@ async def test_a_commit_in_the_middle_of_a_cleanup_ends_it(
 # ---------------------------------------------------------------- other names of one table
 
 
-def pipelines(**folders: Path) -> KeeperProcess:
+def pipelines(**folders: Path) -> MaintenanceProcess:
     """Return the daemon's side of maintenance, which knows these pipelines' logs."""
-    keeper = KeeperProcess(hints=HintBoard(), telemetry=Telemetry(), clock=SystemClock())
+    keeper = MaintenanceProcess(
+        wakeups=WakeupRegistry(), telemetry=Telemetry(), clock=SystemClock()
+    )
     keeper.set_tables({}, {name: str(folder / "_delta_log") for name, folder in folders.items()})
     return keeper
 
 
-def tell(keeper: KeeperProcess, name: str, version: int, table_id: str) -> None:
+def tell(keeper: MaintenanceProcess, name: str, version: int, table_id: str) -> None:
     offset = Offset(table_id=table_id, version=Version(version)).to_json()
     keeper.handle(
         events.OffsetSaved(
@@ -241,10 +243,10 @@ async def test_the_command_cleans_up_nothing_that_a_linked_pipeline_wants(tmp_pa
         await reset_offset(config, "shop", "3", state=state)
     assert (await needs_of_pipelines(config, "orders", table.table_id)).from_version == 3
     _, work = await maintenance_of(config, "orders", Stores()).open()
-    survey, cleanup = await planned(work)
+    assessment, cleanup = await planned(work)
     assert not cleanup.is_due
     assert commits_of(table)[0] == 0
-    assert survey.floor.from_version == 2
+    assert assessment.floor.from_version == 2
 
 
 # ---------------------------------------------------------------- retentions that cannot be read
@@ -261,14 +263,14 @@ async def test_a_retention_that_cannot_be_read_keeps_the_whole_log(
         cleanup=CleanupPolicy(is_enabled=True),
     )
     work = maintenance(tmp_path, policies)
-    survey = await work.survey()
-    [cleanup] = [each for each in survey.decisions if each.job == "cleanup"]
+    assessment = await work.assessment()
+    [cleanup] = [each for each in assessment.decisions if each.job == "cleanup"]
     assert not cleanup.is_due
     assert "delta.logRetentionDuration" in cleanup.reason
-    assert survey.cleanup_error is not None
-    assert survey.cleanup_error.code == "invalid_property"
-    [due] = [each for each in survey.decisions if each.is_due]
-    result = await work.apply(survey, due)
+    assert assessment.cleanup_error is not None
+    assert assessment.cleanup_error.code == "invalid_property"
+    [due] = [each for each in assessment.decisions if each.is_due]
+    result = await work.apply(assessment, due)
     assert (result.job, result.outcome) == ("checkpoint", "written")
     assert commits_of(table) == list(range(40))
 

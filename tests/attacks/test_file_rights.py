@@ -22,9 +22,9 @@ from tailerd.errors import UsageError
 from tailerd.formats.delta.changes.snapshot_spool import SnapshotSpool
 from tailerd.formats.delta.demo import DeltaDemo
 from tailerd.formats.parts import make_demo_table
+from tailerd.pipeline.corrupt_commit_log import CorruptCommitRecord, FileCorruptCommitLog
 from tailerd.pipeline.offset_store import FileOffsetStore
 from tailerd.pipeline.pause_store import PauseStore
-from tailerd.pipeline.poison_log import FilePoisonLog, PoisonRecord
 from tailerd.pipeline.state_lock import state_lock
 from tailerd.sinks.file.config import FileSinkConfig
 from tailerd.spark.durable import write_durably
@@ -74,10 +74,10 @@ async def keep_everything(state: Path) -> None:
         for _ in range(2):
             await FileOffsetStore(state / "offsets").save("orders", saved)
         PauseStore(state / "paused").hold("orders")
-        record = PoisonRecord(
+        record = CorruptCommitRecord(
             table_id="t", version=1, position=0, error_code="e", message="m", time_ms=1
         )
-        await FilePoisonLog(state / "poison").record("orders", record)
+        await FileCorruptCommitLog(state / "corrupt_commits").record("orders", record)
         HistoryStore(state / "history").save("orders", {})
         await SnapshotSpool(state / "spool" / "orders").write("t", ListedFiles(3))
         group = state / "spark" / "_groups" / "files-001"

@@ -44,10 +44,10 @@ def maintenance(folder: Path) -> DeltaMaintenance:
 async def maintain(folder: Path) -> list[str]:
     """Do all that is due once; return the jobs."""
     work = maintenance(folder)
-    survey = await work.survey()
-    due = [each for each in survey.decisions if each.is_due]
+    assessment = await work.assessment()
+    due = [each for each in assessment.decisions if each.is_due]
     for decision in due:
-        await work.apply(survey, decision)
+        await work.apply(assessment, decision)
     return [each.job for each in due]
 
 
@@ -167,7 +167,7 @@ async def test_a_folder_that_becomes_a_link_at_the_last_moment_is_not_followed(
     with pytest.raises(LinkInPathError):
         await store.put(f"{root}/{name}/new", b"new", if_absent=True)
     with pytest.raises(LinkInPathError):
-        await store.put_volatile(f"{root}/{name}/new", b"new")
+        await store.put_nondurable(f"{root}/{name}/new", b"new")
     with pytest.raises(LinkInPathError):
         store.open_output(f"{root}/{name}/new")
     with pytest.raises(LinkInPathError):

@@ -111,7 +111,7 @@ def board_of(count: int) -> CountingBoard:
 
 
 def failed(table: str, text: str) -> events.PipelineFailed:
-    return events.PipelineFailed(table=table, engine="arrow", error_code="table", hint=text)
+    return events.PipelineFailed(table=table, engine="arrow", error_code="table", error=text)
 
 
 def listener_of(board: StatusBoard) -> WebServer:
@@ -399,7 +399,7 @@ def test_at_the_limit_of_descriptors_deliveries_go_on_and_little_is_logged(
         eventually(lambda: page_or_none(config) == "ok\n")
     log = log_of(config)
     assert "Traceback" not in log
-    assert log.count("New connections are closed at once.") == 1
+    assert log.count("Connection limit reached, closing new connections") == 1
     assert len(log) < 20_000
 
 

@@ -45,7 +45,7 @@ from tests.contracts.test_offset_store import saved
 from tests.doubles.sim_clock import SimClock
 from tests.maintenance.test_cleanup import DAY, FIRST, OLD_SIDECAR, commits_of, daily
 from tests.maintenance.test_jobs import do_all
-from tests.maintenance.test_table_keeper import Turns
+from tests.maintenance.test_table_maintainer import Turns
 from tests.tables.builder import TableBuilder
 from tests.unit.formats.delta.changes.test_snapshot_spool import ListedFiles
 from tests.unit.formats.delta.log_bodies import add
@@ -279,10 +279,10 @@ async def test_a_huge_commit_is_compacted_around(
     )
     work = DeltaMaintenance(LogReader.at(str(tmp_path)), policies, clock=SimClock(TODAY))
     for _ in range(2):
-        survey = await work.survey()
-        for decision in survey.decisions:
+        assessment = await work.assessment()
+        for decision in assessment.decisions:
             if decision.is_due:
-                await work.apply(survey, decision)
+                await work.apply(assessment, decision)
     ranges = sorted(path.name[18:41] for path in table.log.glob("*.compacted.json"))
     assert ranges == [f"01.{3:020}", f"05.{8:020}"]
     assert await do_all(work) == {}

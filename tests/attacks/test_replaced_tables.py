@@ -18,7 +18,7 @@ from tailerd.changefeed.limits import DEFAULT_READ_LIMIT
 from tailerd.changefeed.offset import Offset
 from tailerd.clock import SystemClock
 from tailerd.errors import CommitChangedError, TableRecreatedError
-from tailerd.formats.delta.changes.log_guard import COPY_SECONDS
+from tailerd.formats.delta.changes.log_continuity import COPY_SECONDS
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.stores import Stores

@@ -86,12 +86,12 @@ class Followed:
     def stops_because_of_its_topic(self) -> None:
         # The log, not the listener: that one is for people, and bounds how often it is asked.
         text = self.config.parent / "daemon.log"
-        eventually(lambda: '"A pipeline stopped."' in text.read_text(), SECONDS)
+        eventually(lambda: '"Pipeline failed"' in text.read_text(), SECONDS)
         found = (line for line in text.read_text().splitlines() if line.startswith("{"))
         lines = map(json.loads, found)
-        [error] = [line for line in lines if line["event"] == "A pipeline stopped."]
+        [error] = [line for line in lines if line["event"] == "Pipeline failed"]
         assert error["error_code"] == "topic_recreated"
-        assert "offsets reset" in error["hint"]
+        assert "offsets reset" in error["error"]
 
 
 @pytest.fixture

@@ -152,10 +152,10 @@ async def maintain(table: Path) -> None:
         Policies(checksum=ChecksumPolicy(is_enabled=True), cleanup=CleanupPolicy(is_enabled=True)),
     )
     for _ in range(2):
-        survey = await work.survey()
-        for decision in survey.decisions:
+        assessment = await work.assessment()
+        for decision in assessment.decisions:
             if decision.is_due:
-                await work.apply(survey, decision)
+                await work.apply(assessment, decision)
     assert len(list((table / "_delta_log").glob("*.json"))) == 1
 
 

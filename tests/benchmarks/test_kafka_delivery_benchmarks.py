@@ -275,7 +275,7 @@ READY = """
         from tailerd.records.base import Records
         from tailerd.sinks.kafka.acknowledgements import Acknowledgements
         from tailerd.sinks.kafka.batch_producer import BatchProducer
-        from tailerd.sinks.kafka.outgoing import Outgoing
+        from tailerd.sinks.kafka.produce_request import ProduceRequest
         columns = pa.array(keys, pa.binary()), pa.array(values, pa.binary())
         client = KafkaProducer(
             bootstrap_servers=[bootstrap], enable_idempotence=True, metrics_enabled=False
@@ -291,7 +291,7 @@ READY = """
                 records = Records(
                     keys=columns[0].slice(first, 50_000), values=columns[1].slice(first, 50_000)
                 )
-                producer.send(Outgoing(
+                producer.send(ProduceRequest(
                     topic=topic, records=records, timestamps_ms=1_700_000_000_000,
                     partitions=assign_partitions(records.keys, len(records), 4).partitions,
                     max_bytes=1_000_000,

@@ -13,8 +13,8 @@ import pytest
 from tailerd.errors import FileExistsAlreadyError, FileMissingError
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.memory import MemoryStore
+from tailerd.storage.nondurable import put_nondurable
 from tailerd.storage.stores import Stores
-from tailerd.storage.volatile import put_volatile
 from tests.s3.servers import S3Server
 
 
@@ -267,7 +267,7 @@ async def test_a_volatile_file_appears_whole_once_and_is_never_replaced(
 ) -> None:
     async def attempt(number: int) -> int | None:
         try:
-            await put_volatile(store, f"{folder}/a", str(number).encode() * 1000)
+            await put_nondurable(store, f"{folder}/a", str(number).encode() * 1000)
         except FileExistsAlreadyError:
             return None
         return number

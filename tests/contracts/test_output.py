@@ -119,7 +119,7 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 
 async def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="a file stands where a folder must"):
+    with pytest.raises(StorageError, match="a file is where a folder must be"):
         open_output(LocalStore(), f"{tmp_path}/file/deeper/one")
 
 

@@ -13,10 +13,10 @@ import pytest
 
 from tailerd.clock import SystemClock
 from tailerd.watchers.base import StorageEvent, Watcher
-from tailerd.watchers.hints import HintBoard
 from tailerd.watchers.inotify import InotifyWatcher
 from tailerd.watchers.local import LocalWatcher
 from tailerd.watchers.poll import PollWatcher
+from tailerd.watchers.wakeups import WakeupRegistry
 
 WATCHERS: dict[str, Callable[[list[str]], Watcher]] = {
     "poll": lambda folders: PollWatcher(folders, interval_seconds=0.05, clock=SystemClock()),
@@ -174,7 +174,7 @@ async def test_no_folder_at_all_is_survived(tmp_path: Path) -> None:
 
 async def test_hints_of_all_watchers_reach_the_bell_of_their_folder(tmp_path: Path) -> None:
     a, b = log_of(tmp_path, "a"), log_of(tmp_path, "b")
-    board = HintBoard()
+    board = WakeupRegistry()
     bell_a, bell_b = board.subscribe(a), board.subscribe(b)
     polling = PollWatcher([b], interval_seconds=3600, clock=SystemClock())
     running = asyncio.create_task(board.run([LocalWatcher([a]), polling]))

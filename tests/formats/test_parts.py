@@ -99,14 +99,14 @@ async def test_what_is_due_is_done_once(tmp_path: Path) -> None:
     maintainer = required(table_format("delta").maintainer, "delta", "maintenance")
     place = place_at(str(tmp_path), stores=Stores())
     work = maintainer.open(place, MaintenancePolicies(), clock=SimClock())
-    survey = await work.survey()
-    due = [each for each in survey.decisions if each.is_due]
+    assessment = await work.assessment()
+    due = [each for each in assessment.decisions if each.is_due]
     assert due
     for decision in due:
-        result = await work.apply(survey, decision)
-        assert (result.job, result.version) == (decision.job, survey.version)
-    assert not [each for each in (await work.survey()).decisions if each.is_due]
-    await work.check_readable_from(Version(survey.version), "export")
+        result = await work.apply(assessment, decision)
+        assert (result.job, result.version) == (decision.job, assessment.version)
+    assert not [each for each in (await work.assessment()).decisions if each.is_due]
+    await work.check_readable_from(Version(assessment.version), "export")
 
 
 @pytest.fixture

@@ -109,10 +109,10 @@ class Maintenance:
     async def _turn(self, work: DeltaMaintenance) -> None:
         await asyncio.to_thread(self._log.keep_commits, self.aside)
         await asyncio.to_thread(self._log.date_back, self.head - KEPT_VERSIONS)
-        survey = await work.survey()
-        for decision in survey.decisions:
+        assessment = await work.assessment()
+        for decision in assessment.decisions:
             if decision.is_due:
-                result = await work.apply(survey, decision)
+                result = await work.apply(assessment, decision)
                 if result.outcome in ("written", "deleted"):
                     self.done[result.job] += 1
 

@@ -38,7 +38,7 @@ from tests.maintenance.test_daemon_keeps_logs import (
     often,
     table_of,
 )
-from tests.maintenance.test_keeper_process import children_of
+from tests.maintenance.test_maintenance_process import children_of
 from tests.maintenance.written import (
     assert_same,
     checkpoint_actions,
@@ -85,7 +85,7 @@ def test_a_daemon_whose_disk_is_full_delivers_on_and_checkpoints_later(tmp_path:
         small=file_table(small.folder, tmp_path / "out"),
         big=kept(table.folder, checkpoint=often(3)),
     )
-    failed = "A maintenance job failed and is tried again."
+    failed = "Maintenance job failed, retrying"
     with daemon(config) as process:
         eventually(lambda: bool(children_of(process.pid)))
         [child] = children_of(process.pid)
@@ -111,7 +111,7 @@ def test_a_file_where_the_folder_of_leases_must_be_is_told_and_nothing_is_done(
     failed = run_to_end("maintain", table.folder, "--apply")
     assert failed.returncode == 1
     assert "_tailerd" in failed.stderr
-    assert "a file stands where a folder must" in failed.stderr
+    assert "a file is where a folder must be" in failed.stderr
     assert set(table.log.iterdir()) == before
 
 
@@ -133,10 +133,10 @@ async def checkpoint_at_last(work: DeltaMaintenance, tries: int = 3) -> int:
     """Do what is due as the daemon does: a job that fails is done by a later try."""
     for _ in range(tries):
         try:
-            survey = await work.survey()
-            for decision in survey.decisions:
+            assessment = await work.assessment()
+            for decision in assessment.decisions:
                 if decision.is_due:
-                    return (await work.apply(survey, decision)).version
+                    return (await work.apply(assessment, decision)).version
         except TailerdError:
             continue
     raise AssertionError("it was never done")
@@ -239,8 +239,8 @@ async def test_a_log_retention_that_is_none_or_out_of_range_deletes_nothing(
         ),
         clock=SimClock(FIRST + 40 * DAY),
     )
-    survey = await work.survey()
-    for decision in survey.decisions:
+    assessment = await work.assessment()
+    for decision in assessment.decisions:
         if decision.is_due:
-            await work.apply(survey, decision)
+            await work.apply(assessment, decision)
     assert commits_of(table)[0] == 0

@@ -14,7 +14,7 @@ from tailerd.storage.local import LocalStore
 from tailerd.telemetry import events
 from tests.doubles.sim_clock import SimClock
 from tests.maintenance.test_cleanup import DAY, FIRST, commits_of, daily
-from tests.maintenance.test_table_keeper import Turns
+from tests.maintenance.test_table_maintainer import Turns
 from tests.tables.builder import TableBuilder
 from tests.unit.formats.delta.log_bodies import add
 
@@ -161,7 +161,7 @@ async def test_a_damaged_checkpoint_stops_the_cleanup_and_nothing_else(tmp_path:
     assert turns.jobs() == ["checkpoint"]
     [failed] = turns.of(events.MaintenanceFailed)
     assert (failed.job, failed.error_code) == ("cleanup", "corrupt_log")
-    assert "version 7" in failed.hint
+    assert "version 7" in failed.remedy
     assert turns.keeper.error is not None
     assert not turns.of(events.MaintenanceRefused)
     assert commits_of(table)[0] == 0

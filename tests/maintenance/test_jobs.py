@@ -1,4 +1,4 @@
-"""A log is surveyed, its policies decide, and what is due is done."""
+"""A log is assessed, its policies decide, and what is due is done."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ def wanting(version: int) -> Callable[[str], Awaitable[RetentionFloor]]:
 
 
 async def stats_found(table: TableBuilder) -> LogStats:
-    found = (await maintenance(table, Policies()).survey()).payload
+    found = (await maintenance(table, Policies()).assessment()).payload
     assert isinstance(found, LogState)
     return found.stats
 
 
 async def do_all(work: DeltaMaintenance) -> dict[str, JobResult]:
-    """Survey again and again until nothing is due."""
+    """LogAssessment again and again until nothing is due."""
     done: dict[str, JobResult] = {}
     for _ in range(9):
-        survey = await work.survey()
-        due = [decision for decision in survey.decisions if decision.is_due]
+        assessment = await work.assessment()
+        due = [decision for decision in assessment.decisions if decision.is_due]
         if not due:
             return done
         for decision in due:
-            done[decision.job] = await work.apply(survey, decision)
+            done[decision.job] = await work.apply(assessment, decision)
     raise AssertionError(f"never done: {done}")
 
 
@@ -131,14 +131,14 @@ async def test_cleanup_may_keep_more_than_the_table_says_but_not_less(tmp_path: 
     assert commits_of(table)[0] == 3
     shorter = Policies(cleanup=CleanupPolicy(is_enabled=True, older_than_seconds=86_400))
     with pytest.raises(ConfigError, match=r"keeps: its delta.logRetentionDuration is 30 days"):
-        await maintenance(table, shorter).survey()
+        await maintenance(table, shorter).assessment()
 
 
 async def test_a_table_with_unknown_writer_features_is_not_even_surveyed(tmp_path: Path) -> None:
     table = TableBuilder(tmp_path, reader_features=[], writer_features=["somethingNew"])
     table.create(add("a"))
     with pytest.raises(UnsupportedFeatureError, match="somethingNew"):
-        await maintenance(table, Policies()).survey()
+        await maintenance(table, Policies()).assessment()
 
 
 async def test_kept_versions_are_right_after_all_jobs(tmp_path: Path) -> None:
@@ -162,12 +162,12 @@ async def test_a_survey_tells_why_nothing_can_be_cleaned_up_and_what_else_is_due
     [damaged] = table.checkpoint(7)
     damaged.write_bytes(b"PAR1 torn")
     work = maintenance(table, Policies(cleanup=CleanupPolicy(is_enabled=True)))
-    survey = await work.survey()
-    assert [each.job for each in survey.decisions if each.is_due] == ["checkpoint"]
-    [cleanup] = [each for each in survey.decisions if each.job == "cleanup"]
+    assessment = await work.assessment()
+    assert [each.job for each in assessment.decisions if each.is_due] == ["checkpoint"]
+    [cleanup] = [each for each in assessment.decisions if each.job == "cleanup"]
     assert "checkpoint of version 7" in cleanup.reason
-    assert survey.cleanup_error is not None
-    assert survey.cleanup_error.code == "corrupt_log"
+    assert assessment.cleanup_error is not None
+    assert assessment.cleanup_error.code == "corrupt_log"
 
 
 async def test_commits_that_say_nothing_are_not_read_at_every_turn(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ async def test_commits_that_say_nothing_are_not_read_at_every_turn(tmp_path: Pat
     assert done["log_compaction"].outcome == "nothing_to_say"
     for number in range(3):
         table.commit(add(f"b{number}"))
-    [due] = [each for each in (await work.survey()).decisions if each.is_due]
+    [due] = [each for each in (await work.assessment()).decisions if each.is_due]
     assert (due.start_version, due.end_version) == (4, 6)
     assert (await do_all(work))["log_compaction"].outcome == "written"
     # Another table of this place.

@@ -11,9 +11,9 @@ from tailerd.assembly import open_state, reset_offset
 from tailerd.clock import SystemClock
 from tailerd.config import Config
 from tailerd.formats.maintenance import RetentionFloor
-from tailerd.maintenance.keeper_process import KeeperProcess
+from tailerd.maintenance.maintenance_process import MaintenanceProcess
 from tailerd.telemetry import Telemetry, events
-from tailerd.watchers.hints import HintBoard
+from tailerd.watchers.wakeups import WakeupRegistry
 from tests.tables.builder import TableBuilder
 
 A, B = str(Path(__file__).parent), str(Path(__file__).parents[1])
@@ -24,7 +24,9 @@ class Keeper:
     """A keeper without a process, that hears what pipelines tell."""
 
     def __init__(self) -> None:
-        self.process = KeeperProcess(hints=HintBoard(), telemetry=Telemetry(), clock=SystemClock())
+        self.process = MaintenanceProcess(
+            wakeups=WakeupRegistry(), telemetry=Telemetry(), clock=SystemClock()
+        )
         self.telemetry = Telemetry([self.process.handle])
 
     def deliver(self, **folders: str) -> None:
@@ -79,7 +81,7 @@ def test_a_name_that_means_another_folder_takes_nothing_over(keeper: Keeper) -> 
 def test_a_name_that_means_another_folder_may_tell_before_the_keeper_is_told(
     keeper: Keeper,
 ) -> None:
-    # The fleet alters a table, and its pipeline begins, before the keeper gets the new folders.
+    # The manager alters a table, and its pipeline begins, before the keeper gets the new folders.
     keeper.alter()
     keeper.start()
     keeper.tell(7)
@@ -101,7 +103,7 @@ def test_a_gap_moves_what_is_needed_before_the_pipeline_goes_on(keeper: Keeper) 
             start_version=40,
             end_version=2,
             error_code="table_recreated",
-            hint="",
+            error="",
         )
     )
     assert keeper.needs() == RetentionFloor(from_version=2)

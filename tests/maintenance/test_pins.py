@@ -21,7 +21,7 @@ from tests.doubles.sim_clock import SimClock
 from tests.integration.daemon.running import daemon, eventually, run_to_end, write_config
 from tests.maintenance.test_cleanup import DAY, FIRST, commits_of, daily
 from tests.maintenance.test_daemon_keeps_logs import kept, lines_of
-from tests.maintenance.test_table_keeper import Turns
+from tests.maintenance.test_table_maintainer import Turns
 from tests.tables.builder import TableBuilder
 
 
@@ -54,13 +54,13 @@ def work(table: TableBuilder, policies: Policies) -> DeltaMaintenance:
 
 
 async def clean(table: TableBuilder, policies: Policies) -> str:
-    """Survey, do what is due, and return why no more was deleted."""
+    """LogAssessment, do what is due, and return why no more was deleted."""
     job = work(table, policies)
-    survey = await job.survey()
-    for decision in survey.decisions:
+    assessment = await job.assessment()
+    for decision in assessment.decisions:
         if decision.is_due:
-            await job.apply(survey, decision)
-    [cleanup] = [each for each in survey.decisions if each.job == "cleanup"]
+            await job.apply(assessment, decision)
+    [cleanup] = [each for each in assessment.decisions if each.job == "cleanup"]
     return cleanup.reason
 
 
@@ -188,10 +188,10 @@ async def test_the_configuration_itself_keeps_a_version(tmp_path: Path) -> None:
 async def test_what_is_pinned_after_the_plan_was_made_is_kept(tmp_path: Path) -> None:
     table = expired(tmp_path)
     job = work(table, cleaning())
-    survey = await job.survey()
-    [due] = [decision for decision in survey.decisions if decision.is_due]
+    assessment = await job.assessment()
+    [due] = [decision for decision in assessment.decisions if decision.is_due]
     await board(table).set(Pin(name="export", version=5))
-    result = await job.apply(survey, due)
+    result = await job.apply(assessment, due)
     assert (due.end_version, result.version) == (7, 3)
     assert commits_of(table)[0] == 3
 
@@ -288,9 +288,9 @@ def test_a_daemon_without_sinks_cleans_up_as_far_as_pins_allow(tmp_path: Path) -
     orders = kept(table.folder, checkpoint={"every_commits": 1000}, cleanup=cleanup)
     config = write_config(tmp_path, orders=orders)
     with daemon(config):
-        eventually(lambda: bool(lines_of(config, "A maintenance job failed and is tried again.")))
+        eventually(lambda: bool(lines_of(config, "Maintenance job failed, retrying")))
         assert commits_of(table)[0] == 0
-    [line] = lines_of(config, "A maintenance job failed and is tried again.")
+    [line] = lines_of(config, "Maintenance job failed, retrying")
     assert line["error_code"] == "pin_missing"
     assert maintain(table, "--pin", "export=5")[0] == 0
     with daemon(config):

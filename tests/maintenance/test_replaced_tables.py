@@ -22,7 +22,7 @@ from tailerd.storage.local import LocalStore
 from tailerd.telemetry import events
 from tests.doubles.faulty_store import FaultyStore
 from tests.doubles.sim_clock import SimClock
-from tests.maintenance.test_table_keeper import Turns
+from tests.maintenance.test_table_maintainer import Turns
 from tests.tables.builder import START_MS, TableBuilder
 from tests.unit.formats.delta.histories import assert_is
 from tests.unit.formats.delta.log_bodies import add
@@ -125,14 +125,14 @@ async def test_a_cleanup_deletes_nothing_of_the_new_table(
     reader = LogReader(LocalStore(), str(table.folder))
     clock = SimClock(START_MS + 90 * DAY)
     work = DeltaMaintenance(reader, Policies(cleanup=CleanupPolicy(is_enabled=True)), clock=clock)
-    survey = await work.survey()
-    [due] = [each for each in survey.decisions if each.job == "cleanup"]
+    assessment = await work.assessment()
+    [due] = [each for each in assessment.decisions if each.job == "cleanup"]
     assert due.is_due
     new = make_anew(table.folder, OLD_VERSIONS + 2)
     if has_checkpoint:
         new.checkpoint(table.version)
     before = {path.name for path in new.log.iterdir()}
-    result = await work.apply(survey, due)
+    result = await work.apply(assessment, due)
     assert (result.outcome, result.files) == ("nothing_to_say", 0)
     reason = "log changed since it was looked at" if has_checkpoint else "There is no checkpoint"
     assert reason in result.summary
@@ -184,9 +184,9 @@ class ReplacingByPut(LocalStore):
         self._replace_before(path)
         await super().put(path, data, if_absent=if_absent)
 
-    async def put_volatile(self, path: str, data: bytes) -> None:
+    async def put_nondurable(self, path: str, data: bytes) -> None:
         self._replace_before(path)
-        await super().put_volatile(path, data)
+        await super().put_nondurable(path, data)
 
     def _replace_before(self, path: str) -> None:
         if path.endswith(self._suffix):
@@ -235,11 +235,11 @@ async def test_a_checksum_by_policy_knows_the_commit_it_is_made_from(tmp_path: P
     store = FaultyStore(LocalStore())
     policies = Policies(checksum=ChecksumPolicy(is_enabled=True))
     work = DeltaMaintenance(LogReader(store, str(tmp_path)), policies)
-    survey = await work.survey()
-    [due] = [each for each in survey.decisions if each.job == "checksum"]
+    assessment = await work.assessment()
+    [due] = [each for each in assessment.decisions if each.job == "checksum"]
     assert due.is_due
     before = store.count("head")
-    assert (await work.apply(survey, due)).outcome == "written"
+    assert (await work.apply(assessment, due)).outcome == "written"
     assert store.count("head") == before + 2
     assert_is(await LogReader(LocalStore(), str(tmp_path)).open(), table.state())
 
@@ -257,11 +257,11 @@ async def test_a_cleanup_stops_where_a_new_table_appears_while_it_deletes(
         Policies(cleanup=CleanupPolicy(is_enabled=True)),
         clock=SimClock(START_MS + 90 * DAY),
     )
-    survey = await work.survey()
-    [due] = [each for each in survey.decisions if each.job == "cleanup"]
-    result = await work.apply(survey, due)
+    assessment = await work.assessment()
+    [due] = [each for each in assessment.decisions if each.job == "cleanup"]
+    result = await work.apply(assessment, due)
     assert result.files == 5 * (batch - 1)
-    assert "The log changed since it was looked at." in result.summary
+    assert "The log changed since it was read." in result.summary
     assert store.new is not None
     assert_is(await LogReader(LocalStore(), str(table.folder)).open(0), store.new.state(0))
     assert_is(await work.reader.open(), store.new.state())

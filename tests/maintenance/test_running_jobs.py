@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from tailerd.clock import SystemClock
 from tailerd.maintenance import messages
-from tailerd.maintenance.keeper_process import KeeperProcess
+from tailerd.maintenance.maintenance_process import MaintenanceProcess
 from tailerd.maintenance.running_jobs import RunningJobs
 from tailerd.telemetry import Telemetry, events
 from tailerd.telemetry.maintenance_status import MaintenanceBoard
-from tailerd.watchers.hints import HintBoard
+from tailerd.watchers.wakeups import WakeupRegistry
 from tests.doubles.sim_clock import SimClock
 
-SURVEYED = events.LogSurveyed(table="orders", path="/t", version=1, is_alone=True)
+SURVEYED = events.LogAssessed(table="orders", path="/t", version=1, is_alone=True)
 MEASURED = events.TableMeasured(
     table="orders",
     version=1,
@@ -29,7 +29,7 @@ MEASURED = events.TableMeasured(
     pending_files=None,
     pending_bytes=None,
 )
-UNKNOWN = events.GrowthUnavailable(table="orders", error_code="corrupt_log", hint="")
+UNKNOWN = events.GrowthUnavailable(table="orders", error_code="corrupt_log", error="")
 
 
 def started(job: str) -> events.MaintenanceStarted:
@@ -47,7 +47,7 @@ def test_a_death_while_a_table_is_measured_holds_that_table_longer_each_time() -
     jobs = RunningJobs()
     held = []
     for _ in range(12):
-        for event in (started("survey"), SURVEYED, started("measure")):
+        for event in (started("assessment"), SURVEYED, started("measure")):
             jobs.hear(event)
         failed = jobs.blame("It is gone.", 0.0)
         assert failed is not None
@@ -73,9 +73,11 @@ def test_a_table_that_was_measured_again_begins_anew() -> None:
 
 
 def test_only_a_turn_that_ended_makes_the_next_restart_a_first_one() -> None:
-    process = KeeperProcess(hints=HintBoard(), telemetry=Telemetry(), clock=SystemClock())
+    process = MaintenanceProcess(
+        wakeups=WakeupRegistry(), telemetry=Telemetry(), clock=SystemClock()
+    )
     process._attempt = 5
-    for event in (started("survey"), SURVEYED, started("measure"), MEASURED):
+    for event in (started("assessment"), SURVEYED, started("measure"), MEASURED):
         process._hear(messages.tell(event))
     assert process._attempt == 5
     line = messages.line_of(messages.TurnEnded(table="orders"))

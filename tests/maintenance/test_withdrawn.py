@@ -231,9 +231,9 @@ OFTEN = Policies(checkpoint=CheckpointPolicy(every_commits=1, min_interval_secon
 
 async def checkpoint_by_policy(store: FaultyStore | MemoryStore, root: str) -> None:
     work = DeltaMaintenance(LogReader(store, root), OFTEN)
-    survey = await work.survey()
-    [due] = [each for each in survey.decisions if each.is_due]
-    assert (await work.apply(survey, due)).outcome == "written"
+    assessment = await work.assessment()
+    [due] = [each for each in assessment.decisions if each.is_due]
+    assert (await work.apply(assessment, due)).outcome == "written"
 
 
 async def test_a_checkpoint_removes_what_dead_writers_left_a_day_ago(table: TableBuilder) -> None:

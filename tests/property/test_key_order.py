@@ -22,7 +22,7 @@ from tailerd.formats.delta.changes import commit_tasks
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.pipeline import change_runs
 from tailerd.pipeline.change_stream import ChangeStream
-from tailerd.pipeline.journey import JourneyPlan
+from tailerd.pipeline.delivery_loop import DeliverySpec
 from tailerd.pipeline.memory_budget import MemoryBudget
 from tailerd.pipeline.offset_store import MemoryOffsetStore
 from tailerd.pipeline.pipeline import Pipeline
@@ -32,7 +32,7 @@ from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.sink import KafkaSink
 from tailerd.sinks.record_formats import record_format
 from tailerd.telemetry import Telemetry
-from tailerd.watchers.hints import Hint
+from tailerd.watchers.wakeups import Wakeup
 from tests.doubles.sim_clock import SimClock
 from tests.property.key_histories import (
     KeyHistory,
@@ -195,14 +195,14 @@ async def test_a_sink_with_a_key_is_given_its_order(
     async def open_source() -> DeltaChangeSource:
         return await DeltaChangeSource.open(str(tmp_path))
 
-    plan = JourneyPlan(table="t", sink="s", start="1", changes=ChangeMode.AUTO, is_once=True)
+    plan = DeliverySpec(table="t", sink="s", start="1", changes=ChangeMode.AUTO, is_once=True)
     pipeline = Pipeline(
         plan,
         source_place=str(tmp_path),
         open_source=open_source,
         sink=sink,
         offsets=MemoryOffsetStore(),
-        hint=Hint(),
+        wakeup=Wakeup(),
         telemetry=Telemetry(),
         clock=SimClock(),
     )

@@ -101,4 +101,4 @@ def test_a_column_that_chooses_the_topic_and_is_not_there_is_named(
     table_in(tmp_path, files)
     with pytest.raises(ConfigError, match=r"column 'q'.* not .*table") as caught:
         list(by_arrow(tmp_path, config_of("json", "t.{column:q}")))
-    assert "topic" in f"{caught.value} {caught.value.hint}"
+    assert "topic" in f"{caught.value} {caught.value.remedy}"

@@ -13,11 +13,11 @@ from tailerd.changefeed.saved_offset import SavedOffset
 from tailerd.errors import MissingVersionError
 from tailerd.formats.base import ChangeSource
 from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.pipeline.delivery_loop import DeliveryLoop
 from tailerd.pipeline.identity import OffsetKeeper
-from tailerd.pipeline.journey import Journey
 
 
-class SavesBeforeDelivery(Journey):
+class SavesBeforeDelivery(DeliveryLoop):
     """Saves the offset before the sink has the rows."""
 
     async def _deliver(self, start: Offset, end: Offset) -> None:

@@ -13,15 +13,15 @@ from tailerd.errors import AccessDeniedError, TailerdError
 from tailerd.formats.base import ChangeSource
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.pipeline import change_stream
-from tailerd.pipeline.journey import JourneyPlan
+from tailerd.pipeline.delivery_loop import DeliverySpec
 from tailerd.pipeline.memory_budget import SMALLEST_PIECE, MemoryBudget
 from tailerd.pipeline.pipeline import Pipeline
 from tailerd.pipeline.policies import OnGap
 from tailerd.storage.stores import Stores
 from tailerd.telemetry import Telemetry
 from tailerd.telemetry.events import Event
-from tailerd.watchers.hints import HintBoard
 from tailerd.watchers.poll import PollWatcher
+from tailerd.watchers.wakeups import WakeupRegistry
 from tests.doubles.scripted_watcher import ScriptedWatcher
 from tests.simulation.chaos import CURRENT, Chaos, Life, thread_seconds
 from tests.simulation.sim_offsets import OffsetDisk, OffsetLink
@@ -58,7 +58,7 @@ class World:
     table: SimTable
     chaos: Chaos
     sink: SinkDisk
-    plan: JourneyPlan
+    plan: DeliverySpec
     max_in_flight: int
     is_piecemeal: bool
     commits: int
@@ -103,7 +103,7 @@ class Process:
         self.budget = MemoryBudget(simulation.memory_bytes)
         self.pipelines: dict[str, Pipeline] = {}
         self._simulation = simulation
-        self._board = HintBoard()
+        self._board = WakeupRegistry()
         self.watcher = ScriptedWatcher()
         self.task: asyncio.Task[None] | None = None
         self._is_stopping = False
@@ -185,7 +185,7 @@ class Process:
             open_source=open_source,
             sink=sink,
             offsets=offsets,
-            hint=self._board.subscribe(world.table.log),
+            wakeup=self._board.subscribe(world.table.log),
             telemetry=Telemetry([simulation.heard]),
             clock=simulation.clock,
             jitter=random.Random(f"{simulation.seed}/{world.name}/jitter/{life.number}"),
@@ -282,7 +282,7 @@ class Simulation:
             table=SimTable(self.store, name, writer, chaos),
             chaos=chaos,
             sink=SinkDisk(is_transactional),
-            plan=JourneyPlan(
+            plan=DeliverySpec(
                 table=name,
                 sink="simulated",
                 start=start,

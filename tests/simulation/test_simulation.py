@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from tailerd.pipeline import journey, pipeline
+from tailerd.pipeline import delivery_loop, pipeline
 from tests.simulation.laws import check_laws
 from tests.simulation.planted import (
     BelievesTheHint,
@@ -63,7 +63,7 @@ def test_what_happens_to_a_table_does_not_depend_on_the_others(number: int) -> N
 
 
 def test_an_offset_saved_before_delivery_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "Journey", SavesBeforeDelivery)
+    monkeypatch.setattr(pipeline, "DeliveryLoop", SavesBeforeDelivery)
     assert first_caught() is not None
 
 
@@ -77,7 +77,7 @@ def test_an_offset_kept_with_rows_that_lie_behind_it_is_caught(
 def test_an_offset_saved_while_earlier_deliveries_run_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(journey, "DeliveryTracker", SavesAsTheyFinish)
+    monkeypatch.setattr(delivery_loop, "DeliveryTracker", SavesAsTheyFinish)
     assert first_caught() is not None
 
 

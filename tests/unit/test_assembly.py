@@ -15,7 +15,7 @@ from tailerd.changefeed.limits import DEFAULT_READ_LIMIT
 from tailerd.clock import SystemClock
 from tailerd.config import Config
 from tailerd.formats.delta.protocol.data_file import data_file
-from tailerd.pipeline.fleet import Fleet
+from tailerd.pipeline.pipeline_manager import PipelineManager
 from tailerd.pipeline.state_place import FolderState
 from tailerd.storage.stores import Stores
 from tailerd.telemetry import Telemetry, events
@@ -74,7 +74,7 @@ async def test_a_pipeline_that_is_gone_keeps_no_message_of_a_folder_it_shared(
     config = configured(tmp_path, "a", "b", broken="b" if how == "failed" else "")
     state = FolderState(tmp_path / "state")
     messages = Messages(str(tmp_path / "orders" / "_delta_log"))
-    fleet = Fleet(telemetry, patience_seconds=5, is_lasting=True)
+    manager = PipelineManager(telemetry, patience_seconds=5, is_lasting=True)
 
     async def until(kind: type[events.Event], table: str) -> None:
         async with asyncio.timeout(10):
@@ -92,18 +92,18 @@ async def test_a_pipeline_that_is_gone_keeps_no_message_of_a_folder_it_shared(
                 executor=threads,
                 is_once=False,
             )
-            hearing = group.create_task(assembly.hints.run([messages]))
-            group.create_task(fleet.run(assembly.members(config)))
+            hearing = group.create_task(assembly.wakeups.run([messages]))
+            group.create_task(manager.run(assembly.members(config)))
             await until(events.OffsetSaved, "a")
             if how == "removed":
                 await until(events.OffsetSaved, "b")
-                await fleet.set_members(assembly.members(configured(tmp_path, "a")))
+                await manager.set_members(assembly.members(configured(tmp_path, "a")))
             else:
                 await until(events.PipelineFailed, "b")
             await messages.seen()
             hearing.cancel()
-            fleet.stop()
-            fleet.is_lasting = False
+            manager.stop()
+            manager.is_lasting = False
         await assembly.close()
 
 

@@ -25,7 +25,7 @@ from tests.errors_tree import CLASSES, with_all_fields
 
 def _described(error: TailerdError) -> tuple[object, ...]:
     given = tuple(getattr(error, name) for name in error.fields)
-    return (type(error), error.message, error.hint, str(error), *given)
+    return (type(error), error.message, error.remedy, str(error), *given)
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.code)
@@ -84,7 +84,7 @@ def test_nothing_but_the_declared_fields_leaves_the_process() -> None:
 
 
 def test_texts_are_bounded_and_can_be_encoded() -> None:
-    error = SinkError("x" * 100_000, hint="\udcff" * 100_000, path="é" * 100_000)
+    error = SinkError("x" * 100_000, remedy="\udcff" * 100_000, path="é" * 100_000)
     data = error.to_data()
     texts = [data["message"], data["remedy"], data["path"]]
     most = [MOST_CHARACTERS, MOST_CHARACTERS, MOST_FIELD_CHARACTERS]
@@ -94,11 +94,11 @@ def test_texts_are_bounded_and_can_be_encoded() -> None:
 
 def test_an_error_in_other_words_keeps_its_class_and_fields() -> None:
     error = with_all_fields(SchemaChangedError)
-    other = error.restated("In other words.", hint="Do that.")
+    other = error.restated("In other words.", remedy="Do that.")
     assert type(other) is SchemaChangedError
     assert str(other) == "In other words. Do that."
     assert _described(other)[4:] == _described(error)[4:]
-    assert error.restated("So.").hint == error.hint
+    assert error.restated("So.").remedy == error.remedy
 
 
 def test_fields_are_named_where_an_error_is_raised() -> None:

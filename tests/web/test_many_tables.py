@@ -86,7 +86,7 @@ def test_hostile_names_and_texts_are_only_text(site: Site, open_page: OpenPage) 
                 table=name, version=1, timestamp_ms=1, columns=((HOSTILE[1], HOSTILE[0]),)
             ),
             events.PipelineFailed(
-                table=name, engine="arrow", error_code="table", hint=HOSTILE[1] * 50
+                table=name, engine="arrow", error_code="table", error=HOSTILE[1] * 50
             ),
         )
     page = open_page(site.url)
@@ -122,7 +122,7 @@ def test_a_table_that_goes_disappears(site: Site, open_page: OpenPage) -> None:
     site.add("goes")
     page = open_page(site.url)
     expect(page.locator(".row")).to_have_count(2)
-    site.tell(events.TableRemoved(table="goes", engine="arrow", path="/lake/goes", hint="Gone."))
+    site.tell(events.TableRemoved(table="goes", engine="arrow", path="/lake/goes", reason="Gone."))
     expect(page.locator(".row")).to_have_count(1)
 
 
@@ -141,13 +141,13 @@ def test_what_is_wrong_beside_the_tables_stands_above_them_while_it_lasts(
 ) -> None:
     site.add("orders")
     page = open_page(site.url)
-    troubles = page.locator(".troubles")
+    problems = page.locator(".problems")
     expect(page.locator(".row")).to_have_count(1)
-    expect(troubles).to_be_hidden()
+    expect(problems).to_be_hidden()
     hint = "There is no queue <b>q</b>."
     site.tell(
-        events.NotificationsFailed(path="q", error_code="queue_missing", attempt=1, hint=hint)
+        events.NotificationsFailed(path="q", error_code="queue_missing", attempt=1, error=hint)
     )
-    expect(troubles).to_have_text(f"notifications: {hint}", timeout=15_000)
+    expect(problems).to_have_text(f"notifications: {hint}", timeout=15_000)
     site.tell(events.NotificationsResumed(path="q"))
-    expect(troubles).to_be_hidden(timeout=15_000)
+    expect(problems).to_be_hidden(timeout=15_000)

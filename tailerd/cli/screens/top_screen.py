@@ -14,7 +14,7 @@ from textual.widgets import DataTable, Footer, Header, Static
 from tailerd.cli.change_table import printable
 from tailerd.cli.screens.rows_table import RowsTable
 from tailerd.cli.screens.shown_rows import commits_of_daemon, rows_of_daemon
-from tailerd.cli.status import row_of, tables_of, trouble_lines
+from tailerd.cli.status import problem_lines, row_of, tables_of
 from tailerd.errors import TailerdError
 
 COLUMNS = ("table", "state", "lag", "lag time", "rows/s", "delivered", "head", "sink", "error")
@@ -112,9 +112,9 @@ class TopScreen(App[None]):
             self._detail.update(Text(printable(str(error)), style="bold red"))
             return
         self._show_pipelines()
-        troubles = list(trouble_lines(status))
+        problems = list(problem_lines(status))
         self._detail.update(
-            Text("\n".join(troubles), style="yellow") if troubles else self._error()
+            Text("\n".join(problems), style="yellow") if problems else self._error()
         )
         await self._refresh_rows()
 

@@ -75,4 +75,5 @@ class DeltaFormat(DeltaParts):
             spool=None if request.scratch is None else open_spool(request.scratch),
             partition_zone=PartitionZone(place, None if zone is None else str(zone), warn),
             memory_bytes=request.memory_bytes,
+            net_above=request.net_above,
         )

@@ -9,7 +9,7 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.offset import Version
 from tailerd.changefeed.points import parse_point, to_ms
 from tailerd.errors import MissingVersionError, NotATableError, UnsupportedFeatureError
-from tailerd.formats.delta.changes.commit_window import CommitWindow
+from tailerd.formats.delta.changes.commit_cache import CommitCache
 from tailerd.formats.delta.log.live_files import count_rows, read_live_files
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.log.time_travel import TimeAxis
@@ -116,9 +116,9 @@ class DeltaInspection:
         if head is None:
             raise NotATableError(
                 f"There is no Delta table at {self._reader.url}: its log holds no commit.",
-                hint="Check the path; it is the folder that contains _delta_log.",
+                remedy="Check the path; it is the folder that contains _delta_log.",
             )
-        window = CommitWindow(self._reader, ChangeMode.AUTO)
+        window = CommitCache(self._reader, ChangeMode.AUTO)
         first = max(head - limit + 1, listing.earliest_commit or 0)
         await window.look_around(first)
         first = await self._first_rebuilt(window, first, listing)
@@ -128,7 +128,7 @@ class DeltaInspection:
             if found is None or plan is None:
                 raise MissingVersionError(
                     f"Version {version} is missing from the log, though version {head} is there.",
-                    hint="A gap means lost commits: restore the file from a backup.",
+                    remedy="A gap means lost commits: restore the file from a backup.",
                 )
             yield _commit_of(version, plan, found.commit)
             window.forget_before(version)
@@ -143,14 +143,14 @@ class DeltaInspection:
         return snapshot
 
     async def _timestamp_ms(self, snapshot: Snapshot) -> int | None:
-        window = CommitWindow(self._reader, ChangeMode.AUTO)
+        window = CommitCache(self._reader, ChangeMode.AUTO)
         listing = await window.look_around(snapshot.version)
         if snapshot.version not in listing.commits:
             return None
         found = await window.commit(snapshot.version)
         return None if found is None else await window.time_ms(found, snapshot.state)
 
-    async def _first_rebuilt(self, window: CommitWindow, wanted: int, listing: LogListing) -> int:
+    async def _first_rebuilt(self, window: CommitCache, wanted: int, listing: LogListing) -> int:
         """Return the first version from `wanted` on whose protocol and columns are known.
 
         Raises:

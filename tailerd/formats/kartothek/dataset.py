@@ -157,7 +157,7 @@ async def read_dataset(
     except FileMissingError as error:
         raise TableError(
             f"The schema {path} of table {table} is not there.",
-            hint="Writers put it before the metadata: restore it, or let its writer store the"
+            remedy="Writers put it before the metadata: restore it, or let its writer store the"
             " dataset again.",
         ) from error
     return Reading(
@@ -194,7 +194,7 @@ async def _fetch(store: ObjectStore, address: DatasetAddress) -> tuple[MetadataF
     raise NotATableError(
         f"There is no dataset {address.uuid} in {store.url_of(address.folder)}: no file"
         f" {address.uuid}{MARK}{{{','.join(SUFFIXES)}}}.",
-        hint="Name it STORE/UUID, or STORE/UUID/TABLE where it has several tables.",
+        remedy="Name it STORE/UUID, or STORE/UUID/TABLE where it has several tables.",
     )
 
 
@@ -207,14 +207,14 @@ async def _table(
             raise UsageError(
                 f"The dataset {address.uuid} has no table {address.table!r}; it has"
                 f" {', '.join(tables)}.",
-                hint="Check the spelling; names are case-sensitive.",
+                remedy="Check the spelling; names are case-sensitive.",
             )
         return address.table
     if len(tables) > 1:
         place = store.url_of(address.path(address.uuid))
         raise UsageError(
             f"The dataset {address.uuid} has {len(tables)} tables: {', '.join(tables)}.",
-            hint=f"Name one: {' or '.join(f'{place}/{each}' for each in tables)}.",
+            remedy=f"Name one: {' or '.join(f'{place}/{each}' for each in tables)}.",
         )
     return tables[0] if tables else before or _DEFAULT_TABLE
 

@@ -102,12 +102,12 @@ class KartothekFormat(OptionalParts):
         if request.changes is ChangeMode.CDF:
             raise UnsupportedFeatureError(
                 f"{place} is a Kartothek dataset, which has no change data feed.",
-                hint="Leave `changes` out.",
+                remedy="Leave `changes` out.",
             )
         if request.changes is ChangeMode.NET:
             raise UnsupportedFeatureError(
                 f"{place} is a Kartothek dataset, whose former states cannot be compared.",
-                hint="Leave `changes` out.",
+                remedy="Leave `changes` out.",
             )
         located, root = request.stores.locate(place)
         ledger = open_ledger(request.ledger, request.stores)
@@ -118,7 +118,7 @@ class KartothekFormat(OptionalParts):
             raise NotATableError(
                 f"There is no dataset at {place}: no file UUID.by-dataset-metadata.json or"
                 " .msgpack.zstd beside it.",
-                hint="Name it STORE/UUID, or STORE/UUID/TABLE where it has several tables.",
+                remedy="Name it STORE/UUID, or STORE/UUID/TABLE where it has several tables.",
             )
         allowed = allowed_places(request.allowed_paths)
         store = within_table(located, address.folder, allowed)
@@ -152,12 +152,14 @@ def _spool_of(
     if wanted is None or (ledger is not None and ledger.is_read_only):
         return None
     if wanted != "link":
-        raise ConfigError(f"The option spool of {place} is {wanted!r}.", hint="Say `spool: link`.")
+        raise ConfigError(
+            f"The option spool of {place} is {wanted!r}.", remedy="Say `spool: link`."
+        )
     if ledger is None or not store.is_local_folder or "://" in ledger.place:
         raise ConfigError(
             f"The files of {place} cannot be linked: that needs the dataset and its ledger on one"
             " disk of this machine.",
-            hint="Keep the state in a folder there, or leave the option `spool` out.",
+            remedy="Keep the state in a folder there, or leave the option `spool` out.",
         )
     return FileSpool(address.folder, Path(ledger.place) / "files")
 

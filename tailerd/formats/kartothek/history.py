@@ -93,7 +93,7 @@ class DatasetHistory:
             raise ConfigError(
                 f"The ledger of {name} has states of the dataset {before.uuid}, table"
                 f" {before.table}: two tables cannot share one.",
-                hint="Give each table a `ledger` of its own, or leave it out.",
+                remedy="Give each table a `ledger` of its own, or leave it out.",
             )
         try:
             reading = await read_dataset(
@@ -156,7 +156,7 @@ class DatasetHistory:
             await self._ledger.mark_dropped()
             raise TableRecreatedError(
                 f"The dataset {self._name} was dropped: its metadata file is gone.",
-                hint="Where it was created again, reset the pipeline with `tailerd offsets reset"
+                remedy="Where it was created again, reset the pipeline with `tailerd offsets reset"
                 " NAME --to snapshot`, or set on_gap.",
             ) from error
         await self._take(reading)

@@ -63,7 +63,7 @@ class KartothekInspection:
             raise MissingVersionError(
                 f"Version {version} of {self._place.url} is not known: a dataset has no history but"
                 " what a ledger kept.",
-                hint="Name the ledger's folder with --ledger FOLDER; or leave the version out.",
+                remedy="Name the ledger's folder with --ledger FOLDER; or leave the version out.",
             )
         return state
 

@@ -19,10 +19,10 @@ from tailerd.formats.maintenance import (
     AskFloor,
     Decision,
     JobResult,
+    LogAssessment,
     MaintenancePolicies,
     RetentionFloor,
     RunOnEngine,
-    Survey,
     TaskExecutor,
     no_readers,
 )
@@ -77,7 +77,9 @@ class DatasetMaintenance:
         older = policies.cleanup.older_than_seconds or 0.0
         self._grace_seconds = max(GRACE_SECONDS, older)
 
-    async def survey(self, *, with_cleanup: bool = True, is_asked: bool = False) -> Survey:
+    async def assessment(
+        self, *, with_cleanup: bool = True, is_asked: bool = False
+    ) -> LogAssessment:
         """Look at the dataset and decide whether garbage is to be collected.
 
         Raises:
@@ -86,7 +88,7 @@ class DatasetMaintenance:
         """
         address = await self._address()
         kept = await self._kept(address)
-        floor, garbage, obstacle = RetentionFloor(), None, "It was not looked for garbage."
+        floor, garbage, obstacle = RetentionFloor(), None, "Garbage was not searched for."
         if with_cleanup:
             floor = await self._floor(kept.table_id)
             obstacle = floor.obstacle
@@ -95,7 +97,7 @@ class DatasetMaintenance:
             garbage = await self._garbage(address, kept)
         is_enabled = self._policies.cleanup.is_enabled
         decision = self._decision(garbage, obstacle, is_enabled=is_enabled)
-        return Survey(
+        return LogAssessment(
             table_id=kept.table_id,
             version=max(kept.numbers, default=0),
             decisions=(decision,),
@@ -122,14 +124,14 @@ class DatasetMaintenance:
             saves=f"{garbage.size_bytes} bytes.",
         )
 
-    async def apply(self, survey: Survey, decision: Decision) -> JobResult:
-        """Delete the garbage that a survey found and that is still garbage.
+    async def apply(self, assessment: LogAssessment, decision: Decision) -> JobResult:
+        """Delete the garbage that a assessment found and that is still garbage.
 
         Raises:
             TableError, StorageError, OffsetError: It could not be done; what was deleted before
                 was garbage.
         """
-        before = survey.payload
+        before = assessment.payload
         if decision.job != CLEANUP or not isinstance(before, Garbage):
             raise BugError(f"The job {decision.job} of a dataset was never planned.")
         address = await self._address()
@@ -143,7 +145,7 @@ class DatasetMaintenance:
         return JobResult(
             job=CLEANUP,
             outcome="deleted" if files else "nothing_to_say",
-            version=survey.version,
+            version=assessment.version,
             files=len(files),
             size_bytes=size,
             summary=f"{len(files)} files of {size} bytes were deleted."
@@ -160,7 +162,7 @@ class DatasetMaintenance:
         raise UsageError(
             f"Version {version} cannot be pinned for {reader}: a Kartothek dataset keeps no"
             " versions, and a ledger only what its own pipeline has yet to deliver.",
-            hint="Set `maintenance.cleanup.older_than` to longer than readers take.",
+            remedy="Set `maintenance.cleanup.older_than` to longer than readers take.",
         )
 
     async def _address(self) -> DatasetAddress:

@@ -124,7 +124,7 @@ def _decoded(content: bytes, uuid: str, suffix: str) -> _Stored:
     ) as e:
         raise UnreadableMetadataError(
             f"The metadata file {metadata_name(uuid, suffix)} cannot be read: {e}.",
-            hint="It is torn, or not what its name says: restore it, or let its writer write"
+            remedy="It is torn, or not what its name says: restore it, or let its writer write"
             " it again.",
         ) from e
 
@@ -134,18 +134,18 @@ def _check(stored: _Stored, uuid: str) -> None:
         raise UnsupportedFeatureError(
             f"The dataset {uuid} has metadata of version {stored.dataset_metadata_version!r}, and"
             f" only version {SUPPORTED_VERSION} can be read.",
-            hint="Let a current release of its writer rewrite it.",
+            remedy="Let a current release of its writer rewrite it.",
         )
     if stored.dataset_uuid != uuid:
         raise TableError(
             f"The metadata file of {uuid} says that it belongs to {stored.dataset_uuid!r}.",
-            hint="It was copied or renamed: give it back its name.",
+            remedy="It was copied or renamed: give it back its name.",
         )
     if stored.partitions is None:
         raise UnsupportedFeatureError(
             f"The metadata of {uuid} names no partitions, so which files belong to it only a"
             " listing could tell, and that shows what failed writers left, too.",
-            hint="Let its writer store the dataset with explicit partitions.",
+            remedy="Let its writer store the dataset with explicit partitions.",
         )
 
 
@@ -156,11 +156,11 @@ def _check_keys(uuid: str, table: str, keys: list[str]) -> None:
         if not key.startswith(prefix) or "/../" in key or "/./" in key or "//" in key:
             raise TableError(
                 f"The metadata of {uuid} names the file {key!r}, which is not below {prefix}.",
-                hint="A dataset has its files to itself: the metadata was made by hand, or the"
+                remedy="A dataset has its files to itself: the metadata was made by hand, or the"
                 " dataset was renamed.",
             )
         if not key.endswith(PARQUET):
             raise UnsupportedFeatureError(
                 f"The metadata of {uuid} names the file {key!r}, and only Parquet can be read.",
-                hint="Let its writer store the dataset as Parquet.",
+                remedy="Let its writer store the dataset as Parquet.",
             )

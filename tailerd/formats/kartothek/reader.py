@@ -40,7 +40,8 @@ def collected(url: str) -> FilesCollectedError:
     return FilesCollectedError(
         f"The data file {url} is gone: its dataset was garbage-collected, or deleted, before its"
         " rows were read.",
-        hint="Go on with `tailerd offsets reset NAME --to snapshot`, or set on_gap. Collect garbage"
+        remedy="Go on with `tailerd offsets reset NAME --to snapshot`, or set on_gap. Collect"
+        " garbage"
         " later than the slowest pipeline delivers, or set `format_options: {spool: link}`.",
     )
 

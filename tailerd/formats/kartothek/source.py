@@ -137,7 +137,7 @@ class KartothekSource(ConsecutiveVersions):
         if version > newest + 1:
             raise MissingVersionError(
                 f"Version {version} is ahead of {self._name}: the newest is {newest}.",
-                hint=f"Start at {newest + 1} at most, to wait for the next commit.",
+                remedy=f"Start at {newest + 1} at most, to wait for the next commit.",
             )
         if version <= newest:
             self._require_followed(version)
@@ -148,8 +148,8 @@ class KartothekSource(ConsecutiveVersions):
         if not self._history.is_durable:
             raise MissingVersionError(
                 f"The changes of version {version} of {self._name} are not known: a Kartothek"
-                " dataset has no history, and without a ledger nobody has kept any.",
-                hint="Use --from snapshot or --from latest; a daemon keeps a ledger in its state,"
+                " dataset has no history, and there is no ledger.",
+                remedy="Use --from snapshot or --from latest; a daemon keeps a ledger in its state,"
                 " a Spark program in the folder that the option `ledger` names.",
             )
         if version < self._oldest_followed:
@@ -166,7 +166,7 @@ class KartothekSource(ConsecutiveVersions):
             f"The changes of version {version} of {self._name} are no longer in the ledger, whose"
             f" oldest state is {self._history.first_number}: a dataset has no history but what"
             " was observed and kept.",
-            hint=_RESET,
+            remedy=_RESET,
         )
 
     async def _at_time(self, time: datetime.datetime) -> Offset:
@@ -176,7 +176,7 @@ class KartothekSource(ConsecutiveVersions):
             raise UsageError(
                 f"There is no commit at or after {time.isoformat()}: the newest, version"
                 f" {newest.number}, is of {show_ms(newest.timestamp_ms)}.",
-                hint="Use --from latest to wait for the next one.",
+                remedy="Use --from latest to wait for the next one.",
             )
         self._require_followed(later[-1].number)
         followed = (each.number for each in later if each.number >= self._oldest_followed)
@@ -198,7 +198,7 @@ class KartothekSource(ConsecutiveVersions):
         if not before:
             raise MissingVersionError(
                 f"No state of {self._name} was observed at or before {time.isoformat()}.",
-                hint="Give a later time, or a version.",
+                remedy="Give a later time, or a version.",
             )
         return Version(before[-1])
 
@@ -260,7 +260,7 @@ class KartothekSource(ConsecutiveVersions):
                 f"The offset belongs to {offset.table_id}, and what was observed of {self._name}"
                 f" is {newest.table_id}: the dataset was dropped and created again, or its ledger"
                 " is another.",
-                hint="Reset the pipeline with `tailerd offsets reset NAME --to snapshot`.",
+                remedy="Reset the pipeline with `tailerd offsets reset NAME --to snapshot`.",
             )
         before = await self._history.state(offset.last_version(self))
         mark = offset.mark.partition(_BEGUN)[0]
@@ -270,7 +270,7 @@ class KartothekSource(ConsecutiveVersions):
                 f"The offset of {self._name} is at version {offset.version}, after a state that the"
                 f" ledger does not have, whose newest is {newest.number}: it was restored from an"
                 " older copy.",
-                hint=_RESET,
+                remedy=_RESET,
             )
 
     async def _tasks(self, at: Offset) -> list[FileTask]:
@@ -324,7 +324,7 @@ class KartothekSource(ConsecutiveVersions):
         if gone in self._history.newest.keys:
             raise MissingDataFileError(
                 f"The data file {url} is gone, and the dataset's metadata names it.",
-                hint="Something deleted it that is no garbage collection: restore it.",
+                remedy="Something deleted it that is no garbage collection: restore it.",
             )
         raise collected(url)
 

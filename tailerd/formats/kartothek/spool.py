@@ -63,7 +63,8 @@ class FileSpool:
                 if error.errno in (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK):
                     raise ConfigError(
                         f"{source} cannot be linked below {self._folder}: {error.strerror}.",
-                        hint="`spool: link` needs the state on the file system of the dataset, one"
+                        remedy="`spool: link` needs the state on the file system of the dataset,"
+                        " one"
                         " with hard links, and files that this user owns or may write. Move the"
                         " state, or leave the option out.",
                     ) from error

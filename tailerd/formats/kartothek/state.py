@@ -96,14 +96,14 @@ class ObservedState(msgspec.Struct, frozen=True):
         except msgspec.MsgspecError as error:
             raise OffsetError(
                 f"An entry of the ledger cannot be read: {error}.",
-                hint="Restore it from a backup, or reset with `tailerd offsets reset NAME --to"
+                remedy="Restore it from a backup, or reset with `tailerd offsets reset NAME --to"
                 " snapshot`.",
             ) from error
         if found.format != ENTRY_FORMAT:
             raise OffsetError(
                 f"An entry of the ledger has format {found.format}, this release reads"
                 f" {ENTRY_FORMAT}, because a newer tailerd wrote it.",
-                hint="Run the newer release, or reset with `tailerd offsets reset`.",
+                remedy="Run the newer release, or reset with `tailerd offsets reset`.",
             )
         return found
 

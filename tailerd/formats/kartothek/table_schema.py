@@ -31,7 +31,7 @@ def read_schema(content: bytes, path: str) -> pa.Schema:
     except (pa.ArrowException, OSError) as error:
         raise CorruptLogError(
             f"The schema {path} cannot be read: {error}.",
-            hint="It is torn or no Parquet file: restore it, or let its writer write it again.",
+            remedy="It is torn or no Parquet file: restore it, or let its writer write it again.",
         ) from error
     refuse_change_columns(stored.names)
     return pa.schema([pa.field(field.name, plain_type(field.type)) for field in stored])
@@ -73,7 +73,7 @@ def path_value(text: str, field: pa.Field, key: str) -> pa.Scalar:
         raise CorruptLogError(
             f"The path of {key!r} says {text!r} of column {field.name}, which is no {field.type}:"
             f" {error}.",
-            hint="The writer is broken: rewrite that partition.",
+            remedy="The writer is broken: rewrite that partition.",
         ) from error
 
 

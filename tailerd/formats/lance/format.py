@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tailerd.changefeed.change_task import ChangeMode
-from tailerd.errors import ConfigError, UnsupportedFeatureError
+from tailerd.errors import UnsupportedFeatureError
 from tailerd.formats.allowed_places import allowed_places
 from tailerd.formats.base import CommitNames, OpenRequest
 from tailerd.formats.inspection import Inspector
@@ -27,9 +27,6 @@ from tailerd.storage.base import ObjectStore
 from tailerd.storage.links import RealPlaces
 from tailerd.storage.stores import path_of, within_table
 
-ON_GAP = "on_gap"
-"""The option by which versions that are gone come as one difference: `net`."""
-
 
 class LanceFormat(OptionalParts):
     """Lance tables; see `formats.base.TableFormat`."""
@@ -37,7 +34,7 @@ class LanceFormat(OptionalParts):
     name = FORMAT
     capabilities = CAPABILITIES
     names = CommitNames(folder=VERSIONS_FOLDER, suffix=SUFFIX, version_of=version_of)
-    options = frozenset({ON_GAP})
+    options: frozenset[str] = frozenset()
     reader = LanceTaskReader()
 
     @property
@@ -92,9 +89,9 @@ class LanceFormat(OptionalParts):
         Raises:
             NotATableError, TableError: It cannot be served.
             UnsupportedFeatureError: Change files are asked for, or a branch is named.
-            ConfigError: No store serves this place, or an option is wrong.
+            ConfigError: No store serves this place.
         """
-        nets_gaps = _checked(place, request)
+        _check_changes(place, request)
         located, root = request.stores.locate(place)
         allowed = allowed_places(request.allowed_paths)
         store = within_table(located, root, allowed)
@@ -127,26 +124,21 @@ class LanceFormat(OptionalParts):
             comparison=_comparison(request),
             columns=request.columns,
             places=RealPlaces(root, allowed) if located.is_local_folder else None,
-            nets_gaps=nets_gaps,
+            net_above=request.net_above,
         )
 
 
-def _checked(place: str, request: OpenRequest) -> bool:
-    """Tell whether versions that are gone come as one difference.
+def _check_changes(place: str, request: OpenRequest) -> None:
+    """Make sure that the changes that are asked for can be given.
 
     Raises:
         UnsupportedFeatureError: Change files are asked for.
-        ConfigError: An option is wrong.
     """
     if request.changes is ChangeMode.CDF:
         raise UnsupportedFeatureError(
             f"{place} is a Lance table, which has no change data feed.",
-            hint="Leave `changes` out.",
+            remedy="Leave `changes` out.",
         )
-    wanted = request.options.get(ON_GAP)
-    if wanted not in (None, "net"):
-        raise ConfigError(f"The option {ON_GAP} of {place} is {wanted!r}.", hint="Say `net`.")
-    return wanted == "net"
 
 
 def _comparison(request: OpenRequest) -> Comparison:
@@ -167,6 +159,6 @@ async def _look(log: VersionLog, root: str, place: str) -> None:
         raise UnsupportedFeatureError(
             f"{place} is the branch {branch!r} of the table {table}, and branches are not read in"
             " this release.",
-            hint="Name the table's own folder; or clone the branch to a table of its own.",
+            remedy="Name the table's own folder; or clone the branch to a table of its own.",
         )
     await log.look()

@@ -98,7 +98,7 @@ def _read(
         raise FilesCollectedError(
             f"The fragment {wanted.fragment} of version {table.version} of {table.url} is another"
             " one than when it was planned: the table was dropped and made again.",
-            hint="Go on with `tailerd offsets reset NAME --to snapshot`, or set on_gap.",
+            remedy="Go on with `tailerd offsets reset NAME --to snapshot`, or set on_gap.",
             version=table.version,
         )
     target = chosen(decode_schema(wanted.schema), columns)
@@ -224,7 +224,7 @@ def _told(wanted: FragmentRows, stores: Stores, error: Exception) -> TailerdErro
     if not _is_there(table.manifest, stores):
         return FilesCollectedError(
             f"Version {table.version} of {table.url} was cleaned up before its rows were read.",
-            hint="Go on with `tailerd offsets reset NAME --to snapshot`, or set on_gap. Clean up"
+            remedy="Go on with `tailerd offsets reset NAME --to snapshot`, or set on_gap. Clean up"
             " later than the slowest pipeline delivers.",
             version=table.version,
         )
@@ -232,12 +232,12 @@ def _told(wanted: FragmentRows, stores: Stores, error: Exception) -> TailerdErro
         if not _is_there(url, stores):
             return MissingDataFileError(
                 f"The data file {url} is gone, and version {table.version} of the table names it.",
-                hint="Restore it from a backup.",
+                remedy="Restore it from a backup.",
                 version=table.version,
             )
     return UnreadableDataFileError(
         f"Rows of version {table.version} of {table.url} cannot be read: {_first_line(error)}",
-        hint="Read the table with pylance to see whether the files are damaged, or of a later"
+        remedy="Read the table with pylance to see whether the files are damaged, or of a later"
         " version than the installed one knows.",
         version=table.version,
     )

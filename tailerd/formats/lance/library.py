@@ -41,7 +41,7 @@ def load_lance() -> Any:
     except ImportError as error:
         raise MissingExtraError(
             "Rows of Lance tables are read with pylance, which is not installed.",
-            hint="Install it: pip install 'tailerd[lance]'.",
+            remedy="Install it: pip install 'tailerd[lance]'.",
         ) from error
     return lance
 
@@ -104,7 +104,7 @@ def storage_options(url: str, stores: Stores) -> dict[str, str]:
     if not isinstance(settings, S3Settings):
         raise ConfigError(
             f"The rows of {url} cannot be read: pylance does not know the store {scheme!r}.",
-            hint="Keep Lance tables in a local folder or an S3 bucket.",
+            remedy="Keep Lance tables in a local folder or an S3 bucket.",
         )
     return _bucket_options(settings.account_of(rest.partition("/")[0]), url)
 
@@ -114,7 +114,7 @@ def _bucket_options(account: S3Account, url: str) -> dict[str, str]:
         raise ConfigError(
             f"The rows of {url} cannot be read with the profile {account.profile!r}: pylance takes"
             " keys, or what the environment says.",
-            hint="Give access_key_id and secret_access_key, or set AWS_PROFILE for the process.",
+            remedy="Give access_key_id and secret_access_key, or set AWS_PROFILE for the process.",
         )
     endpoint = account.endpoint or _environment(*_ENDPOINTS)
     region = account.region or _environment(*_REGIONS)

@@ -29,10 +29,10 @@ from tailerd.formats.maintenance import (
     AskFloor,
     Decision,
     JobResult,
+    LogAssessment,
     MaintenancePolicies,
     RetentionFloor,
     RunOnEngine,
-    Survey,
     TaskExecutor,
     no_readers,
 )
@@ -131,7 +131,9 @@ class LanceMaintenance:
                 f"The section `maintenance` does not fit a Lance table: {error}."
             ) from (error)
 
-    async def survey(self, *, with_cleanup: bool = True, is_asked: bool = False) -> Survey:
+    async def assessment(
+        self, *, with_cleanup: bool = True, is_asked: bool = False
+    ) -> LogAssessment:
         """Look at the table and decide what is due.
 
         Raises:
@@ -157,7 +159,7 @@ class LanceMaintenance:
         ]
         if paused:
             decisions = [_waiting(each) for each in decisions]
-        return Survey(
+        return LogAssessment(
             table_id=table_id,
             version=head.version,
             decisions=tuple(decisions),
@@ -290,7 +292,7 @@ class LanceMaintenance:
 
     # ------------------------------------------------------------------ jobs
 
-    async def apply(self, survey: Survey, decision: Decision) -> JobResult:
+    async def apply(self, assessment: LogAssessment, decision: Decision) -> JobResult:
         """Do one job that is due.
 
         Raises:
@@ -306,7 +308,7 @@ class LanceMaintenance:
             case "tag":
                 return await self._set_tag(decision.start_version or int(FIRST))
             case "cleanup":
-                return await self._clean_up(survey)
+                return await self._clean_up(assessment)
         raise BugError(f"The job {decision.job} of a Lance table was never planned.")
 
     async def _compact(self) -> JobResult:
@@ -327,18 +329,18 @@ class LanceMaintenance:
         await self._call(tag)
         return await self._done(TAG, f"Version {version} is tagged {TAG_NAME}.")
 
-    async def _clean_up(self, survey: Survey) -> JobResult:
-        planned = survey.payload
+    async def _clean_up(self, assessment: LogAssessment) -> JobResult:
+        planned = assessment.payload
         if not isinstance(planned, _Expired):
             raise BugError("A cleanup of a Lance table was never planned.")
         await self._log.list()
-        now = await self._expired(await self._floor(survey.table_id))
+        now = await self._expired(await self._floor(assessment.table_id))
         agreed = sorted(set(planned.versions) & set(now.versions))
         if not agreed:
             return JobResult(
                 job=CLEANUP,
                 outcome="nothing_to_say",
-                version=survey.version,
+                version=assessment.version,
                 files=0,
                 size_bytes=0,
                 summary=now.reason,
@@ -384,7 +386,7 @@ class LanceMaintenance:
         except (OSError, ValueError, RuntimeError) as error:
             raise LogChangedError(
                 f"The library could not do it: {str(error).splitlines()[0][:300]}",
-                hint="It is tried again: mostly another writer was faster.",
+                remedy="It is tried again: mostly another writer was faster.",
             ) from error
 
     async def check_readable_from(self, version: Version, reader: str) -> None:

@@ -90,6 +90,6 @@ def _decoded(entry: bytes) -> _Known:
     except msgspec.MsgspecError as error:
         raise OffsetError(
             f"An entry of the ledger cannot be read: {error}.",
-            hint="Restore it from a backup, or reset with `tailerd offsets reset NAME --to"
+            remedy="Restore it from a backup, or reset with `tailerd offsets reset NAME --to"
             " snapshot`.",
         ) from error

@@ -40,6 +40,8 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _PLANS_IN_MEMORY = 4
 _BEGUN = "/"
 """In a mark, before the `Comparison` of a commit that is given in part."""
+_NET = "net:"
+"""In a mark, before the version that a step leads to which is one difference."""
 _RESET = "Reset the pipeline with `tailerd offsets reset NAME --to snapshot`, or set on_gap."
 
 
@@ -53,7 +55,7 @@ class LanceSource(LanceVersions):
         changes: Which changes are asked for.
         columns: Names of the columns to read; None for all.
         places: Where its files may really lie; None in a bucket.
-        nets_gaps: Whether versions that are gone are given as the difference of those around them.
+        net_above: With more new versions than that they come as one difference; None: never.
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class LanceSource(LanceVersions):
         comparison: Comparison,
         columns: Sequence[str] | None,
         places: RealPlaces | None,
-        nets_gaps: bool,
+        net_above: int | None,
     ) -> None:
         self._name = name
         self._log = log
@@ -81,7 +83,8 @@ class LanceSource(LanceVersions):
         self._comparison = comparison
         self._columns = None if columns is None else tuple(columns)
         self._places = places
-        self._nets_gaps = nets_gaps
+        self._net_above = net_above
+        self._chosen: Offset | None = None
         self._plans: dict[tuple[int, Phase, Comparison, int], list[PlannedTask]] = {}
 
     @property
@@ -141,12 +144,12 @@ class LanceSource(LanceVersions):
         if version > head + 1:
             raise MissingVersionError(
                 f"Version {version} is ahead of {self._name}: the newest is {head}.",
-                hint=f"Start at {head + 1} at most, to wait for the next commit.",
+                remedy=f"Start at {head + 1} at most, to wait for the next commit.",
             )
         if version < FIRST:
             raise MissingVersionError(
                 f"There is no version {version} of {self._name}: they count from {FIRST}.",
-                hint="Use --from snapshot, or a later version.",
+                remedy="Use --from snapshot, or a later version.",
             )
         if version <= head:
             await self._sides(version)
@@ -161,7 +164,7 @@ class LanceSource(LanceVersions):
             raise UsageError(
                 f"There is no commit at or after {time.isoformat()}: the newest, version"
                 f" {head.version}, is of {show_ms(head.timestamp_us // 1000)}.",
-                hint="Use --from latest to wait for the next one.",
+                remedy="Use --from latest to wait for the next one.",
             )
         version = versions[place]
         await self._sides(version)
@@ -195,7 +198,7 @@ class LanceSource(LanceVersions):
         if place == 0:
             raise MissingVersionError(
                 f"There is no version of {self._name} at or before {time.isoformat()}.",
-                hint="Give a later time, or a version.",
+                remedy="Give a later time, or a version.",
             )
         return versions[place - 1]
 
@@ -217,20 +220,18 @@ class LanceSource(LanceVersions):
             await self._log.look()
         except NotATableError as error:
             raise TableRecreatedError(
-                f"The table at {self._name} was dropped: it has no versions any more.", hint=_RESET
+                f"The table at {self._name} was dropped: it has no versions any more.",
+                remedy=_RESET,
             ) from error
         await self._check_known(start)
+        net_end = await self._net_end(start)
+        if net_end is not None:
+            return net_end
         at, files, size = start, limit.max_files, limit.max_bytes
         while at.version <= self._log.head:
-            if self._is_net and at.is_commit_start:
-                return await self._named(Offset(table_id="", version=self._after_head))
             await self._log.fetch_ahead(
                 range(int(at.version), min(int(at.version) + limit.max_files, self._log.head + 1))
             )
-            until = await self._gap_end(at)
-            if until is not None:
-                # One step of its own: what it leads to is said by where it ends.
-                return at if at != start else await self._named(until)
             tasks = (await self._tasks(at))[at.position :]
             taken, files, size = _fitting(tasks, files, size, is_first=at == start)
             if taken < len(tasks):
@@ -239,10 +240,6 @@ class LanceSource(LanceVersions):
         if at != start:
             await self._origin.note(await self._before(at))
         return at
-
-    @property
-    def _after_head(self) -> Version:
-        return self.next_version(self._log.head)
 
     async def _before(self, at: Offset) -> Manifest:
         version = at.last_version(self)
@@ -267,23 +264,58 @@ class LanceSource(LanceVersions):
                 f"The offset at version {offset.version} is not one of {self._name}: its version"
                 f" {last} had another transaction, or was never there. The table was dropped and"
                 " created again, or restored from an older copy.",
-                hint=_RESET,
+                remedy=_RESET,
             )
 
-    async def _gap_end(self, at: Offset) -> Offset | None:
-        """Return where the versions end that are gone at an offset; None where none is.
+    # ------------------------------------------------------------------ differences in one step
 
-        Only where they are to be given as one difference; else planning says what is missing.
+    async def _net_end(self, start: Offset) -> Offset | None:
+        """Return the end of a step that is one difference; None where it is none."""
+        begun = _net_version(start)
+        if begun is not None:
+            return await self._named(Offset(table_id="", version=self.next_version(begun)))
+        new = self._log.head + 1 - start.version
+        if not start.is_commit_start or new <= 0:
+            return None
+        is_far = self._net_above is not None and new > self._net_above
+        if not self._is_net and not (is_far and await self._has_difference(start)):
+            return None
+        self._chosen = start
+        return await self._named(Offset(table_id="", version=self.next_version(self._log.head)))
+
+    async def _has_difference(self, start: Offset) -> bool:
+        last = start.last_version(self)
+        return last < FIRST or await self._log.find(last) is not None
+
+    def _is_one_step(self, start: Offset) -> bool:
+        return _net_version(start) is not None or (self._is_net and start.is_commit_start)
+
+    def pinned(self, start: Offset, end: Offset) -> Offset:
+        """Return `start` with the mark of the step to `end`, if that is one difference."""
+        if start != self._chosen and not self._is_one_step(start):
+            return start
+        base = start.mark.partition(_BEGUN)[0]
+        return replace(start, mark=f"{base}{_BEGUN}{_NET}{end.last_version(self)}")
+
+    async def over_gap(self, start: Offset) -> Offset:
+        """Return `start` with the mark of one difference to the newest version.
+
+        Raises:
+            TableRecreatedError: The version before `start` is another table's.
+            MissingVersionError: It is gone, or `start` is inside a commit.
         """
-        if not self._nets_gaps or not at.is_commit_start or at.version > self._log.head:
-            return None
-        if await self._log.find(at.version) is not None:
-            return None
         await self._log.list()
-        later = [each for each in self._log.versions if each > at.version]
-        if not later:
-            return None
-        return Offset(table_id="", version=self.next_version(later[0]))
+        await self._check_known(start)
+        if not start.is_commit_start or start.version > self._log.head:
+            raise MissingVersionError(
+                f"Version {start.version} was delivered in part, and no other step gives the rest.",
+                remedy=_RESET,
+            )
+        if start.last_version(self) >= FIRST:
+            await self._before(start)
+        self._chosen = start
+        head = Offset(table_id="", version=self.next_version(self._log.head))
+        return self.pinned(start, head)
 
     async def _tasks(self, at: Offset) -> list[PlannedTask]:
         """Return all tasks of a version's commit, or of its snapshot."""
@@ -334,10 +366,7 @@ class LanceSource(LanceVersions):
         await self._check_known(start)
         at = start
         while at.is_before(end):
-            if self._is_net and at.is_commit_start:
-                yield await self._net_group(at, end)
-                return
-            if await self._gap_end(at) is not None:
+            if self._is_one_step(at):
                 yield await self._net_group(at, end)
                 return
             is_last = (at.version, at.phase) == (end.version, end.phase)
@@ -487,6 +516,12 @@ def _fitting(
             return number, files, size
         files, size = files - len(_urls(task.payload)), size - task.size_bytes
     return len(tasks), files, size
+
+
+def _net_version(offset: Offset) -> Version | None:
+    """Return the version that a step leads to which is one difference, where an offset says so."""
+    _, _, begun = offset.mark.partition(_BEGUN)
+    return Version(int(begun.removeprefix(_NET))) if begun.startswith(_NET) else None
 
 
 def _micros(time: datetime.datetime) -> int:

@@ -60,7 +60,7 @@ class TableFiles:
             raise PathOutsideTableError(
                 f"Version {manifest.version} of {self._name} has files at a base path {number}"
                 " that it does not name.",
-                hint="Its writer is broken: restore the manifest.",
+                remedy="Its writer is broken: restore the manifest.",
             )
         folder = normal_url(base.path).rstrip("/")
         places = (self._url, *self._allowed)
@@ -68,8 +68,8 @@ class TableFiles:
             raise PathOutsideTableError(
                 f"Version {manifest.version} of {self._name} has files in {folder}, outside of the"
                 " table: it is a clone, or has several base paths.",
-                hint="If that is meant, allow the place with --allow-path (or allowed_paths in the"
-                " configuration).",
+                remedy="If that is meant, allow the place with --allow-path (or allowed_paths in"
+                " the configuration).",
             )
         return folder, base.is_table
 
@@ -129,11 +129,11 @@ def decode_deletions(content: bytes, file: DeletionFile, url: str) -> Rows:
             found = np.unique(column.to_numpy().astype(np.int64))
     except (ValueError, pa.ArrowException, IndexError) as error:
         raise InvalidDeletionVectorError(
-            f"The deletion file {url} cannot be read: {error}.", hint="Restore it from a backup."
+            f"The deletion file {url} cannot be read: {error}.", remedy="Restore it from a backup."
         ) from error
     if file.count and file.count != len(found):
         raise InvalidDeletionVectorError(
             f"The deletion file {url} holds {len(found)} rows, and its manifest says {file.count}.",
-            hint="Restore it from a backup.",
+            remedy="Restore it from a backup.",
         )
     return found

@@ -150,7 +150,7 @@ class VersionLog:
         if scheme is None:
             raise NotATableError(
                 f"There is no Lance table at {self._name}: no manifest in {VERSIONS_FOLDER}.",
-                hint="Check the path. A branch or tag is no table of its own here.",
+                remedy="Check the path. A branch or tag is no table of its own here.",
             )
         versions = sorted(files)
         head_file = files[versions[-1]]
@@ -243,8 +243,8 @@ def gone(name: str, version: int, why: str) -> MissingVersionError:
     return MissingVersionError(
         f"The manifest of version {version} of {name} is gone, {why}: old versions were cleaned"
         " up.",
-        hint="Go on with `tailerd offsets reset NAME --to snapshot`, or set on_gap. Clean up later"
-        " than the slowest pipeline delivers.",
+        remedy="Go on with `tailerd offsets reset NAME --to snapshot`, or set on_gap. Clean up"
+        " later than the slowest pipeline delivers.",
     )
 
 

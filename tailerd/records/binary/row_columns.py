@@ -115,5 +115,5 @@ def unexpected_null(field: pa.Field) -> TableError:
     return TableError(
         f"Column {field.name!r} has a null, although its schema allows none: the value format could"
         " not say so.",
-        hint="Rewrite the rows, or make the column nullable.",
+        remedy="Rewrite the rows, or make the column nullable.",
     )

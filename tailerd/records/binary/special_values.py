@@ -121,7 +121,7 @@ def micros_of(array: pa.Array, column: str) -> Numbers:
         raise TableError(
             f"Column {column!r} has a time that microseconds of 64 bits cannot say: it is"
             f" {array.type}.",
-            hint=LEAVE_OUT.capitalize() + ".",
+            remedy=LEAVE_OUT.capitalize() + ".",
         )
     return numbers * factor
 

@@ -223,7 +223,7 @@ def _check_items(
         raise TableError(
             f"Column {member.column.name!r} has a null in a list or map, which `repeated` and `map`"
             " of Protobuf cannot hold.",
-            hint=f"Set `collections: wrapped`, or {LEAVE_OUT}.",
+            remedy=f"Set `collections: wrapped`, or {LEAVE_OUT}.",
         )
 
 

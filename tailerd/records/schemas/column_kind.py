@@ -85,7 +85,7 @@ def unsupported(field: pa.Field) -> UnsupportedFeatureError:
     """Return the error for a column whose type the format cannot carry."""
     return UnsupportedFeatureError(
         f"Column {field.name!r} has the type {field.type}, which this value format cannot carry.",
-        hint=f"Use `format: json`, rewrite it in another type, or {LEAVE_OUT}.",
+        remedy=f"Use `format: json`, rewrite it in another type, or {LEAVE_OUT}.",
     )
 
 

@@ -63,7 +63,7 @@ class ConsoleSink:
         except OSError as error:
             raise SinkError(
                 f"Standard output cannot be written: {error.strerror}.",
-                hint="Keep the reading end of the pipe open, or choose another sink.",
+                remedy="Keep the reading end of the pipe open, or choose another sink.",
             ) from error
 
     async def aclose(self) -> None:

@@ -28,7 +28,7 @@ class FileSinkConfig(SinkConfig):
         default=128 * 1024**2,
         ge=1024,
         le=1024**4,
-        description="A delivery goes on in another file beyond this size, with a unit.",
+        description="Maximum file size, with a unit; a larger delivery is split over files.",
         examples=["128MiB"],
     )
 

@@ -50,9 +50,9 @@ def cut_rows(parts: Sequence[Path], until_version: int, owner: FolderOwner) -> N
             _cut(part, until_version, owner)
         except (ValueError, KeyError, pa.ArrowException) as error:
             raise ConfigError(
-                f"{part} is not as it was written, so it cannot be told which of its rows come"
+                f"{part} is not as it was written, so it is unknown which of its rows come"
                 f" before version {until_version}: {error}.",
-                hint="Restore the file, or move it out of the folder.",
+                remedy="Restore the file, or move it out of the folder.",
             ) from error
 
 

@@ -132,13 +132,14 @@ class FolderOwner:
         newest = max(self._epochs(), default=0)
         if newest < self.epoch:
             raise FileNotFoundError(
-                errno.ENOENT, "somebody removed what says who writes there", str(self._place)
+                errno.ENOENT, "the record of its writer was removed", str(self._place)
             )
         own = f"process {os.getpid()} on {socket.gethostname()}"
         raise SinkFencedError(
             f"Another daemon took over the sink folder {self._folder}: {self._who(newest)}, which"
             f" started later than this one ({own}).",
-            hint="Stop one of the two, or give each its own folder and its own `state`; to let this"
+            remedy="Stop one of the two, or give each its own folder and its own `state`; to let"
+            " this"
             f" one take over, run `tailerd resume {self._table}`.",
         )
 
@@ -196,7 +197,7 @@ class FolderOwner:
             f" the sink folder {self._folder} has changes {published.reach}: the"
             " state was restored from an older copy, or another daemon delivers into this folder"
             " with a copy of it.",
-            hint=self._way_out(published),
+            remedy=self._way_out(published),
         )
 
     def agree_to_begin(self, newest_file: Offset | None) -> None:
@@ -212,7 +213,7 @@ class FolderOwner:
             f"No offset is saved for {self._table}, but the sink folder {self._folder} has changes"
             f" {published.reach}: the state was lost, or the folder belongs to"
             " another pipeline.",
-            hint=self._way_out(published),
+            remedy=self._way_out(published),
         )
 
     def accept(self, offset: Offset) -> None:

@@ -32,7 +32,7 @@ def _files(folder: Path) -> list[Path]:
     if any(path.suffix == ".parquet" for path in files):
         raise SinkError(
             f"The sink folder {folder} holds Parquet files, and only JSON lines can be read back.",
-            hint="Query them with any Parquet reader.",
+            remedy="Query them with any Parquet reader.",
         )
     return [path for path in files if path.suffix == ".jsonl"]
 

@@ -205,7 +205,7 @@ class FileSink:
         if not place.is_dir():
             raise SinkError(
                 f"The sink folder {self._folder} cannot be made, because {place} is a file.",
-                hint="Give the sink another folder.",
+                remedy="Give the sink another folder.",
             )
         if not os.access(place, os.W_OK | os.X_OK):
             raise self._unwritable(PermissionError(0, "this user may not write there"))
@@ -292,8 +292,8 @@ class FileSink:
         if table_id not in owners:
             raise ConfigError(
                 f"The folder {self._folder} holds changes of the table with id {owners[-1]}, not of"
-                f" {table_id}: the table was made anew, or the folder belongs to another.",
-                hint="Give the sink another folder, or empty this one.",
+                f" {table_id}: the table was recreated, or the folder belongs to another.",
+                remedy="Give the sink another folder, or empty this one.",
             )
 
     def _claim_too(self, table_id: str) -> None:
@@ -311,8 +311,8 @@ class FileSink:
             return [str(fields["table_id"]), *map(str, fields.get("replaced_by", []))]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ConfigError(
-                f"{marker} is damaged, so it cannot be told whose changes {self._folder} holds.",
-                hint="Give the sink another folder, or empty this one.",
+                f"{marker} is damaged, so it is unknown whose changes {self._folder} holds.",
+                remedy="Give the sink another folder, or empty this one.",
             ) from error
 
     def _write_marker(self, owners: list[str]) -> None:
@@ -330,7 +330,7 @@ class FileSink:
         reason = getattr(error, "strerror", None) or str(error)
         return SinkError(
             f"The sink folder {self._folder} cannot be written: {reason}.",
-            hint="Free space, or give this user the right to write there.",
+            remedy="Free space, or give this user the right to write there.",
         )
 
 

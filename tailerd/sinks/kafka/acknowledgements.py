@@ -109,7 +109,7 @@ class Acknowledgements:
             if left <= 0:
                 return SinkError(
                     f"Kafka acknowledged nothing for {self._patience:.0f} s.",
-                    hint="Look whether the brokers run and can be reached.",
+                    remedy="Check that the brokers are running and reachable.",
                 )
             quiet = max(self._progress, self._looked) + _LOOK_AFTER_SECONDS - time.monotonic()
             if quiet > 0:

@@ -16,9 +16,8 @@ from kafka.producer.future import FutureProduceResult
 from kafka.producer.producer_batch import ProducerBatch
 
 from tailerd.errors import BugError
-from tailerd.records.base import Records
 from tailerd.sinks.kafka.acknowledgements import Acknowledgements
-from tailerd.sinks.kafka.outgoing import Outgoing
+from tailerd.sinks.kafka.produce_request import ProduceRequest
 from tailerd.sinks.kafka.record_batches.compression import Compression
 from tailerd.sinks.kafka.record_batches.record_batch import (
     OversizeRecord,
@@ -39,18 +38,16 @@ class BatchProducer:
         self._compression = compression
 
     def send(
-        self, outgoing: Outgoing, acknowledgements: Acknowledgements
+        self, outgoing: ProduceRequest, acknowledgements: Acknowledgements
     ) -> tuple[OversizeRecord, ...]:
         """Build batches piece by piece and hand them over."""
         oversize: list[OversizeRecord] = []
-        for start, piece in _pieces(outgoing.records):
-            end = start + len(piece)
-            partitions, times = outgoing.partitions, outgoing.timestamps_ms
+        for start, piece in _pieces(outgoing):
             built = record_batches(
-                piece,
-                timestamps_ms=times if isinstance(times, int) else times[start:end],
-                partitions=partitions if isinstance(partitions, int) else partitions[start:end],
-                headers=outgoing.headers,
+                piece.records,
+                timestamps_ms=piece.timestamps_ms,
+                partitions=piece.partitions,
+                headers=piece.headers,
                 compression=self._compression,
                 limit=RecordBatchLimit(max_bytes=outgoing.max_bytes),
             )
@@ -226,17 +223,11 @@ def _error_of(result: tuple[object, object, object]) -> Exception | None:
     return error if isinstance(error, Exception) else None
 
 
-def _pieces(records: Records) -> Iterator[tuple[int, Records]]:
+def _pieces(outgoing: ProduceRequest) -> Iterator[tuple[int, ProduceRequest]]:
     """Yield the records in pieces of bounded size, each with the number of its first record."""
+    records = outgoing.records
     count = len(records)
     size = records.values.nbytes + (records.keys.nbytes if records.keys is not None else 0)
     step = max(1, count * _PIECE_BYTES // max(size, 1))
     for start in range(0, count, step):
-        end = min(start + step, count)
-        yield (
-            start,
-            Records(
-                keys=None if records.keys is None else records.keys.slice(start, end - start),
-                values=records.values.slice(start, end - start),
-            ),
-        )
+        yield start, outgoing.slice(start, min(step, count - start))

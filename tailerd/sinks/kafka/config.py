@@ -214,7 +214,7 @@ class KafkaSinkConfig(SinkConfig):
     delivery: Delivery = Field(
         default="at-least-once",
         description="`exactly-once` puts rows and offset into one transaction: readers with"
-        " isolation.level=read_committed see each change once, whatever crashes.",
+        " isolation.level=read_committed see each change once, also after crashes.",
         examples=["exactly-once"],
     )
     offsets: Literal["kafka", "state"] | None = Field(
@@ -270,7 +270,7 @@ class KafkaSinkConfig(SinkConfig):
     transaction_topic: str | None = Field(
         default=None,
         description="Topic for a BEGIN and an END record around each commit, as Debezium writes"
-        " them; gaps are told there too.",
+        " them; gaps are written there too.",
         examples=["orders.transactions"],
     )
     heartbeat_interval: Seconds | None = Field(
@@ -550,7 +550,7 @@ def mixed_error(table: str, topic: str) -> ConfigError:
     return ConfigError(
         f"Rows of {table} go to the topic {topic}, which is the topic of offsets or of dead"
         " letters.",
-        hint="Name another topic for one of them.",
+        remedy="Name another topic for one of them.",
     )
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from tailerd.errors import SinkError, SinkRefusedError
 from tailerd.records.base import Header
 from tailerd.sinks.kafka.config import KafkaSinkConfig
-from tailerd.sinks.kafka.outgoing import Outgoing
+from tailerd.sinks.kafka.produce_request import ProduceRequest
 from tailerd.sinks.kafka.record_batches.record_batch import HEADER_BYTES, OversizeRecord
 from tailerd.sinks.topics.dead_letters import RefusedRecords
 
@@ -19,14 +19,14 @@ _ROOM_BYTES = HEADER_BYTES + 1024
 
 
 def dead_letters_of(
-    piece: Outgoing,
+    piece: ProduceRequest,
     oversize: tuple[OversizeRecord, ...],
     versions: Sequence[int],
     *,
     config: KafkaSinkConfig,
     table: str,
     max_bytes_of: Callable[[str], int],
-) -> Outgoing:
+) -> ProduceRequest:
     """Return what is written instead of records that are too large.
 
     Args:
@@ -46,7 +46,7 @@ def dead_letters_of(
             f"A row of version {versions[0]} of {table} makes a record of"
             f" {oversize[0].size_bytes} bytes, and the topic {piece.topic} takes"
             f" {piece.max_bytes}.",
-            hint="Raise max.message.bytes of the topic and max_request_size under `producer`,"
+            remedy="Raise max.message.bytes of the topic and max_request_size under `producer`,"
             " or set on_oversize to dead-letter.",
         )
     rows = np.array([each.row for each in oversize], dtype=np.int64)
@@ -61,7 +61,7 @@ def dead_letters_of(
     name = config.topic_of(topic, table)
     max_bytes = max_bytes_of(name)
     times = piece.timestamps_ms
-    return Outgoing(
+    return ProduceRequest(
         topic=name,
         records=refused.letters(max_bytes, _ROOM_BYTES),
         partitions=0,

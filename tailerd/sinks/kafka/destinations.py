@@ -259,7 +259,7 @@ class TableSchemas:
 def _not_installed(error: ImportError) -> ConfigError:
     return ConfigError(
         f"What talks to schema registries cannot be loaded: {error}.",
-        hint="Install tailerd[registry].",
+        remedy="Install tailerd[registry].",
     )
 
 

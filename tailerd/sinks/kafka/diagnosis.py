@@ -64,13 +64,13 @@ def refusal(server: str, options: Options) -> TailerdError | None:
         # A listener without TLS does this, and so does a broker that is being stopped: it may pass.
         return SinkError(
             f"Kafka at {server} ended the connection while TLS was agreed on.",
-            hint="Look whether the broker is being restarted, and whether this port speaks TLS.",
+            remedy="Check whether the broker is restarting, and whether this port uses TLS.",
         )
     except ssl.SSLError as error:
         return SinkRefusedError(
             f"Kafka at {server} and this client do not agree on TLS: {error.reason}: "
             f"{getattr(error, 'verify_message', '') or 'look at the certificate and the port'}.",
-            hint=_TLS_HINT,
+            remedy=_TLS_HINT,
         )
     except (OSError, struct.error, ValueError):
         # Not there now, or it speaks of something else: that may pass.
@@ -102,7 +102,7 @@ def _login_refusal(
     (code,) = struct.unpack_from(">h", _receive(connection))
     if code:
         return SinkRefusedError(
-            f"Kafka at {server} knows no authentication by {mechanism}.", hint=_LOGIN_HINT
+            f"Kafka at {server} knows no authentication by {mechanism}.", remedy=_LOGIN_HINT
         )
     login = get_sasl_mechanism(mechanism)(host=server, **options)
     while not login.is_done():
@@ -113,7 +113,7 @@ def _login_refusal(
             return SinkRefusedError(
                 f"Kafka at {server} refuses the authentication of"
                 f" {options.get('sasl_plain_username')!r}: {answer.message.rstrip('.')}.",
-                hint=_LOGIN_HINT,
+                remedy=_LOGIN_HINT,
             )
         login.receive(answer.token)
     return None

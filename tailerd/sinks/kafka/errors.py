@@ -65,10 +65,11 @@ _PASSING: Mapping[str, str] = {
         "Bring brokers back, or lower min.insync.replicas of the topic."
     ),
     "KafkaStorageError": "Look at the broker's disk.",
-    "UnknownTopicOrPartitionError": "Look whether the topic is there and may be described.",
-    "KafkaTimeoutError": "Look whether the brokers run and can be reached.",
-    "KafkaConnectionError": "Look whether the brokers run and can be reached.",
-    "NodeNotReadyError": "Look whether the brokers run and can be reached.",
+    "UnknownTopicOrPartitionError": "Check that the topic exists and that this user may describe"
+    " it.",
+    "KafkaTimeoutError": "Check that the brokers are running and reachable.",
+    "KafkaConnectionError": "Check that the brokers are running and reachable.",
+    "NodeNotReadyError": "Check that the brokers are running and reachable.",
 }
 _DUMP = re.compile(r"\s*Request '\w+Request.*", re.DOTALL)
 """A request and its answer as kafka-python prints them: pages of fields that help nobody."""
@@ -96,21 +97,21 @@ def mapped(error: BaseException, doing: str, *, secrets: tuple[str, ...] = ()) -
         return SinkFencedError(
             f"{doing}, because another process writes with the same transactional id since, so"
             " this one is shut out.",
-            hint="Run each pipeline once, or give this one another transactional_id.",
+            remedy="Run each pipeline once, or give this one another transactional_id.",
         )
     for name in names:
         if name in _REFUSED:
-            return SinkRefusedError(message, hint=_REFUSED[name])
+            return SinkRefusedError(message, remedy=_REFUSED[name])
     if isinstance(error, kafka_errors.KafkaConfigurationError):
-        return ConfigError(message, hint="Check the options under `producer`.")
+        return ConfigError(message, remedy="Check the options under `producer`.")
     if isinstance(error, ssl.SSLError) or _LOOKS_LIKE_TLS.search(reason):
         return SinkRefusedError(
-            message, hint="Check security_protocol and the ssl_... options under `producer`."
+            message, remedy="Check security_protocol and the ssl_... options under `producer`."
         )
     if _LOOKS_LIKE_LOGIN.search(reason):
-        return SinkRefusedError(message, hint=_LOGIN)
-    hint = next((_PASSING[name] for name in names if name in _PASSING), "")
-    return SinkError(message, hint=hint)
+        return SinkRefusedError(message, remedy=_LOGIN)
+    remedy = next((_PASSING[name] for name in names if name in _PASSING), "")
+    return SinkError(message, remedy=remedy)
 
 
 @contextmanager

@@ -44,7 +44,7 @@ def check_offset_topic(facts: TopicFacts) -> None:
         raise ConfigError(
             f"The topic {facts.name} has cleanup.policy={facts.cleanup_policy}, so Kafka deletes"
             " offsets when they are old, and a pipeline would begin again.",
-            hint="Set its cleanup.policy to compact (`kafka-configs.sh --alter --topic"
+            remedy="Set its cleanup.policy to compact (`kafka-configs.sh --alter --topic"
             f" {facts.name} --add-config cleanup.policy=compact`), or name another offsets_topic.",
         )
 
@@ -110,8 +110,8 @@ class OffsetTopic:
             if time.monotonic() > deadline or abandoned.is_set():
                 raise SinkError(
                     f"The topic {self._place.topic} has a transaction that stays open, so the"
-                    " newest offset cannot be told.",
-                    hint="Abort it with kafka-transactions.sh, or wait until its time is over.",
+                    " newest offset is unknown.",
+                    remedy="Abort it with kafka-transactions.sh, or wait until its time is over.",
                 )
             abandoned.wait(0.05)
         return end
@@ -151,6 +151,6 @@ class OffsetTopic:
             elif abandoned.is_set() or time.monotonic() - heard > _SILENCE_SECONDS:
                 raise SinkError(
                     f"The topic {self._place.topic} gave nothing for {_SILENCE_SECONDS:.0f} s.",
-                    hint="Look whether the brokers run and can be reached.",
+                    remedy="Check that the brokers are running and reachable.",
                 )
         return newest

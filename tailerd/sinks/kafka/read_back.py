@@ -82,7 +82,7 @@ def _topics(consumer: KafkaConsumer, config: KafkaSinkConfig, table: str) -> lis
     )
     if not found:
         raise SinkError(
-            f"There is no topic {template.text!r}.", hint="Look whether the pipeline has run."
+            f"There is no topic {template.text!r}.", remedy="Check that the pipeline has run."
         )
     return found
 
@@ -92,9 +92,9 @@ def _values(consumer: KafkaConsumer, place: TopicPartition) -> Iterator[Sequence
     if first > 0:
         raise SinkRefusedError(
             f"Partition {place.partition} of the topic {place.topic} begins at offset {first}:"
-            " its first records are gone, because of retention or because somebody deleted them,"
+            " its first records are gone, because of retention or because they were deleted,"
             " so that what is left cannot be compared with the table.",
-            hint="Verify topics with retention.ms=-1 and retention.bytes=-1.",
+            remedy="Verify topics with retention.ms=-1 and retention.bytes=-1.",
         )
     until = int(consumer.end_offsets([place])[place])
     consumer.assign([place])
@@ -110,5 +110,5 @@ def _values(consumer: KafkaConsumer, place: TopicPartition) -> Iterator[Sequence
         elif time.monotonic() - heard > _SILENCE_SECONDS:
             raise SinkError(
                 f"The topic {place.topic} gave nothing for {_SILENCE_SECONDS:.0f} s.",
-                hint="Look whether the brokers run and can be reached.",
+                remedy="Check that the brokers are running and reachable.",
             )

@@ -10,7 +10,7 @@ from kafka.producer.future import RecordMetadata
 
 from tailerd.records.base import Header, Records
 from tailerd.sinks.kafka.acknowledgements import Acknowledgements
-from tailerd.sinks.kafka.outgoing import Outgoing
+from tailerd.sinks.kafka.produce_request import ProduceRequest
 from tailerd.sinks.kafka.record_batches.record_batch import HEADER_BYTES, OversizeRecord
 
 _RECORD_OVERHEAD_BYTES = 21
@@ -24,7 +24,7 @@ class RecordProducer:
         self._producer = producer
 
     def send(
-        self, outgoing: Outgoing, acknowledgements: Acknowledgements
+        self, outgoing: ProduceRequest, acknowledgements: Acknowledgements
     ) -> tuple[OversizeRecord, ...]:
         """Send the records that fit, in their order."""
         records = outgoing.records
@@ -49,7 +49,7 @@ class RecordProducer:
 
     def _send(
         self,
-        outgoing: Outgoing,
+        outgoing: ProduceRequest,
         row: int,
         size: int,
         key: bytes | None,

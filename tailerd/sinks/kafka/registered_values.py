@@ -65,7 +65,7 @@ class ValueReader:
             raise SinkError(
                 f"A record is no {self._form} value: {value[:80]!r} ({error!r}). Something else"
                 " writes to the same place.",
-                hint="Verify a place that only this pipeline writes to.",
+                remedy="Verify a place that only this pipeline writes to.",
             ) from error
 
     def _registered(self, value: bytes) -> bytes:

@@ -19,7 +19,7 @@ from tailerd.errors import (
 from tailerd.records.base import EventOptions, FormatOptions, Header, Records
 from tailerd.records.json_text import timestamp_text
 from tailerd.sinks.kafka.config import CLOUD_EVENTS, ColumnPartition, KafkaSinkConfig
-from tailerd.sinks.kafka.outgoing import Outgoing
+from tailerd.sinks.kafka.produce_request import ProduceRequest
 from tailerd.sinks.kafka.record_batches.partitioning import assign_partitions, explicit_partitions
 from tailerd.sinks.record_formats import record_format
 from tailerd.sinks.topics.routing import TopicRouter, column_of
@@ -90,7 +90,7 @@ class Router:
         *,
         now_ms: int,
         suffix: str = "",
-    ) -> Iterator[Outgoing]:
+    ) -> Iterator[ProduceRequest]:
         """Yield the records by topic, each topic's in their order.
 
         Args:
@@ -112,7 +112,7 @@ class Router:
             topic = f"{name}{suffix}"
             shape = shape_of(topic)
             shape.check_time(topic, time_ms, now_ms, version=batch.version)
-            yield Outgoing(
+            yield ProduceRequest(
                 topic=topic,
                 records=part,
                 partitions=self._partitions(batch, part, shape.partitions, topic),
@@ -128,7 +128,7 @@ class Router:
         shape_of: Callable[[str], TopicShape],
         *,
         now_ms: int,
-    ) -> Iterator[Outgoing]:
+    ) -> Iterator[ProduceRequest]:
         """Yield the records of rows whose schema is incompatible, as dead letters.
 
         They keep key, value and headers, and say why they are there and where they were to go.
@@ -150,7 +150,7 @@ class Router:
                 "tailerd.commit_version": str(batch.version),
             }
             said = tuple(Header(name=key, value=text.encode()) for key, text in reasons.items())
-            yield Outgoing(
+            yield ProduceRequest(
                 topic=name,
                 records=part,
                 partitions=0,
@@ -240,7 +240,7 @@ def no_partition(partition: int, topic: str, count: int) -> ConfigError:
     """Return the error for a partition that a topic does not have."""
     return ConfigError(
         f"partition is {partition}, and the topic {topic} has the partitions 0 to {count - 1}.",
-        hint="Correct `partition`, or give the topic more partitions.",
+        remedy="Correct `partition`, or give the topic more partitions.",
     )
 
 
@@ -250,7 +250,7 @@ def _too_old(version: int, time_ms: int, topic: str, retention_ms: int) -> SinkR
         f"Version {version} is of {timestamp_text(time_ms * 1000)}, and the topic {topic}"
         f" deletes records that are {retention_ms / 86_400_000:g} days old by their timestamp, so"
         " its rows would be gone soon after they are delivered.",
-        hint="Raise retention.ms of the topic (-1: for ever), or set `timestamp: delivery`.",
+        remedy="Raise retention.ms of the topic (-1: for ever), or set `timestamp: delivery`.",
     )
 
 
@@ -271,7 +271,7 @@ def too_far_ahead(
     return CommitAheadError(
         f"Version {version} is dated {timestamp_text(time_ms * 1000)}, and {what} takes no records"
         f" dated {limit} ahead of the brokers' clock.{until}",
-        hint="Wait, or raise message.timestamp.after.max.ms of the topic, or set"
+        remedy="Wait, or raise message.timestamp.after.max.ms of the topic, or set"
         " `timestamp: delivery`.",
         version=version,
     )

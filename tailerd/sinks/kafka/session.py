@@ -26,6 +26,7 @@ from tailerd.errors import (
 )
 from tailerd.records.base import Records
 from tailerd.sinks.kafka.acknowledgements import Acknowledgements
+from tailerd.sinks.kafka.batch_coalescing import BatchCoalescer, Versioned
 from tailerd.sinks.kafka.batch_producer import BatchProducer
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import (
@@ -38,9 +39,8 @@ from tailerd.sinks.kafka.connection import (
 from tailerd.sinks.kafka.dead_letters import dead_letters_of, takes_more_now
 from tailerd.sinks.kafka.destinations import Destination, TableDestinations, TableSchemas
 from tailerd.sinks.kafka.errors import mapped
-from tailerd.sinks.kafka.merging import Merger, Versioned
 from tailerd.sinks.kafka.offset_topic import PARTITION, check_offset_topic, new_offset_topic
-from tailerd.sinks.kafka.outgoing import Outgoing, Producer, control_record
+from tailerd.sinks.kafka.produce_request import Producer, ProduceRequest, control_record
 from tailerd.sinks.kafka.record_batches.compression import Compression
 from tailerd.sinks.kafka.record_batches.record_batch import OversizeRecord
 from tailerd.sinks.kafka.record_producer import RecordProducer
@@ -93,7 +93,7 @@ class Session:
         self._table_id = ""
         self._markers: CommitMarkers | None = None
         self._delivery: Acknowledgements | None = None
-        self._merger = Merger()
+        self._coalescer = BatchCoalescer()
         self._set_aside: Counter[tuple[str, str]] = Counter()
         # Time and version of the commit of this delivery that is dated latest.
         self._latest = (0, 0)
@@ -128,7 +128,7 @@ class Session:
             # Those that a column chose are not asked for before there are rows for them.
             self._topics.check_ids()
         found = self._topics.ensure(wanted)
-        with self._connection.calls("does not tell about its topics"):
+        with self._connection.calls("does not describe its topics"):
             for topic in found:
                 # Asked now, not by the first delivery.
                 self._client.partitions_for(topic)
@@ -148,7 +148,7 @@ class Session:
 
     def begin(self) -> Acknowledgements:
         """Begin a delivery; return what another thread may abandon it with."""
-        self._merger = Merger()
+        self._coalescer = BatchCoalescer()
         self._set_aside.clear()
         self._latest = (0, 0)
         timeout_ms = self._connection.number("delivery_timeout_ms", DEFAULT_DELIVERY_TIMEOUT_MS)
@@ -209,7 +209,7 @@ class Session:
             for marker in self._markers.rows(start, batch, len(records)):
                 self._send_marker(marker)
         for piece in pieces:
-            for ready in self._merger.add(Versioned(outgoing=piece, versions=batch.version)):
+            for ready in self._coalescer.add(Versioned(outgoing=piece, versions=batch.version)):
                 self._send(ready)
 
     def finish(self, end: Offset, saved: SavedOffset) -> None:
@@ -218,7 +218,7 @@ class Session:
         Raises:
             TailerdError: Nothing of it counts, unless the saved offset says so.
         """
-        for ready in self._merger.rest():
+        for ready in self._coalescer.rest():
             self._send(ready)
         if self._markers is not None:
             for marker in self._markers.end(end):
@@ -280,12 +280,12 @@ class Session:
 
     def _routed(
         self, batch: ChangeBatch, records: Records, now_ms: int, destination: Destination
-    ) -> list[Outgoing]:
+    ) -> list[ProduceRequest]:
         suffix = destination.suffix
         if destination.is_dead_letter:
             return self._letters(batch, records, now_ms)
 
-        def pieces() -> list[Outgoing]:
+        def pieces() -> list[ProduceRequest]:
             return [
                 *self._router.route(batch, records, self._shape_of, now_ms=now_ms, suffix=suffix)
             ]
@@ -298,7 +298,7 @@ class Session:
                 raise
             return pieces()
 
-    def _letters(self, batch: ChangeBatch, records: Records, now_ms: int) -> list[Outgoing]:
+    def _letters(self, batch: ChangeBatch, records: Records, now_ms: int) -> list[ProduceRequest]:
         """Return the records of rows whose schema is incompatible."""
         letters = list(self._router.incompatible(batch, records, self._shape_of, now_ms=now_ms))
         for piece in letters:
@@ -338,10 +338,10 @@ class Session:
         if self._hand_over(control_record(record, max_bytes=limit)):
             raise SinkRefusedError(
                 f"A record of tailerd's own does not fit into the topic {record.topic}.",
-                hint="Raise max.message.bytes of the topic.",
+                remedy="Raise max.message.bytes of the topic.",
             )
 
-    def _hand_over(self, piece: Outgoing) -> tuple[OversizeRecord, ...]:
+    def _hand_over(self, piece: ProduceRequest) -> tuple[OversizeRecord, ...]:
         if self._delivery is None:
             raise BugError("Records were sent outside a delivery.")
         if self._transactions is not None:

@@ -2,8 +2,8 @@
 
 At least once: rows, their acknowledgement, then the offset. Exactly once: rows and offset in one
 transaction per delivery, committed once all is acknowledged. Whatever ends a delivery early ends
-the session with it; the next journey opens another, which shuts the old one out, and goes on from
-the offset that was committed.
+the session with it; the next delivery loop opens another, which shuts the old one out, and resumes
+from the offset that was committed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tailerd.sinks.kafka.destinations import TableSchemas
 from tailerd.sinks.kafka.offset_topic import OffsetTopic, check_offset_topic
 from tailerd.sinks.kafka.read_back import read_back_format, read_values
 from tailerd.sinks.kafka.session import Session, wanted_topics
-from tailerd.sinks.kafka.topics import TROUBLE_HINT, NewTopic, Topics, check_writable, topic_missing
+from tailerd.sinks.kafka.topics import PROBLEM_HINT, NewTopic, Topics, check_writable, topic_missing
 from tailerd.sinks.kafka.transactions import Claim
 from tailerd.sinks.kafka.worker import Worker
 from tailerd.sinks.resources import DAEMON_NAME, SinkResources, pipeline_identity
@@ -149,7 +149,7 @@ class KafkaSink:
             try:
                 await self._open()
             except SinkError as error:
-                await self._tell_trouble(error)
+                await self._tell_problem(error)
                 raise
 
     async def resume(self, offset: Offset) -> None:
@@ -183,7 +183,7 @@ class KafkaSink:
             except BaseException as error:
                 # Also when cancelled: what is on its way must not come behind a repetition.
                 await self._drop()
-                await self._tell_trouble(error)
+                await self._tell_problem(error)
                 raise
         self._next_version = delivery.end.version
         for topic, code, records in session.take_set_aside():
@@ -298,13 +298,13 @@ class KafkaSink:
         await self._worker.run(session.finish, delivery.end, delivery.saved, on_cancel=abandon)
         return rows
 
-    async def _tell_trouble(self, error: BaseException) -> None:
+    async def _tell_problem(self, error: BaseException) -> None:
         """Raise an error that says why, where the client only says that its time is over."""
         # A more telling kind of error needs no more words; nor does one without a timeout.
         if type(error) is not SinkError or not isinstance(error.__cause__, KafkaTimeoutError):
             return
-        if trouble := await self._worker.run(self._topics.trouble):
-            raise SinkError(f"{error.message} {trouble}", hint=TROUBLE_HINT) from error
+        if problem := await self._worker.run(self._topics.problem):
+            raise SinkError(f"{error.message} {problem}", remedy=PROBLEM_HINT) from error
 
     async def _tell(self, session: Session, record: ControlRecord) -> None:
         await self._in_delivery(session, lambda: session.tell(record))

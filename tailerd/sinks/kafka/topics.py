@@ -24,7 +24,7 @@ from tailerd.sinks.kafka.connection import DEFAULT_MAX_REQUEST_SIZE, Connection
 
 _NOT_THERE = 3
 _NOT_ALLOWED = 29
-TROUBLE_HINT = "Bring brokers back, or lower min.insync.replicas of the topic."
+PROBLEM_HINT = "Bring brokers back, or lower min.insync.replicas of the topic."
 MAX_AGE_SECONDS = 300.0
 """How long facts of a topic are used: as long as Kafka's own clients use theirs."""
 _BROKER_DEFAULT_BYTES = 1_048_588
@@ -238,7 +238,7 @@ class Topics:
         return TopicRecreatedError(
             f"The topic {name} at {self._connection.address} {what}, so what was delivered into it"
             " before is lost.",
-            hint="Deliver all of the table again: `tailerd offsets reset NAME --to snapshot"
+            remedy="Deliver all of the table again: `tailerd offsets reset NAME --to snapshot"
             " --config FILE`, which takes the topics that are there then.",
         )
 
@@ -302,7 +302,7 @@ class Topics:
             ):
                 admin.create_topics({name: _request(new)}, validate_only=True)
 
-    def trouble(self) -> str:
+    def problem(self) -> str:
         """Return what keeps the topics in use from taking records; empty when nothing is seen.
 
         The client tries such errors again until its time is over and then says only that. Asks
@@ -316,7 +316,7 @@ class Topics:
         except (KafkaError, TailerdError):
             return ""
         found = (
-            _partition_trouble(topic["name"], partition, self._known[topic["name"]])
+            _partition_problem(topic["name"], partition, self._known[topic["name"]])
             for topic in described
             for partition in topic["partitions"]
         )
@@ -334,7 +334,7 @@ class Topics:
                 raise SinkRefusedError(
                     f"Authorization failed: the topic {name} may not be seen by this user of Kafka"
                     f" at {self._connection.address}, or is not there.",
-                    hint="Give it Describe and Write on the topic (kafka-acls).",
+                    remedy="Give it Describe and Write on the topic (kafka-acls).",
                 )
             if code == 0 and topic["partitions"]:
                 found[name] = _facts(topic)
@@ -342,7 +342,7 @@ class Topics:
                 # A leader being chosen, a broker that starts: the topic may well be there.
                 why = for_code(code).__name__ if code else "it has no partitions yet"
                 raise SinkError(
-                    f"Kafka at {self._connection.address} cannot tell of the topic {name} now:"
+                    f"Kafka at {self._connection.address} cannot describe the topic {name} now:"
                     f" {why}."
                 )
         there = [name for name, facts in found.items() if facts is not None]
@@ -376,7 +376,7 @@ def topic_missing(name: str, address: str) -> SinkRefusedError:
     """Return the error for a topic that is not there and shall not be made."""
     return SinkRefusedError(
         f"The topic {name} is not there at {address}.",
-        hint="Create it, or set create_topic so that it is made.",
+        remedy="Create it, or set create_topic so that it is made.",
     )
 
 
@@ -391,13 +391,13 @@ def check_writable(facts: TopicFacts, address: str) -> None:
         raise SinkRefusedError(
             f"Authorization failed: the topic {facts.name} at {address} may not be written by this"
             " user.",
-            hint="Give it Write on the topic (kafka-acls), or configure another user.",
+            remedy="Give it Write on the topic (kafka-acls), or configure another user.",
         )
     if facts.min_insync_replicas > facts.replicas:
         raise ConfigError(
             f"The topic {facts.name} has {facts.replicas} copies and min.insync.replicas"
             f" {facts.min_insync_replicas}, so nothing written to it is ever acknowledged.",
-            hint="Lower min.insync.replicas of the topic, or add copies.",
+            remedy="Lower min.insync.replicas of the topic, or add copies.",
         )
 
 
@@ -429,7 +429,7 @@ def _id_of(topic: Mapping[str, object]) -> str:
     return "" if found == _NO_ID else found
 
 
-def _partition_trouble(name: str, partition: Mapping[str, object], facts: TopicFacts) -> str:
+def _partition_problem(name: str, partition: Mapping[str, object], facts: TopicFacts) -> str:
     number, in_sync = partition["partition_index"], partition["isr_nodes"]
     assert isinstance(in_sync, list)
     if partition["leader_id"] == -1:

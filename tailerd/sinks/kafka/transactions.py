@@ -137,7 +137,7 @@ class Transactions:
             raise SinkTooSlowError(
                 f"A delivery takes longer than {self._limit_seconds * _USABLE:.0f} s, so the"
                 " brokers would end its transaction before it is committed.",
-                hint=self._slow_hint,
+                remedy=self._slow_hint,
             )
 
     def commit(self) -> None:
@@ -187,7 +187,7 @@ class Transactions:
         return SinkTooSlowError(
             f"{doing}, because it took longer than {self._limit_seconds:.0f} s and the brokers"
             " ended it.",
-            hint=self._slow_hint,
+            remedy=self._slow_hint,
         )
 
     def _age_seconds(self) -> float:

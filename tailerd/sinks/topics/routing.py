@@ -66,7 +66,7 @@ class TopicRouter:
             raise ConfigError(
                 f"The column {self._template.column!r} chooses among more than {_MOST_TOPICS}"
                 " topics in one batch.",
-                hint="Choose the topic by a column with few values.",
+                remedy="Choose the topic by a column with few values.",
             )
         codes = coded.indices.to_numpy(zero_copy_only=False)
         for code, value in enumerate(coded.dictionary.to_pylist()):
@@ -77,14 +77,14 @@ class TopicRouter:
             raise SinkRefusedError(
                 f"A row has no value in the column {self._template.column!r}, which chooses its"
                 " topic.",
-                hint="Fill the column, or name one topic.",
+                remedy="Fill the column, or name one topic.",
             )
         try:
             return self._template.topic(self._table, value)
         except ValueError as error:
             raise SinkRefusedError(
                 f"A value of the column {self._template.column!r} chooses no topic: {error}.",
-                hint="Choose the topic by another column, or name one topic.",
+                remedy="Choose the topic by another column, or name one topic.",
             ) from error
 
 
@@ -98,7 +98,7 @@ def column_of(batch: ChangeBatch, name: str, chooses: str) -> pa.Array:
     if index < 0:
         raise ConfigError(
             f"The column {name!r}, which chooses the {chooses}, is not in the table.",
-            hint=f"Its columns are: {', '.join(batch.rows.schema.names)}.",
+            remedy=f"Its columns are: {', '.join(batch.rows.schema.names)}.",
         )
     return batch.rows.column(index)
 
@@ -112,5 +112,5 @@ def _texts(values: pa.Array, name: str) -> pa.Array:
         why = "it has bytes that are no text" if is_bytes else f"its type is {values.type}"
         raise ConfigError(
             f"The column {name!r} cannot choose the topic, because {why}.",
-            hint="Choose the topic by a column of texts or numbers, or name one topic.",
+            remedy="Choose the topic by a column of texts or numbers, or name one topic.",
         ) from None

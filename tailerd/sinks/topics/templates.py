@@ -43,8 +43,8 @@ class TopicTemplate:
                     raise ValueError("one column chooses the topic: write {column:NAME}")
                 column = name
             elif placeholder not in TABLE_NAMES:
-                hint = known(placeholder, (*TABLE_NAMES, f"{_COLUMN}NAME"))
-                raise ValueError(f"{{{placeholder}}} is no placeholder of a topic. {hint}")
+                remedy = known(placeholder, (*TABLE_NAMES, f"{_COLUMN}NAME"))
+                raise ValueError(f"{{{placeholder}}} is no placeholder of a topic. {remedy}")
         check_topic_name(_PLACEHOLDER.sub("x", text))
         return cls(text=text, column=column)
 

@@ -25,7 +25,7 @@ from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.spark.checkpoints import CHECKPOINT_FOLDER, batch_end, logged_batches
 from tailerd.spark.durable import read_document, write_durably
 from tailerd.spark.group.group_offset import GroupOffset
-from tailerd.spark.group.holds import read_holds, stands_at
+from tailerd.spark.group.quarantine import read_holds, stands_at
 from tailerd.spark.spark_offset import OffsetFields, batch_start, offset_of
 from tailerd.storage.posix_files import sync_folder
 
@@ -231,7 +231,7 @@ def _set_aside(state: Path, name: str) -> None:
     except OSError as error:
         raise StorageError(
             f"{checkpoint} cannot be renamed: {error.strerror or error}.",
-            hint="Look at the permissions of the state folder.",
+            remedy="Look at the permissions of the state folder.",
         ) from error
 
 

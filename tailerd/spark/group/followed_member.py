@@ -19,13 +19,13 @@ from tailerd.formats.ledger import LedgerPlace
 from tailerd.spark.change_range import clamped, tasks_between
 from tailerd.spark.given_formats import DriverFormats, GivenFormats
 from tailerd.spark.group.group_offset import Entry
-from tailerd.spark.group.holds import Hold, stands_at
 from tailerd.spark.group.members import GroupTable
-from tailerd.spark.group.report import Standing, Trouble
+from tailerd.spark.group.quarantine import Hold, stands_at
+from tailerd.spark.group.report import Problem, Standing
 from tailerd.spark.spark_offset import check_continues
 from tailerd.spark.table_source import warn
 from tailerd.storage.stores import Stores
-from tailerd.watchers.hints import Hint
+from tailerd.watchers.wakeups import Wakeup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +37,8 @@ class Step:
     tasks: tuple[ChangeTask, ...]
 
 
-class MemberBell(Hint):
-    """A table's bell that wakes its group too.
+class MemberWakeup(Wakeup):
+    """A table's wakeup that wakes its group too.
 
     Attributes:
         is_rung: Whether it rang since the table was looked at.
@@ -59,12 +59,12 @@ class MemberBell(Hint):
 class FollowedMember:
     """A table that stays open between batches.
 
-    Its errors are its own: `look` keeps them as `trouble` and says when it may be asked again.
+    Its errors are its own: `look` keeps them as `problem` and says when it may be asked again.
 
     Attributes:
         member: What is known of it.
-        bell: Rings when its log may have grown.
-        trouble: Why it is not planned at present; None when it is.
+        wakeup: Notifies when its log may have grown.
+        problem: Why it is not planned at present; None when it is.
         standing: Where it is, as of the last look.
     """
 
@@ -77,8 +77,8 @@ class FollowedMember:
     ) -> None:
         self.member = member
         self._stores = stores or Stores()
-        self.bell = MemberBell(group)
-        self.trouble: Trouble | None = None
+        self.wakeup = MemberWakeup(group)
+        self.problem: Problem | None = None
         self.standing: Standing | None = None
         self._hold = hold
         self._source: ChangeSource | None = None
@@ -98,7 +98,7 @@ class FollowedMember:
     @property
     def is_lost(self) -> bool:
         """Whether it failed for good."""
-        return self.trouble is not None and self.trouble.wait_seconds is None
+        return self.problem is not None and self.problem.wait_seconds is None
 
     @property
     def seconds_to_retry(self) -> float | None:
@@ -113,7 +113,7 @@ class FollowedMember:
         """Whether a look at it may find something now."""
         if self.member.is_leaving or self.is_lost or self.seconds_to_retry is not None:
             return False
-        return self._is_more or self.bell.is_rung
+        return self._is_more or self.wakeup.is_rung
 
     async def source(self) -> ChangeSource:
         """Return the open table.
@@ -139,15 +139,15 @@ class FollowedMember:
         return self._source
 
     async def look(self, entry: Entry | None, limit: ReadLimit, *, once: bool) -> Step | None:
-        """Plan its next rows; None when there are none, or it is in trouble.
+        """Plan its next rows; None when there are none, or it is in problem.
 
         Args:
             entry: Where the last batch left it, if one did in this life.
             limit: How much it may give.
             once: Whether it ends at the head that the first look found.
         """
-        self.bell.is_rung = False
-        seen = self.bell.begin_look()
+        self.wakeup.is_rung = False
+        seen = self.wakeup.begin_poll()
         try:
             if seen.is_woken or seen.version is not None:
                 (await self.source()).hear(seen.version)
@@ -156,11 +156,11 @@ class FollowedMember:
             self._failed(error, once=once)
             return None
         except Exception as error:  # noqa: BLE001 - told as this table's; the others go on
-            said = BugError(f"The table cannot be planned: {error!r}.", hint="Please report it.")
+            said = BugError(f"The table cannot be planned: {error!r}.", remedy="Please report it.")
             self._failed(said, once=once)
             return None
-        self.bell.end_look(seen, is_news=step is not None and step.begin != step.end)
-        self.trouble = None
+        self.wakeup.end_poll(seen, is_news=step is not None and step.begin != step.end)
+        self.problem = None
         self._attempt = 0
         self._is_more = step is not None
         return step
@@ -225,4 +225,4 @@ class FollowedMember:
             self._source = None
         self._attempt += 1
         self._is_more = True
-        self.trouble = Trouble.of(error, self._attempt, wait)
+        self.problem = Problem.of(error, self._attempt, wait)

@@ -5,7 +5,7 @@ limits and an equal share of what the batch has left for those that still wait. 
 tables leave goes to the large ones, and nobody waits longer than one round. A table that fails
 keeps its offset and is tried again by itself.
 
-Nothing is polled here: a table is looked at when its bell has rung, when it gave rows before, or
+Nothing is polled here: a table is looked at when its wakeup has rung, when it gave rows before, or
 when its wait after an error is over.
 """
 
@@ -28,16 +28,16 @@ from tailerd.spark.change_range import tasks_between
 from tailerd.spark.group.assignments import Assignments
 from tailerd.spark.group.followed_member import FollowedMember, Step
 from tailerd.spark.group.group_offset import Entry, GroupOffset
-from tailerd.spark.group.holds import read_holds
 from tailerd.spark.group.members import MEMBERS_FILE, Members
+from tailerd.spark.group.quarantine import read_holds
 from tailerd.spark.group.record_partitions import TableRows
 from tailerd.spark.group.report import SourceReport
 from tailerd.spark.spark_offset import check_repeats
 from tailerd.spark.table_source import check_listening
 from tailerd.storage.stores import Stores
 from tailerd.telemetry import Telemetry
-from tailerd.watchers.hints import HintBoard
 from tailerd.watchers.opening import WatchedFolder, open_watchers
+from tailerd.watchers.wakeups import WakeupRegistry
 
 WAIT_SECONDS = 1.0
 """How long an idle look waits for a commit before it answers that nothing is new."""
@@ -65,7 +65,7 @@ class GroupFollower:
         self._stores = stores or Stores()
         self._holds = read_holds(folder)
         self._rung = asyncio.Event()
-        self._board = HintBoard()
+        self._board = WakeupRegistry()
         self._listening: asyncio.Task[None] | None = None
         self._members = Members(number=-1)
         self._seen: tuple[int, int] | None = None
@@ -183,7 +183,7 @@ class GroupFollower:
         return await table.look(entry, limit, once=self.is_once)
 
     def _patience(self, deadline: float) -> float:
-        """Return how long to wait for a bell; 0 to answer that nothing is new."""
+        """Return how long to wait for a wakeup; 0 to answer that nothing is new."""
         retries = [table.seconds_to_retry for table in self._tables.values()]
         waits = [wait for wait in retries if wait is not None]
         if self.is_once:
@@ -210,8 +210,8 @@ class GroupFollower:
         table = self._tables.get(name)
         if table is None:
             raise BugError(
-                f"Spark repeats a batch with rows of {name}, which nobody knows any more.",
-                hint=f"{MEMBERS_FILE} in {self._folder} names no such table.",
+                f"Spark repeats a batch with rows of {name}, which is no longer known.",
+                remedy=f"{MEMBERS_FILE} in {self._folder} names no such table.",
             )
         entry, kafka = end.tables[name], table.member.kafka
         table_id = entry.offset.table_id
@@ -252,16 +252,16 @@ class GroupFollower:
 
     async def _listen(self) -> None:
         await self.aclose()
-        self._board = HintBoard()
+        self._board = WakeupRegistry()
         watched = []
         for table in self._tables.values():
             config = table.member.config
             if table.member.is_leaving:
                 continue
             folder = commit_folder(config.path, config.format)
-            self._board.subscribe(folder, table.bell)
+            self._board.subscribe(folder, table.wakeup)
             # Commits between the old watch and the new one.
-            table.bell.ring()
+            table.wakeup.ring()
             watched.append(
                 WatchedFolder(
                     folder=folder,
@@ -286,7 +286,7 @@ class GroupFollower:
             pid=os.getpid(),
             members=self._members.number,
             standings={n: t.standing for n, t in tables.items() if t.standing is not None},
-            troubles={n: t.trouble for n, t in tables.items() if t.trouble is not None},
+            problems={n: t.problem for n, t in tables.items() if t.problem is not None},
         )
         if report != self._reported:
             report.write(self._folder)

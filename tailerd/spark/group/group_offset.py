@@ -19,7 +19,7 @@ from tailerd.spark.checkpoints import COMES_AGAIN
 GroupFields = dict[str, object]
 
 _FORMAT = 1
-_ANEW = f"Begin the group anew: remove its checkpoint, {COMES_AGAIN}"
+_ANEW = f"Restart the group: remove its checkpoint, {COMES_AGAIN}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class GroupOffset:
             fields = None
         if not isinstance(fields, dict):
             raise OffsetError(
-                f"The offset of a group of tables is damaged: {text[:120]!r}.", hint=_ANEW
+                f"The offset of a group of tables is damaged: {text[:120]!r}.", remedy=_ANEW
             )
         return cls.of(fields)
 
@@ -108,7 +108,7 @@ class GroupOffset:
         if fields.get("format") != _FORMAT or "tables" not in fields:
             raise OffsetError(
                 f"The checkpoint holds no offset of a group of tables: {str(dict(fields))[:120]}.",
-                hint="A newer tailerd may have written it: run that one.",
+                remedy="A newer tailerd may have written it: run that one.",
             )
         try:
             return cls(
@@ -119,7 +119,7 @@ class GroupOffset:
         except (KeyError, TypeError, ValueError) as error:
             raise OffsetError(
                 f"The offset of a group of tables is damaged: {error!r}.",
-                hint=_ANEW,
+                remedy=_ANEW,
             ) from error
 
 

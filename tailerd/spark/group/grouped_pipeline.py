@@ -1,4 +1,4 @@
-"""A table's pipeline where it shares a query: what a fleet runs, and all groups of a daemon."""
+"""A table's pipeline where it shares a query: what a manager runs, and all groups of a daemon."""
 
 from __future__ import annotations
 
@@ -25,9 +25,15 @@ from tailerd.spark.group.assignments import (
     unfinished_batch,
 )
 from tailerd.spark.group.group_offset import GroupOffset
-from tailerd.spark.group.left_groups import Awaited, Delivered, LeftGroups, delivered_by, waits_for
+from tailerd.spark.group.left_groups import (
+    Delivered,
+    LeftGroups,
+    PendingPlacement,
+    delivered_by,
+    waits_for,
+)
 from tailerd.spark.group.members import GroupTable
-from tailerd.spark.group.report import SourceReport, Standing, Trouble
+from tailerd.spark.group.report import Problem, SourceReport, Standing
 from tailerd.spark.group.table_group import TableGroup
 from tailerd.spark.progress import ENGINE, tell_begin
 from tailerd.spark.query_run import first_of
@@ -67,7 +73,9 @@ class Groups:
 
         return self._brokers.setdefault(sink.sharing_key, SharedBrokers(sink))
 
-    async def place(self, name: str, table: TableConfig) -> tuple[TableGroup, GroupTable] | Awaited:
+    async def place(
+        self, name: str, table: TableConfig
+    ) -> tuple[TableGroup, GroupTable] | PendingPlacement:
         """Return the group of a table, and the table as its group knows it.
 
         It is to be joined at once, without waiting for anything in between.
@@ -86,7 +94,7 @@ class Groups:
                 _remove_unfinished(self._state, name, table)
             elif self._assignments.unfinished(name, kind) is not None:
                 answer = await self._answer(name, table, before.group, kind)
-                if isinstance(answer, Awaited):
+                if isinstance(answer, PendingPlacement):
                     return answer
                 if answer is None:
                     # What was looked at before may be another by now.
@@ -106,7 +114,7 @@ class Groups:
 
     async def _answer(
         self, name: str, table: TableConfig, group: str, kind: str
-    ) -> Delivered | Awaited | None:
+    ) -> Delivered | PendingPlacement | None:
         """Return what the group that a table leaves has delivered; None: look at all again."""
         left = self._groups.get(group)
         if left is not None and left.is_running:
@@ -144,7 +152,7 @@ class Groups:
 
 
 class GroupedPipeline:
-    """One table of a group. Implements a fleet's `Runner`, and `GroupedRunner` for its group.
+    """One table of a group: a `PipelineRunner`, and the `GroupedRunner` of its group.
 
     Attributes:
         error: Why it failed; None while it runs and when it ended well.
@@ -162,7 +170,7 @@ class GroupedPipeline:
         self._stop = asyncio.Event()
         self._ended = asyncio.Event()
         self._standing: Standing | None = None
-        self._trouble: Trouble | None = None
+        self._problem: Problem | None = None
 
     @property
     def max_attempts(self) -> int | None:
@@ -195,7 +203,7 @@ class GroupedPipeline:
                     table=self.table.name,
                     engine=ENGINE,
                     error_code=self.error.code,
-                    hint=str(self.error),
+                    error=str(self.error),
                 )
             )
             return
@@ -243,7 +251,7 @@ class GroupedPipeline:
         failures, looks = 0, 0
         while not self._stop.is_set():
             placed = await self._groups.place(self.table.name, self.table.config)
-            if not isinstance(placed, Awaited):
+            if not isinstance(placed, PendingPlacement):
                 group, self.table = placed
                 stands = partial(self._groups.delivered_until, self.table.name)
                 tell_begin(self._telemetry, self.table.name, stands)
@@ -265,10 +273,10 @@ class GroupedPipeline:
     def heard(self, report: SourceReport) -> None:
         """Pass on what is new of this table."""
         name = self.table.name
-        standing, trouble = report.standings.get(name), report.troubles.get(name)
-        if trouble is not None and trouble != self._trouble and trouble.wait_seconds is not None:
-            self.retries(trouble.error(), trouble.attempt, trouble.wait_seconds)
-        if standing is not None and (standing != self._standing or trouble != self._trouble):
+        standing, problem = report.standings.get(name), report.problems.get(name)
+        if problem is not None and problem != self._problem and problem.wait_seconds is not None:
+            self.retries(problem.error(), problem.attempt, problem.wait_seconds)
+        if standing is not None and (standing != self._standing or problem != self._problem):
             self._telemetry.emit(
                 events.BacklogMeasured(
                     table=name,
@@ -280,7 +288,7 @@ class GroupedPipeline:
                     retention_seconds=standing.retention_seconds,
                 )
             )
-        self._standing, self._trouble = standing, trouble
+        self._standing, self._problem = standing, problem
 
     def moved(self, end: GroupOffset, duration_seconds: float) -> None:
         """Tell that its offset is durable."""
@@ -304,7 +312,7 @@ class GroupedPipeline:
                 attempt=attempt,
                 wait_seconds=wait_seconds,
                 error_code=error.code,
-                hint=str(error),
+                error=str(error),
             )
         )
 

@@ -25,7 +25,7 @@ from tailerd.spark.group.published import end_digest, published_batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Awaited:
+class PendingPlacement:
     """Why a table has no place yet.
 
     Attributes:
@@ -61,7 +61,7 @@ class LeftGroups:
         self._answers: dict[str, dict[str, Delivered | _Failure]] = {}
         self._asking: dict[str, asyncio.Task[None]] = {}
 
-    def answer(self, group: str, kind: str) -> Delivered | Awaited | None:
+    def answer(self, group: str, kind: str) -> Delivered | PendingPlacement | None:
         """Return what is known, or how long to leave it alone; None: it is to be asked."""
         found = self._answers.get(group, {}).get(kind)
         if not isinstance(found, _Failure):
@@ -69,7 +69,7 @@ class LeftGroups:
         seconds = found.until - time.monotonic()
         if seconds <= 0:
             return None
-        return Awaited(error=found.error, seconds=seconds, is_failure=True)
+        return PendingPlacement(error=found.error, seconds=seconds, is_failure=True)
 
     def asking(self, group: str) -> asyncio.Task[None] | None:
         """Return what asks a group now; until it is done the group must not start."""
@@ -119,15 +119,15 @@ class LeftGroups:
             await asyncio.wait(self._asking.values())
 
 
-def waits_for(name: str, group: str, seconds: float) -> Awaited:
+def waits_for(name: str, group: str, seconds: float) -> PendingPlacement:
     """Return that a table waits for the group that it leaves, which runs."""
     error = EngineError(
         f"{name} waits for the group {group}, which it leaves: a micro-batch with its rows is not"
-        " finished there, and only then it is known where the table goes on.",
-        hint="See what the tables of that group say, and bring back what they write to (its"
+        " finished there, and the table's position is known only then.",
+        remedy="See what the tables of that group say, and bring back what they write to (its"
         f" brokers), or give the wait up: tailerd offsets reset {name} --to ...",
     )
-    return Awaited(error=error, seconds=seconds, is_failure=False)
+    return PendingPlacement(error=error, seconds=seconds, is_failure=False)
 
 
 def delivered_by(folder: Path, group: str, name: str, sink: SinkConfig) -> int | None:

@@ -296,5 +296,5 @@ def _joined(lines: pa.Array) -> memoryview:
 def _unwritable(folder: Path, error: OSError) -> SinkError:
     return SinkError(
         f"The folder {folder} cannot be written: {error.strerror or error}.",
-        hint="Look at its permissions and the free space; executors must see the same folder.",
+        remedy="Look at its permissions and the free space; executors must see the same folder.",
     )

@@ -110,7 +110,7 @@ class Members:
             number = int(str(document.get("number", 0)))
         except (KeyError, TypeError, ValueError) as error:
             raise OffsetError(
-                f"{path} is damaged: {error!r}.", hint="Restore the state folder from a copy."
+                f"{path} is damaged: {error!r}.", remedy="Restore the state folder from a copy."
             ) from error
         return cls(number=number, tables=tuple(tables), unreadable=unreadable)
 
@@ -139,7 +139,7 @@ def _unreadable(name: str, path: Path, error: ValidationError | ConfigError) -> 
     why = explain(error, TableConfig) if isinstance(error, ValidationError) else error.message
     return ConfigError(
         f"The section of {name} in {path} does not fit this release: {why}",
-        hint=f"Run the release that wrote it, or let {name} run again until its batch is done.",
+        remedy=f"Run the release that wrote it, or let {name} run again until its batch is done.",
     )
 
 

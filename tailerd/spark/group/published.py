@@ -14,7 +14,7 @@ from tailerd.spark.checkpoints import (
 )
 from tailerd.spark.delivered_batch import DeliveredBatch
 from tailerd.spark.durable import read_document, write_durably
-from tailerd.spark.group.holds import read_holds
+from tailerd.spark.group.quarantine import read_holds
 
 PUBLISHED_FILE = "published.json"
 

@@ -27,11 +27,11 @@ from tailerd.spark.partitions import (
     OPEN_COST_BYTES,
     TARGET_BYTES,
     TaskShare,
+    freeze_gc,
     in_key_order,
     pack,
     pack_shares,
     read_tasks,
-    spare_collections,
 )
 from tailerd.storage.stores import Stores
 
@@ -130,7 +130,7 @@ def read_records(partition: InputPartition, stores: Stores) -> Iterator[RecordPi
     # Spark asks to read one empty partition where planning gave none.
     if not isinstance(partition, RecordPartition):
         return
-    spare_collections()
+    freeze_gc()
     for part in partition.parts:
         try:
             yield from _part(part, stores)

@@ -18,7 +18,7 @@ REPORT_FILE = "report.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
+class Problem:
     """Why a table is not planned at present.
 
     Attributes:
@@ -32,7 +32,7 @@ class Trouble:
     wait_seconds: float | None
 
     @classmethod
-    def of(cls, error: TailerdError, attempt: int, wait_seconds: float | None) -> Trouble:
+    def of(cls, error: TailerdError, attempt: int, wait_seconds: float | None) -> Problem:
         """Describe an error."""
         return cls(data=error.to_data(), attempt=attempt, wait_seconds=wait_seconds)
 
@@ -67,13 +67,13 @@ class SourceReport:
     Attributes:
         pid: The process that wrote it.
         members: Number of the members file it goes by.
-        standings, troubles: By table.
+        standings, problems: By table.
     """
 
     pid: int = 0
     members: int = -1
     standings: dict[str, Standing] = field(default_factory=dict)
-    troubles: dict[str, Trouble] = field(default_factory=dict)
+    problems: dict[str, Problem] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
         """Replace the file; blocking. What cannot be written is told by the next one."""
@@ -92,5 +92,5 @@ class SourceReport:
             pid=fields["pid"],
             members=fields["members"],
             standings={name: Standing(**each) for name, each in fields["standings"].items()},
-            troubles={name: Trouble(**each) for name, each in fields["troubles"].items()},
+            problems={name: Problem(**each) for name, each in fields["problems"].items()},
         )

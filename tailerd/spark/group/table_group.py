@@ -27,8 +27,8 @@ from tailerd.spark.engine import SparkEngine
 from tailerd.spark.group.assignments import Assignments
 from tailerd.spark.group.group_offset import GroupOffset
 from tailerd.spark.group.group_query import group_sink, start_group_query
-from tailerd.spark.group.holds import Hold, held_back, settle_holds, write_holds
 from tailerd.spark.group.members import GroupTable, Members
+from tailerd.spark.group.quarantine import Hold, held_back, settle_holds, write_holds
 from tailerd.spark.group.report import REPORT_FILE, SourceReport
 from tailerd.spark.progress import BatchReport
 from tailerd.spark.query_run import QueryRun, first_of
@@ -168,7 +168,7 @@ class TableGroup:
             self._end(error)
         except Exception as error:  # noqa: BLE001 - its tables must not wait for ever
             said = BugError(
-                f"The group {self._name} ended with {error!r}.", hint="Please report it."
+                f"The group {self._name} ended with {error!r}.", remedy="Please report it."
             )
             self._end(said)
 
@@ -294,9 +294,9 @@ class TableGroup:
                 # It is about the time before the table joined, perhaps again.
                 continue
             runner.heard(report)
-            trouble = report.troubles.get(name)
-            if trouble is not None and trouble.wait_seconds is None:
-                self._fail(runner, trouble.error())
+            problem = report.problems.get(name)
+            if problem is not None and problem.wait_seconds is None:
+                self._fail(runner, problem.error())
 
     def _fail(self, runner: GroupedRunner, error: TailerdError) -> None:
         self._take_out(runner)

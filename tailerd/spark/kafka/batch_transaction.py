@@ -33,7 +33,7 @@ from tailerd.sinks.kafka.connection import (
     close_producer,
 )
 from tailerd.sinks.kafka.offset_topic import PARTITION, OffsetTopic
-from tailerd.sinks.kafka.outgoing import Outgoing, control_record
+from tailerd.sinks.kafka.produce_request import ProduceRequest, control_record
 from tailerd.sinks.kafka.record_batches.compression import Compression
 from tailerd.sinks.kafka.shared_transaction import SharedTransaction, lead
 from tailerd.sinks.kafka.transactions import Claim, Transactions
@@ -51,8 +51,8 @@ _GIVEN_UP = (
     " still began, and that shuts out everybody."
 )
 _FENCED_HINT = (
-    "Look that no other process has the id, or give this one another transactional_id; then restart"
-    " the daemon, which goes on where it was."
+    "Check that no other process uses the id, or set another transactional_id; then restart the"
+    " daemon, which resumes from its offset."
 )
 
 
@@ -133,7 +133,7 @@ class BatchTransaction:
         self,
         delivered: DeliveredBatch,
         written: Sequence[Mapping[tuple[str, int], int]],
-        letters: Sequence[Outgoing],
+        letters: Sequence[ProduceRequest],
     ) -> None:
         """Record the micro-batch and make everything visible.
 
@@ -216,7 +216,7 @@ class BatchTransaction:
             is_timed=False,
         )
 
-    def _send(self, piece: Outgoing, acknowledgements: Acknowledgements) -> None:
+    def _send(self, piece: ProduceRequest, acknowledgements: Acknowledgements) -> None:
         try:
             self._client.partitions_for(piece.topic)
             left = self._sender.send(piece, acknowledgements)
@@ -246,4 +246,4 @@ def _with_both_causes(error: TailerdError) -> TailerdError:
     """
     if not isinstance(error, SinkFencedError):
         return error
-    return SinkFencedError(f"{error.message} {_GIVEN_UP}", hint=_FENCED_HINT)
+    return SinkFencedError(f"{error.message} {_GIVEN_UP}", remedy=_FENCED_HINT)

@@ -42,7 +42,7 @@ def writer_name(folder: Path, group: str) -> str:
     found = document.get("name")
     if not isinstance(found, str) or not found:
         raise OffsetError(
-            f"{path} is damaged: it has no name.", hint="Restore the state folder from a copy."
+            f"{path} is damaged: it has no name.", remedy="Restore the state folder from a copy."
         )
     return found
 
@@ -72,5 +72,5 @@ def checkpoint_identity(checkpoint: Path) -> str:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise OffsetError(
             f"{file} is damaged: {error!r}.",
-            hint=f"Remove the checkpoint {checkpoint}; delivery then starts anew.",
+            remedy=f"Remove the checkpoint {checkpoint}; delivery then starts over.",
         ) from error

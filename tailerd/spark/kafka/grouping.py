@@ -17,7 +17,7 @@ def check_for_spark(config: KafkaSinkConfig, table: str) -> None:
     if option := config.missing_on("spark"):
         raise ConfigError(
             f"The Kafka sink of {table} has {option}, which the Spark engine does not have.",
-            hint=f"Leave {option.partition(':')[0]} out, or set `engine: arrow` for the table.",
+            remedy=f"Leave {option.partition(':')[0]} out, or set `engine: arrow` for the table.",
         )
 
 
@@ -59,13 +59,13 @@ def check_speculation(setting: str, sinks: Mapping[str, KafkaSinkConfig]) -> dic
         raise ConfigError(
             "spark.speculation is on, and two attempts of a task cannot write into one"
             " transaction.",
-            hint="Leave it off.",
+            remedy="Leave it off.",
         )
     return {
         table: ConfigError(
             f"spark.speculation is on, and of two attempts of a task the slower one may send older"
-            f" records of a key of {table} behind newer ones.",
-            hint="Leave it off; only tables without `key` can do with it.",
+            f" records of a key of {table} after newer ones.",
+            remedy="Leave it off; only tables without `key` can do with it.",
         )
         for table, config in sinks.items()
         if config.key

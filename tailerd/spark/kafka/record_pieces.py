@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailerd.records.base import Header, Records
+from tailerd.sinks.kafka.batch_coalescing import Versioned
 from tailerd.sinks.kafka.config import KafkaSinkConfig
-from tailerd.sinks.kafka.merging import Versioned
-from tailerd.sinks.kafka.outgoing import Outgoing
+from tailerd.sinks.kafka.produce_request import ProduceRequest
 from tailerd.sinks.kafka.record_batches.partitioning import RUN_RECORDS, assign_partitions
 from tailerd.sinks.kafka.routing import TopicShape, no_partition
 from tailerd.spark.encoded_records import KEY, PARTITION, VALUE, RecordPiece
@@ -114,7 +114,7 @@ def outgoing_piece(
     keys = piece.records[KEY]
     extra = tuple(Header(name=name, value=value) for name, value in more_headers.items())
     return Versioned(
-        outgoing=Outgoing(
+        outgoing=ProduceRequest(
             topic=piece.topic,
             records=Records(
                 keys=None if keys.null_count == len(keys) else keys, values=piece.records[VALUE]

@@ -14,7 +14,7 @@ from kafka import KafkaProducer
 from tailerd.sinks.kafka.batch_producer import BatchProducer
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import Connection, close_producer
-from tailerd.sinks.kafka.outgoing import Producer
+from tailerd.sinks.kafka.produce_request import Producer
 from tailerd.sinks.kafka.producer_options import revealed
 from tailerd.sinks.kafka.record_batches.compression import Compression
 from tailerd.sinks.kafka.record_producer import RecordProducer

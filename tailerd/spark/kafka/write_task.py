@@ -20,12 +20,12 @@ from tailerd.errors import (
     TopicRecreatedError,
 )
 from tailerd.sinks.kafka.acknowledgements import Acknowledgements
+from tailerd.sinks.kafka.batch_coalescing import BatchCoalescer, Versioned
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import DEFAULT_DELIVERY_TIMEOUT_MS
 from tailerd.sinks.kafka.dead_letters import dead_letters_of, takes_more_now
 from tailerd.sinks.kafka.errors import mapped
-from tailerd.sinks.kafka.merging import Merger, Versioned
-from tailerd.sinks.kafka.outgoing import Outgoing
+from tailerd.sinks.kafka.produce_request import ProduceRequest
 from tailerd.sinks.kafka.record_batches.record_batch import OversizeRecord
 from tailerd.sinks.kafka.routing import too_far_ahead
 from tailerd.sinks.kafka.shared_transaction import SharedTransaction, join, written
@@ -41,7 +41,7 @@ from tailerd.spark.kafka.record_pieces import (
 from tailerd.spark.kafka.task_producer import TaskProducer, give_back, take_producer
 from tailerd.spark.kafka.topic_shapes import TopicShapes
 from tailerd.spark.packed_records import unpacked
-from tailerd.spark.partitions import spare_collections
+from tailerd.spark.partitions import freeze_gc
 
 REPORT_SCHEMA = "report binary"
 _MAX_LETTER_BYTES = 32 * 1024**2
@@ -60,7 +60,7 @@ class TaskReport:
 
     tables: Mapping[str, Tally]
     sequences: Mapping[tuple[str, int], int]
-    letters: tuple[Outgoing, ...]
+    letters: tuple[ProduceRequest, ...]
     facts: tuple[TopicFacts, ...]
 
 
@@ -91,7 +91,7 @@ class WriteTask:
             BatchRetryError: The micro-batch has to be written again; nothing of it counts.
             TailerdError: Nothing of a transaction counts; else the task's records may be there.
         """
-        spare_collections()
+        freeze_gc()
         context = TaskContext.get()
         if self.transaction is not None and context is not None and context.attemptNumber():
             raise BatchRetryError(
@@ -117,9 +117,9 @@ class _Writing:
         self._task = task
         self._opened = opened
         self._table = ""
-        self._merger = Merger()
+        self._coalescer = BatchCoalescer()
         self._tables: dict[str, Tally] = {}
-        self._letters: list[Outgoing] = []
+        self._letters: list[ProduceRequest] = []
         self._letter_bytes = 0
         # Time, version and table of the commit that is dated latest.
         self._latest = (0, 0, "")
@@ -168,7 +168,7 @@ class _Writing:
             if not self._shapes.renew():
                 raise
             outgoing = self._outgoing(piece, partitioner, headers)
-        for ready in self._merger.add(outgoing):
+        for ready in self._coalescer.add(outgoing):
             self._send(ready)
         self._tables.setdefault(self._table, Tally()).count(piece)
 
@@ -188,7 +188,7 @@ class _Writing:
         """Send what is held back of the table before: pieces of two tables are not joined."""
         if table != self._table:
             with attributed_to(self._table):
-                for ready in self._merger.rest():
+                for ready in self._coalescer.rest():
                     self._send(ready)
             self._table = table
 
@@ -221,11 +221,11 @@ class _Writing:
             raise SinkRefusedError(
                 f"A micro-batch has more than {_MAX_LETTER_BYTES >> 20} MiB of records of"
                 f" {self._table} that are too large for the topic {piece.topic}.",
-                hint="Raise max.message.bytes of the topic and max_request_size under"
+                remedy="Raise max.message.bytes of the topic and max_request_size under"
                 " `producer`, or choose delivery: at-least-once.",
             )
 
-    def _hand_over(self, piece: Outgoing) -> tuple[OversizeRecord, ...]:
+    def _hand_over(self, piece: ProduceRequest) -> tuple[OversizeRecord, ...]:
         try:
             self._opened.client.partitions_for(piece.topic)
             return self._opened.sender.send(piece, self._acknowledgements)

@@ -40,7 +40,7 @@ Times of commits are S3's, whole seconds, and count up by a millisecond within o
 State in a bucket, `state: s3://bucket/prefix`: offsets, snapshots' file lists, pauses, records of
 damaged commits, the page's past. A lease takes the place of the lock: a second daemon is refused
 by the first one's name, after 15 s at most; after one that died elsewhere it goes on in a minute,
-and meanwhile the log and `/status` (`troubles`) say whom it waits for and how long at most. One
+and meanwhile the log and `/status` (`problems`) say whom it waits for and how long at most. One
 whose state was taken finds out at its next beat, within 15 s, and ends. Nobody's clock is
 trusted, and a daemon that slept can save no offset any more: each saving creates
 `offsets/<table>/<number>.json` under a free number (a put, a listing, a delete), and whoever

@@ -195,12 +195,12 @@ class Connection:
             raise StorageError(
                 f"There are no credentials for s3://{request.path}: what the profile's"
                 " credential_process prints is no JSON.",
-                hint="Run it by hand.",
+                remedy="Run it by hand.",
             ) from error
         except ValueError as error:
             raise StorageError(
                 f"s3://{request.path} cannot be asked for: {error}.",
-                hint="Check endpoint and region.",
+                remedy="Check endpoint and region.",
             ) from error
         return client
 

@@ -143,7 +143,7 @@ def map_failure(error: Exception, doing: str, path: str, *, attempts: int = 1) -
         bucket = path.partition("/")[0]
         return BucketMissingError(
             f"The bucket {bucket} does not exist, so {place} cannot be read or written.",
-            hint="Check its name, and the endpoint and region it is asked for at.",
+            remedy="Check its name, and the endpoint and region it is asked for at.",
         )
     if code in MISSING_CODES:
         return FileMissingError(f"{place} does not exist.")
@@ -152,17 +152,17 @@ def map_failure(error: Exception, doing: str, path: str, *, attempts: int = 1) -
     if code in _EXPIRED:
         return CredentialsExpiredError(
             f"{doing} of {place} is refused: the credentials have expired ({code}).",
-            hint="Renew them where they come from; they are looked for again with each try.",
+            remedy="Renew them where they come from; they are read again at every attempt.",
         )
     if code in _SKEWED:
         return ClockSkewError(
             f"{doing} of {place} is refused: this machine's clock and the server's differ.",
-            hint="Set this machine's clock, for instance with NTP.",
+            remedy="Set this machine's clock, for instance with NTP.",
         )
     if code == "NotImplemented" or status == 501:
         return ConditionalPutUnsupportedError(
             f"The server of {place} does not know how to do this: {_said(error)}.",
-            hint="Use a server with conditional writes; tables can be followed without.",
+            remedy="Use a server with conditional writes; tables can be followed without.",
         )
     if code in _WRONG_KEYS or status in (401, 403):
         return _denied(doing, place, code, error)
@@ -175,7 +175,8 @@ def _failed(doing: str, place: str, error: Exception, attempts: int) -> StorageE
     if isinstance(error, SSLError | ssl.SSLError):
         return StorageError(
             f"{doing} of {place} failed, as no encrypted connection came about: {_said(error)}.",
-            hint="Name the file of the server's authority in AWS_CA_BUNDLE, or as ca_bundle in the"
+            remedy="Name the file of the server's authority in AWS_CA_BUNDLE, or as ca_bundle in"
+            " the"
             " profile, and check the endpoint's name and port.",
         )
     tried = f" after {attempts} attempts" if attempts > 1 else ""
@@ -192,7 +193,7 @@ def is_about_credentials(error: Exception) -> bool:
 
 
 def _not_given(place: str, error: Exception) -> StorageError:
-    hint = "Renew them where they come from; they are looked for again with each try."
+    remedy = "Renew them where they come from; they are read again at every attempt."
     if isinstance(error, ClientError):
         said = f"{error.operation_name} is refused: {_said(error) or status_of(error)}"
         is_denial = status_of(error) in (401, 403) and code_of(error) not in _EXPIRED
@@ -200,17 +201,17 @@ def _not_given(place: str, error: Exception) -> StorageError:
         said, is_denial = str(error).rstrip(".: "), False
     about = f"There are no credentials for {place}: {said}."
     if is_denial:
-        return AccessDeniedError(about, hint="Check the role, its trust policy and the token.")
+        return AccessDeniedError(about, remedy="Check the role, its trust policy and the token.")
     if are_stale(error) or code_of(error) in _EXPIRED:
-        return CredentialsExpiredError(about, hint=hint)
-    return StorageError(about, hint=hint)
+        return CredentialsExpiredError(about, remedy=remedy)
+    return StorageError(about, remedy=remedy)
 
 
 def _denied(doing: str, place: str, code: str, error: Exception) -> AccessDeniedError:
     if code in _WRONG_KEYS:
         return AccessDeniedError(
             f"{doing} of {place} is refused: the server does not accept the credentials ({code}).",
-            hint="Check access key, secret and session token, and that the endpoint is theirs.",
+            remedy="Check access key, secret and session token, and that the endpoint is theirs.",
         )
     also = (
         " Without s3:ListBucket, S3 says so too of files that do not exist."
@@ -219,14 +220,14 @@ def _denied(doing: str, place: str, code: str, error: Exception) -> AccessDenied
     )
     return AccessDeniedError(
         f"{doing} of {place} is refused ({code or status_of(error)}).",
-        hint=f"Give the user or role the right {_RIGHTS[doing]} for it.{also}",
+        remedy=f"Give the user or role the right {_RIGHTS[doing]} for it.{also}",
     )
 
 
 def _without_credentials(place: str, error: Exception) -> AccessDeniedError:
     return AccessDeniedError(
         f"There are no credentials for {place}: {_said(error)}.",
-        hint="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or `storage` in the"
+        remedy="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or `storage` in the"
         " configuration; AWS_SKIP_SIGNATURE=true reads public buckets.",
     )
 

@@ -12,8 +12,8 @@ from typing import Any, cast
 from tailerd.errors import StorageError
 from tailerd.storage.base import FileMeta
 from tailerd.storage.s3.connection import S3Client
+from tailerd.storage.s3.connection_pool import Answer
 from tailerd.storage.s3.quick_gets import noting
-from tailerd.storage.s3.wire import Answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ async def get_object(
             raise StorageError(
                 f"The server of s3://{path} gives whole files where parts are asked for, so large"
                 " ones would be read again and again.",
-                hint="Look for a proxy in between that drops the header Range.",
+                remedy="Look for a proxy in between that drops the header Range.",
             )
         body: bytes = await stream.read()
     if len(body) != size:

@@ -137,7 +137,7 @@ class MultipartOutput(Output):
                 raise self._aborted() from error
 
     def _aborted(self) -> StorageError:
-        return StorageError(f"The upload of s3://{self._path} was aborted by somebody else.")
+        return StorageError(f"The upload of s3://{self._path} was aborted by another process.")
 
     async def _check_absent(self) -> None:
         # Servers exist that know the condition for a put and not yet for the end of an upload.

@@ -52,10 +52,11 @@ class S3Places:
             # secrets have a slash.
             raise ConfigError(
                 "A URL of a bucket has no room for credentials, and here is one with an @.",
-                hint="Write s3://bucket/path; credentials come from `storage` or the environment.",
+                remedy="Write s3://bucket/path; credentials come from `storage` or the"
+                " environment.",
             )
         if not host:
-            raise ConfigError(f"{url} names no bucket.", hint="Write s3://bucket/path.")
+            raise ConfigError(f"{url} names no bucket.", remedy="Write s3://bucket/path.")
         if self._store is None:
             # Loads the client, which local tables do without.
             from tailerd.storage.s3.store import S3Store

@@ -20,9 +20,9 @@ from urllib.parse import urlsplit
 from botocore.exceptions import ClientError
 from botocore.utils import get_environ_proxies
 
+from tailerd.storage.s3.connection_pool import Answer, Host, HttpConnectionPool, NotUnderstoodError
 from tailerd.storage.s3.settings import S3Account
 from tailerd.storage.s3.signing import Keys, Signer, quoted, scope_of
-from tailerd.storage.s3.wire import Answer, Host, NotUnderstoodError, Wire
 
 _ELSEWHERE = frozenset(
     {
@@ -67,7 +67,7 @@ def noting() -> Iterator[list[SentRequest]]:
 class _Way:
     """How one bucket is asked: the path before the key, and what goes with every request."""
 
-    wire: Wire
+    wire: HttpConnectionPool
     prefix: str
     host: str
     agent: str
@@ -92,7 +92,7 @@ class QuickGets:
         self._keys = keys
         self._trust = trust
         self._ways: dict[str, _Way] = {}
-        self._wires: dict[tuple[str, int, bool], Wire] = {}
+        self._wires: dict[tuple[str, int, bool], HttpConnectionPool] = {}
 
     async def get(
         self,
@@ -197,11 +197,11 @@ class QuickGets:
             return None
         return Signer(scope[1])
 
-    def _wire(self, name: str, port: int | None, is_tls: bool) -> Wire:
+    def _wire(self, name: str, port: int | None, is_tls: bool) -> HttpConnectionPool:
         port = port or (443 if is_tls else 80)
         found = self._wires.get((name, port, is_tls))
         if found is None:
-            found = self._wires[(name, port, is_tls)] = Wire(
+            found = self._wires[(name, port, is_tls)] = HttpConnectionPool(
                 Host(name=name, port=port, tls=self._trust() if is_tls else None),
                 connect_seconds=self._account.connect_timeout_seconds,
                 read_seconds=self._account.read_timeout_seconds,

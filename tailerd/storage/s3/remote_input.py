@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 from tailerd.errors import StorageError
 from tailerd.storage.base import RemoteFile
+from tailerd.storage.s3.connection_pool import memory_of
 from tailerd.storage.s3.fetching import Fetched
 from tailerd.storage.s3.io_thread import io_thread
-from tailerd.storage.s3.wire import memory_of
 
 if TYPE_CHECKING:
     from tailerd.storage.s3.store import S3Store

@@ -234,7 +234,7 @@ class S3Store:
             raise ConditionalPutUnsupportedError(
                 f"The server of s3://{bucket} does not honour conditional writes, so two writers"
                 " could both believe that they won.",
-                hint="Use a server with If-None-Match for maintenance and state; tables can be"
+                remedy="Use a server with If-None-Match for maintenance and state; tables can be"
                 " followed without.",
             )
 

@@ -10,7 +10,7 @@ import { TablePage } from "./table.js";
 const RETRY_MS = [500, 1000, 2000, 5000, 10000];
 const SILENCE_MS = 40000;
 
-const model = { tables: new Map(), lags: new Map(), troubles: [], samples: 120, skewMs: 0, isLoaded: false, now: () => Date.now() + model.skewMs };
+const model = { tables: new Map(), lags: new Map(), problems: [], samples: 120, skewMs: 0, isLoaded: false, now: () => Date.now() + model.skewMs };
 const main = document.getElementById("main");
 let view = null;
 let isDrawing = false;
@@ -47,7 +47,7 @@ function summarise() {
 
 function take(name, message) {
   model.skewMs = message.at_ms - Date.now();
-  if (message.troubles) model.troubles = message.troubles;
+  if (message.problems) model.problems = message.problems;
   if (name === "tables") {
     if (message.is_all) {
       for (const known of model.tables.keys()) changed.add(known);

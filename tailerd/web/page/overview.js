@@ -98,7 +98,7 @@ export class Overview {
     this.states = el("div", { class: "chips", role: "group", "aria-label": "Show one state" });
     this.chips = new Map();
     this.rows = el("div", { class: "rows", role: "rowgroup" });
-    this.troubles = el("ul", { class: "troubles", "aria-label": "Wrong beside the tables", hidden: true });
+    this.problems = el("ul", { class: "problems", "aria-label": "Wrong beside the tables", hidden: true });
     this.empty = el("div", { class: "empty", hidden: true });
     this.table = el(
       "div",
@@ -111,7 +111,7 @@ export class Overview {
       { class: "overview", "aria-label": "Overview" },
       el("h1", { class: "unseen" }, "Tables"),
       el("div", { class: "tools" }, el("label", { class: "unseen", for: "filter" }, "Filter by name"), this.filter, this.states),
-      this.troubles,
+      this.problems,
       this.table,
       this.empty,
     );
@@ -143,11 +143,11 @@ export class Overview {
   }
 
   drawTroubles() {
-    const texts = this.model.troubles.map((trouble) => `${trouble.part}: ${trouble.error.message}`);
-    while (this.troubles.childElementCount > texts.length) this.troubles.lastChild.remove();
-    while (this.troubles.childElementCount < texts.length) this.troubles.append(el("li"));
-    texts.forEach((text, at) => setText(this.troubles.children[at], text));
-    this.troubles.hidden = !texts.length;
+    const texts = this.model.problems.map((problem) => `${problem.part}: ${problem.error.message}`);
+    while (this.problems.childElementCount > texts.length) this.problems.lastChild.remove();
+    while (this.problems.childElementCount < texts.length) this.problems.append(el("li"));
+    texts.forEach((text, at) => setText(this.problems.children[at], text));
+    this.problems.hidden = !texts.length;
   }
 
   sort() {

@@ -119,7 +119,7 @@ export function maintenance(table, nowMs) {
   ]);
   return [
     kept.refused && el("p", { class: "warning" }, el("strong", {}, "The log is left alone. "), kept.refused.message),
-    due.length ? el("ul", { class: "due" }, ...due) : el("p", {}, kept.surveyed_ms ? `Nothing is due at version ${count(kept.surveyed_version)}, as of ${time(kept.surveyed_ms)}.` : "Not looked at yet."),
+    due.length ? el("ul", { class: "due" }, ...due) : el("p", {}, kept.assessed_ms ? `Nothing is due at version ${count(kept.assessed_version)}, as of ${time(kept.assessed_ms)}.` : "Not looked at yet."),
     jobs.length ? grid(heads, rows, "Maintenance, newest first") : empty("No job has run yet."),
   ];
 }

@@ -38,7 +38,7 @@ def test_a_version_that_nobody_kept_is_refused(
 ) -> None:
     ran = command.tail(writer.place, "--from", start)
     assert (ran.status, ran.output) == (3, "")
-    assert "without a ledger" in ran.errors
+    assert "there is no ledger" in ran.errors
 
 
 def test_a_kept_version_is_printed(

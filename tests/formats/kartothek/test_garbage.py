@@ -68,9 +68,9 @@ def maintained(
 
 
 async def collected(work: TableMaintenance) -> JobResult | None:
-    survey = await work.survey()
-    [decision] = survey.decisions
-    return await work.apply(survey, decision) if decision.is_due else None
+    assessment = await work.assessment()
+    [decision] = assessment.decisions
+    return await work.apply(assessment, decision) if decision.is_due else None
 
 
 def data_files(writer: DatasetWriter) -> set[str]:
@@ -103,8 +103,8 @@ async def test_what_nothing_names_goes_once(writer: DatasetWriter) -> None:
 async def test_young_files_stay_until_their_time(writer: DatasetWriter) -> None:
     [orphan] = data_files(writer) - named(writer)
     os.utime(writer.path(orphan))
-    survey = await maintained(writer.place).survey()
-    [decision] = survey.decisions
+    assessment = await maintained(writer.place).assessment()
+    [decision] = assessment.decisions
     assert not decision.is_due
     assert decision.due_ms is not None
     assert abs(decision.due_ms / 1000 - time.time() - DAY) < 60
@@ -140,7 +140,7 @@ async def test_rows_that_a_pipeline_has_yet_to_read_stay(tmp_path: Path) -> None
     writer.commit(rows(2), without=lambda _: True)
     aged(writer.store)
     work = maintained(writer.place, tmp_path / "another", ledger)
-    [decision] = (await work.survey()).decisions
+    [decision] = (await work.assessment()).decisions
     assert not decision.is_due
     assert "kept for pipelines" in decision.reason
     assert sum(deleted(await follower.rest()).values()) == 1
@@ -151,11 +151,11 @@ async def test_rows_that_a_pipeline_has_yet_to_read_stay(tmp_path: Path) -> None
 
 async def test_what_is_named_again_before_it_goes_stays(writer: DatasetWriter) -> None:
     work = maintained(writer.place)
-    survey = await work.survey()
+    assessment = await work.assessment()
     [orphan] = data_files(writer) - named(writer)
     writer.partitions["again"] = {"table": orphan}
     writer.store_metadata()
-    done = await work.apply(survey, survey.decisions[0])
+    done = await work.apply(assessment, assessment.decisions[0])
     assert (done.outcome, done.files) == ("nothing_to_say", 0)
     assert orphan in data_files(writer)
 
@@ -164,8 +164,8 @@ async def test_a_reader_that_is_not_known_yet_forbids_it(writer: DatasetWriter) 
     async def unknown(_: str) -> RetentionFloor:
         return RetentionFloor(obstacle="orders has not delivered anything yet.")
 
-    survey = await maintained(writer.place, floor=unknown).survey()
-    [decision] = survey.decisions
+    assessment = await maintained(writer.place, floor=unknown).assessment()
+    [decision] = assessment.decisions
     assert not decision.is_due
     assert "has not delivered" in decision.reason
 

@@ -123,14 +123,14 @@ def killed_and_caught_up(config: Path, dataset: Changing, kills: int, is_done: A
     for number in range(kills):
         (config.parent / "daemon.log").unlink(missing_ok=True)
         with dataset.changing(), daemon(config) as process:
-            eventually(lambda: "The daemon listens." in log_of(config), 180)
+            eventually(lambda: "Daemon started" in log_of(config), 180)
             # Some die before they deliver anything, some while they catch up or follow.
             if number % 2:
-                eventually(lambda: "Changes were delivered." in log_of(config), 180)
+                eventually(lambda: "Batch delivered" in log_of(config), 180)
             time.sleep(chance.random() * 2)
             process.send_signal(signal.SIGKILL)
             process.wait()
-            delivering += "Changes were delivered." in log_of(config)
+            delivering += "Batch delivered" in log_of(config)
     assert delivering >= kills // 3
     with daemon(config):
         eventually(is_done, 180)

@@ -85,7 +85,7 @@ def test_spark_reads_batches_and_streams_that_go_on(tmp_path: Path) -> None:
         ]
     )
     assert found["batch"] == []
-    assert "without a ledger" in found["refused"]
+    assert "there is no ledger" in found["refused"]
 
 
 @pytest.mark.parametrize("sharing", ["own", "shared"])

@@ -28,7 +28,7 @@ async def opened(
     columns: Sequence[str] | None = None,
     identity: Sequence[str] = (),
     allowed: Sequence[str] = (),
-    on_gap: str | None = None,
+    net_above: int | None = None,
     ledger: Path | None = None,
     stores: Stores | None = None,
 ) -> ChangeSource:
@@ -38,7 +38,7 @@ async def opened(
         columns=columns,
         identity=identity,
         allowed_paths=allowed,
-        options={"on_gap": on_gap},
+        net_above=net_above,
         ledger=None if ledger is None else LedgerPlace(str(ledger)),
     )
     return await open_table(str(place), request, "lance")

@@ -13,6 +13,7 @@ import pytest
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.errors import MissingVersionError, TableRecreatedError
+from tailerd.formats.base import NetSteps
 from tests.formats.lance.following import EVERYTHING, batches, changes, opened, rest
 from tests.tables.lance_writer import LanceWriter, Rows
 
@@ -53,7 +54,7 @@ async def test_versions_that_are_gone_in_the_middle_are_a_gap(
 
 
 @pytest.mark.parametrize("gone", [[3], [2, 3, 4]])
-async def test_on_request_a_gap_is_the_difference_of_the_versions_around_it(
+async def test_a_gap_is_crossed_by_the_difference_to_the_newest_version(
     tmp_path: Path, gone: list[int]
 ) -> None:
     writer = written(tmp_path / "t")
@@ -62,20 +63,24 @@ async def test_on_request_a_gap_is_the_difference_of_the_versions_around_it(
     source = await opened(tmp_path / "t")
     start = await source.offset_at(Version(gone[0]))
     writer.dataset.cleanup_old_versions(versions=gone)
-    source = await opened(tmp_path / "t", on_gap="net")
-    end = await source.latest_offset(start, EVERYTHING)
-    assert end.version == gone[-1] + 2
-    found = await batches(source, start, end)
-    assert {batch.version for batch in found} == {gone[-1] + 1}
+    source = await opened(tmp_path / "t")
+    assert isinstance(source, NetSteps)
+    marked = await source.over_gap(start)
+    # The table goes on, and the step stays what it was.
+    head = writer.dataset.version
+    writer.append(rows(70))
+    end = await (await opened(tmp_path / "t")).latest_offset(marked, EVERYTHING)
+    assert end.version == head + 1
+    found = await batches(source, marked, end)
+    assert {batch.version for batch in found} == {head}
     assert {batch.change_source for batch in found} == {"net"}
-    expected = [("insert", number) for number in range(gone[0], gone[-1] + 2)]
-    assert sorted(ids(found)) == expected
-    again = await batches(await opened(tmp_path / "t", on_gap="net"), start, end)
+    assert Counter(ids(found)) == Counter(
+        [*(("insert", number) for number in range(gone[0], 7)), ("delete", 1)]
+    )
+    again = await batches(await opened(tmp_path / "t"), marked, end)
     assert changes(again) == changes(found)
     more, _ = await rest(source, end)
-    assert Counter(ids(more)) == Counter(
-        [*(("insert", number) for number in range(gone[-1] + 2, 7)), ("delete", 1)]
-    )
+    assert ids(more) == [("insert", 70)]
 
 
 async def test_a_gap_without_its_first_version_stays_one(tmp_path: Path) -> None:
@@ -83,9 +88,31 @@ async def test_a_gap_without_its_first_version_stays_one(tmp_path: Path) -> None
     source = await opened(tmp_path / "t")
     start = await source.offset_at(Version(4))
     writer.clean_up_before(5)
-    source = await opened(tmp_path / "t", on_gap="net")
+    source = await opened(tmp_path / "t")
+    assert isinstance(source, NetSteps)
     with pytest.raises(MissingVersionError):
-        await rest(source, start)
+        await source.over_gap(start)
+
+
+async def test_many_new_versions_come_as_one_difference_where_that_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    writer = written(tmp_path / "t")
+    source = await opened(tmp_path / "t", net_above=3)
+    assert isinstance(source, NetSteps)
+    start = await source.offset_at(Version(3))
+    end = await source.latest_offset(start, EVERYTHING)
+    pinned = source.pinned(start, end)
+    assert pinned != start
+    writer.append(rows(70))
+    again = await opened(tmp_path / "t")
+    assert await again.latest_offset(pinned, EVERYTHING) == end
+    found = await batches(again, pinned, end)
+    assert {batch.version for batch in found} == {6}
+    assert sorted(ids(found)) == [("insert", number) for number in (3, 4, 5, 6)]
+    near = await source.offset_at(Version(6))
+    assert (await source.latest_offset(near, EVERYTHING)).version == 8
+    assert source.pinned(near, end) == near
 
 
 @pytest.mark.parametrize("commits", [2, 5, 9])

@@ -17,9 +17,9 @@ from tailerd.formats.lance.statistics import LanceStatistics
 from tailerd.formats.maintenance import (
     CleanupPolicy,
     Decision,
+    LogAssessment,
     MaintenancePolicies,
     RetentionFloor,
-    Survey,
 )
 from tailerd.formats.placement import TablePlace, place_at
 from tailerd.storage.stores import Stores
@@ -48,46 +48,46 @@ def maintained(
     return LanceMaintainer().open(at(place), policies, clock=SystemClock(), floor=floor)
 
 
-def decided(survey: Survey, job: str) -> Decision:
-    [found] = [each for each in survey.decisions if each.job == job]
+def decided(assessment: LogAssessment, job: str) -> Decision:
+    [found] = [each for each in assessment.decisions if each.job == job]
     return found
 
 
 async def do(work: LanceMaintenance, job: str) -> str:
-    survey = await work.survey()
-    decision = decided(survey, job)
+    assessment = await work.assessment()
+    decision = decided(assessment, job)
     assert decision.is_due, decision
-    return (await work.apply(survey, decision)).summary
+    return (await work.apply(assessment, decision)).summary
 
 
 async def test_small_fragments_are_compacted_and_no_row_changes(tmp_path: Path) -> None:
     written(tmp_path / "t")
     work = maintained(tmp_path / "t", compaction={"small_fragments": 3})
-    assert "6 of 6 fragments" in decided(await work.survey(), "compaction").reason
+    assert "6 of 6 fragments" in decided(await work.assessment(), "compaction").reason
     assert await do(work, "compaction") == "6 fragments became 1."
     table = lance.dataset(str(tmp_path / "t"))
     assert len(table.get_fragments()) == 1
     assert sorted(table.to_table()["id"].to_pylist()) == list(range(7))
     assert kinds(await changes_from(await opened(tmp_path / "t"), "7")) == {}
-    assert not decided(await work.survey(), "compaction").is_due
+    assert not decided(await work.assessment(), "compaction").is_due
 
 
 async def test_deleted_rows_make_compaction_due(tmp_path: Path) -> None:
     writer = written(tmp_path / "t", 1)
     writer.append(rows(*range(10, 30)))
     work = maintained(tmp_path / "t", compaction={"small_fragments": 50, "deleted_share": 0.2})
-    assert not decided(await work.survey(), "compaction").is_due
+    assert not decided(await work.assessment(), "compaction").is_due
     writer.delete("id > 20")
-    assert "40.9% of all rows" in decided(await work.survey(), "compaction").reason
+    assert "40.9% of all rows" in decided(await work.assessment(), "compaction").reason
     await do(work, "compaction")
 
 
 async def test_nothing_is_done_that_is_not_switched_on(tmp_path: Path) -> None:
     written(tmp_path / "t")
     work = maintained(tmp_path / "t", cleanup=CleanupPolicy())
-    survey = await work.survey()
-    assert not any(each.is_due for each in survey.decisions)
-    assert {each.job for each in survey.decisions} == {
+    assessment = await work.assessment()
+    assert not any(each.is_due for each in assessment.decisions)
+    assert {each.job for each in assessment.decisions} == {
         *("compaction", "optimize_indices", "tag", "cleanup"),
     }
 
@@ -100,11 +100,11 @@ async def test_a_cleanup_keeps_what_the_slowest_pipeline_needs(
 ) -> None:
     written(tmp_path / "t")
     work = maintained(tmp_path / "t", needed=needed)
-    survey = await work.survey()
-    decision = decided(survey, "cleanup")
+    assessment = await work.assessment()
+    decision = decided(assessment, "cleanup")
     assert decision.is_due is (len(kept) < 6), decision
     if decision.is_due:
-        result = await work.apply(survey, decision)
+        result = await work.apply(assessment, decision)
         assert result.outcome == "deleted"
         assert result.version == kept[0]
     table = lance.dataset(str(tmp_path / "t"))
@@ -118,20 +118,22 @@ async def test_a_cleanup_keeps_what_the_slowest_pipeline_needs(
 
 async def test_a_cleanup_that_became_needed_meanwhile_deletes_nothing(tmp_path: Path) -> None:
     written(tmp_path / "t")
-    survey = await maintained(tmp_path / "t").survey()
+    assessment = await maintained(tmp_path / "t").assessment()
     late = maintained(tmp_path / "t", needed=1)
-    await late.survey()
-    result = await late.apply(survey, decided(survey, "cleanup"))
+    await late.assessment()
+    result = await late.apply(assessment, decided(assessment, "cleanup"))
     assert result.outcome == "nothing_to_say"
     assert len(lance.dataset(str(tmp_path / "t")).versions()) == 6
-    waiting = await maintained(tmp_path / "t", obstacle="Somebody has not reported.").survey()
+    waiting = await maintained(tmp_path / "t", obstacle="Somebody has not reported.").assessment()
     assert decided(waiting, "cleanup").reason == "Somebody has not reported."
 
 
 async def test_young_versions_and_those_to_be_kept_stay(tmp_path: Path) -> None:
     written(tmp_path / "t")
     young = CleanupPolicy(is_enabled=True)
-    assert not decided(await maintained(tmp_path / "t", cleanup=young).survey(), "cleanup").is_due
+    assert not decided(
+        await maintained(tmp_path / "t", cleanup=young).assessment(), "cleanup"
+    ).is_due
     keep = CleanupPolicy(is_enabled=True, older_than_seconds=0.0, keep_from=4)
     await do(maintained(tmp_path / "t", cleanup=keep), "cleanup")
     kept = [each["version"] for each in lance.dataset(str(tmp_path / "t")).versions()]
@@ -144,7 +146,7 @@ async def test_a_tag_keeps_the_version_that_is_needed_from_cleanups_of_others(
     writer = written(tmp_path / "t")
     work = maintained(tmp_path / "t", needed=4, cleanup=CleanupPolicy(), tag=True)
     await do(work, "tag")
-    assert not decided(await work.survey(), "tag").is_due
+    assert not decided(await work.assessment(), "tag").is_due
     table = writer.dataset
     assert table.tags.list()["tailerd"]["version"] == 3
     table.cleanup_old_versions(
@@ -160,11 +162,11 @@ async def test_indices_are_brought_up_to_date(tmp_path: Path) -> None:
     writer = written(tmp_path / "t", 2)
     writer.dataset.create_scalar_index("id", "BTREE")
     work = maintained(tmp_path / "t", optimize_indices=1)
-    assert not decided(await work.survey(), "optimize_indices").is_due
+    assert not decided(await work.assessment(), "optimize_indices").is_due
     writer.append(rows(50))
-    assert "1 fragments lie outside" in decided(await work.survey(), "optimize_indices").reason
+    assert "1 fragments lie outside" in decided(await work.assessment(), "optimize_indices").reason
     await do(work, "optimize_indices")
-    assert not decided(await work.survey(), "optimize_indices").is_due
+    assert not decided(await work.assessment(), "optimize_indices").is_due
 
 
 async def test_a_version_is_pinned_while_its_changes_can_be_told(tmp_path: Path) -> None:

@@ -68,8 +68,8 @@ def log_of(config: Path) -> str:
 
 def address(config: Path) -> str:
     """The address of the newest daemon's pages."""
-    eventually(lambda: "The daemon listens." in log_of(config))
-    lines = [line for line in log_of(config).splitlines() if "The daemon listens." in line]
+    eventually(lambda: "Daemon started" in log_of(config))
+    lines = [line for line in log_of(config).splitlines() if "Daemon started" in line]
     return str(re.findall(r"http://[0-9.:]+", lines[-1])[0])
 
 

@@ -45,7 +45,7 @@ def change(config: Path, **fields: Any) -> None:
 def started(config: Path, table: str) -> int:
     lines = [json.loads(line) for line in log_of(config).splitlines()]
     return sum(
-        line["event"] == "A pipeline starts." and line.get("table") == table for line in lines
+        line["event"] == "Pipeline starting" and line.get("table") == table for line in lines
     )
 
 
@@ -111,7 +111,7 @@ def test_a_file_that_is_wrong_is_reported_and_changes_nothing(
         assert started(config, "orders") == 1
         config.write_text(good)
         process.send_signal(signal.SIGHUP)
-        eventually(lambda: "A changed configuration was taken." in log_of(config))
+        eventually(lambda: "Configuration reloaded" in log_of(config))
         assert started(config, "orders") == 1
 
 

@@ -45,7 +45,7 @@ def test_a_gap_is_crossed_and_shown(tmp_path: Path, on_gap: str, ids: list[int])
     builder.append([{"id": 3}])
     clean_up(builder, 3)
     with daemon(config):
-        eventually(lambda: '"event": "Changes are missing' in (tmp_path / "daemon.log").read_text())
+        eventually(lambda: '"event": "Gap in the log' in (tmp_path / "daemon.log").read_text())
         builder.append([{"id": 4}])
         eventually(lambda: sorted(delivered_ids(out)) == ids)
         (shown,) = json.loads(page(config, "/status"))["tables"]
@@ -98,13 +98,15 @@ def test_a_damaged_commit_is_left_out_and_recorded(tmp_path: Path, damage: str) 
     else:
         bad.write_bytes(bad.read_bytes()[:-40])
     builder.append([{"id": 4}])
-    options = {"from": "0", "on_poison": "skip-and-record"}
+    options = {"from": "0", "on_corrupt_commit": "skip-and-record"}
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", out, **options))
     done = run_to_end("run", "--config", config, "--once", "--log-format", "json")
     assert done.returncode == 0, done.stderr
     assert delivered_ids(out) == [1, 2, 4]
-    (record,) = map(json.loads, (tmp_path / "state/poison/orders.jsonl").read_text().splitlines())
+    (record,) = map(
+        json.loads, (tmp_path / "state/corrupt_commits/orders.jsonl").read_text().splitlines()
+    )
     assert record["version"] == 3
     assert record["error_code"] in {"missing_data_file", "unreadable_data_file"}
     assert bad.name in record["message"]
-    assert "A damaged commit was recorded" in done.stderr
+    assert "Corrupt commit recorded" in done.stderr

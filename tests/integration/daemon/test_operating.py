@@ -73,14 +73,14 @@ def test_a_paused_pipeline_rests_over_a_restart_and_goes_on_where_it_was(tmp_pat
         assert process.wait(10) == 0
     with daemon(config) as process:
         log_before = log_of(config)
-        eventually(lambda: log_of(config).count("The daemon listens.") == 2, 10)
+        eventually(lambda: log_of(config).count("Daemon started") == 2, 10)
         append(other, 4)
         eventually(lambda: len(delivered_ids(other_out)) == 50)
         assert status(config, "orders")["state"] == "paused"
         assert page(config, "/readyz") == "ready\n"
         assert len(delivered_ids(out)) == 30
         # A command that ends leaves it alone, too.
-        assert log_before.count("Changes were delivered.") > 0
+        assert log_before.count("Batch delivered") > 0
         assert tailerd(config, "resume", "orders").returncode == 0
         eventually(lambda: len(delivered_ids(out)) == 40)
         assert sorted(delivered_ids(out)) == list(range(40))

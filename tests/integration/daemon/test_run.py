@@ -189,7 +189,7 @@ def test_pages_tell_how_it_goes(tmp_path: Path) -> None:
         )
         # What lies ahead is known with the next look, a moment after the offset is saved.
         eventually(lambda: json.loads(page(config, "/status"))["tables"][0]["lag_versions"] == 0)
-        seconds = 'tailerd_offset_lag_seconds{engine="arrow",table="orders"} 0.0'
+        seconds = 'tailerd_lag_seconds{engine="arrow",table="orders"} 0.0'
         eventually(lambda: seconds in page(config, "/metrics"))
         assert page(config, "/healthz") == "ok\n"
         assert page(config, "/readyz") == "ready\n"
@@ -200,7 +200,7 @@ def test_pages_tell_how_it_goes(tmp_path: Path) -> None:
     assert shown["rows_delivered"] == {"insert": 30}
     assert 'op="insert",sink="file",table="orders"} 30.0' in metrics
     assert 'tailerd_storage_requests_total{op="list"}' in metrics
-    assert 'tailerd_snapshot_advance_seconds_count{table="orders"}' in metrics
+    assert 'tailerd_log_replay_seconds_count{table="orders"}' in metrics
 
 
 @pytest.mark.full

@@ -30,7 +30,7 @@ ERRORS: list[type[StorageError]] = [StorageError, FileMissingError]
 errors = pytest.mark.parametrize("error", ERRORS, ids=lambda kind: kind.code)
 kinds = pytest.mark.parametrize("kind", CHECKPOINT_KINDS)
 
-Journey = Callable[[LogReader, TableBuilder], Awaitable[None]]
+DeliveryLoop = Callable[[LogReader, TableBuilder], Awaitable[None]]
 
 
 @pytest.fixture(autouse=True)
@@ -40,9 +40,9 @@ def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def fail_everywhere(
-    table: TableBuilder, error: type[StorageError], journey: Journey
+    table: TableBuilder, error: type[StorageError], delivery_loop: DeliveryLoop
 ) -> tuple[int, int]:
-    """Let the n-th request fail for every n; return how many journeys ended well and badly."""
+    """Let the n-th request fail for every n; return how many loops ended well and badly."""
     well = badly = 0
     before = asyncio.all_tasks()
     for n in range(1, 1000):
@@ -51,7 +51,7 @@ async def fail_everywhere(
         reader = LogReader(store, str(table.folder), torn_wait_seconds=0)
         try:
             async with asyncio.timeout(30):
-                await journey(reader, table)
+                await delivery_loop(reader, table)
         except TailerdError:
             badly += 1
         else:
@@ -60,7 +60,7 @@ async def fail_everywhere(
         assert asyncio.all_tasks() == before, "nothing is left running"
         if len(store.log) < n:
             return well, badly
-    raise AssertionError("a journey of a thousand requests")
+    raise AssertionError("a delivery_loop of a thousand requests")
 
 
 async def open_newest(reader: LogReader, table: TableBuilder) -> None:
@@ -98,20 +98,26 @@ async def open_and_advance(reader: LogReader, table: TableBuilder) -> None:
     assert_described(found, table.state(), has_stats=False)
 
 
-JOURNEYS = [open_newest, open_an_older_one, open_without_files, describe_files, open_and_advance]
+DELIVERY_LOOPS = [
+    open_newest,
+    open_an_older_one,
+    open_without_files,
+    describe_files,
+    open_and_advance,
+]
 
 
 @errors
 @kinds
-@pytest.mark.parametrize("journey", JOURNEYS)
+@pytest.mark.parametrize("delivery_loop", DELIVERY_LOOPS)
 async def test_a_failed_request_is_never_a_wrong_state(
-    tmp_path: Path, kind: CheckpointKind, error: type[StorageError], journey: Journey
+    tmp_path: Path, kind: CheckpointKind, error: type[StorageError], delivery_loop: DeliveryLoop
 ) -> None:
     table = write_history(tmp_path)
     write_checkpoint(table, kind, 3)
     table.checksum()
-    well, badly = await fail_everywhere(table, error, journey)
-    # The last journey meets no failure at all.
+    well, badly = await fail_everywhere(table, error, delivery_loop)
+    # The last delivery loop meets no failure at all.
     assert well >= 1
     assert badly >= 1
 

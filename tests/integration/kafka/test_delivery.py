@@ -156,6 +156,19 @@ async def test_records_have_key_headers_and_the_time_of_the_commit(
     assert json.loads(record.value or b"")["_commit_version"] == 0
 
 
+@WAYS
+async def test_headers_stay_with_their_rows_where_a_batch_is_larger_than_what_is_built_at_once(
+    place: Place, batching: str
+) -> None:
+    place.create()
+    # Twice what `BatchProducer` lays out at once.
+    wide = rows_of(0, id=list(range(160)), text=["x" * 100_000] * 160)
+    async with place.open(key=["id"], batching=batching, event_ids=True) as sink:
+        await sink.write(commit(0, wide))
+    found = {record.key: dict(record.headers)["tailerd.id"] for record in place.read()}
+    assert found == {b'{"id":%d}' % row: b"id-1/0/0.%d" % row for row in range(160)}
+
+
 async def test_records_say_the_id_that_the_table_had_where_their_delivery_begins(
     place: Place,
 ) -> None:
@@ -401,6 +414,7 @@ async def test_no_more_than_the_limit_is_in_flight_while_the_broker_does_not_ans
             in_flight = session._delivery
             async with asyncio.timeout(30):
                 while in_flight is None or not in_flight.in_flight_bytes:
+                    assert not writing.done() or await writing
                     await asyncio.sleep(0.05)
                     in_flight = session._delivery
             await asyncio.sleep(0.5)

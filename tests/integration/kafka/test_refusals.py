@@ -108,7 +108,7 @@ def test_a_port_without_tls_is_told_and_tried_again_because_a_stopping_broker_lo
         producer={"security_protocol": "SSL", "ssl_cafile": str(authority)},
     )
     with follower.running():
-        follower.waits_for_error("whether this port speaks TLS", state="retrying")
+        follower.waits_for_error("whether this port uses TLS", state="retrying")
     assert follower.records() == []
 
 

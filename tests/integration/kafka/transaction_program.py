@@ -17,7 +17,7 @@ from tailerd.records.base import Records
 from tailerd.sinks.kafka.acknowledgements import Acknowledgements
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import Connection
-from tailerd.sinks.kafka.outgoing import Outgoing
+from tailerd.sinks.kafka.produce_request import ProduceRequest
 from tailerd.sinks.kafka.shared_transaction import SharedTransaction, join, written
 from tailerd.sinks.kafka.transactions import Transactions
 from tailerd.spark.delivered_batch import DeliveredBatch
@@ -38,7 +38,7 @@ def write(opened: TaskProducer, topic: str, batch: int, writer: int) -> None:
     acknowledgements = Acknowledgements(max_bytes=1 << 20, timeout_seconds=20, explain=_raise)
     opened.client.partitions_for(topic)
     opened.sender.send(
-        Outgoing(
+        ProduceRequest(
             topic=topic,
             records=Records(keys=pa.array(keys), values=pa.array(keys)),
             partitions=np.full(RECORDS, writer),

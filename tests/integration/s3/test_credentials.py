@@ -151,7 +151,7 @@ def test_a_program_that_goes_on_giving_keys_which_have_expired_is_told_of(
         eventually(lambda: "The credentials for http" in log_of(config))
         credential_process(tmp_path)("second")
         eventually(lambda: ids(tmp_path) == living.ids)
-        eventually(lambda: "Notifications come again" in log_of(config))
+        eventually(lambda: "Notifications recovered" in log_of(config))
     # Nothing but our own lines: the vendor's client says all of it again, with a traceback.
     assert all(json.loads(line) for line in log_of(config).splitlines())
 

@@ -54,7 +54,7 @@ def test_the_example_runs_as_readme_says(tmp_path: Path) -> None:
             assert server.stdout is not None
             assert any(line.startswith("Table") for line in server.stdout)
             with daemon(config) as process:
-                eventually(lambda: log_of(config).count("Changes were delivered.") >= 4)
+                eventually(lambda: log_of(config).count("Batch delivered") >= 4)
                 process.send_signal(signal.SIGTERM)
                 assert process.wait(20) == 0
         finally:
@@ -127,7 +127,7 @@ def test_a_message_of_what_a_killed_daemon_had_not_seen_comes_again(
             proxy.fail_every(1, Fault.INTERNAL)
             living.append()
             # It was woken, and cannot look.
-            eventually(lambda: "An attempt failed" in log_of(config))
+            eventually(lambda: "Attempt failed, retrying" in log_of(config))
             process.kill()
         assert not has_all(living, tmp_path)
         assert living.notified.left() > 0
@@ -147,15 +147,15 @@ def test_credentials_that_expire_are_waited_for_and_told_of(
             eventually(lambda: has_all(living, tmp_path))
             proxy.fail_every(1, Fault.EXPIRED)
             living.append()
-            eventually(lambda: "Notifications cannot be had" in log_of(config))
-            [trouble] = json.loads(page(config, "/status"))["troubles"]
-            assert (trouble["part"], trouble["path"]) == ("notifications", living.notified.queue)
+            eventually(lambda: "Notifications unavailable" in log_of(config))
+            [problem] = json.loads(page(config, "/status"))["problems"]
+            assert (problem["part"], problem["path"]) == ("notifications", living.notified.queue)
             assert 'job="notifications"} 1.0' in page(config, "/metrics")
             assert not has_all(living, tmp_path)
             proxy.forget()
             eventually(lambda: has_all(living, tmp_path), seconds=60)
-            eventually(lambda: "Notifications come again" in log_of(config))
-            eventually(lambda: json.loads(page(config, "/status"))["troubles"] == [])
+            eventually(lambda: "Notifications recovered" in log_of(config))
+            eventually(lambda: json.loads(page(config, "/status"))["problems"] == [])
 
 
 @pytest.mark.full
@@ -181,7 +181,7 @@ def test_a_bucket_that_is_gone_is_an_error_that_names_it(
 async def test_a_bucket_that_does_not_notify_is_told_of_once_with_the_fix(
     living: LivingTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tailerd.watchers.silence.GRACE_SECONDS", 0.5)
+    monkeypatch.setattr("tailerd.watchers.missing_notifications.GRACE_SECONDS", 0.5)
     living.notified.server.admin().put_bucket_notification_configuration(
         Bucket=living.notified.bucket, NotificationConfiguration={}
     )
@@ -205,8 +205,8 @@ async def test_a_bucket_that_does_not_notify_is_told_of_once_with_the_fix(
         running.cancel()
     [missed] = [event for event in told if isinstance(event, events.NotificationsMissed)]
     assert missed.path == f"s3://{living.notified.bucket}"
-    assert "s3:ObjectCreated:*" in missed.hint
-    assert living.notified.queue in missed.hint
+    assert "s3:ObjectCreated:*" in missed.error
+    assert living.notified.queue in missed.error
 
 
 @pytest.mark.full

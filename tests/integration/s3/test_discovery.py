@@ -227,7 +227,7 @@ async def test_a_failing_pattern_that_is_no_longer_configured_troubles_nobody(
     await searched.names(config_of(f"{tmp_path}/*"))
     [failed, ended] = searched.told
     assert isinstance(failed, events.DiscoveryFailed)
-    assert isinstance(ended, events.TroubleEnded)
+    assert isinstance(ended, events.ProblemEnded)
     assert (failed.error_code, failed.is_known) == ("bucket_missing", False)
 
 
@@ -278,13 +278,13 @@ def test_the_daemon_waits_for_a_bucket_and_follows_what_comes_and_goes(
         with daemon(config):
             eventually(lambda: "could not be looked through" in log_of(config))
             status = json.loads(page(config, "/status"))
-            [trouble] = status["troubles"]
-            assert (trouble["part"], trouble["name"]) == ("discovery", "lake")
+            [problem] = status["problems"]
+            assert (problem["part"], problem["name"]) == ("discovery", "lake")
             assert status["ready"] is False
             assert 'error_code="access_denied",job="discovery"' in page(config, "/metrics")
             proxy.forget()
             eventually(lambda: sorted(delivered_ids(tmp_path / "out/orders")) == expected)
-            eventually(lambda: json.loads(page(config, "/status"))["troubles"] == [])
+            eventually(lambda: json.loads(page(config, "/status"))["problems"] == [])
             # Of one commit, so that it is there whole or not at all.
             new = TableBuilder(tmp_path / "new")
             new.append([{"id": number} for number in range(3)])
@@ -293,6 +293,6 @@ def test_the_daemon_waits_for_a_bucket_and_follows_what_comes_and_goes(
             s3 = s3_moto.admin()
             for entry in s3.list_objects_v2(Bucket=bucket, Prefix="lake/orders/")["Contents"]:
                 s3.delete_object(Bucket=bucket, Key=entry["Key"])
-            eventually(lambda: "A table was removed." in log_of(config))
+            eventually(lambda: "Table removed" in log_of(config))
         checked = run_to_end("validate", config)
         assert "new (found by discover.lake): " in checked.stdout

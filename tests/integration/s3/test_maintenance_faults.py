@@ -65,10 +65,10 @@ async def do_all_jobs(place: str, done: set[str]) -> None:
     # One that could not be given back is waited for.
     async with lease.held(is_patient=True):
         for _ in range(2):
-            survey = await work.survey()
-            for decision in survey.decisions:
+            assessment = await work.assessment()
+            for decision in assessment.decisions:
                 if decision.is_due:
-                    result = await work.apply(survey, decision)
+                    result = await work.apply(assessment, decision)
                     if result.outcome in ("written", "deleted"):
                         done.add(result.job)
 

@@ -77,7 +77,7 @@ def test_a_daemon_whose_requests_fail_in_all_ways_shows_no_secret(
     with daemon(config) as process:
         eventually(lambda: len(delivered(tmp_path, "orders")) >= len(table.rows()))
         eventually(lambda: log_of(config).count("access_denied") >= 2)
-        eventually(lambda: "Notifications cannot be had" in log_of(config))
+        eventually(lambda: "Notifications unavailable" in log_of(config))
         assert_says_nothing(all_that_is_shown(config, process))
     assert_says_nothing(
         log_of(config),

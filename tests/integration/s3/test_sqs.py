@@ -15,8 +15,8 @@ import pytest
 from tailerd.clock import SystemClock
 from tailerd.config.notifications import NotificationsConfig
 from tailerd.watchers.base import StorageEvent, numbered_name
-from tailerd.watchers.hints import HintBoard
 from tailerd.watchers.sqs import SqsWatcher
+from tailerd.watchers.wakeups import WakeupRegistry
 from tests.s3.notified import WAYS, NotifiedBucket, Way
 from tests.s3.proxy import Fault, FaultProxy
 from tests.s3.servers import S3Server
@@ -103,7 +103,7 @@ async def comes_true(what: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def listening(watcher: SqsWatcher, board: HintBoard) -> AsyncGenerator[None, None]:
+async def listening(watcher: SqsWatcher, board: WakeupRegistry) -> AsyncGenerator[None, None]:
     running = asyncio.create_task(board.run([watcher]))
     yield
     running.cancel()
@@ -143,16 +143,16 @@ async def test_one_queue_serves_many_tables_and_what_is_of_none_is_deleted(
 
 async def test_a_message_is_deleted_only_when_its_pipeline_has_looked(s3_moto: S3Server) -> None:
     notified = NotifiedBucket(s3_moto)
-    board = HintBoard()
-    bell = board.subscribe(f"{notified.bucket}/lake/orders/_delta_log")
+    board = WakeupRegistry()
+    wakeup = board.subscribe(f"{notified.bucket}/lake/orders/_delta_log")
     async with listening(watcher_of(notified), board):
         notified.put(commit_key(3))
-        await asyncio.wait_for(bell.wait(), PATIENCE_SECONDS)
-        look = bell.begin_look()
+        await asyncio.wait_for(wakeup.wait(), PATIENCE_SECONDS)
+        look = wakeup.begin_poll()
         assert look.version == 3
         await asyncio.sleep(1)
         assert notified.left() == 1
-        bell.end_look(look)
+        wakeup.end_poll(look)
         await comes_true(lambda: notified.left() == 0)
 
 
@@ -246,8 +246,8 @@ async def test_messages_nobody_understands_hold_up_no_other_and_go_where_the_que
         QueueUrl=notified.queue, Attributes={"RedrivePolicy": json.dumps(about)}
     )
     before, reports = dead.left(), Reports()
-    poison = ["{", '{"Records": [{}]}', "[]", '{"Records": 7}'] * 3
-    for body in poison:
+    corrupt_commits = ["{", '{"Records": [{}]}', "[]", '{"Records": 7}'] * 3
+    for body in corrupt_commits:
         notified.send(body)
     notified.put(commit_key(5))
     watcher = watcher_of(notified, reports=reports, malformed_receives=None)
@@ -257,11 +257,11 @@ async def test_messages_nobody_understands_hold_up_no_other_and_go_where_the_que
         assert event.on_seen is not None
         event.on_seen()
         waiting = asyncio.ensure_future(anext(events))
-        await comes_true(lambda: dead.left() == before + len(poison))
+        await comes_true(lambda: dead.left() == before + len(corrupt_commits))
         waiting.cancel()
         await asyncio.wait({waiting})
     assert notified.left() == 0
-    assert reports.rejected == [False] * 2 * len(poison)
+    assert reports.rejected == [False] * 2 * len(corrupt_commits)
 
 
 async def test_a_queue_that_fails_is_told_of_and_heard_again_with_what_came_meanwhile(
@@ -301,7 +301,7 @@ async def test_a_queue_that_is_not_there_is_asked_for_again_and_again(s3_moto: S
 
 async def test_a_long_poll_ends_promptly_when_it_is_cancelled(s3_moto: S3Server) -> None:
     notified = NotifiedBucket(s3_moto)
-    board = HintBoard()
+    board = WakeupRegistry()
     watcher = watcher_of(notified, wait="20s")
     async with listening(watcher, board):
         await asyncio.sleep(0.5)
@@ -314,7 +314,7 @@ async def test_a_queue_at_rest_is_asked_once_a_wait(s3_moto: S3Server) -> None:
     notified = NotifiedBucket(s3_moto)
     with FaultProxy(s3_moto.port) as proxy:
         watcher = watcher_of(notified, endpoint=proxy.endpoint, wait="2s")
-        async with listening(watcher, HintBoard()):
+        async with listening(watcher, WakeupRegistry()):
             # The message that tells that a notification was set up.
             await comes_true(lambda: notified.left() == 0)
             proxy.forget()
@@ -332,7 +332,7 @@ async def test_messages_that_cannot_be_deleted_are_told_of_until_they_can(
         proxy.choose = lambda seen: (
             Fault.DENY if "DeleteMessageBatch" in seen.headers.get("x-amz-target", "") else None
         )
-        async with listening(watcher, HintBoard()):
+        async with listening(watcher, WakeupRegistry()):
             notified.put(commit_key(1))
             await comes_true(lambda: len(reports.failures) >= 2)
             assert {code for code, _ in reports.failures} == {"access_denied"}
@@ -353,7 +353,7 @@ async def test_what_ails_a_queue_has_a_code_and_a_way_out(
     with FaultProxy(s3_moto.port) as proxy:
         proxy.fail_every(1, fault)
         watcher = watcher_of(notified, endpoint=proxy.endpoint, reports=reports)
-        async with listening(watcher, HintBoard()):
+        async with listening(watcher, WakeupRegistry()):
             await comes_true(lambda: bool(reports.failures))
     assert reports.failures[0] == (code, 1)
     assert notified.queue in reports.reasons[0]
@@ -363,9 +363,9 @@ async def test_what_ails_a_queue_has_a_code_and_a_way_out(
 async def test_a_table_that_is_never_told_of_is_noticed_once_and_heard_when_it_is(
     s3_moto: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tailerd.watchers.silence.GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("tailerd.watchers.missing_notifications.GRACE_SECONDS", 0.2)
     notified = NotifiedBucket(s3_moto)
-    reports, board = Reports(), HintBoard()
+    reports, board = Reports(), WakeupRegistry()
     folders = [f"{notified.bucket}/{table}/_delta_log" for table in ("a", "b")]
     silent, told = (board.subscribe(folder) for folder in folders)
     watcher = watcher_of(notified, "a", "b", reports=reports)
@@ -373,15 +373,15 @@ async def test_a_table_that_is_never_told_of_is_noticed_once_and_heard_when_it_i
         notified.put(commit_key(3, "b"))
         async with asyncio.timeout(PATIENCE_SECONDS):
             await told.wait()
-        for bell in (silent, told):
+        for wakeup in (silent, told):
             # What was there at the start, then nothing, then a commit nobody told of.
             for is_news in (True, True, False, True, False):
-                bell.end_look(bell.begin_look(), is_news=is_news)
+                wakeup.end_poll(wakeup.begin_poll(), is_news=is_news)
         assert reports.silences == []
         await asyncio.sleep(0.3)
         for _ in range(3):
-            for bell in (silent, told):
-                bell.end_look(bell.begin_look())
+            for wakeup in (silent, told):
+                wakeup.end_poll(wakeup.begin_poll())
         assert reports.silences == [folders[0]]
         notified.put(commit_key(4, "a"))
         await comes_true(lambda: reports.silences == [])
@@ -390,17 +390,17 @@ async def test_a_table_that_is_never_told_of_is_noticed_once_and_heard_when_it_i
 async def test_a_table_is_not_called_silent_for_news_that_are_on_their_way(
     s3_moto: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tailerd.watchers.silence.GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("tailerd.watchers.missing_notifications.GRACE_SECONDS", 0.2)
     notified = NotifiedBucket(s3_moto)
-    reports, board = Reports(), HintBoard()
-    bell = board.subscribe(f"{notified.bucket}/lake/orders/_delta_log")
+    reports, board = Reports(), WakeupRegistry()
+    wakeup = board.subscribe(f"{notified.bucket}/lake/orders/_delta_log")
     async with listening(watcher_of(notified, reports=reports), board):
         await comes_true(lambda: notified.left() == 0)
         for is_news in (False, True):
-            bell.end_look(bell.begin_look(), is_news=is_news)
+            wakeup.end_poll(wakeup.begin_poll(), is_news=is_news)
         notified.put(commit_key(1))
         async with asyncio.timeout(PATIENCE_SECONDS):
-            await bell.wait()
+            await wakeup.wait()
         await asyncio.sleep(0.3)
-        bell.end_look(bell.begin_look())
+        wakeup.end_poll(wakeup.begin_poll())
     assert reports.silences == []

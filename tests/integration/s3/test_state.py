@@ -237,13 +237,13 @@ def test_waiting_for_a_daemon_that_died_elsewhere_is_shown_with_its_longest_time
     claim(living, 1)
     with daemon(config):
         eventually(lambda: "http://" in log_of(config))
-        [trouble] = json.loads(page(config, "/status"))["troubles"]
-        assert trouble["part"] == "state"
-        assert "process 7 on elsewhere has it." in trouble["error"]["message"]
-        assert "goes on in 4 s at most" in trouble["error"]["message"]
+        [problem] = json.loads(page(config, "/status"))["problems"]
+        assert problem["part"] == "state"
+        assert "process 7 on elsewhere has it." in problem["error"]["message"]
+        assert "goes on in 4 s at most" in problem["error"]["message"]
         eventually(lambda: delivered_ids(tmp_path / "out") == living.ids)
-        eventually(lambda: json.loads(page(config, "/status"))["troubles"] == [])
-    assert "The state was taken over." in log_of(config)
+        eventually(lambda: json.loads(page(config, "/status"))["problems"] == [])
+    assert "State lock acquired" in log_of(config)
 
 
 async def test_an_idle_daemon_that_was_replaced_notices_at_its_next_beat_and_ends(
@@ -264,7 +264,7 @@ async def test_an_idle_daemon_that_was_replaced_notices_at_its_next_beat_and_end
                 await running
     finally:
         running.cancel()
-    assert any(isinstance(event, events.StateForfeited) for event in told)
+    assert any(isinstance(event, events.StateLeaseLost) for event in told)
 
 
 @pytest.mark.full

@@ -124,7 +124,7 @@ async def test_a_refusal_that_lasts_is_told_at_once_with_its_way_out(
         with pytest.raises(kind) as caught:
             await asked
         assert f"s3://{bucket}/a" in str(caught.value)
-        assert caught.value.hint
+        assert caught.value.remedy
     assert len(proxy.requests) <= 4
 
 
@@ -394,7 +394,7 @@ async def test_an_upload_that_somebody_else_aborts_says_so(
             await output.discard()
 
     proxy.choose = lambda seen: Fault.NO_UPLOAD if is_met(seen) else None
-    with pytest.raises(StorageError, match="was aborted by somebody else") as caught:
+    with pytest.raises(StorageError, match="was aborted by another process") as caught:
         await write()
     assert caught.value.retryable
 

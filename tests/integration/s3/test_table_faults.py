@@ -102,7 +102,7 @@ async def test_a_right_that_is_missing_at_any_request_is_an_error_and_no_wrong_r
             continue
         with pytest.raises(AccessDeniedError, match="is refused") as caught:
             await changes(place, "2")
-        assert "s3:" in caught.value.hint
+        assert "s3:" in caught.value.remedy
 
 
 async def test_a_listing_that_is_behind_loses_nothing(
@@ -127,12 +127,12 @@ def maintenance(place: str) -> DeltaMaintenance:
 async def maintain(place: str) -> list[str]:
     """Do what is due under a lease, as the command does."""
     work = maintenance(place)
-    survey = await work.survey()
+    assessment = await work.assessment()
     lease = Lease(work.reader.store, work.reader.root, clock=SystemClock())
     async with lease.held():
         return [
-            (await work.apply(survey, decision)).outcome
-            for decision in survey.decisions
+            (await work.apply(assessment, decision)).outcome
+            for decision in assessment.decisions
             if decision.is_due
         ]
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from tailerd.errors import StorageError
+from tailerd.storage.s3.connection_pool import Answer, HttpConnectionPool
 from tailerd.storage.s3.remote_input import PART_BYTES, TAIL_BYTES, RemoteInput
 from tailerd.storage.s3.settings import S3Settings
 from tailerd.storage.s3.store import S3Store
-from tailerd.storage.s3.wire import Answer, Wire
 from tests.integration.s3.test_commands import tailerd
 from tests.kafka.certificates import Certificates, make_certificates
 from tests.s3.servers import S3Server
@@ -49,14 +49,16 @@ def trusted_server(
 def quick(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The bytes of each answer that came past the client."""
     lengths: list[int] = []
-    get = Wire.get
+    get = HttpConnectionPool.get
 
-    async def noted(self: Wire, head: bytes, into: memoryview | None = None) -> Answer:
+    async def noted(
+        self: HttpConnectionPool, head: bytes, into: memoryview | None = None
+    ) -> Answer:
         answer = await get(self, head, into)
         lengths.append(len(answer.body))
         return answer
 
-    monkeypatch.setattr(Wire, "get", noted)
+    monkeypatch.setattr(HttpConnectionPool, "get", noted)
     return lengths
 
 

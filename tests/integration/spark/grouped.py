@@ -16,7 +16,7 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
 from tailerd.config import Config, TableConfig
 from tailerd.formats.delta.changes.source import DeltaChangeSource
-from tailerd.pipeline.fleet import Fleet, Member
+from tailerd.pipeline.pipeline_manager import Member, PipelineManager
 from tailerd.records.json import JsonEncoder
 from tailerd.spark.change_range import tasks_between
 from tailerd.spark.engine import SparkEngine
@@ -43,14 +43,16 @@ def configured(folder: Path, tables: Tables) -> Config:
 
 
 class Grouped:
-    """A fleet of grouped pipelines, and what they said."""
+    """A manager of grouped pipelines, and what they said."""
 
     def __init__(self, config: Config, *, once: bool) -> None:
         self.events: list[Event] = []
         telemetry = Telemetry([self.events.append])
         self.engine = SparkEngine(config, telemetry, once=once)
         self.groups = Groups(self.engine, config.spark.tables_per_query)
-        self.fleet = Fleet(telemetry, patience_seconds=20.0, is_lasting=not once, is_once=once)
+        self.manager = PipelineManager(
+            telemetry, patience_seconds=20.0, is_lasting=not once, is_once=once
+        )
 
     def members(self, config: Config) -> dict[str, Member]:
         return {name: self._member(name, table) for name, table in config.tables.items()}
@@ -79,11 +81,11 @@ class Grouped:
 async def grouped(spark: SparkSession, config: Config) -> AsyncIterator[Grouped]:
     """Run a configuration's tables until the block ends."""
     run = Grouped(config, once=False)
-    running = asyncio.ensure_future(run.fleet.run(run.members(config)))
+    running = asyncio.ensure_future(run.manager.run(run.members(config)))
     try:
         yield run
     finally:
-        run.fleet.stop()
+        run.manager.stop()
         await running
         await _closed(spark, run)
 
@@ -91,7 +93,7 @@ async def grouped(spark: SparkSession, config: Config) -> AsyncIterator[Grouped]
 async def run_to_heads(spark: SparkSession, config: Config) -> Grouped:
     """Run a configuration's tables as `tailerd run --once` does."""
     run = Grouped(config, once=True)
-    await run.fleet.run(run.members(config))
+    await run.manager.run(run.members(config))
     await _closed(spark, run)
     return run
 

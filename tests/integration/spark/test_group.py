@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from tailerd.assembly import reset_offset, saved_offset
 from tailerd.config import Config
 from tailerd.pipeline.state_place import FolderState
-from tailerd.spark.kept_offsets import spark_offset
+from tailerd.spark.checkpoint_offsets import spark_offset
 from tailerd.telemetry.events import OffsetChosen, OffsetSaved, PipelineFailed
 from tests.integration.spark.grouped import (
     Tables,
@@ -108,21 +108,21 @@ def test_tables_join_leave_and_pause_while_the_others_go_on(
     async def scenario() -> None:
         async with grouped(spark, first) as run:
             await run.until(lambda: all(run.delivered(name) == 6 for name in ("t0", "t1")))
-            await run.fleet.set_members(run.members(both))
+            await run.manager.set_members(run.members(both))
             await run.until(lambda: run.delivered("t2") == 4)
-            await run.fleet.pause("t0")
+            await run.manager.pause("t0")
             for table in built:
                 table.append([{"id": 70, "name": "live"}])
             await run.until(lambda: run.delivered("t1") == 7 and run.delivered("t2") == 5)
             assert run.delivered("t0") == 6
-            await run.fleet.resume("t0")
+            await run.manager.resume("t0")
             await run.until(lambda: run.delivered("t0") == 7)
             alone = configured(tmp_path, {"t2": tables["t2"]})
-            await run.fleet.set_members(run.members(alone))
+            await run.manager.set_members(run.members(alone))
             built[0].append([{"id": 80, "name": "unheard"}])
             built[2].append([{"id": 80, "name": "live"}])
             await run.until(lambda: run.delivered("t2") == 6)
-            assert not run.fleet.errors
+            assert not run.manager.errors
         assert run.delivered("t0") == 7
 
         # Whoever left goes on where it was when it comes back.

@@ -142,7 +142,7 @@ def test_once_delivers_every_table_to_its_sink_and_a_bad_one_stops_alone(tmp_pat
     assert pq.read_table(tmp_path / "streamed").num_rows == 6
     assert [e["error_code"] for e in run.of("PipelineFailed", "missing")] == ["not_a_table"]
     [failed] = run.of("PipelineFailed", "damaged")
-    assert f"`rm -r {checkpoint}`" in failed["hint"]
+    assert f"`rm -r {checkpoint}`" in failed["error"]
     for name, rows in (("shown", 4), ("kept", 6), ("streamed", 6)):
         assert run.delivered(name) == rows
         assert run.of("BacklogMeasured", name)[-1]["versions"] == 0
@@ -285,5 +285,5 @@ def test_a_java_process_that_is_killed_is_replaced_and_the_queries_go_on(tmp_pat
         assert (sorted(ids[:6]), ids[6:]) == ([0, 1, 10, 11, 20, 21], [30])
     retries = [*run.of("RetryScheduled", "orders"), *run.of("RetryScheduled", "again")]
     assert {e["error_code"] for e in retries} == {"engine"}
-    assert any("ended by signal 9" in e["hint"] for e in retries), run.said()
+    assert any("ended by signal 9" in e["error"] for e in retries), run.said()
     assert not run.of("PipelineFailed", "orders")

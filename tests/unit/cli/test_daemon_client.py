@@ -108,8 +108,8 @@ def test_status_prints_a_line_for_each_pipeline(
 
 def test_status_tells_what_is_wrong_beside_the_tables(capfd: Captured) -> None:
     error = {"code": "queue_missing", "message": "There is no queue q."}
-    troubles = [{"part": "notifications", "path": "q", "error": error}, "?", {"error": None}]
-    with listening(body={**STATUS, "troubles": troubles}) as (url, _):
+    problems = [{"part": "notifications", "path": "q", "error": error}, "?", {"error": None}]
+    with listening(body={**STATUS, "problems": problems}) as (url, _):
         assert run(["status", "--http", url]) == 0
     out, err = capfd.readouterr()
     assert err == "notifications [queue_missing]: There is no queue q.\n"

@@ -101,7 +101,7 @@ def raising(error: BaseException) -> object:
 @pytest.mark.parametrize(
     ("error", "status", "shown"),
     [
-        (TailerdError("It broke.", hint="Mend it."), 1, "error[error]: It broke. Mend it.\n"),
+        (TailerdError("It broke.", remedy="Mend it."), 1, "error[error]: It broke. Mend it.\n"),
         (
             ExceptionGroup("g", [ValueError("x"), ExceptionGroup("h", [UsageError("Wrong.")])]),
             2,

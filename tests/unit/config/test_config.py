@@ -161,6 +161,26 @@ REFUSED = {
         "tables: {o: {path: 'gs://b/t', sink: {kind: console}}}",
         ["gs://", "not in this"],
     ),
+    "net on Spark": (
+        MINIMAL + "    changes: net",
+        ["tables.orders.changes asks", "Spark engine does not", "tables.orders.engine to arrow"],
+    ),
+    "net above versions on Spark": (
+        MINIMAL + "    net: {above_versions: 9}",
+        ["tables.orders.net asks", "or leave net out"],
+    ),
+    "net above versions of a feed": (
+        "engine: arrow" + MINIMAL + "    changes: cdf\n    net: {above_versions: 9}",
+        ["tables.orders", "`changes: auto`", "'cdf'"],
+    ),
+    "net above no versions": (
+        "engine: arrow" + MINIMAL + "    net: {above_versions: 0}",
+        ["tables.orders.net.above_versions is 0", "greater than or equal to 1"],
+    ),
+    "net and single commits left out": (
+        "engine: arrow" + MINIMAL + "    on_gap: net\n    on_corrupt_commit: skip-and-record",
+        ["tables.orders", "on_corrupt_commit", "set it to stop"],
+    ),
     "S3 state on Spark": (
         "state: s3://b/t" + MINIMAL,
         ["state is s3://b/t", "tables.orders runs on Spark", "to arrow, or state to a folder"],

@@ -223,9 +223,9 @@ def test_a_wrong_pattern_is_refused_by_its_field(
         assert word in str(caught.value)
 
 
-@pytest.mark.parametrize("field", ["on_gap", "on_poison"])
+@pytest.mark.parametrize("field", ["on_gap", "on_corrupt_commit"])
 def test_a_policy_that_spark_cannot_keep_is_refused(tmp_path: Path, field: str) -> None:
-    value = {"on_gap": "latest", "on_poison": "skip-and-record"}[field]
+    value = {"on_gap": "latest", "on_corrupt_commit": "skip-and-record"}[field]
     path = tmp_path / "c.yaml"
     path.write_text(f"tables: {{o: {{path: /t, {field}: {value}, sink: {{kind: console}}}}}}")
     with pytest.raises(ConfigError, match=f"tables.o.{field}"):

@@ -98,7 +98,7 @@ def run(*arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
 def test_the_command_reads_a_file_and_standard_input(tmp_path: Path) -> None:
     text = yaml.safe_dump(config_map())
     (tmp_path / "m.yaml").write_text(text)
-    line = "orders: /lake/orders; engine spark, sink console; not looked at\n"
+    line = "orders: /lake/orders; engine spark, sink console; not checked\n"
     for arguments in (["-"], [str(tmp_path / "m.yaml")]):
         done = run("--from-manifests", *arguments, text=text)
         assert (done.returncode, done.stdout, done.stderr) == (0, line, "")

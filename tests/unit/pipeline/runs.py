@@ -9,15 +9,15 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.saved_offset import OffsetStore
 from tailerd.formats.base import ChangeSource
-from tailerd.pipeline.journey import JourneyPlan
+from tailerd.pipeline.corrupt_commit_log import MemoryCorruptCommitLog
+from tailerd.pipeline.delivery_loop import DeliverySpec
 from tailerd.pipeline.offset_store import MemoryOffsetStore
 from tailerd.pipeline.pipeline import Pipeline
-from tailerd.pipeline.poison_log import MemoryPoisonLog
-from tailerd.pipeline.policies import OnGap, OnPoison
+from tailerd.pipeline.policies import OnCorruptCommit, OnGap
 from tailerd.sinks.base import Sink
 from tailerd.telemetry import Telemetry
 from tailerd.telemetry.events import Event
-from tailerd.watchers.hints import Hint
+from tailerd.watchers.wakeups import Wakeup
 from tests.doubles.fake_source import FakeSource, FakeTable
 from tests.doubles.sim_clock import SimClock
 from tests.unit.pipeline.collecting_sink import CollectingSink
@@ -31,7 +31,7 @@ class Run:
     source: FakeSource | None = None
     sink: Sink = field(default_factory=CollectingSink)
     offsets: OffsetStore = field(default_factory=MemoryOffsetStore)
-    hint: Hint = field(default_factory=Hint)
+    wakeup: Wakeup = field(default_factory=Wakeup)
     clock: SimClock = field(default_factory=lambda: SimClock(is_automatic=True))
     events: list[Event] = field(default_factory=list)
     start: str = "0"
@@ -41,15 +41,12 @@ class Run:
     is_once: bool = True
     max_attempts: int | None = None
     on_gap: OnGap = OnGap.STOP
-    on_poison: OnPoison = OnPoison.STOP
-    poison: MemoryPoisonLog = field(default_factory=MemoryPoisonLog)
+    on_corrupt_commit: OnCorruptCommit = OnCorruptCommit.STOP
+    corrupt_commits: MemoryCorruptCommitLog = field(default_factory=MemoryCorruptCommitLog)
 
     def pipeline(self) -> Pipeline:
-        async def open_source() -> ChangeSource:
-            return self.source or FakeSource(self.table)
-
         return Pipeline(
-            JourneyPlan(
+            DeliverySpec(
                 table="orders",
                 sink="collect",
                 start=self.start,
@@ -58,19 +55,22 @@ class Run:
                 batch_limit=BatchLimit(max_rows=self.max_rows),
                 is_once=self.is_once,
                 on_gap=self.on_gap,
-                on_poison=self.on_poison,
+                on_corrupt_commit=self.on_corrupt_commit,
             ),
             source_place="fake",
-            open_source=open_source,
+            open_source=self.open,
             sink=self.sink,
             offsets=self.offsets,
-            hint=self.hint,
+            wakeup=self.wakeup,
             telemetry=Telemetry([self.events.append]),
             clock=self.clock,
             max_attempts=self.max_attempts,
             jitter=random.Random(1),
-            poison=self.poison,
+            corrupt_commits=self.corrupt_commits,
         )
+
+    async def open(self) -> ChangeSource:
+        return self.source or FakeSource(self.table)
 
     async def once(self) -> Pipeline:
         pipeline = self.pipeline()

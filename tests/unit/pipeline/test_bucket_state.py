@@ -9,7 +9,7 @@ import pytest
 
 from tailerd.clock import SystemClock
 from tailerd.errors import BugError, StateInUseError, StorageError
-from tailerd.pipeline.poison_log import PoisonRecord
+from tailerd.pipeline.corrupt_commit_log import CorruptCommitRecord
 from tailerd.pipeline.state_place import BucketState
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.memory import MemoryStore
@@ -18,7 +18,7 @@ from tests.contracts.test_offset_store import saved
 from tests.doubles.faulty_store import FaultyStore
 
 ROOT = "/lake/state"
-RECORD = PoisonRecord(
+RECORD = CorruptCommitRecord(
     table_id="t", version=3, position=0, error_code="missing", message="gone", time_ms=5
 )
 
@@ -73,10 +73,10 @@ async def test_a_spool_is_for_who_holds_the_state() -> None:
 
 async def test_a_damaged_commit_has_one_record_however_often_it_is_left_out() -> None:
     store = MemoryStore()
-    places = [await state_in(store).poison.record("orders", RECORD) for _ in range(2)]
+    places = [await state_in(store).corrupt_commits.record("orders", RECORD) for _ in range(2)]
     [place] = set(places)
-    assert place == f"s3://{ROOT}/poison/orders/{3:020}-t.json"
-    assert await names(store, "poison/orders") == [f"{3:020}-t.json"]
+    assert place == f"s3://{ROOT}/corrupt_commits/orders/{3:020}-t.json"
+    assert await names(store, "corrupt_commits/orders") == [f"{3:020}-t.json"]
     body = await store.get(place.removeprefix("s3://"))
     assert json.loads(body)["message"] == "gone"
 

@@ -60,7 +60,7 @@ class Kept:
 
     def remove(self) -> None:
         self.keeper.handle(
-            events.TableRemoved(table="orders", engine="arrow", path="", hint="It is gone.")
+            events.TableRemoved(table="orders", engine="arrow", path="", reason="It is gone.")
         )
 
     def holds(self) -> bool:
@@ -232,7 +232,7 @@ async def test_a_checkpoint_of_our_own_is_seen_at_once(tmp_path: Path) -> None:
                 bytes=100,
                 duration_seconds=0.1,
                 reason="Due.",
-                hint="Wrote it.",
+                summary="Wrote it.",
             )
         )
         after = await kept.next_told()

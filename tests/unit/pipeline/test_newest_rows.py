@@ -150,7 +150,7 @@ def test_a_path_that_ends_at_nothing_inside_a_list_or_map_is_told(
     rows.listener("orders")(batch(1, customer=pa.array([value], kind)))
     [event] = told
     assert isinstance(event, MaskUnmatched)
-    assert f"have: customer.{path}." in event.hint
+    assert f"have: customer.{path}." in event.reason
     assert rows.masked("orders") == []
 
 
@@ -194,7 +194,7 @@ def test_names_that_mask_nothing_are_told_once_for_each_table() -> None:
     ]
     for event in told:
         assert isinstance(event, MaskUnmatched)
-        assert "have: emial, customer.mail, id.x." in event.hint
+        assert "have: emial, customer.mail, id.x." in event.reason
 
 
 def test_a_masked_column_that_is_renamed_is_told() -> None:
@@ -207,8 +207,8 @@ def test_a_masked_column_that_is_renamed_is_told() -> None:
     first, second = told
     assert isinstance(first, MaskUnmatched)
     assert isinstance(second, MaskUnmatched)
-    assert "have: emial." in first.hint
-    assert "have: email." in second.hint
+    assert "have: emial." in first.reason
+    assert "have: email." in second.reason
 
 
 def test_a_table_that_goes_and_comes_again_is_looked_at_anew() -> None:

@@ -120,7 +120,7 @@ async def test_a_hint_wakes_a_waiting_pipeline_and_stop_ends_it() -> None:
     run.table.commit([1])
     await asyncio.sleep(0.02)
     assert sink.ids == [0]
-    run.hint.ring()
+    run.wakeup.ring()
     await eventually(lambda: sink.ids == [0, 1])
     pipeline.stop()
     async with asyncio.timeout(5):
@@ -264,7 +264,7 @@ async def test_an_error_that_stays_stops_the_pipeline_in_a_named_state() -> None
     assert isinstance(pipeline.error, TableError)
     (failed,) = run.told(events.PipelineFailed)
     assert isinstance(failed, events.PipelineFailed)
-    assert (failed.error_code, failed.hint) == ("table", "broken for good")
+    assert (failed.error_code, failed.error) == ("table", "broken for good")
 
 
 async def test_an_unforeseen_exception_fails_this_pipeline_as_a_bug() -> None:

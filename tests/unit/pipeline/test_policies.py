@@ -15,7 +15,7 @@ from tailerd.errors import (
     SinkError,
     TailerdError,
 )
-from tailerd.pipeline.policies import OnGap, OnPoison
+from tailerd.pipeline.policies import OnCorruptCommit, OnGap
 from tailerd.telemetry import events
 from tests.doubles.fake_source import FakeSource, FakeTable
 from tests.unit.pipeline.collecting_sink import CollectingSink
@@ -174,7 +174,7 @@ async def test_a_damaged_commit_stops_the_pipeline_by_default() -> None:
     pipeline = await run.once()
     assert pipeline.error is not None
     assert pipeline.error.code == "missing_data_file"
-    assert run.poison.records == {}
+    assert run.corrupt_commits.records == {}
 
 
 @pytest.mark.parametrize("max_in_flight", [1, 3])
@@ -188,13 +188,13 @@ async def test_of_a_damaged_commit_nothing_is_delivered_and_of_others_everything
     run = Run(
         table=commit_rows(FakeTable(lost={lost}), *commits),
         sink=sink,
-        on_poison=OnPoison.SKIP_AND_RECORD,
+        on_corrupt_commit=OnCorruptCommit.SKIP_AND_RECORD,
         max_files=max_files,
     )
     pipeline = await run.once()
     assert pipeline.error is None
     assert sink.ids == [i for v, rows in enumerate(commits) if v != lost[0] for i in rows]
-    (record,) = run.poison.records["orders"]
+    (record,) = run.corrupt_commits.records["orders"]
     assert (record.version, record.position, record.error_code) == (lost[0], 0, "missing_data_file")
     (told,) = run.told(events.CommitSkipped)
     assert isinstance(told, events.CommitSkipped)
@@ -213,9 +213,9 @@ async def test_the_record_is_kept_before_the_offset_moves() -> None:
 
     run = Run(
         table=commit_rows(FakeTable(lost={(1, 0)}), (0,), (1,), (2,)),
-        on_poison=OnPoison.SKIP_AND_RECORD,
+        on_corrupt_commit=OnCorruptCommit.SKIP_AND_RECORD,
     )
-    run.poison = WatchingLog()  # type: ignore[assignment]
+    run.corrupt_commits = WatchingLog()  # type: ignore[assignment]
     await run.once()
     assert seen == [1]
 
@@ -223,7 +223,9 @@ async def test_the_record_is_kept_before_the_offset_moves() -> None:
 async def test_rows_that_vanish_after_the_check_are_left_out_on_the_next_attempt() -> None:
     sink = CollectingSink()
     table = commit_rows(FakeTable(), (0,), (1,), (2,))
-    run = Run(table=table, sink=sink, on_poison=OnPoison.SKIP_AND_RECORD, max_files=1)
+    run = Run(
+        table=table, sink=sink, on_corrupt_commit=OnCorruptCommit.SKIP_AND_RECORD, max_files=1
+    )
 
     reads = 0
 
@@ -240,16 +242,16 @@ async def test_rows_that_vanish_after_the_check_are_left_out_on_the_next_attempt
     pipeline = await run.once()
     assert pipeline.error is None
     assert sink.ids == [0, 2]
-    assert [record.version for record in run.poison.records["orders"]] == [1]
+    assert [record.version for record in run.corrupt_commits.records["orders"]] == [1]
 
 
 async def test_a_damaged_file_of_the_snapshot_still_stops_the_pipeline() -> None:
     table = commit_rows(FakeTable(), (0,), (1,))
-    run = Run(table=table, start="snapshot", on_poison=OnPoison.SKIP_AND_RECORD)
+    run = Run(table=table, start="snapshot", on_corrupt_commit=OnCorruptCommit.SKIP_AND_RECORD)
     run.source = FakeSource(table, failing("read", MissingDataFileError("gone"), 99))
     pipeline = await run.once()
     assert isinstance(pipeline.error, MissingDataFileError)
-    assert run.poison.records == {}
+    assert run.corrupt_commits.records == {}
     saved = await run.offsets.load("orders")
     assert saved is not None
     assert saved.offset.phase is Phase.SNAPSHOT

@@ -39,7 +39,7 @@ async def test_a_gap_is_crossed_though_the_offset_cannot_be_read_when_it_is_met(
     table.commit([2])
     table.commit([3])
     table.first = 3
-    # The journey reads it first, and then policy does.
+    # The delivery loop reads it first, and then policy does.
     offsets.fails_at = {offsets.loads + 2}
     pipeline = await run.once()
     assert pipeline.error is None

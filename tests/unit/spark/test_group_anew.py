@@ -15,8 +15,8 @@ from tailerd.config.sections import read_sink
 from tailerd.spark.encoded_records import VALUE
 from tailerd.spark.group.follower import GroupFollower
 from tailerd.spark.group.group_offset import GroupOffset
-from tailerd.spark.group.holds import held_back, read_holds, settle_holds, write_holds
 from tailerd.spark.group.members import GroupTable, Members
+from tailerd.spark.group.quarantine import held_back, read_holds, settle_holds, write_holds
 from tailerd.spark.group.record_partitions import pack_tables, read_records
 from tailerd.storage.stores import Stores
 from tests.tables.builder import TableBuilder

@@ -49,7 +49,7 @@ async def test_within_a_commit_a_table_goes_on_with_the_changes_it_was_planned_w
     assert (step is None) == is_refused
     if is_refused:
         assert followed.is_lost
-        assert "Set changes back to files" in str(followed.trouble)
+        assert "Set changes back to files" in str(followed.problem)
 
 
 async def test_a_batch_that_is_repeated_has_the_rows_it_was_planned_with_or_an_error(

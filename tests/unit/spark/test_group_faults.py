@@ -19,8 +19,8 @@ from tailerd.errors import MissingDataFileError, TailerdError
 from tailerd.spark.encoded_records import VALUE
 from tailerd.spark.group.follower import GroupFollower
 from tailerd.spark.group.group_offset import GroupOffset
-from tailerd.spark.group.holds import held_back, read_holds, write_holds
 from tailerd.spark.group.members import GroupTable, Members
+from tailerd.spark.group.quarantine import held_back, read_holds, write_holds
 from tailerd.spark.group.record_partitions import pack_tables, read_records
 from tailerd.storage.stores import Stores
 from tests.tables.builder import TableBuilder
@@ -161,7 +161,7 @@ async def _live(folder: Path, seed: int, steps: int) -> Model:
         for name in NAMES:
             if name not in model.members:
                 model.join(name)
-        # Tables that were in trouble are tried by whoever starts anew.
+        # Tables that were in problem are tried by whoever starts anew.
         await model.crash()
         for _ in range(100):
             if not await model.batch():

@@ -29,9 +29,9 @@ from tailerd.spark.engine import SparkEngine
 from tailerd.spark.group.assignments import Assignments, group_kind
 from tailerd.spark.group.group_offset import Entry, GroupOffset
 from tailerd.spark.group.grouped_pipeline import GroupedPipeline, Groups
-from tailerd.spark.group.holds import Hold, read_holds, stands_at, write_holds
 from tailerd.spark.group.members import GroupTable, Members
-from tailerd.spark.group.report import SourceReport, Standing, Trouble
+from tailerd.spark.group.quarantine import Hold, read_holds, stands_at, write_holds
+from tailerd.spark.group.report import Problem, SourceReport, Standing
 from tailerd.spark.group.table_group import TableGroup
 from tailerd.spark.progress import BatchReport
 from tailerd.spark.query_errors import error_of, trailer_of
@@ -111,11 +111,11 @@ async def test_a_batch_of_a_life_before_a_reset_moves_nothing(tmp_path: Path) ->
     group = TableGroup(engine, "lines-001", tmp_path)
     told: list[int] = []
 
-    class Runner(GroupedPipeline):
+    class PipelineRunner(GroupedPipeline):
         def moved(self, end: GroupOffset, duration_seconds: float) -> None:
             told.append(end.tables["t"].generation)
 
-    runner = Runner(Groups(engine, 2), "t", config.tables["t"])
+    runner = PipelineRunner(Groups(engine, 2), "t", config.tables["t"])
     runner.table = GroupTable(name="t", config=config.tables["t"], generation=2)
     group._runners["t"] = runner
     for number, generation in ((1, 1), (2, 2)):
@@ -154,7 +154,7 @@ def test_a_state_folder_that_cannot_be_written_is_one_clear_error(tmp_path: Path
 
 @pytest.mark.parametrize(
     "error",
-    [MissingDataFileError("It is gone.", hint="Look."), UnreadableDataFileError("No Parquet.")],
+    [MissingDataFileError("It is gone.", remedy="Look."), UnreadableDataFileError("No Parquet.")],
 )
 def test_an_error_of_one_tables_rows_comes_back_from_sparks_text(error: TailerdError) -> None:
     told = attribute_to_table(error, "orders.eu-1")
@@ -232,12 +232,12 @@ def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
                 version=1, head_version=2, versions=2, oldest_ms=3, retention_seconds=None
             )
         },
-        troubles={"b": Trouble.of(StorageError("No.", hint="Do."), 2, 0.5)},
+        problems={"b": Problem.of(StorageError("No.", remedy="Do."), 2, 0.5)},
     )
     report.write(tmp_path)
     again = SourceReport.read(tmp_path)
     assert again == report
-    assert str(again.troubles["b"].error()) == "No. Do."
+    assert str(again.problems["b"].error()) == "No. Do."
 
 
 def checkpoint(folder: Path, ends: list[dict[str, object]], committed: int) -> None:

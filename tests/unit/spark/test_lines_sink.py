@@ -1,4 +1,4 @@
-"""Lines of a group's tables: what is wrong with one table's folder is that table's trouble."""
+"""Lines of a group's tables: what is wrong with one table's folder is that table's problem."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tailerd.changefeed.offset import Offset, Version
 from tailerd.errors import OffsetError, SinkError
 from tailerd.spark.group import lines_sink
 from tailerd.spark.group.group_offset import Entry, GroupOffset
-from tailerd.spark.group.holds import Hold, write_holds
 from tailerd.spark.group.lines_sink import LinesFolder, LinesSink
 from tailerd.spark.group.published import PUBLISHED_FILE
+from tailerd.spark.group.quarantine import Hold, write_holds
 from tailerd.spark.packed_records import packed
 from tests.unit.spark.record_rows import piece_of
 
@@ -129,7 +129,7 @@ def test_another_batch_of_a_number_that_is_delivered_is_refused_instead_of_skipp
     for batch_id, version in ((5, 4), (4, 3)):
         sink.log(batch_id, end_of_batch(version))
         sink.sink.recover()
-        with pytest.raises(OffsetError, match=r"batches up to 5 .* copy.* Begin anew: `rm -r /"):
+        with pytest.raises(OffsetError, match=r"batches up to 5 .* copy.* Start over: `rm -r /"):
             sink.write("a", batch_id)
     sink.log(5, end_of_batch(3))
     sink.write("a", 5)

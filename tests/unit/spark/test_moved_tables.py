@@ -23,10 +23,10 @@ from tailerd.spark.group.assignments import Assignments, group_kind
 from tailerd.spark.group.follower import GroupFollower
 from tailerd.spark.group.group_offset import Entry, GroupOffset
 from tailerd.spark.group.grouped_pipeline import GroupedPipeline, Groups
-from tailerd.spark.group.holds import Hold, write_holds
-from tailerd.spark.group.left_groups import Awaited, Delivered, LeftGroups
+from tailerd.spark.group.left_groups import Delivered, LeftGroups, PendingPlacement
 from tailerd.spark.group.members import GroupTable, Members
 from tailerd.spark.group.published import write_published
+from tailerd.spark.group.quarantine import Hold, write_holds
 from tailerd.spark.group.table_group import TableGroup
 from tailerd.telemetry import Telemetry, events
 from tests.tables.builder import TableBuilder
@@ -154,7 +154,7 @@ def test_a_table_that_leaves_files_of_lines_begins_behind_the_batch_whose_lines_
         config = Config(state=str(tmp_path), tables={"a": TableConfig.model_validate(section)})
         groups = Groups(SparkEngine(config, Telemetry(), once=False), 9)
         placed = await groups.place("a", config.tables["a"])
-        assert not isinstance(placed, Awaited)
+        assert not isinstance(placed, PendingPlacement)
         return placed[1].begin
 
     assert asyncio.run(scenario()) == at(8 if is_published else 5)
@@ -230,18 +230,18 @@ def test_tables_that_leave_a_group_together_ask_its_sink_once_and_wait_while_it_
         groups = Groups(SparkEngine(config, Telemetry(), once=False), 9)
         for name in "ab":
             placed = await groups.place(name, config.tables[name])
-            assert not isinstance(placed, Awaited)
+            assert not isinstance(placed, PendingPlacement)
             assert placed[1].begin == at(5)
         assert asked == ["a"]
         # One that stays goes there: what the group has delivered is asked for anew behind that.
         stays = config.tables["d"].model_copy(update={"sink": kafka()})
         placed = await groups.place("d", stays)
-        assert not isinstance(placed, Awaited)
+        assert not isinstance(placed, PendingPlacement)
         placed[0]._task = asyncio.ensure_future(asyncio.sleep(60))
-        assert isinstance(await groups.place("c", config.tables["c"]), Awaited)
+        assert isinstance(await groups.place("c", config.tables["c"]), PendingPlacement)
         placed[0]._task.cancel()
         await asyncio.wait([placed[0]._task])
-        assert not isinstance(await groups.place("c", config.tables["c"]), Awaited)
+        assert not isinstance(await groups.place("c", config.tables["c"]), PendingPlacement)
         assert asked == ["a", "c"]
 
     asyncio.run(scenario())
@@ -287,10 +287,10 @@ async def test_no_table_waits_while_another_asks_dead_brokers(
             await asyncio.sleep(0.05)
             assert not placing.done()
             is_over.set()
-            assert not isinstance(await placing, Awaited)
+            assert not isinstance(await placing, PendingPlacement)
             await all_told.wait()
         assert len(asked) == 1
-        assert [event.hint for event in told] == ["No broker answers."] * 4
+        assert [event.error for event in told] == ["No broker answers."] * 4
     finally:
         is_over.set()
         for pipeline in pipelines:
@@ -317,7 +317,7 @@ async def test_tables_that_wait_until_a_group_was_asked_count_in_it(
 
     async def enter(name: str) -> TableGroup:
         placed = await groups.place(name, stays)
-        assert not isinstance(placed, Awaited)
+        assert not isinstance(placed, PendingPlacement)
         # What joining does to how many it has.
         placed[0]._runners[name] = cast("Any", None)
         return placed[0]
@@ -370,7 +370,7 @@ async def test_a_table_that_waits_for_the_group_it_leaves_says_so(
     groups = Groups(SparkEngine(config, Telemetry([hear]), once=False), 9)
     stays = config.tables["b"].model_copy(update={"sink": kafka()})
     placed = await groups.place("b", stays)
-    assert not isinstance(placed, Awaited)
+    assert not isinstance(placed, PendingPlacement)
     # It is tried again for ever: its brokers are gone.
     placed[0]._task = asyncio.ensure_future(asyncio.sleep(60))
     pipeline = GroupedPipeline(groups, "a", config.tables["a"])
@@ -382,4 +382,4 @@ async def test_a_table_that_waits_for_the_group_it_leaves_says_so(
     await groups.close()
     assert (heard[0].table, heard[0].error_code, heard[0].attempt) == ("a", "engine", 1)
     for words in (f"the group {group_kind(kafka())}-001", "brokers", "offsets reset a"):
-        assert words in heard[0].hint
+        assert words in heard[0].error

@@ -149,7 +149,7 @@ def test_an_end_that_is_cut_off_is_an_error_with_its_place(tmp_path: Path, text:
 def test_an_error_about_an_offset_says_where_it_is_kept(
     tmp_path: Path, kind: type[OffsetError]
 ) -> None:
-    said = with_checkpoint(kind("It is another table.", hint="Look."), tmp_path)
+    said = with_checkpoint(kind("It is another table.", remedy="Look."), tmp_path)
     assert type(said) is kind
     assert str(said).startswith("It is another table. Look. Spark keeps the offset in")
     assert f"`rm -r {tmp_path}` and empty the sink" in str(said)

@@ -63,7 +63,7 @@ def test_every_error_comes_back_out_of_sparks_text(kind: type[TailerdError]) -> 
 def test_people_read_the_message_as_before() -> None:
     @errors_travel
     def work() -> None:
-        raise MissingDataFileError("a.parquet is gone.", hint="Restore it.")
+        raise MissingDataFileError("a.parquet is gone.", remedy="Restore it.")
 
     text = spark_says(work)
     assert "tailerd.errors.MissingDataFileError: a.parquet is gone. Restore it.\n" in text
@@ -185,7 +185,7 @@ def test_a_trailer_that_is_cut_or_garbled_is_not_believed(data: st.DataObject) -
 
 @given(st.text(), st.text(alphabet=st.characters()))
 def test_any_message_travels_in_one_line_of_bounded_length(message: str, hint: str) -> None:
-    error = SinkError(message, hint=hint)
+    error = SinkError(message, remedy=hint)
     trailer = trailer_of(error)
     assert len(trailer) < 1000 + 20 * (len(message) + len(hint))
     assert len(trailer.split()) == 1
@@ -195,7 +195,7 @@ def test_any_message_travels_in_one_line_of_bounded_length(message: str, hint: s
 @pytest.mark.parametrize("sign", ["\x00", "\u20ac", "\U0001f642"])
 def test_the_longest_trailer_is_bounded(sign: str) -> None:
     longest = with_all_fields(SinkError)
-    longest.message = longest.hint = longest.table = longest.where = longest.path = sign * 10**6
+    longest.message = longest.remedy = longest.table = longest.where = longest.path = sign * 10**6
     longest.leftovers = (sign * 10**6,) * 1000
     assert len(trailer_of(longest)) <= 256 * 1024
 

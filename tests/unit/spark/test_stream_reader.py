@@ -307,7 +307,7 @@ def test_an_error_that_may_pass_stays_what_it_is(
         end = reader.latestOffset(start, ReadMaxFiles(9))
 
         async def gone(*_: object) -> list[ChangeTask]:
-            raise LogCleanedUpError("The checkpoint was replaced.", hint="Look again.")
+            raise LogCleanedUpError("The checkpoint was replaced.", remedy="Look again.")
 
         monkeypatch.setattr(stream_reader, "tasks_between", gone)
         with pytest.raises(LogCleanedUpError, match=r"replaced\. Look again\."):

@@ -77,5 +77,5 @@ async def test_only_errors_about_kept_offsets_advise_to_remove_the_checkpoint(
     pipeline = SparkPipeline(engine.engine, "orders", _settings(table))
     await pipeline.run()
     [failed] = [e for e in engine.events if isinstance(e, PipelineFailed)]
-    assert failed.hint.startswith("Version 2 is gone.")
-    assert ("rm -r" in failed.hint) == (not where)
+    assert failed.error.startswith("Version 2 is gone.")
+    assert ("rm -r" in failed.error) == (not where)

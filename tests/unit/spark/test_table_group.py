@@ -27,8 +27,8 @@ from tailerd.spark.group.followed_member import FollowedMember
 from tailerd.spark.group.follower import GroupFollower
 from tailerd.spark.group.group_offset import Entry, GroupOffset
 from tailerd.spark.group.group_query import kafka_sections
-from tailerd.spark.group.holds import Hold, held_back, read_holds, write_holds
 from tailerd.spark.group.members import GroupTable, Members
+from tailerd.spark.group.quarantine import Hold, held_back, read_holds, write_holds
 from tailerd.spark.group.report import SourceReport
 from tailerd.spark.group.table_group import TableGroup
 from tailerd.telemetry import Telemetry
@@ -57,7 +57,7 @@ def table(name: str, sink: Mapping[str, object] = LINES, **fields: object) -> Gr
     return GroupTable(name=name, config=TableConfig.model_validate(section))
 
 
-class Runner:
+class PipelineRunner:
     """A table's part in a group; keeps what it is told."""
 
     max_attempts: int | None = None
@@ -87,7 +87,7 @@ class Group(TableGroup):
     def __init__(self, folder: Path, *tables: GroupTable) -> None:
         config = Config(state=str(folder), tables={t.name: t.config for t in tables})
         super().__init__(SparkEngine(config, Telemetry(), once=False), "group-001", folder)
-        self.runners = {each.name: Runner(each) for each in tables}
+        self.runners = {each.name: PipelineRunner(each) for each in tables}
         self._runners.update(self.runners)
 
 
@@ -180,8 +180,8 @@ def test_a_table_that_joins_while_the_file_of_tables_is_read_is_not_one_that_lea
             return found
 
         async def come_and_go() -> None:
-            group._runners["b"] = Runner(table("b"))
-            group._runners["d"] = Runner(table("d"))
+            group._runners["b"] = PipelineRunner(table("b"))
+            group._runners["d"] = PipelineRunner(table("d"))
             group._take_out(group._runners["d"])
 
         loop = asyncio.get_running_loop()
@@ -244,7 +244,7 @@ def test_a_table_that_is_resumed_within_the_batch_it_failed_in_is_tried_again(
 
     async def scenario() -> None:
         group = Group(tmp_path, it, table("b"))
-        first, again = group.runners["a"], Runner(it)
+        first, again = group.runners["a"], PipelineRunner(it)
         await group._write_members()
         follower = GroupFollower(tmp_path)
         await follower.latest(GroupOffset())

@@ -56,7 +56,7 @@ async def test_a_put_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "folder" / "inner").write_bytes(b"")
     with pytest.raises(FileMissingError, match="folder"):
         await LocalStore().put(f"{tmp_path}/folder", b"x")
-    with pytest.raises(StorageError, match="a file stands where a folder must"):
+    with pytest.raises(StorageError, match="a file is where a folder must be"):
         await LocalStore().put(f"{tmp_path}/folder/inner/deeper", b"x")
     with pytest.raises(FileExistsAlreadyError):
         await LocalStore().put(f"{tmp_path}/folder/inner", b"x", if_absent=True)
@@ -107,7 +107,7 @@ async def test_a_folder_without_the_right_to_write_is_no_question_of_reading(
     store = LocalStore()
     for asked in (
         store.put(f"{folder}/b", b""),
-        store.put_volatile(f"{folder}/b", b""),
+        store.put_nondurable(f"{folder}/b", b""),
         store.delete(f"{folder}/a"),
         asyncio.to_thread(store.open_output, f"{folder}/b"),
     ):
@@ -127,7 +127,7 @@ async def test_a_file_system_without_hard_links_is_called_so(
     output = store.open_output(f"{tmp_path}/c")
     asked = (
         store.put(f"{tmp_path}/a", b"", if_absent=True),
-        store.put_volatile(f"{tmp_path}/b", b""),
+        store.put_nondurable(f"{tmp_path}/b", b""),
         output.finish(if_absent=True),
     )
     for ask in asked:

@@ -79,7 +79,7 @@ def job(name: str) -> events.LogMaintained:
         bytes=1,
         duration_seconds=0.1,
         reason="Due.",
-        hint="Wrote it.",
+        summary="Wrote it.",
     )
 
 

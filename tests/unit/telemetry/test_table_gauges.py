@@ -74,14 +74,14 @@ def test_rows_that_are_not_known_are_no_sample() -> None:
     names = {name for name, *_ in samples(metrics)}
     assert "tailerd_table_rows" not in names
     assert "tailerd_table_growth_rows_per_day" not in names
-    assert "tailerd_offset_lag_files" not in names
+    assert "tailerd_lag_files" not in names
     assert "tailerd_table_files" in names
 
 
 def test_a_size_that_became_unknown_is_told_no_more() -> None:
     metrics = Metrics(SimClock())
     metrics.handle(MEASURED)
-    metrics.handle(events.GrowthUnavailable(table="orders", error_code="corrupt_log", hint="x"))
+    metrics.handle(events.GrowthUnavailable(table="orders", error_code="corrupt_log", error="x"))
     found = samples(metrics)
     assert ("tailerd_table_files", "table=orders") not in found
     assert found["tailerd_errors_total", "error_code=corrupt_log", "table=orders"] == 1
@@ -91,10 +91,10 @@ def test_lag_in_files_and_bytes_is_zero_when_idle() -> None:
     metrics = Metrics(SimClock())
     metrics.handle(backlog(2, 1))
     metrics.handle(MEASURED)
-    assert samples(metrics)["tailerd_offset_lag_files", *OF_PIPELINE] == 11
-    assert samples(metrics)["tailerd_offset_lag_bytes", *OF_PIPELINE] == 12_000
+    assert samples(metrics)["tailerd_lag_files", *OF_PIPELINE] == 11
+    assert samples(metrics)["tailerd_lag_bytes", *OF_PIPELINE] == 12_000
     metrics.handle(backlog(0, None))
-    assert samples(metrics)["tailerd_offset_lag_files", *OF_PIPELINE] == 0
+    assert samples(metrics)["tailerd_lag_files", *OF_PIPELINE] == 0
 
 
 def test_retention_headroom_shrinks_while_a_version_waits() -> None:
@@ -138,7 +138,7 @@ def test_a_removed_table_is_shown_no_more() -> None:
     metrics = Metrics(SimClock())
     for event in (STARTED, backlog(0, None), MEASURED, saved(0, Phase.FOLLOW)):
         metrics.handle(event)
-    metrics.handle(events.TableRemoved(table="orders", engine="arrow", path="/t", hint="gone"))
+    metrics.handle(events.TableRemoved(table="orders", engine="arrow", path="/t", reason="gone"))
     left = {key[0] for key in samples(metrics) if "table=orders" in key}
     assert not {name for name in left if name.startswith(("tailerd_table_", "tailerd_log_"))}
     assert "tailerd_retention_headroom_seconds" not in left
@@ -176,8 +176,8 @@ def test_a_paused_pipeline_that_had_nothing_to_do_no_longer_knows_its_lag(versio
     for event in (STARTED, backlog(versions, clock.now_ms() - 5000 if versions else None), paused):
         board.handle(event)
         metrics.handle(event)
-    lag = ("tailerd_offset_lag_versions", "engine=arrow", "table=orders")
-    seconds = ("tailerd_offset_lag_seconds", "engine=arrow", "table=orders")
+    lag = ("tailerd_lag_versions", "engine=arrow", "table=orders")
+    seconds = ("tailerd_lag_seconds", "engine=arrow", "table=orders")
     table, told = shown(board), samples(metrics)
     assert board.is_ready
     if versions:
@@ -198,7 +198,7 @@ def test_the_next_attempt_is_told_and_forgotten_when_it_succeeds() -> None:
     clock = SimClock()
     board = StatusBoard([("orders", "arrow")], clock)
     retry = events.RetryScheduled(
-        table="orders", engine="arrow", attempt=1, wait_seconds=2.5, error_code="storage", hint="x"
+        table="orders", engine="arrow", attempt=1, wait_seconds=2.5, error_code="storage", error="x"
     )
     board.handle(retry)
     assert shown(board)["next_retry_ms"] == clock.now_ms() + 2500

@@ -55,7 +55,7 @@ DELIVERED = events.DeliveryAcknowledged(
     duration_seconds=0.25,
 )
 FAILED = events.PipelineFailed(
-    table="orders", engine="arrow", error_code="corrupt_log", hint="Version 3 is no JSON."
+    table="orders", engine="arrow", error_code="corrupt_log", error="Version 3 is no JSON."
 )
 
 
@@ -148,22 +148,22 @@ def test_deliveries_are_counted_by_change_type() -> None:
 def test_lag_grows_while_nothing_happens_and_is_zero_when_idle() -> None:
     clock = SimClock()
     metrics = Metrics(clock)
-    name = ("tailerd_offset_lag_seconds", "engine=arrow", "table=orders")
+    name = ("tailerd_lag_seconds", "engine=arrow", "table=orders")
     metrics.handle(backlog(2, clock.now_ms() - 3000))
     assert samples(metrics)[name] == 3.0
     clock.jump_wall(4000)
     assert samples(metrics)[name] == 7.0
-    assert samples(metrics)["tailerd_offset_lag_versions", *name[1:]] == 2
+    assert samples(metrics)["tailerd_lag_versions", *name[1:]] == 2
     metrics.handle(backlog(0, None))
     assert samples(metrics)[name] == 0.0
-    assert samples(metrics)["tailerd_offset_lag_versions", *name[1:]] == 0
+    assert samples(metrics)["tailerd_lag_versions", *name[1:]] == 0
 
 
 def test_a_commit_from_the_future_is_no_negative_lag() -> None:
     clock = SimClock()
     metrics = Metrics(clock)
     metrics.handle(backlog(1, clock.now_ms() + 60_000))
-    assert samples(metrics)["tailerd_offset_lag_seconds", "engine=arrow", "table=orders"] == 0.0
+    assert samples(metrics)["tailerd_lag_seconds", "engine=arrow", "table=orders"] == 0.0
 
 
 def test_state_and_errors_are_visible() -> None:
@@ -188,8 +188,8 @@ def test_metric_names_and_labels_follow_the_house() -> None:
     assert labels - {"le"} <= LABELS
     names = {key[0] for key in own}
     for name in (
-        "tailerd_offset_lag_versions",
-        "tailerd_offset_lag_seconds",
+        "tailerd_lag_versions",
+        "tailerd_lag_seconds",
         "tailerd_changes_delivered_rows_total",
         "tailerd_storage_requests_total",
         "tailerd_errors_total",

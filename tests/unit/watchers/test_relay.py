@@ -13,9 +13,9 @@ import pytest
 
 from tailerd.watchers import relay as relay_module
 from tailerd.watchers.base import StorageEvent
-from tailerd.watchers.hints import Hint, HintBoard
-from tailerd.watchers.relay import HintRelay
+from tailerd.watchers.relay import NotificationForwarder
 from tailerd.watchers.relayed import RelayedWatcher, hints_in, leave_hint
+from tailerd.watchers.wakeups import Wakeup, WakeupRegistry
 
 LOG = "lake/orders/_delta_log"
 PATIENCE_SECONDS = 5.0
@@ -51,9 +51,9 @@ async def comes_true(what: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def relaying(watcher: Teller) -> AsyncGenerator[HintRelay, None]:
-    board = HintBoard()
-    relay = HintRelay(board)
+async def relaying(watcher: Teller) -> AsyncGenerator[NotificationForwarder, None]:
+    board = WakeupRegistry()
+    relay = NotificationForwarder(board)
     relay.set_tables({"orders": LOG})
     running = asyncio.create_task(board.run([watcher]))
     try:
@@ -66,13 +66,13 @@ async def relaying(watcher: Teller) -> AsyncGenerator[HintRelay, None]:
 
 
 @asynccontextmanager
-async def follower(folder: Path) -> AsyncGenerator[Hint, None]:
-    """The other process's side: its bell."""
-    board = HintBoard()
-    bell = board.subscribe(LOG)
+async def follower(folder: Path) -> AsyncGenerator[Wakeup, None]:
+    """The other process's side: its wakeup."""
+    board = WakeupRegistry()
+    wakeup = board.subscribe(LOG)
     running = asyncio.create_task(board.run([RelayedWatcher({str(folder): LOG})]))
     try:
-        yield bell
+        yield wakeup
     finally:
         running.cancel()
         await asyncio.wait({running})
@@ -81,34 +81,34 @@ async def follower(folder: Path) -> AsyncGenerator[Hint, None]:
 async def test_a_hint_counts_as_seen_when_the_other_process_has_looked() -> None:
     seen: list[int] = []
     watcher = Teller()
-    async with relaying(watcher) as relay, follower(relay.root / "orders") as bell:
+    async with relaying(watcher) as relay, follower(relay.root / "orders") as wakeup:
         watcher.say(StorageEvent(LOG, 7, partial(seen.append, 7)))
-        look = bell.begin_look()
+        look = wakeup.begin_poll()
         async with asyncio.timeout(PATIENCE_SECONDS):
             while look.version is None:
-                await bell.wait()
-                look = bell.begin_look()
+                await wakeup.wait()
+                look = wakeup.begin_poll()
         assert look.version == 7
         await asyncio.sleep(2 * relay_module.LOOK_SECONDS)
         assert seen == []
-        bell.end_look(look)
+        wakeup.end_poll(look)
         await comes_true(lambda: seen == [7])
         assert hints_in(relay.root / "orders") == {}
 
 
 async def test_commits_that_were_found_without_a_hint_of_them_are_told_back() -> None:
     watcher = Teller()
-    async with relaying(watcher) as relay, follower(relay.root / "orders") as bell:
+    async with relaying(watcher) as relay, follower(relay.root / "orders") as wakeup:
         await comes_true((relay.root / "orders").exists)
-        bell.end_look(bell.begin_look())
+        wakeup.end_poll(wakeup.begin_poll())
         for version, is_news in ((None, True), (None, False), (8, True)):
             heard = len(watcher.untold)
             watcher.say(StorageEvent(LOG, version, None if version is None else lambda: None))
             while len(watcher.untold) == heard:
                 async with asyncio.timeout(PATIENCE_SECONDS):
-                    await bell.wait()
-                look = bell.begin_look()
-                bell.end_look(look, is_news=is_news and look.count > 0)
+                    await wakeup.wait()
+                look = wakeup.begin_poll()
+                wakeup.end_poll(look, is_news=is_news and look.count > 0)
                 await asyncio.sleep(2 * relay_module.LOOK_SECONDS)
         assert watcher.untold == [True, False, False]
 

@@ -157,7 +157,7 @@ async def test_what_a_foreign_page_can_send_is_refused(verb: str, headers: dict[
     steered = Steered()
     async with server(steered) as listener:
         status, text = await post(listener, f"/pipelines/orders/{verb}", b'{"to":"0"}', headers)
-    assert (status, json.loads(text)["error"]["code"]) == (403, "not_deliberate")
+    assert (status, json.loads(text)["error"]["code"]) == (403, "csrf_header_required")
     assert steered.asked == []
 
 

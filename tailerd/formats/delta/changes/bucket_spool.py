@@ -155,7 +155,7 @@ class BucketSpool:
             await asyncio.to_thread(shutil.rmtree, coming, ignore_errors=True)
             raise StorageError(
                 f"The file list of a snapshot cannot be copied to {coming}: {error.strerror}.",
-                hint="Free space, or set TMPDIR to a folder this user can write.",
+                remedy="Free space, or set TMPDIR to a folder this user can write.",
             ) from error
         return True
 

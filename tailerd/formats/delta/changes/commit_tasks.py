@@ -16,7 +16,7 @@ from tailerd.changefeed.change_task import (
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.errors import BugError, MissingVersionError, TableError
-from tailerd.formats.delta.changes.commit_window import CommitWindow
+from tailerd.formats.delta.changes.commit_cache import CommitCache
 from tailerd.formats.delta.changes.former_values import FormerValues
 from tailerd.formats.delta.log.log_reader import CommitBody
 from tailerd.formats.delta.protocol.change_plan import CommitPlan, TaskPlanner
@@ -64,7 +64,7 @@ class CommitTasks:
         key: Columns by which deletes and inserts become updates; empty: they do not.
     """
 
-    def __init__(self, window: CommitWindow, paths: DataPaths, key: Sequence[str] = ()) -> None:
+    def __init__(self, window: CommitCache, paths: DataPaths, key: Sequence[str] = ()) -> None:
         self._window = window
         self._paths = paths
         self._key = tuple(key)
@@ -204,7 +204,7 @@ class CommitTasks:
         if plan is None or found is None:
             raise MissingVersionError(
                 f"The commit of version {version} was there and is gone: the log was cleaned up.",
-                hint="Start from a snapshot, or raise delta.logRetentionDuration.",
+                remedy="Start from a snapshot, or raise delta.logRetentionDuration.",
             )
         return found, plan
 

@@ -90,7 +90,7 @@ def _load(
         raise InvalidDeletionVectorError(
             f"The deletion vector {vector.url or 'inline'} deletes row {bitmap.max()} of a file"
             f" with {num_rows} rows.",
-            hint="It belongs to another file: restore the log entry from a backup.",
+            remedy="It belongs to another file: restore the log entry from a backup.",
         )
     return bitmap
 
@@ -114,7 +114,7 @@ def missing_data_file(url: str) -> MissingDataFileError:
         f"The file {url} is named by the log and does not exist, most likely because VACUUM"
         " removed it: files of past versions are kept for delta.deletedFileRetentionDuration"
         " (a week by default).",
-        hint=(
+        remedy=(
             "Start later or from a snapshot (--from snapshot), and raise the retention above the"
             " longest time a reader may be away."
         ),

@@ -65,11 +65,32 @@ class NetChanges:
         self._reader = reader
         self._paths = paths
         self._key = tuple(key)
+        self._opened: tuple[Version, Snapshot | None, Snapshot] | None = None
 
     async def schema(self, end: Offset) -> TableSchema:
         """Return the schema of the rows of a step that ends at an offset."""
         version = VERSIONS.version_before(end.version)
         return (await self._reader.open(version, with_files=False)).state.schema
+
+    async def check(self, start: Offset, end: Offset) -> None:
+        """Make sure that [start, end), both at the start of a commit, has a difference.
+
+        Raises:
+            MissingVersionError, TableRecreatedError, SchemaChangedError, TooLargeError: As `group`.
+        """
+        before, after = await self._both(start, end)
+        if before is not None:
+            _check_comparable(before, after)
+        _differing(before, after)
+
+    async def _both(self, start: Offset, end: Offset) -> tuple[Snapshot | None, Snapshot]:
+        """Return the snapshots before and after a step; the last ones are kept."""
+        first, last = (VERSIONS.version_before(each.version) for each in (start, end))
+        if self._opened is None or (self._opened[0], self._opened[2].version) != (first, last):
+            after = await self._reader.open(last)
+            before = None if first == BEFORE_ALL else await self._reader.open(first)
+            self._opened = first, before, after
+        return self._opened[1:]
 
     async def group(self, start: Offset, end: Offset, timestamp_ms: int) -> TaskGroup:
         """Return the one task of [start, end), both at the start of a commit; none without rows.
@@ -84,8 +105,8 @@ class NetChanges:
             TooLargeError: More files differ than can be compared.
         """
         first = VERSIONS.version_before(start.version)
-        after = await self._reader.open(VERSIONS.version_before(end.version))
-        before = None if first == BEFORE_ALL else await self._reader.open(first)
+        before, after = await self._both(start, end)
+        self._opened = None
         if before is not None:
             _check_comparable(before, after)
         shares = [share async for share in self._shares(before, after)]
@@ -102,18 +123,7 @@ class NetChanges:
 
     async def _shares(self, before: Snapshot | None, after: Snapshot) -> AsyncIterator[_Share]:
         """Yield what only one of the snapshots has, by the keys of their files."""
-        new_keys, _ = after.files.sorted_files()
-        old_keys = new_keys[:0] if before is None else before.files.sorted_files()[0]
-        gone, come = (
-            np.setdiff1d(one, other, assume_unique=True)
-            for one, other in ((old_keys, new_keys), (new_keys, old_keys))
-        )
-        if len(gone) + len(come) > MAX_EXACT_FILES:
-            raise TooLargeError(
-                f"{len(gone) + len(come)} files differ between the versions, and {MAX_EXACT_FILES}"
-                " are compared at most.",
-                hint=_COMMIT_BY_COMMIT,
-            )
+        gone, come = _differing(before, after)
         old = {} if before is None else await self._files(before, gone)
         new = await self._files(after, come)
         for change, own, others in (
@@ -193,17 +203,34 @@ class NetChanges:
         yield replace(found, payload=replace(payload, prefix=f"net-{first}."))
 
 
+def _differing(before: Snapshot | None, after: Snapshot) -> tuple[KeyArray, KeyArray]:
+    """Return the keys of the files that only the first has, and of those only the second has."""
+    new_keys, _ = after.files.sorted_files()
+    old_keys = new_keys[:0] if before is None else before.files.sorted_files()[0]
+    gone, come = (
+        np.setdiff1d(one, other, assume_unique=True)
+        for one, other in ((old_keys, new_keys), (new_keys, old_keys))
+    )
+    if len(gone) + len(come) > MAX_EXACT_FILES:
+        raise TooLargeError(
+            f"{len(gone) + len(come)} files differ between the versions, and {MAX_EXACT_FILES}"
+            " are compared at most.",
+            remedy=_COMMIT_BY_COMMIT,
+        )
+    return gone, come
+
+
 def _check_comparable(before: Snapshot, after: Snapshot) -> None:
     old, new = before.state.metadata.id, after.state.metadata.id
     if old != new:
         raise TableRecreatedError(
             f"The table was replaced between versions {before.version} and {after.version}: its id"
             f" was {old} and is {new}, so they have no difference.",
-            hint=_COMMIT_BY_COMMIT,
+            remedy=_COMMIT_BY_COMMIT,
         )
     if not can_compare_net(before.state.schema, after.state.schema):
         raise SchemaChangedError(
             f"A column of version {before.version} has another type in version {after.version}, in"
             " which its values cannot be compared.",
-            hint=_COMMIT_BY_COMMIT,
+            remedy=_COMMIT_BY_COMMIT,
         )

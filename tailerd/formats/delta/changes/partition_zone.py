@@ -76,7 +76,7 @@ class PartitionZone:
                 ZoneAssumedError(
                     f"Partition timestamps of {column} in {self._place} have no zone and are taken"
                     " as UTC.",
-                    hint="Name the zone they are in, such as Europe/Berlin or UTC:"
+                    remedy="Name the zone they are in, such as Europe/Berlin or UTC:"
                     " partition_timezone in the configuration, --partition-timezone of a command,"
                     " the option partitionTimezone in Spark.",
                 )

@@ -147,16 +147,16 @@ def no_columns(version: Version, url: str) -> CorruptLogError:
     """Return the error for rows of a table without columns."""
     return CorruptLogError(
         f"Version {version} has rows in {url}, and the table has no columns"
-        " then, so what they say cannot be told.",
-        hint="The writer is broken: restore the log entry from a backup.",
+        " then, so they have no columns.",
+        remedy="The writer is broken: restore the log entry from a backup.",
     )
 
 
 def _unpartitioned(file: DataFile, version: Version) -> TableError:
     return TableError(
         f"Version {version} removes {file.url} without its partition values,"
-        " which an old writer may leave out, so its deleted rows cannot be told whole.",
-        hint=f"Either {START_BEHIND}, or {LEAVE_OUT}.",
+        " which an old writer may leave out, so its deleted rows cannot be read in full.",
+        remedy=f"Either {START_BEHIND}, or {LEAVE_OUT}.",
     )
 
 
@@ -181,7 +181,7 @@ def column_scans(
         if field.name in CHANGE_COLUMNS:
             raise TableError(
                 f"The table has a column {field.name}, and change rows carry one of that name too.",
-                hint=f"Rename it in the table, or {LEAVE_OUT}.",
+                remedy=f"Rename it in the table, or {LEAVE_OUT}.",
             )
     return tuple(_field(field, schema.column_mapping) for field in fields)
 
@@ -230,6 +230,6 @@ def rows_schema(schema: TableSchema, columns: tuple[str, ...] | None = None) -> 
     if unknown := [name for name in columns or () if name not in names]:
         raise UsageError(
             f"There is no column {unknown[0]!r}; the table has {', '.join(names)}.",
-            hint="Check the spelling; names are case-sensitive.",
+            remedy="Check the spelling; names are case-sensitive.",
         )
     return pa.schema([field.target for field in column_scans(schema, columns)])

@@ -69,7 +69,7 @@ class LoggedFiles:
 
 
 @contextmanager
-def worth_another_look() -> Iterator[None]:
+def retry_if_log_cleaned_up() -> Iterator[None]:
     """Say of a version that goes while it is begun with that there is another head by now.
 
     Raises:
@@ -78,4 +78,4 @@ def worth_another_look() -> Iterator[None]:
     try:
         yield
     except MissingVersionError as error:
-        raise LogCleanedUpError(error.message, hint="Open the table again.") from error
+        raise LogCleanedUpError(error.message, remedy="Open the table again.") from error

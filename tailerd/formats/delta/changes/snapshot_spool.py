@@ -152,7 +152,7 @@ class SnapshotSpool:
             kind = AccessDeniedError if isinstance(error, PermissionError) else StorageError
             raise kind(
                 f"The file list of a snapshot cannot be kept in {self._folder}: {error.strerror}.",
-                hint="Free space, or give this user the right to write there.",
+                remedy="Free space, or give this user the right to write there.",
             ) from error
         found = await self.find(table_id, files.version)
         if found is None:
@@ -309,5 +309,5 @@ def _chunks(content: bytes) -> Iterator[memoryview]:
 def _damaged(folder: Path, error: Exception) -> OffsetError:
     return OffsetError(
         f"The file list of a snapshot in {folder} is damaged: {error}.",
-        hint="Remove the folder: the list is made again as long as the log has that version.",
+        remedy="Remove the folder: the list is made again as long as the log has that version.",
     )

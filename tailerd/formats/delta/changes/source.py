@@ -25,18 +25,19 @@ from tailerd.errors import (
 )
 from tailerd.formats.allowed_places import allowed_places
 from tailerd.formats.base import Backlog, SchemaStep, TableIdentity
+from tailerd.formats.delta.changes.commit_cache import CommitCache
 from tailerd.formats.delta.changes.commit_tasks import CommitTasks, TableSchemaStep
-from tailerd.formats.delta.changes.commit_window import CommitWindow
 from tailerd.formats.delta.changes.identity import schema_id
 from tailerd.formats.delta.changes.linked_files import LinkedFiles
-from tailerd.formats.delta.changes.log_guard import LogGuard
+from tailerd.formats.delta.changes.log_continuity import LogContinuityCheck
 from tailerd.formats.delta.changes.net_changes import NetChanges
+from tailerd.formats.delta.changes.net_steps import NetStepPlan
 from tailerd.formats.delta.changes.partition_zone import PartitionZone
 from tailerd.formats.delta.changes.read import rows_schema
 from tailerd.formats.delta.changes.snapshot_files import (
     LoggedFiles,
     SnapshotFiles,
-    worth_another_look,
+    retry_if_log_cleaned_up,
 )
 from tailerd.formats.delta.changes.snapshot_spool import Spool
 from tailerd.formats.delta.changes.snapshot_tasks import SnapshotTasks
@@ -85,6 +86,7 @@ class DeltaChangeSource(ConsecutiveVersions):
         spool: Spool | None = None,
         partition_zone: PartitionZone | None = None,
         stores: Stores | None = None,
+        net_above: int | None = None,
     ) -> None:
         self._name = name
         self._stores = stores or Stores()
@@ -96,14 +98,16 @@ class DeltaChangeSource(ConsecutiveVersions):
         self._paths = DataPaths(reader.url, places)
         self._links = LinkedFiles(reader.url, places)
         is_net = changes is ChangeMode.NET
-        self._window = CommitWindow(reader, ChangeMode.AUTO if is_net else changes)
+        self._window = CommitCache(reader, ChangeMode.AUTO if is_net else changes)
         self._commits = CommitTasks(self._window, self._paths, identity)
-        self._net = NetChanges(reader, self._paths, identity) if is_net else None
+        self._net = NetStepPlan(
+            NetChanges(reader, self._paths, identity), always=is_net, above=net_above
+        )
         self._snapshot: SnapshotTasks | None = None
         self._spool = spool
         self._partition_zone = partition_zone or PartitionZone(name)
         self._table_ids = {state.metadata.id}
-        self._guard = LogGuard(
+        self._guard = LogContinuityCheck(
             name, self._table_ids, self._window, clock or SystemClock(), head_version
         )
         self._identity: tuple[int, TableIdentity] | None = None
@@ -124,13 +128,15 @@ class DeltaChangeSource(ConsecutiveVersions):
         spool: Spool | None = None,
         partition_zone: PartitionZone | None = None,
         memory_bytes: int = DEFAULT_MEMORY_BYTES,
+        net_above: int | None = None,
     ) -> DeltaChangeSource:
         """Open a table at its newest version.
 
         Args:
             table: A path or URL.
             stores: How its files are reached; by default as the environment says.
-            changes, allowed_paths, columns, identity, wrap_store: As `OpenRequest` has them.
+            changes, allowed_paths, columns, identity, wrap_store, net_above: As `OpenRequest` has
+                them.
             on_mismatch: Called when a version checksum differs; without it, that is an error.
             spool: Keeps the file list of a snapshot over a restart; see `OpenRequest.scratch`.
             partition_zone: Of partition timestamps without a zone; without it they are UTC.
@@ -159,6 +165,7 @@ class DeltaChangeSource(ConsecutiveVersions):
             spool=spool,
             partition_zone=partition_zone,
             stores=stores,
+            net_above=net_above,
         )
         source._begin(head.version, head.state, segment)
         return source
@@ -215,7 +222,7 @@ class DeltaChangeSource(ConsecutiveVersions):
             case StartWord.SNAPSHOT:
                 if self._spool is not None:
                     # Before anybody saves the offset: whoever has it, has the list.
-                    with worth_another_look():
+                    with retry_if_log_cleaned_up():
                         head = await self.offset_at(Version(self._head_version), Phase.SNAPSHOT)
                         await self._snapshot_tasks(head, is_new=True)
                 return await self.offset_at(Version(self._head_version), Phase.SNAPSHOT)
@@ -238,14 +245,14 @@ class DeltaChangeSource(ConsecutiveVersions):
         if version > head + 1:
             raise MissingVersionError(
                 f"Version {version} is ahead of the table: the newest is {head}.",
-                hint=f"Start at {head + 1} at most, to wait for the next commit.",
+                remedy=f"Start at {head + 1} at most, to wait for the next commit.",
             )
         if version <= head and version not in listing.commits:
             earliest = (await self._reader.list_log()).earliest_commit
             raise MissingVersionError(
                 f"The commit of version {version} is no longer in the log (the oldest is"
                 f" {earliest}), because metadata cleanup removed it.",
-                hint="Use --from snapshot, or a later version.",
+                remedy="Use --from snapshot, or a later version.",
             )
         return await self.offset_at(Version(version))
 
@@ -273,9 +280,11 @@ class DeltaChangeSource(ConsecutiveVersions):
         await self._check_identity(start)
         if start.phase is Phase.SNAPSHOT:
             return (await self._snapshot_tasks(start)).furthest(start, limit)
-        if self._net is not None and start.is_commit_start:
+        if (begun := self._net.begun(start)) is not None:
+            return begun
+        if self._net.reaches_head(start):
             return await self._head_offset(start)
-        if await self._guard.begin_look(start.version):
+        if await self._guard.begin_poll(start.version):
             return start
         seen = self._window.newest
         await self._guard.look_beyond(start.version)
@@ -286,9 +295,24 @@ class DeltaChangeSource(ConsecutiveVersions):
             end = await self._commits.furthest(start, limit)
         if end != start:
             is_replaced = start.table_id != end.table_id
-            await self._guard.end_look(start.version, end.version, seen, is_replaced=is_replaced)
+            await self._guard.end_poll(start.version, end.version, seen, is_replaced=is_replaced)
             self._table_ids |= self._window.timeline.table_ids
+            if self._window.newest is not None:
+                far = await self._net.far_end(start, Version(self._window.newest.version))
+                return far or end
         return end
+
+    def pinned(self, start: Offset, end: Offset) -> Offset:
+        """Return `start` with the mark of the step to `end`, if that is one difference."""
+        return self._net.pinned(start, end)
+
+    async def over_gap(self, start: Offset) -> Offset:
+        """Return `start` with the mark of one difference to the newest version.
+
+        Raises:
+            TableError: One of the two versions cannot be read any more, or they have none.
+        """
+        return await self._net.over_gap(start, Version(self._head_version))
 
     async def _head_offset(self, start: Offset) -> Offset:
         """Return the offset behind the head; `start` where there is nothing new."""
@@ -311,7 +335,7 @@ class DeltaChangeSource(ConsecutiveVersions):
             raise TableRecreatedError(
                 f"The offset belongs to table {offset.table_id}, and the log of {self._name} now"
                 f" has table {identity.table_id} there: it was dropped and created again.",
-                hint="Reset the pipeline with `tailerd offsets reset NAME --to snapshot`.",
+                remedy="Reset the pipeline with `tailerd offsets reset NAME --to snapshot`.",
             )
         self._table_ids.add(offset.table_id)
 
@@ -359,11 +383,11 @@ class DeltaChangeSource(ConsecutiveVersions):
             group = await self._links.checked(await tasks.group(start, boundary))
             yield self._partition_zone.applied(group)
             start = boundary
-        if self._net is not None and start.is_commit_start and start.is_before(end):
+        if self._net.is_net(start) and start.is_before(end):
             version = VERSIONS.version_before(end.version)
             state = (await self._reader.open(version, with_files=False)).state
             time = await self._version_time_ms(version, state)
-            group = await self._links.checked(await self._net.group(start, end, time))
+            group = await self._links.checked(await self._net.changes.group(start, end, time))
             yield self._partition_zone.applied(group)
         elif start.phase is Phase.FOLLOW:
             async for group in self._commits.groups(start, end):
@@ -375,10 +399,10 @@ class DeltaChangeSource(ConsecutiveVersions):
             schema = (await self._snapshot_tasks(start)).schema
             yield self._step(TableSchemaStep(offset=start, version=start.version, schema=schema))
             start = start.after_version(VERSIONS)
-        if self._net is not None and start.is_commit_start:
+        if self._net.is_net(start):
             if start.is_before(end):
                 version = VERSIONS.version_before(end.version)
-                schema = await self._net.schema(end)
+                schema = await self._net.changes.schema(end)
                 yield self._step(TableSchemaStep(offset=start, version=version, schema=schema))
             return
         async for step in self._commits.schema_steps(start, end):

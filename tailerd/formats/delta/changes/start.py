@@ -23,6 +23,6 @@ async def first_from(reader: LogReader, time: datetime.datetime) -> int:
         raise UsageError(
             f"There is no commit at or after {time.isoformat()}: the newest, version {newest},"
             f" is of {show_ms(await axis.time_ms(newest))}.",
-            hint="Use --from latest to wait for the next one.",
+            remedy="Use --from latest to wait for the next one.",
         )
     return found

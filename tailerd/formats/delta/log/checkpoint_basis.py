@@ -79,7 +79,7 @@ def check_has_sidecars(state: TableState) -> None:
         raise UnsupportedFeatureError(
             "Spark writes checkpoints with sidecars only, and those of this table are one file: it"
             " lacks the feature v2Checkpoint, or asks for delta.checkpointPolicy = classic.",
-            hint="Set delta.checkpointPolicy = v2 on the table, where all its readers know V2"
+            remedy="Set delta.checkpointPolicy = v2 on the table, where all its readers know V2"
             " checkpoints, or leave `engine: spark` out of its maintenance.",
         )
 
@@ -101,7 +101,7 @@ def _published(listing: LogListing, version: int, url: str) -> LogFile:
     if found is None or (version not in listing.commits and listing.head_version != version):
         raise LogChangedError(
             f"Version {version} is not in the log of {url}, so no checkpoint of it may be written.",
-            hint="Run the command again: the log changed meanwhile.",
+            remedy="Run the command again: the log changed meanwhile.",
         )
     return found
 

@@ -59,7 +59,7 @@ async def read_live_files(
         raise CorruptLogError(
             f"Version {snapshot.version} has {origins.count} such files, and {seen} were found"
             " again: the log changed while it was read.",
-            hint="Run the command again.",
+            remedy="Run the command again.",
         )
 
 
@@ -68,7 +68,7 @@ def named_twice(name: str) -> CorruptLogError:
     return CorruptLogError(
         f"{name} adds one file more than once, which the protocol forbids: whether its rows count"
         " once or twice cannot be known.",
-        hint="Its writer is broken. RESTORE the table to a version before it, or have a writer"
+        remedy="Its writer is broken. RESTORE the table to a version before it, or have a writer"
         " remove that file and add it in a new commit.",
     )
 
@@ -104,7 +104,7 @@ def _while_it_is_there(snapshot: Snapshot) -> Iterator[None]:
     except FileMissingError as error:
         raise LogCleanedUpError(
             f"The log was cleaned up while version {snapshot.version} was read: {error.message}",
-            hint="Run the command again.",
+            remedy="Run the command again.",
         ) from error
 
 
@@ -198,7 +198,7 @@ async def _commit_files(
             raise LogCleanedUpError(
                 f"The commit of version {version} is gone, because the log was cleaned up while"
                 " it was read.",
-                hint="Run the command again.",
+                remedy="Run the command again.",
             )
         found = 0
         async for files in _added_in(reader, file, keys):

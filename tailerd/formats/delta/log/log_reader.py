@@ -179,7 +179,7 @@ class LogReader(LogFolder):
                 if clock() + pause > deadline:
                     raise TornCommitError(
                         error.message,
-                        hint=error.hint
+                        remedy=error.remedy
                         or "If no writer is at work, remove the file: it was never committed.",
                     ) from error
             await asyncio.sleep(pause)
@@ -235,7 +235,8 @@ class LogReader(LogFolder):
             CorruptLogError(
                 f"The checkpoint of version {version} cannot be used and is skipped:"
                 f" {damage.message}",
-                hint="Keep the commits and checkpoints before it: the table is read from them until"
+                remedy="Keep the commits and checkpoints before it: the table is read from them"
+                " until"
                 " a newer checkpoint is written.",
             )
         )
@@ -371,8 +372,9 @@ class LogReader(LogFolder):
                 raise TornCommitError(
                     f"{file.name} is still being written: it is no commit before its writer has"
                     " closed it.",
-                    hint="Wait for the writer; one that creates commits atomically, by rename or by"
-                    " put-if-absent, lets nobody wait.",
+                    remedy="Wait for the writer; one that creates commits atomically, by rename or"
+                    " by"
+                    " put-if-absent, avoids this wait.",
                 )
             self.finished = commit_log_file(
                 file.version, now.size_bytes, now.mtime_ms, now.identity

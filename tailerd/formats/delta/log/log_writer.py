@@ -55,7 +55,7 @@ from tailerd.formats.delta.protocol.writer_features import (
     check_maintainable,
     supports_v2_checkpoints,
 )
-from tailerd.storage.volatile import put_volatile
+from tailerd.storage.nondurable import put_nondurable
 
 Outcome = Literal["written", "already_there"]
 
@@ -285,7 +285,7 @@ class LogWriter:
             if not is_right:
                 raise CorruptLogError(
                     f"{name} was read again and is not what its commits add up to.",
-                    hint="The storage may be failing, or a commit is illegal: inspect the range.",
+                    remedy="The storage may be failing, or a commit is illegal: inspect the range.",
                 )
         except BaseException as error:
             await withdraw(self.reader, path, reason=error)
@@ -324,7 +324,7 @@ class LogWriter:
         body = checksum_body(snapshot, info)
         # Nobody waits for the disk: readers pass over a checksum that a power cut damaged, as it is
         # no JSON then, and the next version gets its own.
-        put = partial(put_volatile, self.reader.store, path, body)
+        put = partial(put_nondurable, self.reader.store, path, body)
         try:
             await publish(self.reader, path, published, put)
         except FileExistsAlreadyError:
@@ -370,7 +370,7 @@ def check_complete(snapshot: Snapshot, adds: int) -> None:
         raise LogChangedError(
             f"Version {snapshot.version} has {snapshot.num_files} files, and {adds} were found"
             " again for its checkpoint: the log changed while it was read.",
-            hint="Run the command again.",
+            remedy="Run the command again.",
         )
 
 

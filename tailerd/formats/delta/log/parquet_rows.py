@@ -83,7 +83,7 @@ class CheckpointFile:
         if is_lacking or (is_sidecar and not has_adds and "remove.path" not in self._leaves):
             raise CorruptLogError(
                 f"{self.name} is no checkpoint file: it has no column add.path.",
-                hint=KEEP_CHECKPOINT,
+                remedy=KEEP_CHECKPOINT,
             )
 
     @property
@@ -229,7 +229,7 @@ class CheckpointFile:
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise CorruptLogError(
                 f"The checkpoint file {self.name} cannot be read: {error}.",
-                hint=KEEP_CHECKPOINT,
+                remedy=KEEP_CHECKPOINT,
             ) from error
 
 

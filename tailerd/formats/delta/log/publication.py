@@ -62,7 +62,7 @@ async def check_unchanged(log: LogFolder, published: LogFile) -> None:
             f"Nothing was made of version {published.end_version} of {log.url}, because"
             f" {published.name} is no longer the file that was read: the table was dropped, or"
             " another took its place.",
-            hint="Run the command again.",
+            remedy="Run the command again.",
         )
 
 
@@ -94,4 +94,4 @@ def _add(reason: BaseException, log: LogFolder, paths: Sequence[str], why: str) 
     elif not set(urls).issubset(reason.leftovers):
         reason.leftovers = (*reason.leftovers, *urls)
         reason.message += f" {text} {why}"
-        reason.hint = f"{reason.hint} Delete what stayed there.".strip()
+        reason.remedy = f"{reason.remedy} Delete what stayed there.".strip()

@@ -62,13 +62,13 @@ def _as_damage(error: Exception, segment: LogSegment) -> TableError:
         # Unlike a commit, a checkpoint that is torn stays so: waiting does not help.
         return CorruptLogError(
             f"The checkpoint of version {segment.checkpoint_version} is torn: {error.message}",
-            hint=KEEP_CHECKPOINT,
+            remedy=KEEP_CHECKPOINT,
         )
     if isinstance(error, TableError):
         return error
     return CorruptLogError(
         f"The checkpoint of version {segment.checkpoint_version} lacks a file: {error}",
-        hint="No other checkpoint and no complete log is there: restore the file from a backup.",
+        remedy="No other checkpoint and no complete log is there: restore the file from a backup.",
     )
 
 
@@ -95,7 +95,7 @@ def _feed_parquet(log: LogFolder, replay: LogReplay, file: LogFile) -> None:
         raise CorruptLogError(
             f"The checkpoint file {file.name} has columns of other types than a checkpoint's:"
             f" {error!r}.",
-            hint="Restore the file from a backup.",
+            remedy="Restore the file from a backup.",
         ) from error
     finally:
         rows.close()

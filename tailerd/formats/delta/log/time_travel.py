@@ -90,7 +90,7 @@ class TimeAxis:
             return earlier[-1]
         raise MissingVersionError(
             f"The log has no commit at or before that time: its oldest is version {versions[0]}.",
-            hint="Ask for a later time, or for a version.",
+            remedy="Ask for a later time, or for a version.",
         )
 
     def _versions_for(self, time_ms: int) -> list[int]:
@@ -98,7 +98,7 @@ class TimeAxis:
         if not versions:
             raise MissingVersionError(
                 "The log holds no commits, only checkpoints, so no time can be looked up.",
-                hint="Ask for a version instead.",
+                remedy="Ask for a version instead.",
             )
         start, start_ms = self.in_commit_start, self.in_commit_start_ms
         if start is None:

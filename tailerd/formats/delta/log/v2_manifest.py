@@ -135,7 +135,7 @@ async def _check_reused(log: LogFolder, contents: ManifestContents) -> None:
         raise LogChangedError(
             f"A sidecar of the checkpoint before was deleted while the checkpoint of version"
             f" {contents.version} was written: {gone[0]} does not exist.",
-            hint="Run the command again.",
+            remedy="Run the command again.",
         )
 
 

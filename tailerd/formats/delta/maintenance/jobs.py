@@ -1,4 +1,4 @@
-"""Delta's maintainer: surveys one log, decides by the policies, and does what is due."""
+"""Delta's maintainer: assessments one log, decides by the policies, and does what is due."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from tailerd.formats.maintenance import (
     AskFloor,
     Decision,
     JobResult,
+    LogAssessment,
     RetentionFloor,
     RunOnEngine,
-    Survey,
     no_readers,
 )
 
@@ -46,7 +46,7 @@ DELETE_SECONDS = 0.0001
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogState:
-    """What a survey found of a log; the `payload` of a `Survey`."""
+    """What a assessment found of a log; the `payload` of a `LogAssessment`."""
 
     stats: LogStats
     state: TableState
@@ -88,7 +88,9 @@ class DeltaMaintenance:
         self._cleanup = LogCleanup(reader, clock=self._clock)
         self._silent: tuple[str, int] | None = None
 
-    async def survey(self, *, with_cleanup: bool = True, is_asked: bool = False) -> Survey:
+    async def assessment(
+        self, *, with_cleanup: bool = True, is_asked: bool = False
+    ) -> LogAssessment:
         """Look at the log and decide what is due.
 
         Args:
@@ -114,7 +116,7 @@ class DeltaMaintenance:
         decisions = self.policies.decide(stats, self._clock.now_ms())
         if is_asked:
             decisions = [_as_asked(each, stats) for each in decisions]
-        plan = CleanupPlan(reason="It was not looked for what has expired.")
+        plan = CleanupPlan(reason="Expired files were not searched for.")
         floor, cleanup_error = RetentionFloor(), None
         if with_cleanup:
             try:
@@ -122,7 +124,7 @@ class DeltaMaintenance:
             except (TableError, StorageError) as error:
                 cleanup_error, plan = error, CleanupPlan(reason=str(error))
             decisions.append(_cleanup_decision(plan, self.policies.cleanup.is_enabled))
-        return Survey(
+        return LogAssessment(
             table_id=snapshot.state.metadata.id,
             version=stats.version,
             decisions=tuple(decisions),
@@ -149,9 +151,9 @@ class DeltaMaintenance:
         oldest = 0 if 0 in listing.commits else min(listing.checkpoints, default=head)
         if _base_of(version) < oldest:
             raise MissingVersionError(
-                f"Version {version} can no longer be read from where {reader} stands: the oldest"
+                f"Version {version}, where {reader} resumes, can no longer be read: the oldest"
                 f" version in the log is {oldest}.",
-                hint=f"Begin anew with a snapshot, and pin {oldest + 1} or later.",
+                remedy=f"Start over with a snapshot, and pin {oldest + 1} or later.",
             )
 
     async def _rebuilt_from(self, table_id: str) -> RetentionFloor:
@@ -181,23 +183,23 @@ class DeltaMaintenance:
             checked=checked,
         )
 
-    async def apply(self, survey: Survey, decision: Decision) -> JobResult:
+    async def apply(self, assessment: LogAssessment, decision: Decision) -> JobResult:
         """Do one job that is due; checkpoints and checksums of what is newest by then.
 
         Raises:
             TableError, StorageError: It could not be done; no reader sees a wrong state.
         """
         try:
-            return await self._apply(survey, decision)
+            return await self._apply(assessment, decision)
         except BaseException:
-            # The next survey finds out what is there.
+            # The next assessment finds out what is there.
             self._held.drop()
             raise
 
-    async def _apply(self, survey: Survey, decision: Decision) -> JobResult:
-        found = survey.payload
+    async def _apply(self, assessment: LogAssessment, decision: Decision) -> JobResult:
+        found = assessment.payload
         if not isinstance(found, LogState):
-            raise BugError("A job is done by a survey of the same table.")
+            raise BugError("A job is done by a assessment of the same table.")
         match decision.job:
             case "checkpoint":
                 return await self._checkpoint()
@@ -289,14 +291,14 @@ class DeltaMaintenance:
             summary=text,
         )
 
-    async def _clean_up(self, surveyed: CleanupPlan) -> JobResult:
-        """Delete what was due at the survey and still is: commits and pins may have come since."""
+    async def _clean_up(self, assessed: CleanupPlan) -> JobResult:
+        """Delete what was due and still is: commits and pins may have come since."""
         state = await self._newest_state()
-        _, planned = await self._plan_cleanup(state, surveyed)
-        plan = planned.common_with(surveyed)
+        _, planned = await self._plan_cleanup(state, assessed)
+        plan = planned.common_with(assessed)
         oldest = plan.oldest_version
         if oldest is None:
-            return _nothing_deleted(surveyed.oldest_version or 0, plan.reason)
+            return _nothing_deleted(assessed.oldest_version or 0, plan.reason)
         result = await self._cleanup.apply(plan, partial(self._objection, state, oldest))
         if not result.files and not result.leftovers:
             return _nothing_deleted(oldest, result.reason)

@@ -176,9 +176,9 @@ class LogCleanup:
                     await asyncio.to_thread(self._read_all, file)
         except (DamagedCheckpointError, CorruptLogError) as error:
             raise CorruptLogError(
-                f"Nothing was cleaned up, because the checkpoint of version {version}, which must"
+                f"Cleanup was skipped, because the checkpoint of version {version}, which must"
                 f" stand for what is deleted, is damaged: {error}",
-                hint="Let a writer of the table write a newer checkpoint, and keep the commits"
+                remedy="Let a writer of the table write a newer checkpoint, and keep the commits"
                 " before it until then.",
             ) from error
 

@@ -116,7 +116,7 @@ def _section_of(jobs: str) -> _Section:
     except msgspec.MsgspecError as error:
         raise ConfigError(
             f"The section `maintenance` does not fit a Delta table: {error}.",
-            hint="Leave out what is of other formats.",
+            remedy="Leave out what is of other formats.",
         ) from error
 
 

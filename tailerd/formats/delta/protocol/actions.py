@@ -205,7 +205,7 @@ def partition_values_of(action: FileAction) -> tuple[tuple[str, str | None], ...
     except UNREADABLE as error:
         raise CorruptLogError(
             f"The partition values of {action.path!r} are no map of texts: {error}.",
-            hint="The writer is broken: restore the log entry from a backup.",
+            remedy="The writer is broken: restore the log entry from a backup.",
         ) from error
 
 

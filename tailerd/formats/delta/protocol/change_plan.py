@@ -132,7 +132,7 @@ def plan_commit(
         raise ChangeFeedDisabledError(
             f"Version {commit.version} has no change data feed: delta.enableChangeDataFeed is not"
             " set there, so Delta recorded no row changes.",
-            hint="Use --changes auto or files, or start after the version that enabled it.",
+            remedy="Use --changes auto or files, or start after the version that enabled it.",
         )
     kind = _kind_of(commit, mode)
     paired = np.empty(0, np.uint64)
@@ -300,7 +300,7 @@ class TaskPlanner:
         if self._waiting:
             raise CorruptLogError(
                 f"The commit of version {self._plan.version} changed while it was read.",
-                hint="Nobody may edit a committed log entry: restore it from a backup.",
+                remedy="Nobody may edit a committed log entry: restore it from a backup.",
             )
 
     def _pair_key(self, action: FileAction) -> int | None:
@@ -334,8 +334,8 @@ class TaskPlanner:
         if old is None and new is None:  # Case E
             raise CorruptLogError(
                 f"Version {self._plan.version} both removes and adds {added.path!r} without a"
-                " deletion vector, so its change cannot be told.",
-                hint="The writer is broken: data files may not be overwritten.",
+                " deletion vector, so its change is ambiguous.",
+                remedy="The writer is broken: data files may not be overwritten.",
             )
         # Case D. The file is one and the same; its `add` describes it better.
         if new is not None and self._gives_deletes:

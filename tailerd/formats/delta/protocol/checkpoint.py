@@ -106,7 +106,7 @@ def other_actions(batch: pa.RecordBatch, name: str) -> Iterator[Line]:
             except msgspec.ValidationError as error:
                 raise CorruptLogError(
                     f"The checkpoint {name} has a {action} row that is none: {error}.",
-                    hint=KEEP_CHECKPOINT,
+                    remedy=KEEP_CHECKPOINT,
                 ) from error
             yield Line(**{_FIELDS.get(action, action): value})
 
@@ -184,7 +184,7 @@ def _check_shape(add: pa.DataType) -> None:
     if not is_text or size is None or not pa.types.is_integer(size):
         raise CorruptLogError(
             f"The checkpoint's files have the shape {add}, which lacks a path or size.",
-            hint=KEEP_CHECKPOINT,
+            remedy=KEEP_CHECKPOINT,
         )
 
 
@@ -274,7 +274,7 @@ def live_files(add: pa.StructArray, keys: KeyArray) -> list[LiveFile]:
         except (KeyError, TypeError, msgspec.ValidationError) as error:
             raise CorruptLogError(
                 f"The checkpoint describes the file {row.get('path')!r} incompletely: {error}.",
-                hint=KEEP_CHECKPOINT,
+                remedy=KEEP_CHECKPOINT,
             ) from error
     return files
 

@@ -97,7 +97,7 @@ class CheckpointColumns:
             except (pa.ArrowException, TypeError, OverflowError) as error:
                 raise CorruptLogError(
                     f"A {column.name} action does not fit a checkpoint: {error}.",
-                    hint="The writer of that log entry is broken; no checkpoint is written.",
+                    remedy="The writer of that log entry is broken; no checkpoint is written.",
                 ) from error
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 

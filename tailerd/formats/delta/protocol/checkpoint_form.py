@@ -146,7 +146,7 @@ def _partition_types(state: TableState) -> pa.StructType | None:
         if item is None:
             raise CorruptLogError(
                 f"The table is partitioned by {name!r}, which is no column of its schema.",
-                hint="The metaData action is damaged: restore the log entry from a backup.",
+                remedy="The metaData action is damaged: restore the log entry from a backup.",
             )
         if item.type != VOID:
             members.append((item.physical_name(state.column_mapping), arrow_type(item.type, name)))

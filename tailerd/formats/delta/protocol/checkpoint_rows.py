@@ -110,7 +110,7 @@ def _as_texts(values: Sequence[Any]) -> pa.StringArray:
 def _unfit(name: str, kind: pa.DataType, error: Exception) -> CorruptLogError:
     return CorruptLogError(
         f"A file's {name} does not fit a checkpoint's {kind}: {error}.",
-        hint="The writer of that log entry is broken; no checkpoint is written.",
+        remedy="The writer of that log entry is broken; no checkpoint is written.",
     )
 
 

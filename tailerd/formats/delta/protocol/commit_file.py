@@ -119,7 +119,7 @@ class LineDecoder:
                 break
         return CorruptLogError(
             f"Line {number} of {self.name} is not an action of the Delta protocol: {error}.",
-            hint="Restore the file from a backup; nobody may edit a committed log entry.",
+            remedy="Restore the file from a backup; committed log entries must not be edited.",
         )
 
 
@@ -353,7 +353,7 @@ class CommitScan:
         if seen is not None:
             raise CorruptLogError(
                 f"{self._decoder.name} has two {action} actions, which the protocol forbids.",
-                hint="The writer is broken: restore the log entry from a backup.",
+                remedy="The writer is broken: restore the log entry from a backup.",
             )
 
 

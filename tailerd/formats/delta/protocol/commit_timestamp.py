@@ -49,6 +49,6 @@ def commit_time_ms(commit: Commit, state: TableState, file_time_ms: int) -> int:
         raise CorruptLogError(
             f"Version {commit.version} has no inCommitTimestamp in its first action, though the"
             " table has in-commit timestamps enabled.",
-            hint="The writer is broken: restore the log entry from a backup.",
+            remedy="The writer is broken: restore the log entry from a backup.",
         )
     return time

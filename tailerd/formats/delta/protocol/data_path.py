@@ -46,13 +46,13 @@ class DataPaths:
             raise CorruptLogError(
                 f"The log names a file with {len(path)} characters ({path[:40]}...), and no storage"
                 " has names that long.",
-                hint="The writer is broken: restore the log entry from a backup.",
+                remedy="The writer is broken: restore the log entry from a backup.",
             )
         decoded = unquote(path, errors="surrogateescape") if "%" in path else path
         if "\0" in decoded:
             raise CorruptLogError(
                 f"The log names the file {path!r}, and no name of a file has a NUL in it.",
-                hint="The writer is broken: restore the log entry from a backup.",
+                remedy="The writer is broken: restore the log entry from a backup.",
             )
         if _SCHEME.match(path) or path.startswith("/"):
             place = _plain(decoded)
@@ -64,7 +64,7 @@ class DataPaths:
             raise PathOutsideTableError(
                 f"The log names the file {path!r}, which lies outside the table at {self.root},"
                 " and a log could so make this process read anything.",
-                hint=(
+                remedy=(
                     "If it is a shallow clone, allow the place with --allow-path (or allowed_paths"
                     f" in the configuration), for example {posixpath.dirname(place)}."
                 ),
@@ -91,7 +91,7 @@ class DataPaths:
             case other:
                 raise CorruptLogError(
                     f"A deletion vector has the storage type {other!r}; known are u, p and i.",
-                    hint="Use a newer tailerd, or restore the log entry from a backup.",
+                    remedy="Use a newer tailerd, or restore the log entry from a backup.",
                 )
         return DeletionVector(
             storage_type=descriptor.storage_type,

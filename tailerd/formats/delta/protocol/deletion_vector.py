@@ -83,7 +83,7 @@ def relative_file_path(path_or_inline: str) -> str:
     except ValueError as error:
         raise InvalidDeletionVectorError(
             f"The deletion vector path {path_or_inline!r} does not end in an encoded UUID.",
-            hint="The log entry is damaged: restore it from a backup.",
+            remedy="The log entry is damaged: restore it from a backup.",
         ) from error
     return f"{prefix}/{name}" if prefix else name
 
@@ -114,7 +114,7 @@ def check_place(vector: DeletionVector, file_bytes: int) -> None:
         raise InvalidDeletionVectorError(
             f"The log gives a deletion vector in {vector.url} the offset {start} and"
             f" {vector.size_bytes} bytes, which no part of a file has.",
-            hint="The log entry is damaged: restore it from a backup, or RESTORE the table to a"
+            remedy="The log entry is damaged: restore it from a backup, or RESTORE the table to a"
             " version before it.",
         )
     if start + vector.size_bytes + FRAME_BYTES > file_bytes:
@@ -180,5 +180,5 @@ def _invalid(vector: DeletionVector, why: str) -> InvalidDeletionVectorError:
     return InvalidDeletionVectorError(
         f"The deletion vector {place} cannot be used: {why}. Without it deleted rows would come"
         " back.",
-        hint="Restore the file from a backup, or RESTORE the table to a version before it.",
+        remedy="Restore the file from a backup, or RESTORE the table to a version before it.",
     )

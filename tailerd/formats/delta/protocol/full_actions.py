@@ -127,7 +127,7 @@ def _patient(name: str, text: bytes) -> FullLine:
     except (*UNREADABLE, AttributeError, TypeError) as error:
         raise CorruptLogError(
             f"{name} has a line that is no action of the Delta protocol: {error}.",
-            hint="Restore the file from a backup; nobody may edit a committed log entry.",
+            remedy="Restore the file from a backup; committed log entries must not be edited.",
         ) from error
     return full
 

@@ -40,7 +40,7 @@ def compact(bodies: Sequence[tuple[str, bytes]], root_url: str) -> bytes:
         except UNREADABLE as error:
             raise CorruptLogError(
                 f"{name} has a line that is no action of the Delta protocol: {error}.",
-                hint="Restore the file from a backup; nobody may edit a committed log entry.",
+                remedy="Restore the file from a backup; committed log entries must not be edited.",
             ) from error
         adds = []
         for text, line in zip(texts, lines, strict=True):

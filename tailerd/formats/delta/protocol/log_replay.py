@@ -254,7 +254,7 @@ class LogReplay:
             if told != actions.version:
                 raise CorruptLogError(
                     f"The checkpoint of version {actions.version} says it is of version {told}.",
-                    hint=KEEP_CHECKPOINT,
+                    remedy=KEEP_CHECKPOINT,
                 )
 
     def _expect(self, file: LogFile) -> None:

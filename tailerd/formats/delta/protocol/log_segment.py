@@ -146,13 +146,13 @@ class LogSegment:
         if head is None:
             raise NotATableError(
                 f"There is no Delta table at {place}: its log holds no commit and no checkpoint.",
-                hint="Check the path; it is the folder that contains _delta_log.",
+                remedy="Check the path; it is the folder that contains _delta_log.",
             )
         target = head if version is None else version
         if target > head:
             raise MissingVersionError(
                 f"Version {target} does not exist yet: the newest is {head}.",
-                hint=f"Ask for a version up to {head}, or wait for the writer.",
+                remedy=f"Ask for a version up to {head}, or wait for the writer.",
             )
         checkpoint = _newest_checkpoint(listing, target, excluded)
         after = checkpoint[0].version if checkpoint else -1
@@ -245,7 +245,7 @@ def _missing(listing: LogListing, after: int, version: int, target: int) -> Miss
         return MissingVersionError(
             f"Version {target} cannot be rebuilt: {kept}, because the log before was cleaned up"
             " or its checkpoint is damaged.",
-            hint=(
+            remedy=(
                 f"Ask for version {checkpoints[0]} or later."
                 if checkpoints and checkpoints[0] > target
                 else "Restore the missing log entries from a backup."
@@ -253,5 +253,5 @@ def _missing(listing: LogListing, after: int, version: int, target: int) -> Miss
         )
     return MissingVersionError(
         f"Version {version} is missing from the log, though version {target} is there.",
-        hint="A gap means lost commits: restore the file from a backup; nothing is skipped.",
+        remedy="A gap means lost commits: restore the file from a backup; nothing is skipped.",
     )

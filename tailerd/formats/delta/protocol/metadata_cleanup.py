@@ -16,7 +16,7 @@ from tailerd.formats.delta.protocol.snapshot import TableState
 from tailerd.formats.delta.protocol.writer_features import CHECKPOINT_PROTECTION
 
 DAY_MS = 86_400_000
-LOG_CHANGED = "The log changed since it was looked at."
+LOG_CHANGED = "The log changed since it was read."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +70,13 @@ def cutoff_ms(state: TableState, now_ms: int, older_than_seconds: float | None =
             f"The table has {properties.LOG_RETENTION} ="
             f" {configuration[properties.LOG_RETENTION]!r}, which Delta cannot read as an interval,"
             " so it is not known what may be deleted, and nothing is.",
-            hint="Set it in weeks, days or smaller units, for example to 'interval 365 days'.",
+            remedy="Set it in weeks, days or smaller units, for example to 'interval 365 days'.",
         )
     if older_than_seconds is not None and older_than_seconds < seconds:
         raise ConfigError(
             f"Cleanup of what is older than {older_than_seconds / 86_400:g} days would delete what"
             f" the table keeps: its {properties.LOG_RETENTION} is {seconds / 86_400:g} days.",
-            hint="Raise older_than, or lower the table's property.",
+            remedy="Raise older_than, or lower the table's property.",
         )
     seconds = max(seconds, older_than_seconds or 0)
     return midnight_before(now_ms - round(seconds * 1000))

@@ -87,7 +87,7 @@ class OtherActions:
             raise LogChangedError(
                 f"The log of version {snapshot.version} was read twice and said two things: it"
                 " changed in between.",
-                hint="Run the command again.",
+                remedy="Run the command again.",
             )
 
 

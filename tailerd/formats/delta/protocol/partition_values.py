@@ -45,7 +45,7 @@ def parse_partition_value(text: str | None, arrow_type: pa.DataType, column: str
     except (ValueError, OverflowError, InvalidOperation, pa.ArrowException) as error:
         raise CorruptLogError(
             f"The partition value {text!r} of column {column} is no {arrow_type}: {error}.",
-            hint="The writer is broken: rewrite the file's partition.",
+            remedy="The writer is broken: rewrite the file's partition.",
         ) from error
 
 

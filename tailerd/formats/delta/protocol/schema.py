@@ -157,7 +157,7 @@ def parse_schema(text: str) -> StructType:
 def _no_schema(error: Exception) -> CorruptLogError:
     return CorruptLogError(
         f"The table's schemaString is no Delta schema: {error!r}.",
-        hint="The metaData action is damaged: restore the log entry from a backup.",
+        remedy="The metaData action is damaged: restore the log entry from a backup.",
     )
 
 
@@ -165,7 +165,7 @@ def _too_deep() -> UnsupportedFeatureError:
     return UnsupportedFeatureError(
         f"The table's types are nested deeper than {MAX_DEPTH} levels, which this release does not"
         " read.",
-        hint="Rewrite the table with flatter columns.",
+        remedy="Rewrite the table with flatter columns.",
     )
 
 
@@ -250,7 +250,7 @@ def _primitive(name: str, column: str) -> pa.DataType:
             return pa.decimal128(precision, scale)
     raise UnsupportedFeatureError(
         f"Column {column} has the type {name!r}, which this release does not read.",
-        hint=f"Use a newer tailerd, or {LEAVE_OUT}.",
+        remedy=f"Use a newer tailerd, or {LEAVE_OUT}.",
     )
 
 

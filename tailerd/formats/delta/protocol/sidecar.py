@@ -26,7 +26,7 @@ def sidecar_file(sidecar: Sidecar, version: int) -> LogFile:
         raise PathOutsideTableError(
             f"The checkpoint of version {version} names the sidecar {sidecar.path!r}, which is no"
             f" file in {SIDECAR_FOLDER}.",
-            hint=f"The checkpoint is damaged. {KEEP_CHECKPOINT}",
+            remedy=f"The checkpoint is damaged. {KEEP_CHECKPOINT}",
         )
     return LogFile(
         name=f"{SIDECAR_FOLDER}/{name}",

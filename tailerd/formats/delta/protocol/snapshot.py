@@ -106,7 +106,7 @@ def first_state(version: int, protocol: Protocol | None, metadata: Metadata | No
         raise CorruptLogError(
             f"The log has no {lacking} action up to version {version}, and every table must start"
             " with one.",
-            hint="Its first commit is missing or broken: restore it from a backup.",
+            remedy="Its first commit is missing or broken: restore it from a backup.",
         )
     return TableState(version=version, protocol=protocol, metadata=metadata)
 
@@ -190,7 +190,7 @@ class Snapshot:
         if commit.version != self.version + 1:
             raise CorruptLogError(
                 f"Version {commit.version} cannot follow version {self.version}.",
-                hint="Restore the missing log entries.",
+                remedy="Restore the missing log entries.",
             )
         files = self._files
         if files is not None:

@@ -35,7 +35,7 @@ _CATALOG_MANAGED = (
     "its commits are ratified by a catalog, and the log folder alone may lack the newest ones"
     " or hold some that never happened"
 )
-_MANIFESTS = "its file actions lie in manifests beside the log, which are not read yet"
+_MANIFESTS = "its file actions are in manifests outside the log, which are not supported yet"
 
 _FEATURES = (
     ReaderFeature("columnMapping", "columns are found by physical name or field id"),
@@ -75,7 +75,7 @@ def check_readable(protocol: Protocol, version: int, *, log_only: bool = False) 
         raise UnsupportedFeatureError(
             f"Version {version} needs Delta reader version {protocol.min_reader_version}, and this"
             f" release reads versions 1 to {MAX_READER_VERSION}.",
-            hint="Use a newer tailerd, or lower the table's protocol with DROP FEATURE.",
+            remedy="Use a newer tailerd, or lower the table's protocol with DROP FEATURE.",
         )
     if protocol.min_reader_version < FEATURES_READER_VERSION:
         return
@@ -83,13 +83,13 @@ def check_readable(protocol: Protocol, version: int, *, log_only: bool = False) 
         raise CorruptLogError(
             f"The protocol of version {version} has reader version 3 but no readerFeatures,"
             " which the protocol requires.",
-            hint="The writer is broken: restore the log entry, or commit a complete protocol.",
+            remedy="The writer is broken: restore the log entry, or commit a complete protocol.",
         )
     if problems := [problem for name in names if (problem := _problem(name, log_only))]:
         raise UnsupportedFeatureError(
-            f"Version {version} uses table features this release cannot serve truthfully:"
+            f"Version {version} uses table features this release cannot read correctly:"
             f" {', '.join(problems)}.",
-            hint="Use a newer tailerd, or drop the feature with ALTER TABLE … DROP FEATURE.",
+            remedy="Use a newer tailerd, or drop the feature with ALTER TABLE … DROP FEATURE.",
         )
 
 

@@ -65,7 +65,7 @@ def _in_commit_time(version: int, info: CommitInfo | None) -> int:
         raise CorruptLogError(
             f"Version {version} has no inCommitTimestamp, though the table has in-commit timestamps"
             " enabled.",
-            hint="The writer is broken: restore the log entry from a backup.",
+            remedy="The writer is broken: restore the log entry from a backup.",
         )
     return info.in_commit_timestamp
 

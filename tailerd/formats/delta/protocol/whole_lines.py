@@ -68,7 +68,7 @@ class WholeLines:
             raise CorruptLogError(
                 f"{self._name} has NUL bytes where actions of the Delta protocol should be, because"
                 " it was damaged or never written whole.",
-                hint="Restore the file from a backup.",
+                remedy="Restore the file from a backup.",
             )
         raise TooLargeError.within(
             self._memory_bytes, f"A line of {self._name} has more than {self._held_bytes >> 20} MiB"

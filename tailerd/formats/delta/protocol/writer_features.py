@@ -60,8 +60,8 @@ HONOURED = frozenset(
 )
 
 _REASONS = {
-    "catalogManaged": "its catalog says which commits happened and who may tend the log",
-    "catalogOwned-preview": "its catalog says which commits happened and who may tend the log",
+    "catalogManaged": "its catalog decides which commits exist and who may maintain the log",
+    "catalogOwned-preview": "its catalog decides which commits exist and who may maintain the log",
     "coordinatedCommits-preview": "its coordinator says which commits happened",
     "redirectReaderWriter": "the table lies elsewhere",
     "redirectReaderWriter-preview": "the table lies elsewhere",
@@ -82,12 +82,12 @@ def check_maintainable(state: TableState) -> None:
         raise UnsupportedFeatureError(
             f"The table needs Delta writer version {protocol.min_writer_version}, and this release"
             f" tends the logs of tables up to version {FEATURES_WRITER_VERSION}.",
-            hint="Its changes can still be read where its reader version allows.",
+            remedy="Its changes can still be read where its reader version allows.",
         )
     if problems := refused_features(protocol):
         raise UnsupportedFeatureError(
             f"The log of this table is left alone, because it uses {', '.join(problems)}.",
-            hint="Its changes can still be read where its reader features allow.",
+            remedy="Its changes can still be read where its reader features allow.",
         )
 
 

@@ -101,7 +101,7 @@ def columns_schema(columns: Iterable[Column], wanted: Sequence[str] | None = Non
         if each.type is None:
             raise UnsupportedFeatureError(
                 f"The column {each.name} cannot be read: {each.reason}.",
-                hint=f"Drop it from the table, or {LEAVE_OUT}.",
+                remedy=f"Drop it from the table, or {LEAVE_OUT}.",
             )
     return pa.schema([pa.field(each.name, each.type) for each in chosen])
 

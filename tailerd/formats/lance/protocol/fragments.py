@@ -124,7 +124,7 @@ def parse_fragment(message: bytes) -> Fragment:
             raise UnsupportedFeatureError(
                 f"A fragment has {what}, which this release does not know: values of its rows may"
                 " stand there.",
-                hint="Use a newer release, or compact the table.",
+                remedy="Use a newer release, or compact the table.",
             )
         else:
             said[place] = value

@@ -118,7 +118,7 @@ class Manifest:
             raise UnsupportedFeatureError(
                 f"Version {self.version} of {place} asks of its readers what this release does not"
                 f" know: flag {named}. Its rows would not be read correctly.",
-                hint="Use a newer release, or let a writer remove the feature.",
+                remedy="Use a newer release, or let a writer remove the feature.",
             )
 
 
@@ -136,7 +136,7 @@ def parse_manifest(file: bytes, path: str) -> Manifest:
     except CorruptLogError as error:
         raise CorruptLogError(
             f"The manifest {path} cannot be read: {error.message}.",
-            hint="Restore it from a backup. Writers put it in place whole, so something else"
+            remedy="Restore it from a backup. Writers put it in place whole, so something else"
             " changed it.",
         ) from error
 

@@ -60,7 +60,7 @@ def scheme_of(names: Iterable[str]) -> Scheme | None:
         raise LogChangedError(
             "The manifests of the table are named in both ways, by version and in 20 digits, so"
             " nobody can tell which is the newest.",
-            hint="Where they are being renamed (`migrate_manifest_paths_v2`), wait; else rename"
+            remedy="Where they are being renamed (`migrate_manifest_paths_v2`), wait; else rename"
             " those that are left.",
         )
     return next(iter(found), None)

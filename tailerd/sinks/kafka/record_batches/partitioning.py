@@ -71,7 +71,7 @@ def explicit_partitions(numbers: pa.Array, num_partitions: int, *, column: str) 
         raise ConfigError(
             f"The column {column!r} cannot choose the partition, because its type is"
             f" {numbers.type}.",
-            hint="Name a column of integers.",
+            remedy="Name a column of integers.",
         )
     is_partition = pc.and_(
         pc.greater_equal(numbers, pa.scalar(0, numbers.type)),
@@ -82,6 +82,6 @@ def explicit_partitions(numbers: pa.Array, num_partitions: int, *, column: str) 
         raise ConfigError(
             f"The column {column!r} says partition {wrong}, and the topic has the partitions 0 to"
             f" {num_partitions - 1}.",
-            hint="Correct the column, or give the topic more partitions.",
+            remedy="Correct the column, or give the topic more partitions.",
         )
     return np.asarray(numbers.cast(pa.int32()).to_numpy(zero_copy_only=False), dtype=np.int32)

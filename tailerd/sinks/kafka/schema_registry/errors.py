@@ -54,12 +54,12 @@ def registry_calls(doing: str, address: str) -> Iterator[None]:
         raise SinkError(
             f"The schema registry at {address} cannot be reached, so {doing}:"
             f" {_short(str(error)) or type(error).__name__}.",
-            hint="Check that it runs; deliveries wait for it.",
+            remedy="Check that it runs; deliveries wait for it.",
         ) from error
     except OSError as error:
         raise ConfigError(
             f"The certificates for the schema registry at {address} cannot be used: {error}.",
-            hint="Correct `schema_registry.tls`.",
+            remedy="Correct `schema_registry.tls`.",
         ) from error
 
 
@@ -68,13 +68,13 @@ def _of_answer(error: RegistryAnswerError, doing: str, address: str) -> SinkErro
     message = f"{message.rstrip('.')} (HTTP {error.status})."
     if error.status in _NOT_ALLOWED:
         return SinkRefusedError(
-            message, hint="Check basic_auth, bearer_token and this user's rights."
+            message, remedy="Check basic_auth, bearer_token and this user's rights."
         )
     if error.status == _CONFLICT:
-        return IncompatibleSchemaError(message, hint=INCOMPATIBLE_HINT)
+        return IncompatibleSchemaError(message, remedy=INCOMPATIBLE_HINT)
     if error.status in _PASSING or error.status >= 500:
-        return SinkError(message, hint="Look at the registry's log; deliveries wait for it.")
-    return SinkRefusedError(message, hint="Check `urls`, and what the registry says.")
+        return SinkError(message, remedy="Look at the registry's log; deliveries wait for it.")
+    return SinkRefusedError(message, remedy="Check `urls`, and what the registry says.")
 
 
 def _short(text: str) -> str:

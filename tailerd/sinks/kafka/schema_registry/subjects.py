@@ -105,7 +105,7 @@ class TopicSubjects:
             raise SchemaNotRegisteredError(
                 f"The {schema.kind} schema that {schema.name} has now is not registered under the"
                 f" subject {subject}, and auto_register is false.",
-                hint=f"Register it: {schema.text}",
+                remedy=f"Register it: {schema.text}",
             )
         if not self.is_checked:
             # Not every registry has settings of a subject that has no schema yet.
@@ -115,5 +115,5 @@ class TopicSubjects:
             raise IncompatibleSchemaError(
                 f"The {schema.kind} schema that {schema.name} has now is not compatible with the"
                 f" latest one of the subject {subject}, by the registry's rule.",
-                hint=INCOMPATIBLE_HINT,
+                remedy=INCOMPATIBLE_HINT,
             )

@@ -222,7 +222,7 @@ async def test_without_another_way_a_damaged_checkpoint_is_one_clear_error(
     damage(files[-1], how)
     with pytest.raises((CorruptLogError, MissingVersionError)) as raised:
         await reader_of(table).open()
-    assert raised.value.hint
+    assert raised.value.remedy
 
 
 async def test_of_several_checkpoints_at_one_version_a_whole_one_is_found(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def test_every_error_of_a_broker_is_one_of_ours_and_names_its_kind(kind: type[Ex
     if getattr(kind, "retriable", False):
         assert ours.retryable
     if not ours.retryable:
-        assert ours.hint
+        assert ours.remedy
 
 
 def test_what_somebody_must_mend_is_not_tried_again() -> None:

@@ -16,7 +16,7 @@ from tailerd.changefeed.row_places import RowPlaces
 from tailerd.errors import ConfigError, SinkRefusedError
 from tailerd.records.base import FormatOptions
 from tailerd.sinks.kafka.config import KafkaSinkConfig
-from tailerd.sinks.kafka.outgoing import Outgoing
+from tailerd.sinks.kafka.produce_request import ProduceRequest
 from tailerd.sinks.kafka.routing import Router, TopicShape
 from tailerd.sinks.record_formats import record_format
 
@@ -41,7 +41,7 @@ def routed(
     retention_ms: int | None = None,
     now_ms: int = 1000,
     **fields: Any,
-) -> list[Outgoing]:
+) -> list[ProduceRequest]:
     config = KafkaSinkConfig.model_validate({**SECTION, **fields})
     options = FormatOptions(
         name="n", table="orders", key=config.key, routed_by=config.routing_columns
@@ -87,7 +87,7 @@ def test_an_update_of_the_column_that_chooses_removes_the_row_where_it_was(
     assert ops == {old: "tombstone", new: "c"}
 
 
-def places_of(out: Outgoing) -> list[int]:
+def places_of(out: ProduceRequest) -> list[int]:
     number = out.partitions
     return [number] * len(out.records) if isinstance(number, int) else number.tolist()
 
@@ -130,7 +130,8 @@ def test_a_column_whose_values_are_no_texts_chooses_no_topic(value: object, said
     with pytest.raises(ConfigError, match=f"'c' cannot choose the topic.*{said}") as raised:
         routed(batch(c=[value]), topic="o.{column:c}")
     assert (
-        raised.value.hint == "Choose the topic by a column of texts or numbers, or name one topic."
+        raised.value.remedy
+        == "Choose the topic by a column of texts or numbers, or name one topic."
     )
 
 

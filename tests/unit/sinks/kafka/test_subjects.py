@@ -84,7 +84,7 @@ def test_what_is_registered_already_is_not_checked_again() -> None:
 def test_without_leave_to_register_a_schema_that_is_missing_is_shown() -> None:
     with pytest.raises(SchemaNotRegisteredError, match="t-value") as raised:
         subjects(MemoryRegistry(), may_register=False).ids([VALUE])
-    assert raised.value.hint == "Register it: v"
+    assert raised.value.remedy == "Register it: v"
 
 
 def test_subjects_of_dead_letters_take_every_schema() -> None:
@@ -115,7 +115,7 @@ def test_without_the_client_a_registry_is_refused_with_what_to_install(
     schemas = TableSchemas(KafkaSinkConfig.model_validate(section), "orders")
     with pytest.raises(ConfigError) as raised:
         schemas.check()
-    assert raised.value.hint == "Install tailerd[registry]."
+    assert raised.value.remedy == "Install tailerd[registry]."
 
 
 def test_formats_without_schemas_need_no_client_though_a_registry_is_configured() -> None:

@@ -32,6 +32,12 @@ from tailerd.formats.delta.log.v2_manifest import (
     withdraw_sidecars,
     write_manifest,
 )
+from tailerd.formats.delta.maintenance.distributed.assessment import (
+    SurveyedSplit,
+    assessment,
+    merged_extras,
+    stored_part,
+)
 from tailerd.formats.delta.maintenance.distributed.ranges import (
     WrittenSidecar,
     pieces_of,
@@ -41,12 +47,6 @@ from tailerd.formats.delta.maintenance.distributed.splits import (
     LogSplit,
     commit_splits,
     part_splits,
-)
-from tailerd.formats.delta.maintenance.distributed.survey import (
-    SurveyedSplit,
-    merged_extras,
-    stored_part,
-    survey,
 )
 from tailerd.formats.delta.protocol.checkpoint_form import CheckpointForm
 from tailerd.formats.delta.protocol.file_key import KeyArray
@@ -109,7 +109,7 @@ class DistributedCheckpoints:
             return CheckpointResult(version=snapshot.version, outcome="already_there")
         check_has_sidecars(snapshot.state)
         plan = _Plan(snapshot, basis)
-        await self._survey(plan)
+        await self._assessment(plan)
         written = await self._move(plan)
         try:
             await self._check_complete(plan, written)
@@ -120,7 +120,7 @@ class DistributedCheckpoints:
 
     # ------------------------------------------------------------------ learning
 
-    async def _survey(self, plan: _Plan) -> None:
+    async def _assessment(self, plan: _Plan) -> None:
         """Learn everything but the file actions, and decide which sidecars stay."""
         parts, sidecars = await self._checkpoint_files(plan.snapshot)
         commit_bytes = sum(file.size_bytes for file in plan.basis.commits)
@@ -129,7 +129,7 @@ class DistributedCheckpoints:
             *(LogSplit(files=(file,)) for file in parts),
             *commit_splits(plan.basis.commits),
         ]
-        look = partial(survey, self._log, with_keys=may_reuse)
+        look = partial(assessment, self._log, with_keys=may_reuse)
         found = await self._executor.map(splits, look)
         for each in found:
             for kind, body in each.others:
@@ -141,7 +141,9 @@ class DistributedCheckpoints:
             changed = np.unique(np.concatenate([np.empty(0, np.uint64), *keys]))
             rewritten = await self._choose(plan, sidecars, changed)
         described = [LogSplit(files=(file,)) for file in rewritten]
-        found += await self._executor.map(described, partial(survey, self._log, with_keys=False))
+        found += await self._executor.map(
+            described, partial(assessment, self._log, with_keys=False)
+        )
         # Unknown fields of sidecars that stay are in these alone, and need no column elsewhere.
         extras = merged_extras(found)
         plan.form = CheckpointForm.of(plan.snapshot.state, extras.adds, extras.removes)
@@ -199,7 +201,7 @@ class DistributedCheckpoints:
             raise LogChangedError(
                 f"Version {plan.snapshot.version} has {checksum.num_files} files by its checksum,"
                 f" and {adds} were found for its checkpoint, which was not written.",
-                hint="Run the command again; if it says so again, the checksum or the log is"
+                remedy="Run the command again; if it says so again, the checksum or the log is"
                 " damaged.",
             )
 

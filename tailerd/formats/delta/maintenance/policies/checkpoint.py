@@ -107,7 +107,7 @@ class CheckpointPolicy:
         quiet = (now_ms - stats.commits[-1].time_ms) / 1000
         if 0 <= quiet < self.quiet_seconds and len(stats.commits) < 10 * limit:
             until_ms = after_ms(stats.commits[-1].time_ms, self.quiet_seconds)
-            return f"somebody committed {spell_seconds(quiet)} ago.", until_ms
+            return f"the last commit was {spell_seconds(quiet)} ago.", until_ms
         return "", None
 
 

@@ -7,7 +7,7 @@ import pytest
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.errors import MissingVersionError, NotATableError, StorageError, TableRecreatedError
-from tailerd.formats.delta.changes.log_guard import FRESH_SECONDS
+from tailerd.formats.delta.changes.log_continuity import FRESH_SECONDS
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.metered import KINDS, MeteredStore

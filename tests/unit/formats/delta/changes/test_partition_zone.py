@@ -88,7 +88,7 @@ async def test_a_guess_is_told_once_for_a_table_that_is_open(tmp_path: Path) -> 
     assert len(told) == 2
     assert (f"{first.folder} " in str(told[0]), f"{second.folder} " in str(told[1])) == (True, True)
     for named in ("partition_timezone", "--partition-timezone", "partitionTimezone"):
-        assert named in told[0].hint
+        assert named in told[0].remedy
     assert "timestamps of at in" in told[0].message
     assert NOON not in str(told[0]), "no values of rows are told"
 

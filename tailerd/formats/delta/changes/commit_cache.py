@@ -1,0 +1,303 @@
+"""Commits near the reader, fetched once: their bodies, plans and times."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from tailerd.changefeed.change_task import ChangeMode
+from tailerd.errors import (
+    CommitChangedError,
+    FileMissingError,
+    MissingVersionError,
+    TableError,
+    TornCommitError,
+)
+from tailerd.formats.delta.changes.table_state_history import TableStateHistory
+from tailerd.formats.delta.log.log_reader import CommitBody, LogReader
+from tailerd.formats.delta.protocol.change_plan import CommitPlan, plan_commit
+from tailerd.formats.delta.protocol.commit_file import Commit
+from tailerd.formats.delta.protocol.commit_timestamp import (
+    LOOK_BACK_VERSIONS,
+    commit_time_ms,
+    monotonic_file_times,
+)
+from tailerd.formats.delta.protocol.log_path import LogFile
+from tailerd.formats.delta.protocol.log_segment import LogListing
+from tailerd.formats.delta.protocol.snapshot import TableState, first_state
+
+WINDOW_BYTES = 64 * 1024 * 1024
+GROUP_BYTES = 16 * 1024 * 1024
+GROUP_COMMITS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A commit that was read: its file then, its bytes and a hash of them; None where unknown."""
+
+    file: LogFile
+    size_bytes: int | None
+    content: int | None
+
+
+class CommitCache:
+    """Looks up commits by version, with the states and times around them.
+
+    Memory is bounded: bodies above `WINDOW_BYTES` in all are dropped and fetched again when they
+    are needed again.
+
+    Args:
+        reader: The table's log.
+        mode: Which changes are asked for.
+
+    Attributes:
+        newest: The newest commit's file that was seen, as it was seen first.
+        absent: The version after the head, as of the last look; not asked for again until
+            `forget_absence`.
+    """
+
+    def __init__(self, reader: LogReader, mode: ChangeMode) -> None:
+        self.reader = reader
+        self.mode = mode
+        self.timeline = TableStateHistory()
+        self._found: OrderedDict[int, CommitBody] = OrderedDict()
+        self._plans: dict[int, CommitPlan] = {}
+        self._bytes = 0
+        self._file_times: dict[int, int] = {}
+        self._read: dict[int, _Read] = {}
+        self._listed: dict[int, LogFile] = {}
+        self.newest: LogFile | None = None
+        self.absent: int | None = None
+
+    async def commit(self, version: int) -> CommitBody | None:
+        """Return a commit, or None when there is none of that version yet.
+
+        Raises:
+            TornCommitError, CorruptLogError: It is damaged.
+        """
+        found = self._found.get(version)
+        if found is not None:
+            return found
+        try:
+            if version in self._listed:
+                await self._fetch_listed(version)
+                return self._found[version]
+            if version == self.absent:
+                return None
+            found = await self.reader.find_commit(version)
+            if found is None:
+                self.absent = version
+                return None
+        except FileMissingError as error:
+            raise MissingVersionError(
+                f"The commit of version {version} or one soon after it vanished while it was read:"
+                " the log was cleaned up.",
+                remedy="Start from a snapshot, or raise delta.logRetentionDuration.",
+            ) from error
+        self._keep(version, found)
+        return found
+
+    async def look_around(self, version: int) -> LogListing:
+        """List the log around a version: times behind it, and what may be fetched at once ahead."""
+        listing = await self.reader.list_log(max(0, version - LOOK_BACK_VERSIONS))
+        await self._learn_times(listing.commits)
+        if version - 1 in listing.commits:
+            self.note_newest(listing.commits[version - 1])
+        self._listed = {v: file for v, file in listing.commits.items() if v >= version}
+        end = version
+        while end in self._listed or end in self._found:
+            end += 1
+        # A listing with a hole says nothing certain.
+        self.absent = end if end > (listing.head_version or 0) else None
+        return listing
+
+    def forget_absence(self) -> None:
+        """Let the version after the head be asked for again."""
+        self.absent = None
+
+    async def _learn_times(self, commits: Mapping[int, LogFile]) -> None:
+        """Learn the times of listed commits; a version keeps the time it was first seen with."""
+        first = min(commits, default=0)
+        times = monotonic_file_times(commits)
+        if first and first not in self._file_times and _are_raised(times, commits):
+            # The log was copied, or clocks jumped: only its beginning tells where times start.
+            commits = (await self.reader.list_log()).commits
+        last = -1
+        for version in sorted(commits):
+            if version not in self._file_times:
+                self._file_times[version] = max(commits[version].mtime_ms, last + 1)
+            last = self._file_times[version]
+
+    def note_newest(self, file: LogFile) -> None:
+        """Remember the newest commit's file as it was seen first."""
+        if self.newest is None or file.version > self.newest.version:
+            self.newest = file
+            size = file.size_bytes if file == self.reader.finished else None
+            self._read.setdefault(file.version, _Read(file, size, None))
+
+    def changed_since_read(self, commits: Mapping[int, LogFile]) -> list[LogFile]:
+        """Return listed commits whose files are others than those that were read, ascending."""
+        found = ((commits.get(version), self._read[version]) for version in sorted(self._read))
+        return [now for now, read in found if now is not None and now != read.file]
+
+    async def require_same_content(self, file: LogFile) -> None:
+        """Make sure that a commit says what it said when it was read: who copies a log, may.
+
+        Raises:
+            CommitChangedError: It does not.
+        """
+        read = self._read.get(file.version)
+        # Another look: what was listed may be older than what was read meanwhile.
+        now = None if read is None else await self.reader.commit_file(file.version)
+        if read is None or now is None:
+            return
+        is_same = read.size_bytes in (None, now.size_bytes)
+        if is_same and read.content is not None:
+            is_same = hash((await self.reader.read_commit(now)).body) == read.content
+        if not is_same:
+            raise CommitChangedError(
+                f"Version {now.version} of {self.reader.url} changed after it was read: {now.name}"
+                f" had {read.size_bytes} bytes then and has {now.size_bytes} now, with other"
+                " content, because its writer had not finished or somebody edited it. Rows of it"
+                " may be missing from what was delivered.",
+                remedy=f"Deliver it again with `tailerd offsets reset NAME --to {now.version}`, and"
+                " let writers create commits atomically: by rename, or by put-if-absent.",
+            )
+        self._read[now.version] = replace(read, file=now)
+        if self.newest is not None and self.newest.version == now.version:
+            self.newest = now
+
+    async def _fetch_listed(self, version: int) -> None:
+        """Fetch a run of listed commits in one go; a large one comes alone."""
+        group, size = [self._listed.pop(version)], 0
+        size = group[0].size_bytes
+        while size < GROUP_BYTES and len(group) < GROUP_COMMITS:
+            following = self._listed.get(group[-1].version + 1)
+            if following is None or size + following.size_bytes > GROUP_BYTES:
+                break
+            group.append(self._listed.pop(following.version))
+            size += following.size_bytes
+        if len(group) == 1:
+            self._keep(version, await self.reader.read_commit(group[0]))
+            return
+        try:
+            is_newest = group[-1].version + 1 not in self._listed
+            bodies = await self.reader.read_commits(group, is_newest=is_newest)
+        except TornCommitError:
+            # Only the newest can be torn, and alone it is given time.
+            bodies = [await self.reader.read_commit(file) for file in group]
+        for found in bodies:
+            self._keep(found.file.version, found)
+
+    def _keep(self, version: int, found: CommitBody) -> None:
+        self._found[version] = found
+        content = None if found.body is None else hash(found.body)
+        self._read[version] = _Read(found.file, found.commit.size_bytes, content)
+        self.note_newest(found.file)
+        self.timeline.extend(found.commit)
+        self._bytes += len(found.body or b"")
+        while len(self._found) > 1 and self._bytes > WINDOW_BYTES:
+            oldest, dropped = self._found.popitem(last=False)
+            self._bytes -= len(dropped.body or b"")
+            self._plans.pop(oldest, None)
+
+    def forget_before(self, version: int) -> None:
+        """Drop what only versions before `version` need."""
+        for old in [known for known in self._found if known < version]:
+            self._bytes -= len(self._found.pop(old).body or b"")
+            self._plans.pop(old, None)
+        self.timeline.forget_before(version - 1)
+        for table in (self._file_times, self._read):
+            for old in [known for known in table if known < version - LOOK_BACK_VERSIONS]:
+                del table[old]
+
+    async def plan(self, version: int) -> CommitPlan | None:
+        """Return how the rows of a commit are read; None when there is no such commit yet.
+
+        Raises:
+            TableError: The commit cannot be served truthfully.
+        """
+        found = await self.commit(version)
+        if found is None:
+            return None
+        plan = self._plans.get(version)
+        if plan is None:
+            before, after = await self.states(found.commit)
+            after.check_rows()
+            time = await self.time_ms(found, after)
+            plan = self._plans[version] = plan_commit(found.commit, before, after, time, self.mode)
+        return plan
+
+    async def states(self, commit: Commit) -> tuple[TableState, TableState]:
+        """Return protocol and metadata without and with a commit.
+
+        Raises:
+            MissingVersionError: The version before can no longer be rebuilt and is needed.
+        """
+        version = commit.version
+        if version == 0:
+            state = first_state(0, commit.protocol, commit.metadata)
+            self.timeline.restart(0, state)
+            return state, state
+        if not self.timeline.knows(version - 1):
+            try:
+                snapshot, _ = await self.reader.open_listed(version - 1, with_files=False)
+            except TableError as error:
+                return await self._states_without_before(commit, error)
+            self.timeline.restart(version - 1, snapshot.state)
+        before = self.timeline.at(version - 1)
+        after = before.after(commit)
+        self.timeline.extend(commit)
+        return before, after
+
+    async def _states_without_before(
+        self, commit: Commit, error: TableError
+    ) -> tuple[TableState, TableState]:
+        """Return the states of the oldest version that can be rebuilt, where they are certain."""
+        if commit.metadata is not None and commit.data_removed.files:
+            # Its removed rows have a schema that nobody knows any more.
+            raise error
+        snapshot, _ = await self.reader.open_listed(commit.version, with_files=False)
+        self.timeline.restart(commit.version, snapshot.state)
+        return snapshot.state, snapshot.state
+
+    async def state_at(self, version: int) -> TableState | None:
+        """Return protocol and metadata of a version; None where they can no longer be told."""
+        if self.timeline.knows(version):
+            return self.timeline.at(version)
+        if version == 0 and (0 in self._listed or 0 in self._found):
+            first = await self.commit(0)
+            return None if first is None else (await self.states(first.commit))[1]
+        try:
+            snapshot, _ = await self.reader.open_listed(version, with_files=False)
+        except TableError:
+            return None
+        if not self._found:
+            self.timeline.restart(version, snapshot.state)
+        return snapshot.state
+
+    async def time_ms(self, found: CommitBody, state: TableState) -> int:
+        """Return a commit's timestamp in milliseconds.
+
+        Args:
+            state: Protocol and metadata with the commit applied.
+        """
+        if state.has_in_commit_timestamps:
+            return commit_time_ms(found.commit, state, 0)
+        return await self.file_time_ms(found.file)
+
+    async def file_time_ms(self, file: LogFile) -> int:
+        """Return a commit file's time, made to grow from version to version."""
+        version = file.version
+        if version not in self._file_times:
+            before = self._file_times.get(version - 1)
+            if before is None:
+                await self.look_around(version)
+            else:
+                self._file_times[version] = max(file.mtime_ms, before + 1)
+        return self._file_times.get(version, file.mtime_ms)
+
+
+def _are_raised(times: Mapping[int, int], commits: Mapping[int, LogFile]) -> bool:
+    return any(times[version] != file.mtime_ms for version, file in commits.items())

@@ -1,0 +1,249 @@
+"""Notices what a reader who only asks for the next commit would miss: a gap, another table.
+
+On a disk the folder's own entry tells whether anything happened. Where only requests tell, what
+was learnt is used instead of asking again: what was just found missing is taken for missing, and a
+listing shows at once that the table is still the same and what lies ahead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence, Set
+from contextlib import suppress
+
+from tailerd.clock import Clock
+from tailerd.errors import (
+    MissingVersionError,
+    NotATableError,
+    TableError,
+    TableRecreatedError,
+)
+from tailerd.formats.delta.changes.commit_cache import CommitCache
+from tailerd.formats.delta.changes.relist_policy import RelistPolicy
+from tailerd.formats.delta.log.log_reader import GAP_PATIENCE_SECONDS, LogReader
+from tailerd.formats.delta.protocol.log_path import LogFile
+from tailerd.formats.delta.protocol.log_segment import LogListing
+from tailerd.formats.delta.protocol.snapshot import Snapshot
+
+FRESH_SECONDS = 1.0
+"""So long an answer of the store counts without asking again; whoever is woken, asks."""
+
+COPY_SECONDS = 0.02
+"""No table takes the place of another faster than this for each of its commits."""
+
+
+class LogContinuityCheck:
+    """Watches over the log of one table that is being followed.
+
+    Args:
+        name: What the table is called.
+        table_ids: Identities that are known to be of its log; its owner adds to them.
+        window: Its commits.
+        clock: As everywhere.
+        head_version: The newest version when it was opened.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        table_ids: Set[str],
+        window: CommitCache,
+        clock: Clock,
+        head_version: int,
+    ) -> None:
+        self._name = name
+        self._table_ids = table_ids
+        self._window = window
+        self._reader: LogReader = window.reader
+        self._clock = clock
+        self._need = RelistPolicy(window.reader, clock)
+        self._seen_version = head_version
+        self._told_version = -1
+        self._sure_at = clock.monotonic()
+        self._looked_at = float("-inf")
+        self._spared: int | None = None
+        self._is_woken = False
+
+    def hear(self, version: int | None) -> None:
+        """Hear that something happened, or a version is there, from somebody who may be wrong."""
+        self._spared = None
+        self._is_woken = True
+        if version is not None:
+            self._told_version = max(self._told_version, version)
+
+    async def look_around(self, version: int) -> LogListing:
+        """List the log around a version.
+
+        Raises:
+            TableRecreatedError: It is the log of another table.
+            CommitChangedError: A commit that was read has changed.
+        """
+        await self._need.note()
+        listing = await self._window.look_around(version)
+        await self._check_unchanged(self._window.changed_since_read(listing.commits))
+        self._seen_version = max(self._seen_version, listing.head_version or 0)
+        self._looked_at = self._clock.monotonic()
+        return listing
+
+    async def begin_poll(self, version: int) -> bool:
+        """Get ready to ask for a version; return whether it is known that it is not there.
+
+        Raises:
+            As `check_gap`, where it is time for a listing.
+        """
+        spared, self._spared = self._spared, None
+        if spared == version and self.is_fresh:
+            return True
+        self._window.forget_absence()
+        if not await self._need.is_late():
+            return False
+        await self.check_gap(version, is_certain=True)
+        return self._window.absent == version
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether what the window says is absent was found so just now."""
+        return self._clock.monotonic() - self._looked_at <= FRESH_SECONDS
+
+    async def known_head(self) -> int | None:
+        """Return the newest version, where it was found so just now and asking is a request."""
+        if self._window.absent is None or not self.is_fresh:
+            return None
+        return self._window.absent - 1 if await self._reader.mark() is None else None
+
+    async def look_beyond(self, version: int) -> None:
+        """Learn with one listing, where it matters, if a commit is of this table and the last one.
+
+        Raises:
+            TableRecreatedError: It is of another table.
+        """
+        seen = self._window.newest
+        await self._window.commit(version)
+        found = self._window.newest
+        if found is None or seen is None or found is seen or await self._reader.mark() is not None:
+            return
+        elapsed = self._clock.monotonic() - self._sure_at
+        if seen.version == version - 1 and elapsed > (version + 1) * COPY_SECONDS:
+            listing = await self.look_around(version)
+            if seen.version not in listing.commits:
+                await self._check_for_another_table(seen)
+        self._sure_at = self._clock.monotonic()
+
+    async def end_poll(
+        self, start: int, end: int, seen: LogFile | None, *, is_replaced: bool
+    ) -> None:
+        """Hear that a step goes from one version to another, and what was newest before.
+
+        Args:
+            is_replaced: Whether the table has another id behind the step: replaced within its log,
+                if it is still the same log.
+
+        Raises:
+            TableRecreatedError: It leads into another table.
+        """
+        if is_replaced:
+            # Rare, and a table made anew may look just like it.
+            await self.require_same_table(max(start - 1, 0))
+        elif await self._reader.mark() is not None:
+            if seen is not None and seen.version == start - 1:
+                await self._check_for_another_table(seen)
+        elif self._window.absent == end:
+            self._looked_at = self._clock.monotonic()
+            self._spared = end
+
+    async def check_gap(self, version: int, *, is_certain: bool = False) -> None:
+        """Make sure that a version that is not there is only yet to come.
+
+        Args:
+            is_certain: Whether a listing is due in any case.
+
+        Raises:
+            NotATableError, TableRecreatedError: The table was dropped.
+            MissingVersionError: Later versions are there.
+        """
+        # A version that is known to have been there cannot be one that is yet to come.
+        is_to_come = version > max(self._seen_version, self._told_version)
+        is_woken, self._is_woken = self._is_woken, False
+        newest = self._window.newest
+        if is_to_come and not is_certain and not await self._need.is_due(newest, is_woken=is_woken):
+            return
+        self._told_version = -1
+        listing = await self.look_around(version)
+        self._check_still_there(listing, version)
+        seen = self._window.newest
+        if seen is not None and seen.version == version - 1:
+            if seen.version not in listing.commits:
+                await self._check_for_another_table(seen)
+            self._sure_at = self._clock.monotonic()
+        if version in listing.commits or not _is_beyond(listing, version):
+            return
+        # Stores exist that show files out of order for a moment.
+        await asyncio.sleep(GAP_PATIENCE_SECONDS)
+        listing = await self.look_around(version)
+        if version not in listing.commits and _is_beyond(listing, version):
+            raise MissingVersionError(
+                f"Version {version} of {self._name} is missing from the log, though version"
+                f" {listing.head_version} is there: metadata cleanup removed it, or it was lost.",
+                remedy=(
+                    "Reset with `tailerd offsets reset NAME --to snapshot`, and raise"
+                    " delta.logRetentionDuration."
+                ),
+            )
+
+    async def _check_for_another_table(self, seen: LogFile) -> None:
+        """Refuse to go on in a log that took the place of the one `seen` belongs to."""
+        found = await self._reader.commit_file(seen.version)
+        if found is None:
+            await self.require_same_table(seen.version)
+        elif found != seen:
+            await self._check_unchanged([found])
+
+    async def _check_unchanged(self, changed: Sequence[LogFile]) -> None:
+        """Go on only in the same table, and behind commits that say what they said.
+
+        Sizes and times may agree by chance or be set; the same file is the same commit.
+        """
+        if changed:
+            await self.require_same_table(changed[-1].version)
+        for file in changed:
+            await self._window.require_same_content(file)
+
+    async def require_same_table(self, version: int | None = None) -> None:
+        """Look at a version that was read, else at the newest: is it of this table?
+
+        Raises:
+            TableRecreatedError: It is of another one.
+        """
+        snapshot = await self._snapshot(version)
+        if snapshot.state.metadata.id not in self._table_ids:
+            raise TableRecreatedError(
+                f"{self._name} now holds table {snapshot.state.metadata.id}, and table"
+                f" {', then '.join(sorted(self._table_ids))} was read before: it was dropped and"
+                " created again.",
+                remedy="Reset the pipeline with `tailerd offsets reset NAME --to snapshot`.",
+            )
+
+    async def _snapshot(self, version: int | None) -> Snapshot:
+        """Rebuild a version without its files, or the newest where that is no longer possible."""
+        if version is not None:
+            with suppress(TableError):
+                return (await self._reader.open_listed(version, with_files=False))[0]
+        return (await self._reader.open_listed(with_files=False))[0]
+
+    def _check_still_there(self, listing: LogListing, version: int) -> None:
+        head = listing.head_version
+        if head is None:
+            raise NotATableError(
+                f"The log of {self._name} is empty: the table was dropped.",
+                remedy="Remove it from the configuration, or create it again and reset its offset.",
+            )
+        if head < version - 1:
+            raise TableRecreatedError(
+                f"The log of {self._name} ends at version {head}, and {version - 1} was read"
+                " before: the table was dropped and created again, or restored from a copy.",
+                remedy="Reset the pipeline with `tailerd offsets reset NAME --to snapshot`.",
+            )
+
+
+def _is_beyond(listing: LogListing, version: int) -> bool:
+    return listing.head_version is not None and listing.head_version > version

@@ -1,0 +1,405 @@
+"""The delivery loop of one table: wait, plan, read, write, save the offset; repeat.
+
+It ends at its target, when it is asked to stop, or with an error, and begins at the saved offset:
+the next one resumes where the last one was acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.changefeed.change_task import ChangeMode
+from tailerd.changefeed.delivery import DeliveryTracker
+from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, DEFAULT_READ_LIMIT, BatchLimit, ReadLimit
+from tailerd.changefeed.offset import Offset, Version
+from tailerd.changefeed.pipeline_identity import UNKNOWN_PIPELINE, PipelineIdentity
+from tailerd.clock import Clock
+from tailerd.errors import BugError, SinkError, TableError, TailerdError
+from tailerd.formats.base import ChangeSource, NetSteps
+from tailerd.pipeline.backlog_report import ENGINE, BacklogReport
+from tailerd.pipeline.change_stream import ChangeStream
+from tailerd.pipeline.commit_check import CommitCheck
+from tailerd.pipeline.corrupt_commit_log import CorruptCommitLog, CorruptCommitRecord
+from tailerd.pipeline.identity import OffsetKeeper
+from tailerd.pipeline.memory_budget import TableMemory
+from tailerd.pipeline.policies import OnCorruptCommit, OnGap
+from tailerd.pipeline.target import clipped, is_past
+from tailerd.sinks.base import Delivery, Fencer, HasTopics, Keyed, RecordsDeliveries, Sink
+from tailerd.telemetry import Telemetry, events
+from tailerd.watchers.wakeups import Wakeup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliverySpec:
+    """What the configuration says about a table's delivery_loop.
+
+    Attributes:
+        table: Configured name; the offset is kept under it.
+        sink, guarantee: Kind of the sink and what it promises, for telemetry.
+        start: Where to begin when nothing is saved, as `ChangeSource.initial_offset` reads it.
+        changes: Change mode of the source.
+        read_limit: What one delivery may hold.
+        batch_limit: Size of one Arrow batch.
+        is_once: End at the version that is the head when the first delivery loop begins.
+        on_gap: What to do where the next version is gone or another table is there.
+        on_corrupt_commit: What to do with a commit whose rows cannot be read.
+        identity: Which pipeline it is; the cluster is asked of the sink.
+        apart: A version whose commit the sink does not take yet: deliveries that begin before it
+            end before it.
+    """
+
+    table: str
+    sink: str
+    start: str
+    changes: ChangeMode
+    guarantee: str = ""
+    read_limit: ReadLimit = DEFAULT_READ_LIMIT
+    batch_limit: BatchLimit = DEFAULT_BATCH_LIMIT
+    is_once: bool = False
+    on_gap: OnGap = OnGap.STOP
+    on_corrupt_commit: OnCorruptCommit = OnCorruptCommit.STOP
+    identity: PipelineIdentity = UNKNOWN_PIPELINE
+    apart: Version | None = None
+
+
+class DeliveryLoop:
+    """Owns the offset of one table while it lasts. `run` once."""
+
+    def __init__(
+        self,
+        plan: DeliverySpec,
+        *,
+        source: ChangeSource,
+        sink: Sink,
+        offsets: OffsetKeeper,
+        wakeup: Wakeup,
+        telemetry: Telemetry,
+        clock: Clock,
+        on_progress: Callable[[], None],
+        executor: Executor | None = None,
+        corrupt_commits: CorruptCommitLog | None = None,
+        memory: TableMemory | None = None,
+        on_batch: Callable[[ChangeBatch], None] | None = None,
+    ) -> None:
+        """Prepare; nothing is read or written before `run`.
+
+        Args:
+            plan: What to do.
+            source, sink, offsets: What to do it with.
+            wakeup: Set when it is worth looking at the log.
+            telemetry, clock: As everywhere.
+            on_progress: Called whenever an offset was saved.
+            executor: Threads that read; the loop's own by default.
+            corrupt_commits: Takes the records of commits that `on_corrupt_commit` leaves out.
+            memory: The table's part of the process's budget; without it, nothing bounds the table
+                but its own limits.
+            on_batch: Hears of every batch on its way to the sink.
+        """
+        self._plan = plan
+        self._source = source
+        self._sink = sink
+        self._offsets = offsets
+        self._wakeup = wakeup
+        self._telemetry = telemetry
+        self._clock = clock
+        self._on_progress = on_progress
+        self._executor = executor
+        self._corrupt_commits = corrupt_commits
+        self._memory = memory
+        self._on_batch = on_batch
+        self._check = (
+            CommitCheck(source, limit=plan.batch_limit, executor=executor, memory=memory)
+            if plan.on_corrupt_commit is OnCorruptCommit.SKIP_AND_RECORD
+            else None
+        )
+        self._slots = asyncio.Semaphore(sink.max_in_flight)
+        self._tracker = DeliveryTracker()
+        self._saving = asyncio.Lock()
+        self._saved: Offset | None = None
+        self._is_stopping = False
+        self._backlog = BacklogReport(plan.table, source, telemetry)
+
+    def stop(self) -> None:
+        """Ask `run` to begin nothing new, finish what is in flight, and return."""
+        self._is_stopping = True
+        self._wakeup.ring()
+
+    async def run(self, target: Version | None) -> bool:
+        """Travel; return whether the target was reached (False: stopped before).
+
+        Args:
+            target: Last version to deliver; None follows the table until stopped.
+
+        Raises:
+            TailerdError: Of the source, the sink or the offset store, as it came.
+        """
+        offset = await self._begin()
+        failure: TableError | None = None
+        delivery: asyncio.Task[None] | None = None
+        async with asyncio.TaskGroup() as deliveries:
+            watching = (
+                deliveries.create_task(self._sink.watch())
+                if isinstance(self._sink, HasTopics)
+                else None
+            )
+            while True:
+                await self._slots.acquire()
+                try:
+                    step = await self._next_step(offset, target)
+                except TableError as error:
+                    # What lies before it can be delivered, and policy may go on behind it.
+                    failure = error
+                    break
+                if step is None:
+                    break
+                start, offset = step
+                self._tracker.begin(offset)
+                delivery = deliveries.create_task(self._deliver_after(delivery, start, offset))
+                delivery.add_done_callback(lambda _: self._slots.release())
+            is_complete = not self._is_stopping
+            # Inside the group: one that fails while a group is being left leaves the task marked as
+            # cancelled, which nobody asked for.
+            await self._wait_for_deliveries()
+            if watching is not None:
+                watching.cancel()
+        if failure is not None:
+            raise failure
+        return is_complete
+
+    async def _begin(self) -> Offset:
+        plan = self._plan
+        # Before others are shut out: a pipeline that must not run disturbs nobody.
+        is_known = await self._offsets.claim()
+        if isinstance(self._sink, Fencer):
+            await self._sink.fence()
+        saved = await self._offsets.resumed(is_known=is_known, source=self._source)
+        if saved is None:
+            if isinstance(self._sink, RecordsDeliveries):
+                # Before an offset is saved, which would look like one that was delivered up to.
+                await self._sink.check_first_start()
+            offset = await self._source.initial_offset(plan.start)
+            # A place that cannot be written may be corrected without anything being bound to it.
+            await self._sink.resume(offset)
+            # Saved before the first row is delivered: a crash before the first acknowledgement
+            # must not begin at another snapshot, whose rows would come on top of the first's.
+            await self._offsets.save(offset, self._source)
+        else:
+            offset = saved.offset
+            await self._sink.resume(offset)
+        self._saved = offset
+        await self._offsets.note()
+        self._telemetry.emit(
+            events.OffsetChosen(
+                table=plan.table,
+                engine=ENGINE,
+                version=offset.version,
+                is_resumed=saved is not None,
+                offset=offset.to_json(),
+            )
+        )
+        return offset
+
+    async def _next_step(
+        self, offset: Offset, target: Version | None
+    ) -> tuple[Offset, Offset] | None:
+        """Return start and end of the next delivery, behind commits that are left out."""
+        while (end := await self._next_end(offset, target)) is not None:
+            offset = await self._pinned(offset, end)
+            if self._check is None:
+                return offset, end
+            until, error = await self._check.reach(offset, end)
+            if error is None or until != offset:
+                return offset, until
+            offset = await self._leave_out(offset, error)
+        return None
+
+    async def _pinned(self, start: Offset, end: Offset) -> Offset:
+        """Return where a step begins; the end of one difference is saved before its first row."""
+        if not isinstance(self._source, NetSteps):
+            return start
+        pinned = self._source.pinned(start, end)
+        if pinned != start:
+            await self._wait_for_deliveries()
+            await self._offsets.save(pinned, self._source)
+            self._saved = pinned
+        return pinned
+
+    async def _wait_for_deliveries(self) -> None:
+        """Wait until nothing is in flight; the caller holds one slot."""
+        others = self._sink.max_in_flight - 1
+        for _ in range(others):
+            # A slot is free once its delivery's offset is saved.
+            await self._slots.acquire()
+        for _ in range(others):
+            self._slots.release()
+
+    async def _leave_out(self, offset: Offset, error: TailerdError) -> Offset:
+        """Record the commit at `offset` as damaged and return the offset behind it."""
+        await self._wait_for_deliveries()
+        if self._corrupt_commits is None:
+            raise BugError(f"Nothing keeps the record of damaged commits of {self._plan.table}.")
+        record = CorruptCommitRecord.of(offset, error, self._clock.now_ms())
+        path = await self._corrupt_commits.record(self._plan.table, record)
+        after = offset.after_version(self._source)
+        await self._save(after)
+        if offset.position:
+            # Its first files were whole and went out before its damage could be seen.
+            await self._sink.resume(offset.at(0))
+        self._telemetry.emit(
+            events.CommitSkipped(
+                table=self._plan.table,
+                engine=ENGINE,
+                version=offset.version,
+                error_code=error.code,
+                path=path,
+                error=str(error),
+            )
+        )
+        return after
+
+    async def _next_end(self, offset: Offset, target: Version | None) -> Offset | None:
+        """Wait for something new and return how far the next delivery goes; None: no more."""
+        while not self._is_stopping:
+            if target is not None and is_past(offset, target):
+                if offset.version > self._source.next_version(target):
+                    # The log is shorter than it was; the source knows what to call that.
+                    await self._source.latest_offset(offset, self._plan.read_limit)
+                await self._backlog.measure(offset)
+                return None
+            began = self._clock.monotonic()
+            end = await self._look(offset)
+            if end != offset:
+                self._tell_advance(offset, end, self._clock.monotonic() - began)
+                await self._backlog.measure(offset)
+                apart = self._plan.apart
+                if apart is not None and offset.version < apart:
+                    end = clipped(end, self._source.version_before(apart), self._source)
+                return clipped(end, target, self._source)
+            self._backlog.tell_idle(offset)
+            if self._plan.is_once:
+                return None
+            await self._wakeup.wait()
+        return None
+
+    async def _look(self, offset: Offset) -> Offset:
+        look = self._wakeup.begin_poll()
+        if look.is_woken or look.version is not None:
+            self._source.hear(look.version)
+        end = await self._source.latest_offset(offset, self._plan.read_limit)
+        self._wakeup.end_poll(look, is_news=end != offset)
+        return end
+
+    async def _deliver_after(
+        self, before: asyncio.Task[None] | None, start: Offset, end: Offset
+    ) -> None:
+        """Deliver; what is wrong with the table counts once all before it is delivered."""
+        try:
+            await self._deliver(start, end)
+        except TableError:
+            if before is not None:
+                # Where that one fails itself, this wait is cancelled.
+                await asyncio.wait({before})
+            raise
+
+    async def _deliver(self, start: Offset, end: Offset) -> None:
+        began = self._clock.monotonic()
+        stream = ChangeStream(
+            self._source,
+            start,
+            end,
+            limit=self._plan.batch_limit,
+            key=self._sink.key if isinstance(self._sink, Keyed) else (),
+            executor=self._executor,
+            memory=self._memory,
+            on_batch=self._on_batch,
+        )
+        saved = await self._offsets.saved(end, self._source)
+        async with aclosing(stream.batches()) as batches:
+            rows = await self._write(
+                Delivery(table=self._plan.table, start=start, end=end, saved=saved, batches=batches)
+            )
+        if rows != stream.total_rows or not stream.is_complete:
+            raise BugError(
+                f"The sink {self._plan.sink} acknowledged {rows} rows of {self._plan.table} after"
+                f" taking {stream.total_rows}, not all there were."
+            )
+        self._tell_delivery(stream, start, end, self._clock.monotonic() - began)
+        safe = self._tracker.delivered(end)
+        if safe is not None:
+            await self._save(safe, is_kept=self._sink.offsets is not None)
+
+    def _tell_delivery(
+        self, stream: ChangeStream, start: Offset, end: Offset, duration_seconds: float
+    ) -> None:
+        if stream.total_rows:
+            self._telemetry.emit(
+                events.DeliveryAcknowledged(
+                    table=self._plan.table,
+                    sink=self._plan.sink,
+                    engine=ENGINE,
+                    start_version=start.version,
+                    end_version=end.last_version(self._source),
+                    rows=dict(stream.rows),
+                    bytes=stream.bytes,
+                    duration_seconds=duration_seconds,
+                )
+            )
+        if stream.commits:
+            self._telemetry.emit(
+                events.CommitsDelivered(
+                    table=self._plan.table,
+                    engine=ENGINE,
+                    commits=dict(stream.commits),
+                    details=tuple(stream.details),
+                )
+            )
+
+    async def _write(self, delivery: Delivery) -> int:
+        try:
+            return await self._sink.write(delivery)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # Nobody cancelled this delivery but the sink itself; a task group would take that for
+            # a quiet end, and its rows would never be delivered.
+            raise SinkError(
+                f"The sink {self._plan.sink} gave up a delivery of {self._plan.table} by itself."
+            ) from None
+
+    async def _save(self, offset: Offset, *, is_kept: bool = False) -> None:
+        """Save an offset, unless the sink has kept it with the rows, and tell everybody."""
+        began = self._clock.monotonic()
+        async with self._saving:
+            # A later delivery may have saved its offset while this one waited for the lock.
+            if self._saved is not None and not self._saved.is_before(offset):
+                return
+            if not is_kept:
+                await self._offsets.save(offset, self._source)
+            self._saved = offset
+        self._on_progress()
+        self._telemetry.emit(
+            events.OffsetSaved(
+                table=self._plan.table,
+                engine=ENGINE,
+                version=offset.version,
+                offset=offset.to_json(),
+                duration_seconds=self._clock.monotonic() - began,
+            )
+        )
+        await self._source.commit(offset)
+
+    def _tell_advance(self, offset: Offset, end: Offset, duration_seconds: float) -> None:
+        self._telemetry.emit(
+            events.SnapshotAdvanced(
+                table=self._plan.table,
+                start_version=offset.version,
+                end_version=end.last_version(self._source),
+                duration_seconds=duration_seconds,
+            )
+        )

@@ -1,0 +1,327 @@
+"""The running pipelines, by name: added, removed, altered, paused, resumed, reset one at a time.
+
+What is done to one never touches another. A pipeline object runs once; starting again builds a new
+one, which goes on at the saved offset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+from tailerd.changefeed.offset import Offset
+from tailerd.errors import BugError, TailerdError, UsageError
+from tailerd.pipeline.pause_store import Pauses
+from tailerd.registry import known
+from tailerd.telemetry import Telemetry, events
+
+
+class PipelineRunner(Protocol):
+    """What a manager runs: a pipeline of either engine. `run` is called once.
+
+    Attributes:
+        error: Why it failed; None while it runs and when it ended well.
+    """
+
+    error: TailerdError | None
+
+    async def run(self) -> None:
+        """Run to the end; failures are in `error`."""
+        ...
+
+    def stop(self) -> None:
+        """Ask `run` to finish what is in flight and return."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """How one table is run.
+
+    Attributes:
+        settings: What the configuration says of it; a change of this alters the table.
+        engine, path: For telemetry.
+        build: Makes a runner.
+        reset: Moves the saved offset to a place such as `snapshot`; None where something else
+            keeps it.
+        ended: Called when a runner has ended, however that came, unless the next one has been built
+            by then: that has taken over.
+    """
+
+    settings: object
+    engine: str
+    path: str
+    build: Callable[[], PipelineRunner]
+    reset: Callable[[str], Awaitable[Offset]] | None = None
+    ended: Callable[[], None] | None = None
+
+
+@dataclass(slots=True)
+class _Slot:
+    member: Member
+    runner: PipelineRunner | None = None
+    task: asyncio.Task[None] | None = None
+    is_paused: bool = False
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class PipelineManager:
+    """Runs members until all have ended, or for ever while `is_lasting`.
+
+    Errors of its commands: `UsageError` for a name that is not there.
+    """
+
+    def __init__(
+        self,
+        telemetry: Telemetry,
+        *,
+        patience_seconds: float,
+        is_lasting: bool = False,
+        is_once: bool = False,
+        pauses: Pauses | None = None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            telemetry: Hears of tables that come and go.
+            patience_seconds: How long one pipeline may finish what is in flight when it is removed,
+                altered, paused or reset; then it is cancelled, and delivers that again.
+            is_lasting: Whether it waits for new members when all have ended.
+            is_once: Whether paused members are left out instead of waited for.
+            pauses: Which members are held from the start, and remembers those that `pause` holds.
+        """
+        self._telemetry = telemetry
+        self.patience_seconds = patience_seconds
+        self.is_lasting = is_lasting
+        self._is_once = is_once
+        self._pauses = pauses
+        self._slots: dict[str, _Slot] = {}
+        self._group: asyncio.TaskGroup | None = None
+        self._changed = asyncio.Event()
+        self._commands = 0
+        self._is_stopping = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all members, in the order they were added."""
+        return tuple(self._slots)
+
+    @property
+    def errors(self) -> list[TailerdError]:
+        """Why members failed, in the order of their names above; each error names its table."""
+        found = []
+        for name, slot in self._slots.items():
+            error = None if slot.runner is None else slot.runner.error
+            if error is not None:
+                error.table = error.table or name
+                found.append(error)
+        return found
+
+    def has_engine(self, engine: str) -> bool:
+        """Tell whether a member runs on this engine."""
+        return any(slot.member.engine == engine for slot in self._slots.values())
+
+    def is_paused(self, name: str) -> bool:
+        """Tell whether a pipeline is held by `pause`."""
+        return self._slot(name).is_paused
+
+    async def run(self, members: Mapping[str, Member]) -> None:
+        """Run these, and whatever is added meanwhile, to the end."""
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            for name, member in members.items():
+                self._add(name, member)
+            while not self._is_over():
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def set_members(self, members: Mapping[str, Member], *, reason: str = "") -> None:
+        """Remove, alter and add until the manager is as `members` says; the others run on.
+
+        Args:
+            members: All that shall run.
+            reason: Why members that are not named went; for telemetry.
+        """
+        with _Busy(self):
+            gone = [name for name in self._slots if name not in members]
+            altered = [
+                name
+                for name, slot in self._slots.items()
+                if name in members and slot.member.settings != members[name].settings
+            ]
+            async with asyncio.TaskGroup() as group:
+                for name in gone:
+                    group.create_task(self._remove(name, reason))
+                for name in altered:
+                    group.create_task(self._alter(name, members[name]))
+            if self._is_stopping:
+                return
+            for name, member in members.items():
+                if name not in self._slots:
+                    self._add(name, member)
+
+    async def pause(self, name: str) -> None:
+        """Let a pipeline finish what is in flight and hold it until `resume`.
+
+        Raises:
+            StorageError: That cannot be remembered over a restart; the pipeline runs on.
+        """
+        async with self._locked(name) as slot:
+            if not slot.is_paused:
+                if self._pauses is not None:
+                    await asyncio.to_thread(self._pauses.hold, name)
+                slot.is_paused = True
+                await self._end(slot)
+                self._telemetry.emit(events.PipelinePaused(table=name, engine=slot.member.engine))
+
+    async def resume(self, name: str) -> None:
+        """Let a paused pipeline go on, or try a failed or ended one again."""
+        async with self._locked(name) as slot:
+            if self._pauses is not None:
+                await asyncio.to_thread(self._pauses.release, name)
+            slot.is_paused = False
+            if slot.task is None or slot.task.done():
+                self._start(name, slot)
+
+    def can_reset(self, name: str) -> bool:
+        """Tell whether a pipeline's offset is ours to move."""
+        return self._slot(name).member.reset is not None
+
+    async def reset(self, name: str, to: str) -> Offset:
+        """Move a pipeline's offset and let it go on there, unless it is paused; return the offset.
+
+        Raises:
+            UsageError: Its engine keeps the offset itself, or `to` says no place.
+            TailerdError: The table or the offset store; the pipeline goes on where it was.
+        """
+        with _Busy(self):
+            async with self._locked(name) as slot:
+                reset = slot.member.reset
+                if reset is None:
+                    raise UsageError(
+                        f"The offset of {name} is kept by its engine, {slot.member.engine}.",
+                        remedy="Stop the daemon; `tailerd offsets reset` says what to remove.",
+                    )
+                await self._end(slot)
+                try:
+                    return await reset(to)
+                finally:
+                    if not slot.is_paused:
+                        self._start(name, slot)
+
+    def stop(self) -> None:
+        """Ask every pipeline to finish what is in flight; `run` returns when they have."""
+        self._is_stopping = True
+        for slot in self._slots.values():
+            if slot.runner is not None:
+                slot.runner.stop()
+        self._changed.set()
+
+    def cancel(self, engine: str | None = None) -> None:
+        """Cancel every pipeline, or those of one engine; what was in flight is delivered again."""
+        for slot in self._slots.values():
+            if slot.task is not None and engine in (None, slot.member.engine):
+                slot.task.cancel()
+
+    def _slot(self, name: str) -> _Slot:
+        if name not in self._slots:
+            raise UsageError(f"There is no table {name!r}.", remedy=known(name, self._slots))
+        return self._slots[name]
+
+    @asynccontextmanager
+    async def _locked(self, name: str) -> AsyncGenerator[_Slot, None]:
+        """Hold a member's slot, as it is once others are done with it.
+
+        Raises:
+            UsageError: It was removed meanwhile: what is started in its slot nobody could stop.
+        """
+        slot = self._slot(name)
+        async with slot.lock:
+            if self._slots.get(name) is not slot:
+                raise UsageError(
+                    f"The table {name!r} was removed meanwhile.",
+                    remedy="Where it is configured again, repeat the command.",
+                )
+            yield slot
+
+    def _add(self, name: str, member: Member) -> None:
+        slot = self._slots[name] = _Slot(member)
+        self._telemetry.emit(events.TableAdded(table=name, engine=member.engine, path=member.path))
+        slot.is_paused = self._pauses is not None and self._pauses.is_paused(name)
+        if slot.is_paused:
+            self._telemetry.emit(events.PipelinePaused(table=name, engine=member.engine))
+        else:
+            self._start(name, slot)
+
+    async def _remove(self, name: str, reason: str) -> None:
+        slot = self._slots[name]
+        async with slot.lock:
+            await self._end(slot)
+            del self._slots[name]
+            self._telemetry.emit(
+                events.TableRemoved(
+                    table=name, engine=slot.member.engine, path=slot.member.path, reason=reason
+                )
+            )
+
+    async def _alter(self, name: str, member: Member) -> None:
+        slot = self._slots[name]
+        async with slot.lock:
+            await self._end(slot)
+            slot.member = member
+            self._telemetry.emit(
+                events.TableAltered(table=name, engine=member.engine, path=member.path)
+            )
+            if not slot.is_paused:
+                self._start(name, slot)
+
+    def _start(self, name: str, slot: _Slot) -> None:
+        if self._is_stopping:
+            return
+        if self._group is None:
+            raise BugError("A manager was told to start a pipeline before it runs.")
+        slot.runner = slot.member.build()
+        slot.task = self._group.create_task(slot.runner.run(), name=f"pipeline {name}")
+        slot.task.add_done_callback(partial(self._ended, slot, slot.member))
+
+    def _ended(self, slot: _Slot, member: Member, task: asyncio.Task[None]) -> None:
+        # A resume may come between the end of a task and this.
+        if member.ended is not None and slot.task is task:
+            member.ended()
+        self._changed.set()
+
+    async def _end(self, slot: _Slot) -> None:
+        """Stop what runs in a slot, with patience, then without."""
+        if slot.runner is None or slot.task is None:
+            return
+        slot.runner.stop()
+        _, late = await asyncio.wait({slot.task}, timeout=self.patience_seconds)
+        if late:
+            slot.task.cancel()
+            await asyncio.wait(late)
+
+    def _is_over(self) -> bool:
+        if any(slot.task is not None and not slot.task.done() for slot in self._slots.values()):
+            return False
+        if self._is_stopping:
+            return True
+        is_held = not self._is_once and any(slot.is_paused for slot in self._slots.values())
+        return not (self.is_lasting or is_held or self._commands)
+
+
+class _Busy:
+    """Keeps a manager from ending between the end of a runner and the start of the next."""
+
+    def __init__(self, manager: PipelineManager) -> None:
+        self._manager = manager
+
+    def __enter__(self) -> None:
+        self._manager._commands += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._manager._commands -= 1
+        self._manager._changed.set()

@@ -1,0 +1,180 @@
+"""What one reader of a folder fetches, another of the same process need not ask for again.
+
+A pipeline reads each new commit, and right after it the growth of its table is counted from the
+same commits. Files are taken to be written once; what was fetched or missed is believed for a
+minute, each time by one reader.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, cast
+from weakref import WeakValueDictionary
+
+from tailerd.errors import FileMissingError
+from tailerd.storage.base import FileMeta, ObjectStore
+
+KEEP_SECONDS = 60.0
+MOST_BYTES = 4 * 1024 * 1024
+MOST_FILES = 512
+
+_Found = tuple[FileMeta, bytes]
+
+
+class SharedReadCache:
+    """The files of one folder that were fetched of late; bounded, the oldest go first."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self._found: OrderedDict[str, tuple[float, _Found | None]] = OrderedDict()
+        self._bytes = 0
+        # When, from which name on, and what was there.
+        self._listed: tuple[float, str, frozenset[str]] | None = None
+
+    def note_listing(self, began: float, start_after: str, names: frozenset[str]) -> None:
+        """Remember what is in the folder, of all names after one."""
+        self._listed = (began, start_after, names) if len(names) <= MOST_FILES else None
+
+    def note(self, path: str, found: _Found | None) -> None:
+        """Remember a whole file; None where there was none."""
+        if found is not None:
+            self.note_presence(path)
+        self.take(path)
+        self._found[path] = (time.monotonic(), found)
+        self._bytes += _size(found)
+        while self._bytes > MOST_BYTES or len(self._found) > MOST_FILES:
+            _, (_, oldest) = self._found.popitem(last=False)
+            self._bytes -= _size(oldest)
+
+    def note_presence(self, path: str) -> None:
+        """Forget that there was no such file: it was just read."""
+        known = self._found.get(path)
+        if known is not None and known[1] is None:
+            del self._found[path]
+        if self._is_unlisted(path.rpartition("/")[2]):
+            self._listed = None
+
+    def take(self, path: str) -> tuple[_Found | None] | None:
+        """Return what was noted of a path, once; None where nothing is known of it any more."""
+        known = self._found.pop(path, None)
+        if known is None:
+            return (None,) if self._is_unlisted(path.rpartition("/")[2]) else None
+        at, found = known
+        self._bytes -= _size(found)
+        return (found,) if time.monotonic() - at < KEEP_SECONDS else None
+
+    def _is_unlisted(self, name: str) -> bool:
+        if self._listed is None:
+            return False
+        at, start_after, names = self._listed
+        return name > start_after and name not in names and time.monotonic() - at < KEEP_SECONDS
+
+
+def _size(found: _Found | None) -> int:
+    return 0 if found is None else len(found[1])
+
+
+class SharedReads:
+    """What readers of one process share: a folder's files, as long as somebody hears of it."""
+
+    def __init__(self) -> None:
+        """Begin with no folder."""
+        self._folders: WeakValueDictionary[tuple[str, str], SharedReadCache] = WeakValueDictionary()
+
+    def get(self, scheme: str, folder: str) -> SharedReadCache | None:
+        """Return what is shared of a folder; None where nobody hears of it."""
+        return self._folders.get((scheme, folder))
+
+    def join(self, scheme: str, folder: str) -> SharedReadCache:
+        """Return what is shared of a folder, from now on."""
+        return self._folders.setdefault((scheme, folder), SharedReadCache())
+
+
+class _Wrapped:
+    """Everything of a store but what readers of one folder share."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self._inner = inner
+        # What a store can do besides is asked with `isinstance`, which from Python 3.12 on looks
+        # at what is there and asks no `__getattr__`.
+        for name in dir(inner):
+            if not name.startswith("_") and not hasattr(type(self), name):
+                found = getattr(inner, name)
+                if callable(found):
+                    setattr(self, name, found)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class _Telling(_Wrapped):
+    def __init__(self, inner: ObjectStore, shared: SharedReads) -> None:
+        super().__init__(inner)
+        self._shared = shared
+
+    async def get(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        body = await self._inner.get(path, start, length)
+        self._note_presence(path)
+        return body
+
+    async def get_many(self, paths: Sequence[str]) -> list[bytes]:
+        bodies = await self._inner.get_many(paths)
+        for path in paths:
+            self._note_presence(path)
+        return bodies
+
+    def _note_presence(self, path: str) -> None:
+        heard = self._shared.get(self._inner.scheme, path.rpartition("/")[0])
+        if heard is not None:
+            heard.note_presence(path)
+
+    async def fetch(self, path: str, start: int = 0, length: int | None = None) -> _Found:
+        heard = self._shared.get(self._inner.scheme, path.rpartition("/")[0])
+        try:
+            found = await self._inner.fetch(path, start, length)
+        except FileMissingError:
+            if heard is not None:
+                heard.note(path, None)
+            raise
+        if heard is not None and start == 0 and found[0].size_bytes == len(found[1]):
+            heard.note(path, found)
+        return found
+
+    async def list_from(self, folder: str, start_after: str = "") -> AsyncIterator[FileMeta]:
+        heard = self._shared.get(self._inner.scheme, folder.rstrip("/"))
+        began, names = time.monotonic(), set[str]()
+        async for meta in self._inner.list_from(folder, start_after):
+            if heard is not None:
+                names.add(meta.name)
+            yield meta
+        if heard is not None:
+            heard.note_listing(began, start_after, frozenset(names))
+
+
+class _Hearing(_Wrapped):
+    def __init__(self, inner: ObjectStore, heard: SharedReadCache) -> None:
+        super().__init__(inner)
+        self._heard = heard
+
+    async def fetch(self, path: str, start: int = 0, length: int | None = None) -> _Found:
+        known = self._heard.take(path)
+        if known is None:
+            return await self._inner.fetch(path, start, length)
+        [found] = known
+        if found is None:
+            raise FileMissingError(f"{path} did not exist a moment ago.")
+        meta, body = found
+        return meta, body if start == 0 and length is None else body[start:][:length]
+
+
+def telling(store: ObjectStore, shared: SharedReads) -> ObjectStore:
+    """Return the store; what is fetched through it, others may overhear."""
+    return cast(ObjectStore, _Telling(store, shared))
+
+
+def hearing(store: ObjectStore, folder: str, shared: SharedReads) -> ObjectStore:
+    """Return the store; what was just fetched of `folder` by others is not asked for again."""
+    heard = shared.join(store.scheme, folder.rstrip("/"))
+    return cast(ObjectStore, _Hearing(store, heard))

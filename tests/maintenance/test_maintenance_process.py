@@ -1,0 +1,396 @@
+"""The process that maintains logs: it is killed, stopped and asked, and deliveries never notice."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pytest
+
+from tailerd.clock import SystemClock
+from tailerd.formats.delta.maintenance.plan import Policies
+from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
+from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
+from tailerd.formats.delta.maintenance.policies.log_compaction import LogCompactionPolicy
+from tailerd.formats.maintenance import CleanupPolicy, DailyPause
+from tailerd.maintenance.maintenance_process import MaintenanceProcess
+from tailerd.maintenance.table_maintainer import KeptTable
+from tailerd.telemetry import Telemetry, events
+from tailerd.watchers.wakeups import WakeupRegistry
+from tests.integration.daemon.running import daemon, eventually, file_table, log_of, write_config
+from tests.maintenance.tables import grow, living_table
+from tests.maintenance.test_daemon_keeps_logs import (
+    big_table,
+    checkpoints,
+    kept,
+    lines_of,
+    often,
+    status_of,
+    table_of,
+)
+from tests.maintenance.wanted import wanted
+from tests.tables.builder import TableBuilder
+
+OFTEN = Policies(
+    checkpoint=CheckpointPolicy(every_commits=3, min_interval_seconds=0),
+    checksum=ChecksumPolicy(is_enabled=True),
+)
+WAIT_SECONDS = 30
+
+
+class Kept:
+    """A keeper's process with everything it told."""
+
+    def __init__(self, *, is_once: bool = False) -> None:
+        self.told: list[Any] = []
+        self._is_told = asyncio.Event()
+        self.process = MaintenanceProcess(
+            wakeups=WakeupRegistry(),
+            telemetry=Telemetry([self._hear]),
+            clock=SystemClock(),
+            is_once=is_once,
+        )
+
+    def _hear(self, event: events.Event) -> None:
+        self.told.append(event)
+        self._is_told.set()
+
+    def keep(self, policies: Policies = OFTEN, /, **tables: TableBuilder) -> None:
+        self.process.set_tables(
+            {
+                name: KeptTable(
+                    place=str(table.folder),
+                    folder=str(table.log),
+                    policies=wanted(policies),
+                    is_alone=True,
+                )
+                for name, table in tables.items()
+            },
+            {},
+        )
+
+    def of(self, kind: type) -> list[Any]:
+        return [event for event in self.told if isinstance(event, kind)]
+
+    async def until(self, holds: Callable[[], object]) -> None:
+        async with asyncio.timeout(WAIT_SECONDS):
+            while not holds():
+                self._is_told.clear()
+                await self._is_told.wait()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[asyncio.Task[None]]:
+        task = asyncio.create_task(self.process.run())
+        try:
+            yield task
+        finally:
+            self.process.cancel()
+            async with asyncio.timeout(WAIT_SECONDS):
+                await task
+
+
+def is_there(pid: int) -> bool:
+    """Tell whether a process runs; one that nobody has waited for yet does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def children_of(pid: int) -> list[int]:
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        # Processes end while one looks.
+        with suppress(OSError):
+            parent = (process / "stat").read_text().rpartition(") ")[2].split()[1]
+            if int(parent) == pid and b"maintenance_worker" in (process / "cmdline").read_bytes():
+                found.append(int(process.name))
+    return found
+
+
+async def test_every_policy_and_event_goes_through_the_pipe(tmp_path: Path) -> None:
+    everything = Policies(
+        checkpoint=CheckpointPolicy(
+            every_commits=3, every_seconds=5.5, max_replay_seconds=1, min_interval_seconds=0
+        ),
+        log_compaction=LogCompactionPolicy(every_commits=100),
+        checksum=ChecksumPolicy(is_enabled=True),
+        cleanup=CleanupPolicy(is_enabled=True, older_than_seconds=1e7, every_seconds=60),
+        pauses=(DailyPause(0, 0),),
+    )
+    keeper = Kept()
+    keeper.keep(everything, orders=living_table(tmp_path))
+    async with keeper.running():
+        await keeper.until(lambda: len(keeper.of(events.LogMaintained)) == 2)
+    assert isinstance(keeper.told[0], events.TableAdded)
+    assessed = keeper.of(events.LogAssessed)[0]
+    assert (assessed.table, assessed.is_alone) == ("orders", True)
+    assert assessed.due == ("checksum", "checkpoint")
+    assert [event.job for event in keeper.of(events.LogMaintained)] == ["checksum", "checkpoint"]
+    requests = {e.operation: e.count for e in keeper.of(events.StorageRequested)}
+    assert requests.keys() >= {"list", "get", "put"}
+
+
+@pytest.mark.parametrize("end", [MaintenanceProcess.stop, MaintenanceProcess.cancel])
+async def test_it_ends_when_asked_and_when_cancelled(
+    tmp_path: Path, end: Callable[[MaintenanceProcess], None]
+) -> None:
+    keeper = Kept()
+    keeper.keep(orders=living_table(tmp_path))
+    async with keeper.running() as running:
+        await keeper.until(lambda: keeper.of(events.LogMaintained))
+        pid = keeper.process.pid
+        assert pid is not None
+        end(keeper.process)
+        async with asyncio.timeout(WAIT_SECONDS):
+            await running
+    assert not is_there(pid)
+    assert not keeper.of(events.MaintenanceProcessEnded)
+
+
+async def test_asked_to_end_before_it_began_it_ends(tmp_path: Path) -> None:
+    keeper = Kept()
+    keeper.keep(orders=living_table(tmp_path))
+    async with keeper.running() as running:
+        await asyncio.sleep(0)
+        keeper.process.stop()
+        async with asyncio.timeout(WAIT_SECONDS):
+            await running
+    assert not keeper.of(events.LogMaintained)
+
+
+@pytest.mark.full
+async def test_a_signal_that_is_meant_for_the_daemon_does_not_end_it(tmp_path: Path) -> None:
+    table, keeper = living_table(tmp_path), Kept()
+    keeper.keep(orders=table)
+    async with keeper.running():
+        await keeper.until(lambda: len(keeper.of(events.LogMaintained)) == 2)
+        assert keeper.process.pid is not None
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(keeper.process.pid, number)
+        for version in range(20, 24):
+            grow(table, version)
+        keeper.process._ring("orders")
+        await keeper.until(lambda: len(keeper.of(events.LogMaintained)) == 4)
+    assert not keeper.of(events.MaintenanceProcessEnded)
+
+
+async def test_it_is_as_patient_as_the_system_lets_it_be(tmp_path: Path) -> None:
+    keeper = Kept()
+    keeper.keep(orders=living_table(tmp_path))
+    async with keeper.running():
+        await keeper.until(lambda: keeper.of(events.LogAssessed))
+        assert keeper.process.pid is not None
+        assert os.getpriority(os.PRIO_PROCESS, keeper.process.pid) >= 10
+
+
+@pytest.mark.full
+async def test_killed_in_the_middle_of_a_job_it_is_told_started_again_and_done(
+    tmp_path: Path,
+) -> None:
+    table, keeper = big_table(tmp_path / "big"), Kept()
+    small = living_table(tmp_path / "small")
+    before = {path.name for path in table.log.iterdir()}
+    keeper.keep(OFTEN, big=table)
+    async with keeper.running():
+        begun = events.MaintenanceStarted(table="big", job="checkpoint")
+        await keeper.until(lambda: begun in keeper.told)
+        pid = keeper.process.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        keeper.keep(OFTEN, big=table, small=small)
+        await keeper.until(lambda: keeper.of(events.MaintenanceFailed))
+        assert len(deltalake.DeltaTable(table.folder).file_uris()) == 60_000
+        # What killed it is held, everybody else's turn comes.
+        await keeper.until(
+            lambda: [e.table for e in keeper.of(events.LogMaintained)].count("small") == 2
+        )
+        await keeper.until(
+            lambda: (
+                "big" in [e.table for e in keeper.of(events.LogMaintained) if e.job != "checksum"]
+            )
+        )
+    [ended] = keeper.of(events.MaintenanceProcessEnded)
+    [failed] = keeper.of(events.MaintenanceFailed)
+    assert "SIGKILL" in ended.remedy
+    assert (failed.table, failed.job, failed.error_code) == (
+        "big",
+        "checkpoint",
+        "maintenance_process",
+    )
+    order = [e.table for e in keeper.of(events.LogMaintained) if e.job == "checkpoint"]
+    assert order == ["small", "big"]
+    after = {path.name for path in table.log.iterdir() if not path.name.startswith(".")}
+    assert after - before == {
+        f"{table.version:020}.checkpoint.parquet",
+        f"{table.version:020}.crc",
+        "_last_checkpoint",
+    }
+
+
+@pytest.mark.full
+async def test_killed_while_a_table_is_measured_that_table_is_held(tmp_path: Path) -> None:
+    table, keeper = big_table(tmp_path / "big"), Kept()
+    big = KeptTable(
+        place=str(table.folder),
+        folder=str(table.log),
+        policies=wanted(Policies(checkpoint=CheckpointPolicy(every_commits=1000))),
+        is_alone=True,
+        is_measured=True,
+    )
+    keeper.process.set_tables({"big": big}, {})
+    async with keeper.running():
+        begun = events.MaintenanceStarted(table="big", job="measure")
+        await keeper.until(lambda: begun in keeper.told)
+        assert keeper.process.pid is not None
+        os.kill(keeper.process.pid, signal.SIGKILL)
+        await keeper.until(lambda: keeper.of(events.MaintenanceFailed))
+        await keeper.until(lambda: keeper.of(events.TableMeasured))
+    [failed] = keeper.of(events.MaintenanceFailed)
+    assert (failed.table, failed.job, failed.error_code) == (
+        "big",
+        "measure",
+        "maintenance_process",
+    )
+    assert "left alone" in failed.remedy
+
+
+async def test_one_that_cannot_be_started_is_told_with_its_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "tailerd.maintenance.maintenance_process._PROGRAM", "tailerd.no_such_program"
+    )
+    keeper = Kept()
+    keeper.keep(orders=living_table(tmp_path))
+    async with keeper.running():
+        await keeper.until(lambda: len(keeper.of(events.MaintenanceProcessEnded)) == 2)
+        [first, second] = keeper.of(events.MaintenanceProcessEnded)
+    assert "no_such_program" in first.remedy
+    assert (first.attempt, second.attempt) == (1, 2)
+
+
+@pytest.mark.full
+async def test_once_errors_of_tables_come_back_and_the_others_are_done(tmp_path: Path) -> None:
+    refused = TableBuilder(tmp_path / "refused", reader_features=[], writer_features=["new"])
+    refused.create()
+    keeper = Kept(is_once=True)
+    keeper.keep(refused=refused, orders=living_table(tmp_path / "orders"))
+    async with asyncio.timeout(WAIT_SECONDS):
+        await keeper.process.run()
+    [error] = keeper.process.errors
+    assert error.code == "unsupported_feature"
+    assert len(keeper.of(events.LogMaintained)) == 2
+
+
+@pytest.mark.full
+def test_the_process_goes_with_a_daemon_that_is_killed_and_the_next_one_goes_on(
+    tmp_path: Path,
+) -> None:
+    table = big_table(tmp_path / "orders")
+    config = write_config(tmp_path, orders=kept(table.folder, checkpoint=often()))
+    with daemon(config) as process:
+        eventually(lambda: bool(children_of(process.pid)))
+        [child] = children_of(process.pid)
+        # In the middle of its job.
+        eventually(lambda: (table.folder / "_tailerd/maintenance").exists())
+        process.kill()
+        process.wait(10)
+        eventually(lambda: not is_there(child), 5)
+    assert len(deltalake.DeltaTable(table.folder).file_uris()) == 60_000
+    with daemon(config) as process:
+        eventually(lambda: checkpoints(table.folder) == [table.version])
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+
+
+def test_a_daemon_whose_maintenance_is_killed_goes_on_and_says_so(tmp_path: Path) -> None:
+    table = table_of(tmp_path / "orders", 4)
+    config = write_config(tmp_path, orders=kept(table.folder, checkpoint=often()))
+    with daemon(config) as process:
+        eventually(lambda: checkpoints(table.folder) == [4])
+        [child] = children_of(process.pid)
+        os.kill(child, signal.SIGKILL)
+        for number in range(5, 9):
+            table.append([{"id": number}])
+        eventually(lambda: checkpoints(table.folder)[-1] >= 7)
+        assert children_of(process.pid) not in ([], [child])
+        assert status_of(config, "orders")["state"] == "running"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    [line] = lines_of(config, "Maintenance process exited")
+    assert line["error_code"] == "maintenance_process"
+
+
+@pytest.mark.full
+def test_a_daemon_without_maintenance_starts_no_such_process(tmp_path: Path) -> None:
+    table = table_of(tmp_path / "orders", 2)
+    config = write_config(tmp_path, orders=file_table(table.folder, tmp_path / "out"))
+    with daemon(config) as process:
+        eventually(lambda: "Starting position resolved" in log_of(config))
+        time.sleep(0.5)
+        assert children_of(process.pid) == []
+
+
+def test_the_program_ends_by_itself_where_nobody_talks_to_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tailerd.maintenance.maintenance_worker"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.stdout == b""
+
+
+@pytest.mark.full
+async def test_a_table_that_nobody_delivers_is_measured_as_it_grows(tmp_path: Path) -> None:
+    table, keeper = table_of(tmp_path, 4), Kept()
+    place = KeptTable(
+        place=str(tmp_path),
+        folder=str(table.log),
+        policies=wanted(OFTEN),
+        is_alone=True,
+        is_measured=True,
+    )
+    keeper.process.set_tables({"orders": place}, {})
+    async with keeper.running():
+        await keeper.until(lambda: keeper.of(events.TableMeasured))
+        first = keeper.of(events.TableMeasured)[0]
+        assert (first.version, first.files, first.rows) == (4, 4, 4)
+        assert (first.checkpoint_version, first.commits_since_checkpoint) == (4, 0)
+        assert (first.pending_files, first.pending_bytes) == (None, None)
+        table.append([{"id": 5}, {"id": 6}])
+        keeper.process._ring("orders")
+        await keeper.until(lambda: keeper.of(events.TableMeasured)[-1].version == 5)
+        last = keeper.of(events.TableMeasured)[-1]
+        assert (last.files, last.rows, last.commits_since_checkpoint) == (5, 6, 1)
+        assert last.bytes > first.bytes
+        # Another table of this place, with as many versions.
+        table.folder.rename(tmp_path.with_name("gone"))
+        other = TableBuilder(tmp_path, table_id="00000000-0000-4000-8000-000000000007")
+        other.create()
+        for number in range(5):
+            other.append([{"id": number}])
+        keeper.process._ring("orders")
+        await keeper.until(lambda: keeper.of(events.TableMeasured)[-1].rows == 5)
+
+
+async def test_what_is_let_go_is_not_shown_again(tmp_path: Path) -> None:
+    keeper = Kept()
+    keeper.keep(orders=living_table(tmp_path / "a"), others=living_table(tmp_path / "b"))
+    async with keeper.running():
+        await keeper.until(lambda: keeper.of(events.LogMaintained))
+        keeper.process.remove_all_but({})
+        removed = len(keeper.told)
+        await asyncio.sleep(1.5)
+    assert not [e for e in keeper.told[removed:] if isinstance(e, events.LogAssessed)]
