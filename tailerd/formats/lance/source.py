@@ -428,7 +428,7 @@ class LanceSource(LanceVersions):
         """Yield where in [start, end) rows of another schema begin, the first rows included."""
         at, last = start, b""
         while at.is_before(end):
-            if (self._is_net and at.is_commit_start) or await self._gap_end(at) is not None:
+            if self._is_one_step(at):
                 schema = columns_schema(self._log.columns(await self._before(end)), self._columns)
                 if encode_schema(schema) != last:
                     version = end.last_version(self)
