@@ -318,7 +318,7 @@ class Daemon:
                     )
                     watching = group.create_task(assembly.wakeups.run(watchers))
                 self._maintain(config, group)
-                is_asked = await self._occasion()
+                is_asked = await self._wait_for_reload()
                 if is_asked:
                     await self._reread(assembly)
                 config = (await self._search.look(self._file_config, is_asked=is_asked)).config
@@ -331,8 +331,8 @@ class Daemon:
             if watching is not None:
                 watching.cancel()
 
-    async def _occasion(self) -> bool:
-        """Wait until somebody asks for a new look at the file (True), or at the folders."""
+    async def _wait_for_reload(self) -> bool:
+        """Wait for a request to read the file again (True), or for the next look at folders."""
         pause = None if self._is_once else self._search.wait_seconds()
         try:
             async with asyncio.timeout(pause):

@@ -64,7 +64,7 @@ class SavedOffset:
         Args:
             text: The stored text.
             place: Where it was found, for errors: `The offset file /state/offsets/orders.json`.
-            fix: What mends a damaged one.
+            fix: What fixes a damaged one.
 
         Raises:
             OffsetError: It is damaged, or another release wrote it.

@@ -133,7 +133,7 @@ def _line(report: dict[str, object]) -> str:
 
 def _kept(report: dict[str, object]) -> str:
     if report["maintenance_refused"] is not None:
-        return f"; its log would be left alone: {report['maintenance_refused']}"
+        return f"; maintenance would be skipped: {report['maintenance_refused']}"
     due = report["maintenance_due"]
     if not isinstance(due, list):
         return ""

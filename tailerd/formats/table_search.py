@@ -33,7 +33,7 @@ class _Group:
     """What is known of one pattern.
 
     Attributes:
-        config: The pattern; with another one everything is looked for anew.
+        config: The pattern; with another one everything is looked for again.
         folders: What the last look that succeeded found.
         due: When to look again, as the clock counts.
         looks: Looks that succeeded; a group that has none knows nothing.

@@ -60,7 +60,7 @@ class RunningJobs:
             table=running.table,
             job=running.job,
             error_code=MaintenanceProcessError.code,
-            error=f"{why} This table is left alone for {seconds:.0f} s.",
+            error=f"{why} This table is skipped for {seconds:.0f} s.",
         )
 
     def held(self, now: float) -> dict[str, float]:

@@ -272,7 +272,7 @@ class TableMaintainer:
     def _on_cleanup_error(self, error: TailerdError, began: float) -> None:
         self.error = error
         if isinstance(error, TableError) and not error.retryable:
-            # Nobody but an operator mends that.
+            # Nobody but an operator fixes that.
             self._hold_cleanup(self.kept.policies.cleanup.every_seconds)
         else:
             self._hold_cleanup(_BACKOFF.wait_seconds(self._cleanup_attempt, self._random))

@@ -41,7 +41,7 @@ class MeasuredTable:
         """Follow the table to its head and tell its size, or why it is not known.
 
         Args:
-            table_id: Whose size is wanted; another table of this place is opened anew.
+            table_id: Whose size is wanted; another table of this place is opened again.
             version: The newest version that is known of.
 
         Returns:

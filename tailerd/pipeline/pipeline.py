@@ -149,7 +149,7 @@ class Pipeline:
                 if self._sets_apart(error):
                     continue
                 if not error.retryable:
-                    error = await self._weighed(error)
+                    error = await self._with_saved_phase(error)
                 if await self._may_cross(error):
                     error = await self._cross(error)
                     if error is None:
@@ -226,7 +226,7 @@ class Pipeline:
             return self._saved_phase is Phase.FOLLOW
         return False
 
-    async def _weighed(self, error: TailerdError) -> TailerdError:
+    async def _with_saved_phase(self, error: TailerdError) -> TailerdError:
         """Look up the saved offset, on which policy depends; return `error`, or why that must wait.
 
         The next delivery loop meets `error` again.
@@ -261,7 +261,7 @@ class Pipeline:
             # too slow once, for a size or a time of day, is not tried again at every commit.
             self._plan = replace(self._plan, read_limit=self._plan.read_limit.halved())
         if isinstance(error, TableError):
-            # What is known of the table may be what is wrong: look at it anew.
+            # What is known of the table may be what is wrong: look at it again.
             self._source = None
         return error
 

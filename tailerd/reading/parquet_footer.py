@@ -222,7 +222,7 @@ _GROUP_LOGICAL = frozenset({2, 3, 16})
 
 
 MAX_SCHEMA_BYTES = 1024 * 1024
-"""Longer schemas are not mended; ten thousand columns take half of it."""
+"""Longer schemas are not repaired; ten thousand columns take half of it."""
 
 
 def without_group_marks(body: bytes) -> bytes | None:

@@ -13,11 +13,11 @@ from tailerd.errors import CorruptLogError
 from tailerd.reading.parquet_footer import MAGIC, TAIL_BYTES, without_group_marks
 
 MAX_MENDED_BYTES = 16 * 1024 * 1024
-"""Longer footers are not mended: they are read here, and then again by Arrow."""
+"""Longer footers are not repaired: they are read here, and then again by Arrow."""
 
 
 def open_parquet(source: BinaryIO, **options: Any) -> pq.ParquetFile:
-    """Open a file as `pq.ParquetFile` does; one with groups marked as values is mended in memory.
+    """Open a file as `pq.ParquetFile` does; one with groups marked as values is repaired in memory.
 
     Only where Arrow refuses it is the footer looked at, and nothing else is read for that.
 
@@ -27,13 +27,13 @@ def open_parquet(source: BinaryIO, **options: Any) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(source, **options)
     except (pa.ArrowException, OSError):
-        mended = _mended(source)
-        if mended is None:
+        repaired = _repaired(source)
+        if repaired is None:
             raise
-    return pq.ParquetFile(mended, **options)
+    return pq.ParquetFile(repaired, **options)
 
 
-def _mended(source: BinaryIO) -> BinaryIO | None:
+def _repaired(source: BinaryIO) -> BinaryIO | None:
     end = source.seek(0, io.SEEK_END)
     source.seek(max(0, end - TAIL_BYTES))
     tail = source.read(TAIL_BYTES)

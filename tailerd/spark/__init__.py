@@ -20,7 +20,7 @@ def register(spark: SparkSession, *, push_filters: bool = False) -> None:
         push_filters: Whether batch reads leave out commits and files that a filter excludes. This
             switches `spark.sql.python.filterPushdown.enabled` on. PySpark 4.2 keeps what one query
             has pushed for later queries of the same DataFrame, which then lack rows: only for
-            programs that `load` anew for every query and use a DataFrame once in each.
+            programs that `load` again for every query and use a DataFrame once in each.
     """
     # Imported here: the daemon asks this package about Java before it pays for pyspark.
     from tailerd.spark.datasource import FilteringDataSource, TailerdDataSource

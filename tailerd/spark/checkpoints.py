@@ -61,7 +61,7 @@ def batch_numbers(folder: Path) -> list[int]:
 
 
 def query_of(checkpoint: Path) -> str:
-    """Return what Spark has named a checkpoint's query, anew in each one; empty without one.
+    """Return what Spark has named a checkpoint's query, again in each one; empty without one.
 
     Raises:
         OffsetError: It cannot be read.
@@ -78,7 +78,7 @@ def query_of(checkpoint: Path) -> str:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise OffsetError(
             f"Spark's checkpoint {path} is damaged: {error!r}.",
-            remedy=_anew(checkpoint),
+            remedy=_again(checkpoint),
             path=str(path),
         ) from error
 
@@ -103,7 +103,7 @@ def batch_end(checkpoint: Path, batch_id: int) -> dict[str, object]:
         raise OffsetError(
             f"Spark's checkpoint {path} is cut off, because it was copied in part or the disk"
             " failed.",
-            remedy=_anew(checkpoint),
+            remedy=_again(checkpoint),
             path=str(path),
         )
     return fields
@@ -112,7 +112,7 @@ def batch_end(checkpoint: Path, batch_id: int) -> dict[str, object]:
 def make_logged_durable(checkpoint: Path, batch_id: int) -> None:
     """Have the end that Spark logged for a batch survive a power cut, which Spark leaves open.
 
-    What is delivered must not outlive it: planned anew, the batch would be another one. Blocking.
+    What is delivered must not outlive it: planned again, the batch would be another one. Blocking.
 
     Raises:
         StorageError: The folder cannot be written.
@@ -132,7 +132,7 @@ def make_logged_durable(checkpoint: Path, batch_id: int) -> None:
         ) from error
 
 
-def _anew(checkpoint: Path) -> str:
+def _again(checkpoint: Path) -> str:
     return f"Start over: `rm -r {checkpoint}` {COMES_AGAIN}"
 
 

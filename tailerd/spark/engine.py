@@ -1,4 +1,4 @@
-"""The process's Spark session: opened when it is first needed, opened anew when its Java dies."""
+"""The process's Spark session: opened when it is first needed, opened again when its Java dies."""
 
 from __future__ import annotations
 

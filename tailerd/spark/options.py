@@ -234,7 +234,7 @@ def naming(option: str, text: object) -> Iterator[None]:
         yield
     except (MissingVersionError, UsageError) as error:
         named = error.restated(
-            f"The option {option}={text} is not supported. {error.message}",
+            f"The option {option}={text} cannot be applied. {error.message}",
             remedy="Give what the table's log still has, or leave the option out.",
         )
         named.where = option

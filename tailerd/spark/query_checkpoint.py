@@ -32,14 +32,14 @@ _LOG_VERSION = "v1"
 _UMASK = "fs.permissions.umask-mode"
 _ANY_VERSION = re.compile(r"v\d+")
 _NONE = "-"
-_ANEW = "and empty the sink; then the table comes again from where its configuration says."
+_AGAIN = "and empty the sink; then the table comes again from where its configuration says."
 _ABOUT_OFFSETS = (OffsetError, TableRecreatedError, MissingVersionError)
 
 
 def check_checkpoint(
     folder: Path,
     read_end: Callable[[str], object] = Offset.from_json,
-    anew: str = _ANEW,
+    again: str = _AGAIN,
     *,
     may_restore: bool = True,
 ) -> None:
@@ -48,7 +48,7 @@ def check_checkpoint(
     Args:
         folder: The checkpoint.
         read_end: Reads what the query's source has logged; raises `OffsetError`.
-        anew: What to do besides removing the folder to begin anew, and what happens then.
+        again: What to do besides removing the folder to begin again, and what happens then.
         may_restore: Whether a copy of the folder may take its place, whatever was delivered since.
 
     Raises:
@@ -56,9 +56,9 @@ def check_checkpoint(
     """
     if not folder.exists():
         return
-    begin_anew = f"`rm -r {folder}` {anew}"
-    mend = "Restore the folder from a backup, or start over" if may_restore else "Begin anew"
-    mend = f"{mend}: {begin_anew}"
+    begin_again = f"`rm -r {folder}` {again}"
+    mend = "Restore the folder from a backup, or start over" if may_restore else "Begin again"
+    mend = f"{mend}: {begin_again}"
     try:
         _check_metadata(folder, mend)
         planned, done = batch_numbers(folder / "offsets"), batch_numbers(folder / "commits")
@@ -72,7 +72,7 @@ def check_checkpoint(
             if not _lines(folder / f"commits/{number}"):
                 raise _damaged(folder, f"commits/{number} is cut off", mend)
         for number in planned[-2:]:
-            _check_offset(folder, f"offsets/{number}", read_end, begin_anew, mend)
+            _check_offset(folder, f"offsets/{number}", read_end, begin_again, mend)
     except OSError as error:
         raise OffsetError(
             f"Spark's checkpoint {folder} cannot be read: {error.strerror}.",
@@ -117,7 +117,7 @@ def with_checkpoint(error: TailerdError, folder: Path) -> TailerdError:
     is_named = bool(error.path) and Path(error.path).is_relative_to(folder)
     if not isinstance(error, _ABOUT_OFFSETS) or is_named:
         return error
-    kept = f"{error.remedy} Spark keeps the offset in {folder}: `rm -r {folder}` {_ANEW}"
+    kept = f"{error.remedy} Spark keeps the offset in {folder}: `rm -r {folder}` {_AGAIN}"
     placed = error.restated(error.message, remedy=kept.strip())
     placed.path = str(folder)
     return placed
@@ -139,7 +139,7 @@ def _check_metadata(folder: Path, mend: str) -> None:
 
 
 def _check_offset(
-    folder: Path, name: str, read_end: Callable[[str], object], begin_anew: str, mend: str
+    folder: Path, name: str, read_end: Callable[[str], object], begin_again: str, mend: str
 ) -> None:
     """Check one file: the log's version, a line about the micro-batch, then one for each source."""
     lines = _lines(folder / name)
@@ -156,7 +156,7 @@ def _check_offset(
         except OffsetError as error:
             raise OffsetError(
                 f"Spark's checkpoint {folder} cannot be gone on from: {name} says: {error.message}",
-                remedy=f"{error.remedy} For a query that means: {begin_anew}".strip(),
+                remedy=f"{error.remedy} For a query that means: {begin_again}".strip(),
                 path=str(folder),
             ) from error
 

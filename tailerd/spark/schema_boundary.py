@@ -44,7 +44,7 @@ class SchemaBoundary:
 
         Raises:
             SchemaChangedError: That is at `start`.
-            TableError: A commit cannot be served truthfully.
+            TableError: A commit cannot be read correctly.
         """
         async for step in source.schema_steps(start, end):
             if not self._fits(step):

@@ -5,7 +5,7 @@ query with another one may have to repeat it; and with which changes, because a 
 commit counts something else with others.
 
 Spark's checkpoint holds the end of every micro-batch but not the start of the first one: when
-that one must be repeated, the source is asked anew where to begin, and the table has moved on
+that one must be repeated, the source is asked again where to begin, and the table has moved on
 meanwhile. So the end of the first micro-batch remembers its start. Pure.
 """
 

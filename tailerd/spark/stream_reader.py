@@ -263,7 +263,7 @@ class _Follower:
         self._loop.close()
 
     def _call(self, work: Coroutine[None, None, _T]) -> _T:
-        """Run work with offsets of the checkpoint; what is wrong with these is mended there."""
+        """Run work with offsets of the checkpoint; what is wrong with these is repaired there."""
         try:
             return self._loop.call(work)
         except (MissingVersionError, TableRecreatedError) as error:

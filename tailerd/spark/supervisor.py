@@ -3,7 +3,7 @@
 Queries start one after another, each when the one before has answered: every Python source is a
 process of its own on the driver, and many at once time out. A query that dies of something that
 may pass, the death of Spark's own Java process for instance, is started again from its checkpoint;
-one that cannot be served truthfully stays down and the others go on. Where the table's schema
+one that cannot be read correctly stays down and the others go on. Where the table's schema
 changes, the query ends before the first rows that have the new one, and another takes over there.
 """
 

@@ -1,6 +1,6 @@
 """The stores of a Python worker of Spark, which reads one task after another.
 
-Spark keeps worker processes and gives each task its closure anew, so that nothing which a task
+Spark keeps worker processes and gives each task its closure again, so that nothing which a task
 makes is there for the next: connections can only be kept by the process.
 """
 

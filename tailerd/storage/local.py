@@ -128,7 +128,7 @@ class LocalStore:
         return await _in_thread(lambda: files.head(path), path)
 
     async def folder_mark(self, folder: str) -> FolderMark | None:
-        """Return the folder's identity and time, where the file system keeps that truthfully."""
+        """Return the folder's identity and time, where the file system keeps that correctly."""
         try:
             return files.folder_mark(folder) if await self._is_prompt(f"{folder}/") else None
         except OSError:

@@ -80,7 +80,7 @@ class TableAdded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableAltered:
-    """A table's settings changed; its pipeline starts anew with them, at its saved offset."""
+    """A table's settings changed; its pipeline starts over with them, at its saved offset."""
 
     table: str
     engine: str

@@ -246,7 +246,7 @@ class Metrics:
         )
         self._refused = Gauge(
             "tailerd_maintenance_refused",
-            "1 while a table's log has to be left alone",
+            "1 while maintenance of a table's log is skipped",
             ("table",),
             registry=r,
         )

@@ -194,7 +194,7 @@ class SqsWatcher:
             self._is_heard = False
             self._failures += 1
             self._tell(error, "sqs:ReceiveMessage", self._failures)
-            # Another client looks for credentials anew.
+            # Another client looks for credentials again.
             await self._disconnect()
             await self._clock.sleep(_BACKOFF.wait_seconds(self._failures - 1, self._chance))
             return []

@@ -161,7 +161,7 @@ async def test_a_damaged_checkpoint_stops_the_cleanup_and_nothing_else(tmp_path:
     assert turns.jobs() == ["checkpoint"]
     [failed] = turns.of(events.MaintenanceFailed)
     assert (failed.job, failed.error_code) == ("cleanup", "corrupt_log")
-    assert "version 7" in failed.remedy
+    assert "version 7" in failed.error
     assert turns.keeper.error is not None
     assert not turns.of(events.MaintenanceRefused)
     assert commits_of(table)[0] == 0

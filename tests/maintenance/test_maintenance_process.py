@@ -221,7 +221,7 @@ async def test_killed_in_the_middle_of_a_job_it_is_told_started_again_and_done(
         )
     [ended] = keeper.of(events.MaintenanceProcessEnded)
     [failed] = keeper.of(events.MaintenanceFailed)
-    assert "SIGKILL" in ended.remedy
+    assert "SIGKILL" in ended.error
     assert (failed.table, failed.job, failed.error_code) == (
         "big",
         "checkpoint",
@@ -261,7 +261,7 @@ async def test_killed_while_a_table_is_measured_that_table_is_held(tmp_path: Pat
         "measure",
         "maintenance_process",
     )
-    assert "left alone" in failed.remedy
+    assert "is skipped for" in failed.error
 
 
 async def test_one_that_cannot_be_started_is_told_with_its_last_words(
@@ -275,7 +275,7 @@ async def test_one_that_cannot_be_started_is_told_with_its_last_words(
     async with keeper.running():
         await keeper.until(lambda: len(keeper.of(events.MaintenanceProcessEnded)) == 2)
         [first, second] = keeper.of(events.MaintenanceProcessEnded)
-    assert "no_such_program" in first.remedy
+    assert "no_such_program" in first.error
     assert (first.attempt, second.attempt) == (1, 2)
 
 

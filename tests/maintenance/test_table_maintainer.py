@@ -187,7 +187,7 @@ async def test_a_log_that_must_be_left_alone_is_refused_once_and_looked_at_rarel
         assert len(turns.store.log) == requests
         await turns.clock.sleep(REFUSED_SECONDS + 1)
     [refused] = turns.of(events.MaintenanceRefused)
-    assert "somethingNew" in refused.remedy
+    assert "somethingNew" in refused.error
 
 
 async def test_another_process_is_given_way_until_it_is_silent(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ async def test_another_process_is_given_way_until_it_is_silent(tmp_path: Path) -
     await other.take()
     wait = await turns.turn()
     assert turns.jobs() == ["checksum"]
-    assert "another maintains" in turns.of(events.MaintenanceYielded)[0].remedy
+    assert "another maintains" in turns.of(events.MaintenanceYielded)[0].reason
     assert wait is not None
     await turns.clock.sleep(wait)
     await turns.turn()

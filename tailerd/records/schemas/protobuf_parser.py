@@ -1,4 +1,4 @@
-"""The messages of a `.proto` text that `protobuf_text` wrote; a registry may have spaced it anew.
+"""The messages of a `.proto` text that `protobuf_text` wrote; a registry may have spaced it again.
 
 Read are messages, fields, their comments and reserved numbers: what tailerd writes, and no more of
 the language.

@@ -1,7 +1,7 @@
 """Takes back the rows of a delivered file that lie at or after an offset inside it.
 
 Rows of a delivery ascend by version through its files, and each carries its `_commit_version`. So
-what stays is the beginning of one file: it is written anew under a temporary name, durably, and
+what stays is the beginning of one file: it is written again under a temporary name, durably, and
 takes the file's place whole. Called again after a crash, cutting goes on where it was.
 """
 

@@ -197,7 +197,7 @@ class Session:
         if self._records is None:
             raise BugError("The Kafka sink was written to before it was resumed.")
         if start.table_id != self._table_id:
-            # REPLACE gave the table another one. The same as after a start anew at this offset.
+            # REPLACE gave the table another one. The same as after a start over at this offset.
             self._describe(start.table_id)
         now_us = time.time_ns() // 1000
         destination, records = self._records.records(batch, now_us=now_us)

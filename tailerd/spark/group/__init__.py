@@ -25,7 +25,7 @@ What users see of it:
   or another group begins. What files had before a reset stays in them.
 - The checkpoint of a group is not put back from a copy: into files, and into Kafka exactly once, it
   is refused where other rows were delivered since under the same numbers. Of files that holds as
-  long as the rest of the group's folder stays. One that is removed begins anew.
+  long as the rest of the group's folder stays. One that is removed begins again.
 - Another password moves no table; other brokers, users or options of the producer do. It begins in
   the other group behind what the one before has delivered, exactly once as the sink tells it.
 - The checkpoint of a query of the table's own is carried over when it becomes part of a group, and

@@ -19,7 +19,7 @@ from tailerd.spark.checkpoints import COMES_AGAIN
 GroupFields = dict[str, object]
 
 _FORMAT = 1
-_ANEW = f"Restart the group: remove its checkpoint, {COMES_AGAIN}"
+_AGAIN = f"Restart the group: remove its checkpoint, {COMES_AGAIN}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Entry:
 
     Attributes:
         offset: The first thing not in any batch yet.
-        generation: Which life of the table in this group it belongs to; another one begins anew.
+        generation: Which life of the table in this group it belongs to; another one begins again.
         moved: Number of the batch that moved it last.
         changes: The change mode it was planned with.
     """
@@ -94,7 +94,7 @@ class GroupOffset:
             fields = None
         if not isinstance(fields, dict):
             raise OffsetError(
-                f"The offset of a group of tables is damaged: {text[:120]!r}.", remedy=_ANEW
+                f"The offset of a group of tables is damaged: {text[:120]!r}.", remedy=_AGAIN
             )
         return cls.of(fields)
 
@@ -119,7 +119,7 @@ class GroupOffset:
         except (KeyError, TypeError, ValueError) as error:
             raise OffsetError(
                 f"The offset of a group of tables is damaged: {error!r}.",
-                remedy=_ANEW,
+                remedy=_AGAIN,
             ) from error
 
 

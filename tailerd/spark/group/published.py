@@ -57,7 +57,7 @@ def end_digest(folder: Path, batch_id: int) -> str:
 
     It is the end that Spark has logged, which survives a power cut when this returns, and the
     tables that were held back from it: the same when the batch is repeated, and when it is planned
-    anew with the same rows.
+    again with the same rows.
 
     Args:
         folder: Of the group; blocking.

@@ -28,7 +28,7 @@ name a `transactional_id`.
 Ids of topics are kept in `<state>/pipelines`. They are compared when a table starts, and before
 micro-batches: a table with a topic that was deleted stops with `topic_recreated`, the others go on.
 
-A checkpoint that is removed begins anew; one put back from a copy is wrong, and exactly once it is
+A checkpoint that is removed begins again; one put back from a copy is wrong, and exactly once it is
 refused where other rows were delivered since under the same numbers. Not here: `transaction_topic`,
 `heartbeat_interval` and `offsets: kafka` are the Arrow engine's.
 """

@@ -331,7 +331,7 @@ class KafkaGroupSink:
         return session
 
     def _drop(self) -> None:
-        """Give up what is open; the next micro-batch looks at everything anew."""
+        """Give up what is open; the next micro-batch looks at everything again."""
         session, self._session = self._session, None
         self._sinks, self._brokers = {}, None
         if session is not None:

@@ -25,7 +25,7 @@ refused.
 When requests fail. What may pass is tried again with growing pauses, a body that breaks off too,
 within a budget for a server that fails all the time. With `storage.hedge_after` a GET of which not
 a byte came for so long is asked a second time beside, one in twenty at most. Expired credentials
-are looked for anew, with each try: whoever renews them, a file, a program, a role, need not tell
+are looked for again, with each try: whoever renews them, a file, a program, a role, need not tell
 the daemon; meanwhile `/status` says so. A bucket that is gone stops its pipelines; started again
 when it is back, they go on where they were. A conditional put whose answer was lost finds out
 whether it had won. Large checkpoints are uploaded in parts and appear whole or not at all. A

@@ -156,7 +156,7 @@ class Connection:
         )
 
     async def _renew(self, used: S3Client | None) -> None:
-        """Forget the client, so that the next looks for credentials anew."""
+        """Forget the client, so that the next looks for credentials again."""
         if self._client is used:
             stack, self._stack, self._client = self._stack, AsyncExitStack(), None
             # Requests of others are under way on it.

@@ -73,7 +73,7 @@ _thread: tuple[int, IoThread] | None = None
 
 
 def io_thread() -> IoThread:
-    """Return this process's thread; it starts with the first use, in a forked process anew."""
+    """Return this process's thread; it starts with the first use, in a forked process again."""
     global _thread
     with _lock:
         if _thread is None or _thread[0] != os.getpid():

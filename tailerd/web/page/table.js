@@ -118,7 +118,7 @@ export class TablePage {
     this.section("rows", "Newest change rows", table.rows, () => parts.newestRows(table.rows));
   }
 
-  // Draws a section anew only where what it shows has changed: focus and selection stay.
+  // Draws a section again only where what it shows has changed: focus and selection stay.
   section(id, title, value, make) {
     const text = JSON.stringify(value);
     let known = this.drawn.get(id);

@@ -35,7 +35,7 @@ async def test_a_range_the_table_does_not_have(
 ) -> None:
     options = ReadOptions.parse({"path": str(table.folder), **given})
     [(name, text)] = given.items()
-    with pytest.raises(kind, match=f"The option {name}={text} cannot be met"):
+    with pytest.raises(kind, match=f"The option {name}={text} cannot be applied"):
         await batch_range(await open_source(options), options)
 
 
@@ -50,5 +50,5 @@ async def test_a_version_that_was_cleaned_up(table: TableBuilder) -> None:
 
 async def test_a_schema_the_table_does_not_have(table: TableBuilder) -> None:
     options = ReadOptions.parse({"path": str(table.folder), "schemaVersion": "9"})
-    with pytest.raises(MissingVersionError, match="The option schemaVersion=9 cannot be met"):
+    with pytest.raises(MissingVersionError, match="The option schemaVersion=9 cannot be applied"):
         await declared_columns(options)

@@ -89,7 +89,7 @@ def test_every_event_has_a_log_line_or_is_counted(kind: type) -> None:
 
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
 def test_an_event_is_named_in_the_past_tense_and_says_who_needs_it(kind: type) -> None:
-    assert re.search(r"(ed|en|Met|Unavailable)$", kind.__name__)
+    assert re.search(r"(ed|en|Met|Lost|Unavailable)$", kind.__name__)
     assert kind.__doc__
     assert dataclasses.is_dataclass(kind)
 

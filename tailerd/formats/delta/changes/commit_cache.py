@@ -159,7 +159,7 @@ class CommitCache:
             raise CommitChangedError(
                 f"Version {now.version} of {self.reader.url} changed after it was read: {now.name}"
                 f" had {read.size_bytes} bytes then and has {now.size_bytes} now, with other"
-                " content, because its writer had not finished or somebody edited it. Rows of it"
+                " content, because its writer had not finished or it was edited. Rows of it"
                 " may be missing from what was delivered.",
                 remedy=f"Deliver it again with `tailerd offsets reset NAME --to {now.version}`, and"
                 " let writers create commits atomically: by rename, or by put-if-absent.",
@@ -216,7 +216,7 @@ class CommitCache:
         """Return how the rows of a commit are read; None when there is no such commit yet.
 
         Raises:
-            TableError: The commit cannot be served truthfully.
+            TableError: The commit cannot be read correctly.
         """
         found = await self.commit(version)
         if found is None:

@@ -87,7 +87,7 @@ class CommitTasks:
         Case D: it does not fit, is first, and may be split: as many of its tasks as fit.
 
         Raises:
-            TableError: A commit cannot be served truthfully. One behind a commit that can be is
+            TableError: A commit cannot be read correctly. One behind a commit that can be is
                 left for the next step.
         """
         end, files, size = start, limit.max_files, limit.max_bytes
@@ -135,7 +135,7 @@ class CommitTasks:
         A group whose end equals its start belongs to one delivery with the group behind it.
 
         Raises:
-            TableError: A commit cannot be served truthfully.
+            TableError: A commit cannot be read correctly.
         """
         kept, self._split_tasks = self._split_tasks, None
         if kept is not None and kept[0] == start:
@@ -170,7 +170,7 @@ class CommitTasks:
         Commits without rows give none. Ends early at a version that is not there.
 
         Raises:
-            TableError: A commit cannot be served truthfully.
+            TableError: A commit cannot be read correctly.
         """
         at, last = start, None
         while at.is_before(end) and (plan := await self._window.plan(at.version)) is not None:

@@ -142,7 +142,7 @@ class LogContinuityCheck:
             TableRecreatedError: It leads into another table.
         """
         if is_replaced:
-            # Rare, and a table made anew may look just like it.
+            # Rare, and a table created again may look just like it.
             await self.require_same_table(max(start - 1, 0))
         elif await self._reader.mark() is not None:
             if seen is not None and seen.version == start - 1:

@@ -275,7 +275,7 @@ class DeltaChangeSource(ConsecutiveVersions):
         Raises:
             TableRecreatedError: `start` belongs to another table, or the table was dropped.
             MissingVersionError: The next version is missing and later ones are there.
-            TableError: The next commit cannot be served truthfully.
+            TableError: The next commit cannot be read correctly.
         """
         await self._check_identity(start)
         if start.phase is Phase.SNAPSHOT:
@@ -374,7 +374,7 @@ class DeltaChangeSource(ConsecutiveVersions):
         """Yield the tasks of [start, end) in order.
 
         Raises:
-            TableError: A commit cannot be served truthfully.
+            TableError: A commit cannot be read correctly.
         """
         await self._check_identity(start)
         if start.phase is Phase.SNAPSHOT:

@@ -216,7 +216,7 @@ class SidecarWriter:
         """Return the snapshot based on this checkpoint.
 
         None where too many numbers of rows are those of sidecars that are gone: a snapshot that is
-        opened counts them anew.
+        opened counts them again.
         """
         if self._next_row >= min(VERSION_FLAG, 8 * self.adds + MAX_UNUSED_ROWS):
             return None

@@ -18,7 +18,7 @@ COMMITS_AT_ONCE = 64
 class HeldSnapshot:
     """Moves one snapshot forward by listings of its log. Used by one task at a time.
 
-    It is opened anew wherever moving on could be wrong: commits are gone, the table was replaced,
+    It is opened again wherever moving on could be wrong: commits are gone, the table was replaced,
     or somebody else wrote a checkpoint on which the next one should rather be based.
     """
 

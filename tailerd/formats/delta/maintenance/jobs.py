@@ -110,7 +110,7 @@ class DeltaMaintenance:
         if self.policies.engine is not None:
             check_has_sidecars(snapshot.state)
         if snapshot.version not in listing.commits:
-            # It was opened anew, from more or from newer files.
+            # It was opened again, from more or from newer files.
             listing = await self.reader.list_log(self._held.base_version)
         stats = self._without_silent(stats_of(listing, snapshot), snapshot.state)
         decisions = self.policies.decide(stats, self._clock.now_ms())

@@ -242,7 +242,7 @@ class FileIndex:
 
         Args:
             version: The checkpoint's, and this index's.
-            keys: Files that are written down anew; all that commits brought must be among them.
+            keys: Files that are written down again; all that commits brought must be among them.
             rows: Their rows in the new checkpoint; parallel. Other files keep theirs.
 
         Raises:

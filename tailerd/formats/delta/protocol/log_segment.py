@@ -55,7 +55,7 @@ class LogListing:
             if len({file.part for file in found}) == parts:
                 single[version].append(tuple(sorted(found, key=lambda file: file.part)))
         for candidates in single.values():
-            # V2 checkpoints first, then one file, then parts: each newer form mends the older.
+            # V2 checkpoints first, then one file, then parts: each newer form fixes the older.
             candidates.sort(key=lambda c: (c[0].kind is not LogFileKind.UUID_CHECKPOINT, len(c)))
         return cls(
             commits=commits,

@@ -86,7 +86,7 @@ def check_maintainable(state: TableState) -> None:
         )
     if problems := refused_features(protocol):
         raise UnsupportedFeatureError(
-            f"The log of this table is left alone, because it uses {', '.join(problems)}.",
+            f"Maintenance is skipped for this table, because it uses {', '.join(problems)}.",
             remedy="Its changes can still be read where its reader features allow.",
         )
 
