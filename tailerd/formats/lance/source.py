@@ -353,7 +353,7 @@ class LanceSource(LanceVersions):
             return None, after
         before = await self._log.find(version - 1)
         if before is None and await self._log.operation(after) is not Operation.CLONE:
-            why = f"without which the changes of version {version} cannot be told"
+            why = f"without which the changes of version {version} are not known"
             raise gone(self._name, version - 1, why)
         return before, after
 

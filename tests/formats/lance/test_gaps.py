@@ -47,7 +47,7 @@ async def test_versions_that_are_gone_in_the_middle_are_a_gap(
         await rest(await opened(tmp_path / "t"), start)
     after = Version(gone[-1] + 1)
     source = await opened(tmp_path / "t")
-    with pytest.raises(MissingVersionError, match=f"changes of version {after} cannot be told"):
+    with pytest.raises(MissingVersionError, match=f"changes of version {after} are not known"):
         await source.initial_offset(str(after))
     found, _ = await rest(source, await source.offset_at(Version(after + 1)))
     assert ids(found) == [("insert", number) for number in range(after + 1, 7)]

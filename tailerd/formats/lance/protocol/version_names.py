@@ -59,7 +59,7 @@ def scheme_of(names: Iterable[str]) -> Scheme | None:
     if len(found) > 1:
         raise LogChangedError(
             "The manifests of the table are named in both ways, by version and in 20 digits, so"
-            " nobody can tell which is the newest.",
+            " it is not known which is the newest.",
             remedy="Where they are being renamed (`migrate_manifest_paths_v2`), wait; else rename"
             " those that are left.",
         )
