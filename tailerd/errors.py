@@ -215,7 +215,7 @@ class UsageError(ConfigError):
 
 
 class MissingExtraError(ConfigError):
-    """A library that a table's format needs is not installed."""
+    """A library that this asks for is an extra, and not installed."""
 
     code = "missing_extra"
 

@@ -23,6 +23,7 @@ VALUE_FORMATS_GROUP = "tailerd.value_formats"
 FORMATS: dict[str, str] = {
     "delta": "tailerd.formats.delta.format:DeltaFormat",
     "kartothek": "tailerd.formats.kartothek.format:KartothekFormat",
+    "lance": "tailerd.formats.lance.format:LanceFormat",
     "tiledb": "tailerd.formats.tiledb.format:TileDBFormat",
 }
 """Name of a table format -> its class, a `tailerd.formats.base.TableFormat` made without arguments.

@@ -24,6 +24,7 @@ Examples:
   tailerd demo
   tailerd demo --seconds 120 --engine arrow
   tailerd demo --format kartothek
+  tailerd demo --format lance
   tailerd demo --seconds 120 --open
 """
 _STARTUP_SECONDS = 120.0

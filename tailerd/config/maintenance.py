@@ -141,7 +141,7 @@ class CleanupConfig(BaseModel):
         description="Whether log entries that the table's delta.logRetentionDuration lets go are"
         " deleted. Versions before what is left cannot be read again. Never before this daemon's"
         " pipelines have delivered them. Of a Kartothek dataset, data files that neither its"
-        " metadata nor a ledger names.",
+        " metadata nor a ledger names; of a Lance table, versions that no pipeline needs.",
         examples=[False],
     )
     older_than: Seconds | None = Field(
@@ -149,7 +149,8 @@ class CleanupConfig(BaseModel):
         ge=0,
         le=_DECADE,
         description="Keep entries so long, which must not be shorter than the table says; of a"
-        " Kartothek dataset files, for 24 hours at least.",
+        " Kartothek dataset files, for 24 hours at least; of a Lance table versions, for 14 days by"
+        " default.",
         examples=["60d"],
     )
     every: Seconds = Field(
@@ -170,6 +171,34 @@ class CleanupConfig(BaseModel):
         description="Consumers outside of this configuration without whose pins"
         " (`tailerd maintain --pin`) nothing is deleted.",
         examples=[["nightly-export"]],
+    )
+
+
+class CompactionConfig(BaseModel):
+    """When fragments of a Lance table are compacted."""
+
+    model_config = _SECTION
+
+    small_fragments: int = Field(
+        default=20,
+        ge=2,
+        le=1_000_000,
+        description="So many fragments of fewer rows than target_rows.",
+        examples=[20],
+    )
+    deleted_share: float = Field(
+        default=0.1,
+        ge=0,
+        le=1,
+        description="Or this share of all rows is deleted; 0 for never.",
+        examples=[0.1],
+    )
+    target_rows: int = Field(
+        default=1_048_576,
+        ge=1,
+        le=2**31,
+        description="Rows of a fragment.",
+        examples=[1_048_576],
     )
 
 
@@ -203,6 +232,23 @@ class MaintenanceConfig(BaseModel):
         description="Whether the newest version gets a checksum where its writer left none.",
         examples=[True],
     )
+    compaction: CompactionConfig | None = Field(
+        default=None,
+        description="When fragments of a Lance table are compacted; without it, never.",
+    )
+    optimize_indices: int | None = Field(
+        default=None,
+        ge=1,
+        description="Fragments of a Lance table outside of an index that make it due to be brought"
+        " up to date; null for never.",
+        examples=[10],
+    )
+    tag: bool = Field(
+        default=False,
+        description="Whether the version of a Lance table that the slowest pipeline needs is"
+        " tagged, so that cleanups of others keep it.",
+        examples=[True],
+    )
     cleanup: CleanupConfig = Field(
         default_factory=CleanupConfig, description="Whether what has expired is deleted."
     )
@@ -215,8 +261,8 @@ class MaintenanceConfig(BaseModel):
     @model_validator(mode="after")
     def _agrees(self) -> MaintenanceConfig:
         cleanup, checkpoint = self.cleanup, self.checkpoint
-        jobs = (checkpoint, self.log_compaction, self.fragments, self.checksum, cleanup.enabled)
-        if not any(jobs):
+        others = self.compaction or self.optimize_indices or self.tag or self.fragments
+        if not (checkpoint or self.log_compaction or self.checksum or cleanup.enabled or others):
             raise ValueError("everything is switched off, so nothing would be maintained")
         if self.engine == "spark" and (self.checksum or checkpoint is None):
             raise ValueError(

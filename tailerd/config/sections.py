@@ -239,8 +239,8 @@ class TableConfig(BaseModel):
         description="What to do where the next version is gone or the table was dropped and created"
         " again: `stop`, or go on with a new `snapshot`, with what comes next (`latest`), or, while"
         " the version that was delivered last can still be read, with one difference from there to"
-        " the newest (`net`, Delta). What is missing is told to the log, the metrics, /status and"
-        " the sink. Arrow engine.",
+        " the newest (`net`, Delta and Lance). What is missing is told to the log, the metrics,"
+        " /status and the sink. Arrow engine.",
         examples=["stop"],
     )
     on_corrupt_commit: Literal["stop", "skip-and-record"] = Field(

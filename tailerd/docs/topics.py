@@ -10,6 +10,7 @@ TOPICS: Mapping[str, str] = {
     "spark": "Changes in Spark programs, and the Spark engine of the daemon.",
     "s3": "Tables and state in buckets, notifications, rights.",
     "formats": "Tables and features that can be read, and what is refused.",
+    "lance": "Lance tables: what each operation gives, gaps, what is refused, maintenance.",
     "tiledb": "TileDB arrays: versions, late commits, what merging takes away, maintenance.",
     "changes": "How the rows of a commit are found, and in which order they come.",
     "python": "Changes in Python: batches, pandas, Polars, DuckDB, offsets.",

@@ -19,6 +19,9 @@ _COMMON = {"engine", "cleanup", "not_between"}
 """Fields of the section that mean the same for every format; the others are the format's own."""
 
 
+_OF_ONE_FORMAT = ("compaction", "optimize_indices", "tag")
+
+
 def policies_of(config: MaintenanceConfig, spark: SparkConfig | None = None) -> MaintenancePolicies:
     """Return what a section asks for.
 
@@ -27,7 +30,7 @@ def policies_of(config: MaintenanceConfig, spark: SparkConfig | None = None) -> 
     """
     cleanup = config.cleanup
     return MaintenancePolicies(
-        jobs=json.dumps({n: v for n, v in _plain(config).items() if n not in _COMMON}),
+        jobs=json.dumps(_of_format(config)),
         cleanup=CleanupPolicy(
             is_enabled=cleanup.enabled,
             older_than_seconds=cleanup.older_than,
@@ -45,6 +48,15 @@ def spark_engine(config: SparkConfig | None = None) -> EngineSettings:
     if config is None:
         return EngineSettings()
     return EngineSettings(master=config.master, conf=config.conf)
+
+
+def _of_format(config: MaintenanceConfig) -> dict[str, object]:
+    """Return the fields that are a format's own; what one format has is absent where it is unset.
+
+    So each format refuses what it does not have.
+    """
+    unset = {name for name in _OF_ONE_FORMAT if not getattr(config, name)}
+    return {n: v for n, v in _plain(config).items() if n not in _COMMON | unset}
 
 
 def _plain(section: BaseModel) -> dict[str, object]:

@@ -1,7 +1,8 @@
-"""The files of a commit whose rows are compared, read as often as comparing them takes."""
+"""The inputs of a commit whose rows are compared, read as often as comparing them takes."""
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -30,7 +31,7 @@ Columns = tuple[str, ...] | None
 """Logical names, as far as the version has them; None for all."""
 
 
-class ComparedCommit(Protocol):
+class ComparedRows(Protocol):
     """What a format says of a commit whose removed and added rows are to be compared."""
 
     @property
@@ -56,16 +57,20 @@ class ComparedCommit(Protocol):
         """Return the schema of the rows of both sides."""
         ...
 
+    def selects_nothing(self, side: Side, number: int) -> bool:
+        """Tell whether no row of a file counts, so that it need not be read."""
+        ...
+
+
+class ComparedCommit(ComparedRows, Protocol):
+    """The same where the rows are in Parquet files."""
+
     def scan(self, side: Side, number: int, columns: Columns = None) -> FileScan:
         """Return how a file is read.
 
         Raises:
             TableError: It cannot be.
         """
-        ...
-
-    def selects_nothing(self, side: Side, number: int) -> bool:
-        """Tell whether no row of a file counts, so that it need not be read."""
         ...
 
     def missing(self, url: str) -> TableError:
@@ -77,23 +82,96 @@ class _AbandonedError(Exception):
     """Nobody wants the rows any more; raised in place of reading on."""
 
 
-class ComparedFiles:
-    """Reads the files of one commit; what was read first is kept as far as memory allows.
+class ComparedInputs(abc.ABC):
+    """Reads the rows of one commit; what was read first is kept as far as memory allows.
+
+    Args:
+        limit: Of a batch. Half of `working_bytes` is for rows that are kept, half for comparing.
+    """
+
+    def __init__(self, limit: BatchLimit) -> None:
+        self.limit = limit
+        self.working_bytes = max(LEAST_MEMORY_BYTES, limit.working_bytes // 2)
+        self._kept: dict[tuple[Side, int], list[PositionedRows]] = {}
+        self._free_bytes = self.working_bytes
+
+    @property
+    @abc.abstractmethod
+    def commit(self) -> ComparedRows:
+        """Says what the rows are."""
+
+    @abc.abstractmethod
+    def footer_bounds(self, side: Side, number: int) -> FileBounds:
+        """Return what is known of a file's rows without reading them; good to guess by."""
+
+    @abc.abstractmethod
+    def read_input(
+        self, side: Side, number: int, wanted: Rows | None, columns: Columns
+    ) -> Iterator[PositionedRows]:
+        """Yield what `read` does, from the file itself."""
+
+    def read(
+        self, side: Side, number: int, wanted: Rows | None = None, columns: Columns = None
+    ) -> Iterator[PositionedRows]:
+        """Yield rows of a file with their positions in it, in order.
+
+        Args:
+            wanted: Positions of the rows, ascending; None for all that count.
+        """
+        kept = self._kept.get((side, number))
+        names = None if columns is None else self.commit.schema(columns).names
+        if kept and names is not None and not set(names) <= set(kept[0][1].schema.names):
+            kept = None
+        if kept is not None:
+            yield from _taken(kept, wanted, names)
+        elif wanted is None and columns is None:
+            yield from self._read_first(side, number)
+        else:
+            yield from self._read_on(side, number, wanted, columns)
+
+    def _read_first(self, side: Side, number: int) -> Iterator[PositionedRows]:
+        """Yield all rows of a file, and keep them if they fit."""
+        kept: list[PositionedRows] | None = []
+        taken = 0
+        for part in self._read_on(side, number, None, None):
+            if kept is not None:
+                taken += part[1].get_total_buffer_size()
+                kept.append(part)
+                if taken > self._free_bytes:
+                    kept = None
+            yield part
+        if kept is not None:
+            self._kept[side, number] = kept
+            self._free_bytes -= taken
+
+    def _read_on(
+        self, side: Side, number: int, wanted: Rows | None, columns: Columns
+    ) -> Iterator[PositionedRows]:
+        for part in self.read_input(side, number, wanted, columns):
+            if self.limit.is_abandoned():
+                raise _AbandonedError
+            yield part
+
+
+class ComparedFiles(ComparedInputs):
+    """Reads the Parquet files of one commit.
 
     Args:
         commit: Says what they are.
-        limit: Of a batch. Half of `working_bytes` is for rows that are kept, half for comparing.
+        limit: As `ComparedInputs` has it.
         files: Opens them.
     """
 
     def __init__(self, commit: ComparedCommit, limit: BatchLimit, files: FilesAhead) -> None:
-        self.commit = commit
-        self.limit = limit
-        self.working_bytes = max(LEAST_MEMORY_BYTES, limit.working_bytes // 2)
+        super().__init__(limit)
+        self._commit = commit
         self._files = files
         self._opened: set[str] = set()
-        self._kept: dict[tuple[Side, int], list[PositionedRows]] = {}
-        self._free_bytes = self.working_bytes
+
+    @property
+    def commit(self) -> ComparedCommit:
+        """Says what the files are."""
+        return self._commit
 
     def footer_bounds(self, side: Side, number: int) -> FileBounds:
         """Return what the footer of a file says of its rows; good to guess by, not to rely on."""
@@ -110,49 +188,15 @@ class ComparedFiles:
             }
         )
 
-    def read(
-        self, side: Side, number: int, wanted: Rows | None = None, columns: Columns = None
-    ) -> Iterator[PositionedRows]:
-        """Yield rows of a file with their positions in it, in order.
-
-        Args:
-            wanted: Positions of the rows, ascending; None for all that count.
-        """
-        kept = self._kept.get((side, number))
-        if kept is not None:
-            names = None if columns is None else self.commit.schema(columns).names
-            yield from _taken(kept, wanted, names)
-        elif wanted is None and columns is None:
-            yield from self._read_first(side, number)
-        else:
-            yield from self._read_file(side, number, wanted, columns)
-
-    def _read_first(self, side: Side, number: int) -> Iterator[PositionedRows]:
-        """Yield all rows of a file, and keep them if they fit."""
-        kept: list[PositionedRows] | None = []
-        taken = 0
-        for part in self._read_file(side, number, None, None):
-            if kept is not None:
-                taken += part[1].get_total_buffer_size()
-                kept.append(part)
-                if taken > self._free_bytes:
-                    kept = None
-            yield part
-        if kept is not None:
-            self._kept[side, number] = kept
-            self._free_bytes -= taken
-
-    def _read_file(
+    def read_input(
         self, side: Side, number: int, wanted: Rows | None, columns: Columns
     ) -> Iterator[PositionedRows]:
+        """Yield rows of a file with their positions in it."""
         scan = self.commit.scan(side, number, columns)
         if wanted is not None:
             # They are among those that count.
             scan = replace(scan, select_rows=partial(_selection, wanted))
-        for part in read_positioned(scan, self.limit, self._open):
-            if self.limit.is_abandoned():
-                raise _AbandonedError
-            yield part
+        yield from read_positioned(scan, self.limit, self._open)
 
     def _open(self, url: str) -> BinaryIO:
         try:

@@ -16,7 +16,12 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeTask, ChangeType
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.changefeed.row_places import RowPlaces
-from tailerd.reading.compared_files import Columns, ComparedCommit, ComparedFiles
+from tailerd.reading.compared_files import (
+    Columns,
+    ComparedCommit,
+    ComparedFiles,
+    ComparedInputs,
+)
 from tailerd.reading.files_ahead import FilesAhead
 from tailerd.reading.merged_batches import merged
 from tailerd.reading.placed_rows import placed, unplaced
@@ -40,23 +45,33 @@ def read_compared(
     columns: Sequence[str] | None,
     files: FilesAhead,
 ) -> Iterator[ChangeBatch]:
+    """Read the change rows of a commit whose rows are in Parquet files; as `compared_changes`.
+
+    Args:
+        commit: The files, and what their columns mean.
+        files: Opens the files.
+    """
+    return compared_changes(task, ComparedFiles(commit, limit, files), columns)
+
+
+def compared_changes(
+    task: ChangeTask, inputs: ComparedInputs, columns: Sequence[str] | None
+) -> Iterator[ChangeBatch]:
     """Read the change rows of a commit; blocking, for worker threads and executors.
 
     Rows are compared in all columns, whichever are asked for.
 
     Args:
         task: What the batches say of version, time and source.
-        commit: The files, and what their columns mean.
+        inputs: The rows of both sides.
         columns: Logical names to give, as far as the version has them; None for all.
-        files: Opens the files.
 
     Raises:
         TableError: A file is missing or damaged.
     """
+    commit = inputs.commit
     numbers = {side: commit.numbers(side) for side in Side}
-    for change_type, found in _changes(
-        ComparedFiles(commit, limit, files), None if columns is None else tuple(columns)
-    ):
+    for change_type, found in _changes(inputs, None if columns is None else tuple(columns)):
         rows, of_files, positions = unplaced(found, numbers)
         yield ChangeBatch(
             rows=rows,
@@ -70,20 +85,20 @@ def read_compared(
         )
 
 
-def _changes(files: ComparedFiles, wanted: Columns) -> Changes:
+def _changes(files: ComparedInputs, wanted: Columns) -> Changes:
     """Yield the rows that differ, with their places (`placed`)."""
     left, commit = LeftRows(), files.commit
     for group in commit.groups:
         for side, number, positions in _different(files, group):
             left.add(side, number, positions)
     changes: Changes | None = None
-    if commit.key and set(commit.key) <= set(commit.schema().names):
+    if commit.key and set(commit.key) <= set(commit.schema(tuple(commit.key)).names):
         changes = paired_changes(files, left, commit.key, wanted)
     return _unpaired(files, left, wanted) if changes is None else changes
 
 
 def _different(
-    files: ComparedFiles, group: FilesToCompare
+    files: ComparedInputs, group: FilesToCompare
 ) -> Iterator[tuple[Side, int, Positions | None]]:
     """Yield the rows of files that are on one side only; None: all that count."""
     numbers = {
@@ -107,7 +122,7 @@ def _different(
 
 
 def _aligned(
-    files: ComparedFiles, group: FilesToCompare, numbers: Mapping[Side, list[int]]
+    files: ComparedInputs, group: FilesToCompare, numbers: Mapping[Side, list[int]]
 ) -> list[tuple[int, int]]:
     """Return pairs of a removed and an added file that are likely one file rewritten.
 
@@ -130,12 +145,12 @@ def _aligned(
 
 
 def _rows(
-    files: ComparedFiles, side: Side, number: int, positions: Positions | None
+    files: ComparedInputs, side: Side, number: int, positions: Positions | None
 ) -> Iterator[PositionedRows]:
     return files.read(side, number, None if positions is None else positions.to_numpy())
 
 
-def _unpaired(files: ComparedFiles, left: LeftRows, columns: Columns) -> Changes:
+def _unpaired(files: ComparedInputs, left: LeftRows, columns: Columns) -> Changes:
     """Yield all deletes, then all inserts."""
     for side, change_type in ((Side.REMOVED, ChangeType.DELETE), (Side.ADDED, ChangeType.INSERT)):
         parts = left.read(files, side, columns)

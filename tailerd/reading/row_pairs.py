@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from tailerd.changefeed.change_task import ChangeType
-from tailerd.reading.compared_files import Columns, ComparedFiles
+from tailerd.reading.compared_files import Columns, ComparedInputs
 from tailerd.reading.merged_batches import merged
 from tailerd.reading.placed_rows import placed
 from tailerd.rows.difference import Side
@@ -40,7 +40,7 @@ class LeftRows:
         self._left[side][number] = positions
 
     def read(
-        self, files: ComparedFiles, side: Side, columns: Columns
+        self, files: ComparedInputs, side: Side, columns: Columns
     ) -> Iterator[tuple[int, Rows | int, pa.RecordBatch]]:
         """Yield the rows of a side in the commit's order: number of the file, positions, rows."""
         for number, positions in sorted(self._left[side].items(), key=lambda item: item[0]):
@@ -55,7 +55,7 @@ class NumberedRows:
     Memory: about a bit a row.
     """
 
-    def __init__(self, files: ComparedFiles, side: Side, left: LeftRows, key: Columns) -> None:
+    def __init__(self, files: ComparedInputs, side: Side, left: LeftRows, key: Columns) -> None:
         self._files = files
         self._side = side
         self._places: list[tuple[int, Positions]] = []
@@ -99,7 +99,7 @@ def _positions(places: Rows | int, count: int) -> Positions:
 
 
 def paired_changes(
-    files: ComparedFiles, left: LeftRows, key: Sequence[str], columns: Columns
+    files: ComparedInputs, left: LeftRows, key: Sequence[str], columns: Columns
 ) -> Changes | None:
     """Return the deletes, then the inserts with updates among them, whose old image comes first.
 
@@ -118,7 +118,7 @@ def paired_changes(
 
 
 def _paired(
-    files: ComparedFiles,
+    files: ComparedInputs,
     deleted: NumberedRows,
     inserted: NumberedRows,
     key: tuple[str, ...],
@@ -151,7 +151,7 @@ def _with_updates(
 
 
 def _pairs(
-    files: ComparedFiles, deleted: NumberedRows, inserted: NumberedRows, key: tuple[str, ...]
+    files: ComparedInputs, deleted: NumberedRows, inserted: NumberedRows, key: tuple[str, ...]
 ) -> Pairs:
     """Return which rows are updates; in ranges of the keys' hashes, so that memory is bounded."""
     if not len(deleted) or not len(inserted):

@@ -238,6 +238,12 @@ class Metrics:
             job: Counter(name, text, ("table", "result"), registry=r)
             for job, (name, text) in results.items()
         }
+        self._other_jobs = Counter(
+            "tailerd_maintenance_jobs_total",
+            "Maintenance jobs without a counter of their own, by what became of them",
+            ("table", "job", "result"),
+            registry=r,
+        )
         self._refused = Gauge(
             "tailerd_maintenance_refused",
             "1 while maintenance of a table's log is skipped",
@@ -265,13 +271,18 @@ class Metrics:
             self._head.labels(event.table, "none").set(event.version)
 
     def _on_maintained(self, event: events.LogMaintained) -> None:
-        self._jobs[event.job].labels(event.table, event.result).inc()
+        self._count_job(event.table, event.job, event.result)
         self._job_seconds.labels(event.table, event.job).observe(event.duration_seconds)
         self._job_bytes.labels(event.table, event.job).inc(event.bytes)
 
+    def _count_job(self, table: str, job: str, result: str) -> None:
+        if job in self._jobs:
+            self._jobs[job].labels(table, result).inc()
+        else:
+            self._other_jobs.labels(table, job, result).inc()
+
     def _on_maintenance_failed(self, event: events.MaintenanceFailed) -> None:
-        if event.job in self._jobs:
-            self._jobs[event.job].labels(event.table, "failed").inc()
+        self._count_job(event.table, event.job, "failed")
         self._errors.labels(event.table, event.error_code).inc()
 
     def _on_maintenance_refused(self, event: events.MaintenanceRefused) -> None:

@@ -23,6 +23,7 @@ from tests.doubles.memory_format import MemoryTable
 from tests.formats.tiledb import arrays
 from tests.tables.builder import TableBuilder
 from tests.tables.dataset_writer import DatasetWriter
+from tests.tables.lance_writer import LanceWriter
 
 ROOT = Path(__file__).resolve().parents[2]
 MEMORY = "tests.doubles.memory_format:MemoryFormat"
@@ -163,6 +164,35 @@ class WrittenKartothek:
         self.append([1])
 
 
+class WrittenLance:
+    """A Lance table."""
+
+    format = "lance"
+    ledger: LedgerPlace | None = None
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self._writer = LanceWriter(place)
+        self._appended: dict[Version, Sequence[int]] = {}
+
+    def append(self, ids: Sequence[int]) -> Version:
+        version = Version(self._writer.append([{"id": n, "name": f"n{n}"} for n in ids]))
+        self._appended[version] = ids
+        return version
+
+    def remove(self, version: Version) -> Version:
+        ids = ", ".join(map(str, self._appended[version]))
+        return Version(self._writer.delete(f"id IN ({ids})"))
+
+    def drop_before(self, version: Version) -> None:
+        self._writer.clean_up_before(version)
+
+    def replace(self) -> None:
+        shutil.rmtree(self.place)
+        self._writer = LanceWriter(self.place)
+        self.append([1])
+
+
 class WrittenTileDB:
     """A sparse TileDB array that allows duplicates, by the library itself."""
 
@@ -209,7 +239,7 @@ def memory_is_installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 
 
 @pytest.fixture(
-    params=[WrittenDelta, WrittenMemory, WrittenKartothek, WrittenTileDB],
+    params=[WrittenDelta, WrittenMemory, WrittenKartothek, WrittenLance, WrittenTileDB],
     ids=lambda kind: kind.format,
 )
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:

@@ -17,12 +17,8 @@ import pyarrow as pa
 from tailerd.changefeed.change_task import ChangeSourceKind, ChangeType
 from tailerd.errors import CorruptLogError
 from tailerd.formats.kartothek.state import FileDifference, ObservedState, difference
-from tailerd.formats.kartothek.table_schema import (
-    decode_schema,
-    folder_of,
-    path_pieces,
-    path_value,
-)
+from tailerd.formats.kartothek.table_schema import folder_of, path_pieces, path_value
+from tailerd.formats.plain_schema import decode_schema
 from tailerd.rows.groups import FilesToCompare
 
 MAX_COMPARED_FILES = 50_000

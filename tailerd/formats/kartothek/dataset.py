@@ -23,7 +23,8 @@ from tailerd.formats.kartothek.metadata import (
     parse_metadata,
 )
 from tailerd.formats.kartothek.spool import FileSpool
-from tailerd.formats.kartothek.table_schema import COMMON_METADATA, encode_schema, read_schema
+from tailerd.formats.kartothek.table_schema import COMMON_METADATA, read_schema
+from tailerd.formats.plain_schema import encode_schema
 from tailerd.storage.base import FileMeta, ObjectStore
 
 _DEFAULT_TABLE = "table"

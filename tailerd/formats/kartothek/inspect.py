@@ -15,9 +15,10 @@ from tailerd.formats.kartothek.dataset import DatasetAddress, find_dataset
 from tailerd.formats.kartothek.file_rows import MOST_FOOTERS, count_rows
 from tailerd.formats.kartothek.history import DatasetHistory
 from tailerd.formats.kartothek.state import ObservedState
-from tailerd.formats.kartothek.table_schema import decode_schema, folder_of, path_pieces
+from tailerd.formats.kartothek.table_schema import folder_of, path_pieces
 from tailerd.formats.ledger import open_ledger
 from tailerd.formats.placement import TablePlace
+from tailerd.formats.plain_schema import decode_schema
 
 _FILES_AT_ONCE = 500
 

@@ -20,13 +20,8 @@ from tailerd.formats.kartothek.partition_files import (
     RewrittenPartitions,
     payload_of,
 )
-from tailerd.formats.kartothek.table_schema import (
-    chosen,
-    decode_schema,
-    field_scans,
-    path_pieces,
-    path_value,
-)
+from tailerd.formats.kartothek.table_schema import field_scans, path_pieces, path_value
+from tailerd.formats.plain_schema import chosen, decode_schema
 from tailerd.reading.compared_files import Columns
 from tailerd.reading.compared_rows import read_compared
 from tailerd.reading.file_scan import FileScan, FileShare

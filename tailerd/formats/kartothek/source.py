@@ -37,7 +37,8 @@ from tailerd.formats.kartothek.partition_files import (
 )
 from tailerd.formats.kartothek.reader import KartothekTaskReader, collected
 from tailerd.formats.kartothek.state import ObservedState, origin_of
-from tailerd.formats.kartothek.table_schema import checked, decode_schema, folder_of
+from tailerd.formats.kartothek.table_schema import folder_of
+from tailerd.formats.plain_schema import checked, decode_schema
 from tailerd.storage.base import OpensAhead
 from tailerd.storage.links import RealPlaces
 from tailerd.storage.stores import Stores

@@ -14,10 +14,10 @@ from tailerd.formats.kartothek.dataset import DatasetAddress, FileSizes, find_da
 from tailerd.formats.kartothek.file_rows import count_rows
 from tailerd.formats.kartothek.history import DatasetHistory
 from tailerd.formats.kartothek.state import ObservedCommit, ObservedState
-from tailerd.formats.kartothek.table_schema import decode_schema
 from tailerd.formats.ledger import Ledger, open_ledger
 from tailerd.formats.maintenance import CLEANUP
 from tailerd.formats.placement import TablePlace
+from tailerd.formats.plain_schema import decode_schema
 from tailerd.formats.statistics import Columns, CommitFacts, PendingWork, TableSize, size_counts
 
 

@@ -124,7 +124,7 @@ class GroupOffset:
 
 
 def _place(offset: Offset) -> list[str | int]:
-    return [offset.version, offset.phase.value, offset.position]
+    return [offset.version, offset.phase.value, offset.position, offset.mark]
 
 
 def _items(value: object) -> list[tuple[str, list[object]]]:
@@ -134,12 +134,13 @@ def _items(value: object) -> list[tuple[str, list[object]]]:
 
 
 def _offset(items: list[object]) -> Offset:
-    table_id, version, phase, position = items
+    table_id, version, phase, position, mark = items
     return Offset(
         table_id=str(table_id),
         version=Version(_whole(version)),
         phase=Phase(str(phase)),
         position=_whole(position),
+        mark=str(mark),
     )
 
 

@@ -13,9 +13,9 @@ import signal
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pytest
@@ -33,6 +33,14 @@ SCHEMA = pa.schema(
     [pa.field("id", pa.int64()), pa.field("part", pa.int64()), pa.field("name", pa.string())]
 )
 Row = dict[str, Any]
+
+
+class Changing(Protocol):
+    """A table that is changed while daemons die."""
+
+    def changing(self) -> AbstractContextManager[None]:
+        """Commit from a thread until the `with` ends."""
+        ...
 
 
 class ChangingDataset:
@@ -109,7 +117,7 @@ def replayed(changes: Iterable[Row]) -> dict[int, Row]:
     return state
 
 
-def _killed_and_caught_up(config: Path, dataset: ChangingDataset, kills: int, is_done: Any) -> None:
+def killed_and_caught_up(config: Path, dataset: Changing, kills: int, is_done: Any) -> None:
     chance = random.Random(5)
     delivering = 0
     for number in range(kills):
@@ -142,7 +150,7 @@ def test_kills_lose_and_double_nothing_in_files(
     def is_done() -> bool:
         return replayed(delivered(tmp_path / "out")) == dataset.rows
 
-    _killed_and_caught_up(config, dataset, _kills(pytestconfig), is_done)
+    killed_and_caught_up(config, dataset, kills_asked(pytestconfig), is_done)
     assert is_done()
 
 
@@ -169,10 +177,10 @@ def test_kills_lose_and_double_nothing_in_kafka(
         records = read_topic(kafka_broker.plain, topic)
         return replayed(json.loads(each.value or b"") for each in records) == dataset.rows
 
-    _killed_and_caught_up(config, dataset, _kills(pytestconfig), is_done)
+    killed_and_caught_up(config, dataset, kills_asked(pytestconfig), is_done)
     assert is_done()
 
 
-def _kills(pytestconfig: pytest.Config) -> int:
+def kills_asked(pytestconfig: pytest.Config) -> int:
     asked = pytestconfig.getoption("--kills")
     return DEFAULT_KILLS if asked is None else int(asked)

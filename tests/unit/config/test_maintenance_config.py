@@ -177,3 +177,9 @@ def test_the_schema_knows_that_one_of_both_is_needed() -> None:
             {"required": ["sink"]},
             {"required": ["maintenance"]},
         ]
+
+
+@pytest.mark.parametrize("field", ["compaction: {}", "optimize_indices: 3", "tag: true"])
+def test_what_another_format_has_is_refused_of_a_delta_table(tmp_path: Path, field: str) -> None:
+    with pytest.raises(ConfigError, match="does not fit a Delta table"):
+        policies(tmp_path, f"{{{field}}}")

@@ -44,6 +44,7 @@ OFFSETS = st.builds(
     version=st.integers(0, 10**12).map(Version),
     phase=st.sampled_from(Phase),
     position=st.integers(0, 2**64 - 1),
+    mark=st.sampled_from(["", "4a1b", "4a1b/r"]),
 )
 ENTRIES = st.builds(
     Entry,

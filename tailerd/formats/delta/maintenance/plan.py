@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from tailerd.errors import BugError
+from tailerd.errors import ConfigError
 from tailerd.formats.delta.maintenance.policies.base import LogStats
 from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
 from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
@@ -66,7 +66,7 @@ class Policies:
         """Return what a section `maintenance` asks for.
 
         Raises:
-            BugError: Its own fields are not those of `config.maintenance.MaintenanceConfig`.
+            ConfigError: It has fields of other formats.
         """
         section = _section_of(wanted.jobs)
         compaction = section.log_compaction
@@ -116,7 +116,10 @@ def _section_of(jobs: str) -> _Section:
     try:
         return msgspec.json.decode(jobs, type=_Section) if jobs else _Section()
     except msgspec.MsgspecError as error:
-        raise BugError(f"The maintenance section {jobs!r} cannot be read: {error}.") from error
+        raise ConfigError(
+            f"The section `maintenance` does not fit a Delta table: {error}.",
+            remedy="Leave out what is of other formats.",
+        ) from error
 
 
 def _checkpoint_policy(checkpoint: _Checkpoint | None) -> CheckpointPolicy:

@@ -1,0 +1,1 @@
+"""Lance tables: manifests are read here, rows by the library."""

@@ -1,0 +1,88 @@
+"""Rows that go and rows that come in one commit, compared: equal ones cancel, updates pair."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from tailerd.changefeed.limits import BatchLimit
+from tailerd.formats.lance.fragment_rows import RowReading, read_rows
+from tailerd.formats.lance.payload import ComparedFragments, FragmentRows, file_number
+from tailerd.formats.lance.protocol.columns import ROW_ID
+from tailerd.formats.plain_schema import chosen, decode_schema
+from tailerd.reading.compared_files import Columns, ComparedInputs
+from tailerd.rows.difference import Side
+from tailerd.rows.exact import PositionedRows
+from tailerd.rows.groups import FileBounds, FilesToCompare
+from tailerd.rows.hash_kernels import Rows
+from tailerd.storage.stores import Stores
+
+
+class ComparedLance:
+    """The `ComparedRows` of a commit."""
+
+    def __init__(self, payload: ComparedFragments) -> None:
+        self._payload = payload
+        self._schema = decode_schema(payload.schema)
+
+    @property
+    def groups(self) -> Sequence[FilesToCompare]:
+        """Return one group: any row may have moved to any fragment."""
+        removed, added = (range(len(self.fragments(side))) for side in Side)
+        return [FilesToCompare(removed=tuple(removed), added=tuple(added))]
+
+    @property
+    def key(self) -> Sequence[str]:
+        """Columns whose values make a deleted and an inserted row one update; empty for none."""
+        return self._payload.key
+
+    @property
+    def prefix(self) -> str:
+        """What tells the places of its rows from others of the version."""
+        return self._payload.prefix
+
+    def fragments(self, side: Side) -> Sequence[FragmentRows]:
+        """Return the fragments of a side."""
+        return self._payload.removed if side is Side.REMOVED else self._payload.added
+
+    def numbers(self, side: Side) -> Sequence[int]:
+        """Return the numbers of a side's fragments, as `RowPlaces` has them."""
+        is_new = side is Side.ADDED
+        return [file_number(each.fragment, is_new=is_new) for each in self.fragments(side)]
+
+    def schema(self, columns: Columns = None) -> pa.Schema:
+        """Return the schema of the rows of both sides; ids of rows where they are asked for."""
+        found = chosen(self._schema, columns)
+        if columns is not None and ROW_ID in columns:
+            found = found.append(pa.field(ROW_ID, pa.uint64()))
+        return found
+
+    def selects_nothing(self, side: Side, number: int) -> bool:
+        """Return false: every row counts."""
+        return False
+
+
+class ComparedLanceRows(ComparedInputs):
+    """Reads the rows of a commit, fragment by fragment."""
+
+    def __init__(self, payload: ComparedFragments, limit: BatchLimit, stores: Stores) -> None:
+        super().__init__(limit)
+        self._commit = ComparedLance(payload)
+        self._reading = RowReading(stores, limit)
+
+    @property
+    def commit(self) -> ComparedLance:
+        """Says what the rows are."""
+        return self._commit
+
+    def footer_bounds(self, side: Side, number: int) -> FileBounds:
+        """Return nothing: the files say nothing of their rows."""
+        return FileBounds()
+
+    def read_input(
+        self, side: Side, number: int, wanted: Rows | None, columns: Columns
+    ) -> Iterator[PositionedRows]:
+        """Yield rows of a fragment with their offsets in it."""
+        fragment = self._commit.fragments(side)[number]
+        yield from read_rows(fragment, self._reading, columns, wanted)

@@ -1,0 +1,259 @@
+"""Rows of one fragment as the library reads them, with the offsets they have in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tailerd.changefeed.change_batch import rows_of_columns
+from tailerd.changefeed.limits import BatchLimit
+from tailerd.errors import (
+    FileMissingError,
+    FilesCollectedError,
+    MissingDataFileError,
+    StorageError,
+    TailerdError,
+    UnreadableDataFileError,
+)
+from tailerd.formats.lance.library import OpenTables
+from tailerd.formats.lance.payload import FragmentRows, decode_offsets
+from tailerd.formats.lance.protocol.columns import ROW_ID
+from tailerd.formats.plain_schema import chosen, decode_schema, file_column
+from tailerd.reading.conform import conform
+from tailerd.rows.hash_kernels import Rows
+from tailerd.storage.stores import Stores
+
+_ADDRESS = "_rowaddr"
+_OFFSET_MASK = (1 << 32) - 1
+_PICKED_AT_ONCE = 4096
+_DENSE = 4
+"""One of so many rows: it costs less to read all of them than to pick these."""
+_READ_AHEAD = 2
+_LEAST_ROWS = 16
+_BLOB_ROWS = 64
+_PACKED = 3
+"""Rows in memory are about so many times larger than in a file."""
+_BUFFER_BYTES = 32 * 1024 * 1024
+
+_TABLES = OpenTables()
+
+OffsetRows = tuple[Rows, pa.RecordBatch]
+"""Offsets of rows in their fragment, ascending, and the rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowReading:
+    """How rows are read.
+
+    Attributes:
+        stores: How files are reached.
+        limit: Of a batch.
+    """
+
+    stores: Stores
+    limit: BatchLimit
+
+
+def read_rows(
+    wanted: FragmentRows,
+    reading: RowReading,
+    columns: Sequence[str] | None = None,
+    offsets: Rows | None = None,
+) -> Iterator[OffsetRows]:
+    """Yield rows of a fragment in order; blocking.
+
+    Args:
+        columns: Names to give, as far as the schema has them, and `ROW_ID`; None for all columns.
+        offsets: Of the rows, ascending, among those that are wanted; None for all of these.
+
+    Raises:
+        MissingExtraError: The library is not installed.
+        FilesCollectedError: The version was cleaned up.
+        MissingDataFileError, UnreadableDataFileError: A file is gone, or damaged.
+    """
+    if offsets is None and wanted.offsets is not None:
+        offsets = decode_offsets(wanted.offsets)
+    try:
+        yield from _read(wanted, reading, columns, offsets)
+    except (OSError, ValueError, RuntimeError, pa.ArrowException) as error:
+        raise _told(wanted, reading.stores, error) from error
+
+
+def _read(
+    wanted: FragmentRows,
+    reading: RowReading,
+    columns: Sequence[str] | None,
+    offsets: Rows | None,
+) -> Iterator[OffsetRows]:
+    table = wanted.table
+    opened = _TABLES.get(table.url, table.version, table.identity, reading.stores)
+    fragment = opened.get_fragment(wanted.fragment)
+    if fragment is None:
+        raise OSError(f"Version {table.version} has no fragment {wanted.fragment}.")
+    if {file.path for file in fragment.data_files()} - {_name(url) for url in wanted.files}:
+        raise FilesCollectedError(
+            f"The fragment {wanted.fragment} of version {table.version} of {table.url} is another"
+            " one than when it was planned: the table was dropped and made again.",
+            remedy="Go on with `tailerd offsets reset NAME --to snapshot`, or set on_gap.",
+            version=table.version,
+        )
+    target = chosen(decode_schema(wanted.schema), columns)
+    has_ids = columns is not None and ROW_ID in columns
+    scan = _Scan(fragment, wanted, target, reading.limit, has_ids=has_ids)
+    if offsets is None:
+        yield from scan.all_rows(wanted.share)
+    elif wanted.is_legacy or len(offsets) * _DENSE >= (wanted.live_rows or 0):
+        yield from _only(scan.all_rows(None), offsets)
+    else:
+        for first in range(0, len(offsets), _PICKED_AT_ONCE):
+            yield from scan.picked(offsets[first : first + _PICKED_AT_ONCE])
+
+
+def _only(rows: Iterator[OffsetRows], offsets: Rows) -> Iterator[OffsetRows]:
+    """Yield those of ascending rows that have one of some offsets."""
+    for at, batch in rows:
+        found, places, _ = np.intersect1d(at, offsets, assume_unique=True, return_indices=True)
+        if len(found):
+            yield found, taken(batch, places)
+
+
+def _name(url: str) -> str:
+    return url.rpartition("/")[2]
+
+
+def taken(batch: pa.RecordBatch, places: Rows) -> pa.RecordBatch:
+    """Return some rows of a batch, which may have no columns."""
+    if not batch.num_columns:
+        return rows_of_columns([], batch.schema, len(places))
+    return batch.take(pa.array(places))
+
+
+class _Scan:
+    """Scans of one fragment."""
+
+    def __init__(
+        self,
+        fragment: Any,
+        wanted: FragmentRows,
+        target: pa.Schema,
+        limit: BatchLimit,
+        *,
+        has_ids: bool,
+    ) -> None:
+        self._fragment = fragment
+        self._wanted = wanted
+        self._target = target
+        self._has_ids = has_ids
+        self._limit = limit
+        schema = decode_schema(wanted.schema)
+        by_name = dict(zip(schema.names, wanted.names, strict=True))
+        self._sources = [by_name[name] for name in target.names]
+        self._scans = [file_column(field) for field in target]
+
+    def all_rows(self, share: tuple[int, int] | None) -> Iterator[OffsetRows]:
+        """Yield all live rows, or a share of them."""
+        if share is None:
+            yield from self._batches()
+        else:
+            yield from self._batches(offset=share[0], limit=share[1] - share[0])
+
+    def picked(self, offsets: Rows) -> Iterator[OffsetRows]:
+        """Yield the rows of some offsets."""
+        addresses = offsets | (self._wanted.fragment << 32)
+        listed = ",".join(map(str, addresses.tolist()))
+        yield from self._batches(filter=f"{_ADDRESS} IN ({listed})")
+
+    def _batches(self, **which: Any) -> Iterator[OffsetRows]:
+        scanner = self._fragment.scanner(
+            columns=self._columns(),
+            batch_size=self._batch_rows(),
+            with_row_address=True,
+            with_row_id=self._has_ids,
+            batch_readahead=_READ_AHEAD,
+            io_buffer_size=_BUFFER_BYTES,
+            blob_handling="all_binary",
+            **which,
+        )
+        for batch in scanner.to_batches():
+            if batch.num_rows:
+                yield self._conformed(batch)
+
+    def _columns(self) -> list[str] | None:
+        """Return the names to ask the library for; None for all, where a name says more to it."""
+        names = [name for name in self._sources if name is not None]
+        if all(name.isascii() and name.isidentifier() for name in names):
+            return names
+        return None
+
+    def _batch_rows(self) -> int:
+        most = self._limit.max_rows
+        if self._wanted.has_blobs:
+            return min(most, _BLOB_ROWS)
+        rows, size = self._wanted.live_rows, self._wanted.size_bytes
+        if rows and size:
+            row_bytes = max(1, _PACKED * size // rows)
+            most = min(most, max(_LEAST_ROWS, self._limit.max_bytes // row_bytes))
+        return most
+
+    def _conformed(self, batch: pa.RecordBatch) -> OffsetRows:
+        """Return a batch with the columns that are wanted, in the types they have in rows."""
+        count = batch.num_rows
+        arrays = [
+            pa.nulls(count, scan.target.type)
+            if source is None
+            else conform(batch.column(source), scan)
+            for source, scan in zip(self._sources, self._scans, strict=True)
+        ]
+        schema = self._target
+        if self._has_ids:
+            arrays.append(batch.column(ROW_ID).cast(pa.uint64()))
+            schema = schema.append(pa.field(ROW_ID, pa.uint64()))
+        at = batch.column(_ADDRESS).to_numpy().astype(np.int64) & _OFFSET_MASK
+        return at, rows_of_columns(arrays, schema, count)
+
+
+def _told(wanted: FragmentRows, stores: Stores, error: Exception) -> TailerdError:
+    """Return what an error of the library means, found out by looking ourselves."""
+    if isinstance(error, TailerdError):
+        return error
+    table = wanted.table
+    if not _is_there(table.manifest, stores):
+        return FilesCollectedError(
+            f"Version {table.version} of {table.url} was cleaned up before its rows were read.",
+            remedy="Go on with `tailerd offsets reset NAME --to snapshot`, or set on_gap. Clean up"
+            " later than the slowest pipeline delivers.",
+            version=table.version,
+        )
+    for url in wanted.files:
+        if not _is_there(url, stores):
+            return MissingDataFileError(
+                f"The data file {url} is gone, and version {table.version} of the table names it.",
+                remedy="Restore it from a backup.",
+                version=table.version,
+            )
+    return UnreadableDataFileError(
+        f"Rows of version {table.version} of {table.url} cannot be read: {_first_line(error)}",
+        remedy="Read the table with pylance to see whether the files are damaged, or of a later"
+        " version than the installed one knows.",
+        version=table.version,
+    )
+
+
+def _is_there(url: str, stores: Stores) -> bool:
+    try:
+        stores.open_data_file(url).close()
+    except FileMissingError:
+        return False
+    except StorageError:
+        # Whether it is there is not what went wrong.
+        return True
+    return True
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return (lines[0] if lines else repr(error))[:300]

@@ -1,0 +1,424 @@
+"""Maintenance of Lance tables through the library's own calls, in the maintenance process.
+
+Compaction and indices are commits like others, which change no row. A cleanup deletes versions, and
+never one that a pipeline needs: that before the first it has yet to deliver, and all later ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from tailerd.changefeed.offset import Version
+from tailerd.clock import Clock
+from tailerd.errors import BugError, ConfigError, LogChangedError, UsageError
+from tailerd.formats.lance.inspect import totals_of
+from tailerd.formats.lance.library import OpenTables, load_lance
+from tailerd.formats.lance.origin import TableOrigin
+from tailerd.formats.lance.protocol.fragments import Fragment, parse_fragment
+from tailerd.formats.lance.protocol.manifest import Manifest
+from tailerd.formats.lance.protocol.version_names import FIRST
+from tailerd.formats.lance.version_log import VersionLog
+from tailerd.formats.ledger import LedgerPlace, open_ledger
+from tailerd.formats.maintenance import (
+    CLEANUP,
+    AskFloor,
+    Decision,
+    JobResult,
+    LogAssessment,
+    MaintenancePolicies,
+    RetentionFloor,
+    RunOnEngine,
+    TaskExecutor,
+    no_readers,
+)
+from tailerd.formats.placement import TablePlace
+
+if TYPE_CHECKING:
+    import lance
+
+COMPACTION, INDICES, TAG = "compaction", "optimize_indices", "tag"
+TAG_NAME = "tailerd"
+_OF_THE_LIBRARY = "__lance"
+"""How the names of indices begin that the library keeps for itself."""
+DEFAULT_OLDER_THAN_SECONDS = 14 * 86_400.0
+"""As the library has it."""
+_T = TypeVar("_T")
+
+
+class CompactionPolicy(msgspec.Struct, frozen=True):
+    """When fragments are compacted.
+
+    Attributes:
+        small_fragments: So many fragments of fewer rows than `target_rows`.
+        deleted_share: Or this share of the rows of all fragments is deleted.
+        target_rows: Rows of a fragment.
+    """
+
+    small_fragments: int = 20
+    deleted_share: float = 0.1
+    target_rows: int = 1024 * 1024
+
+
+class LancePolicies(msgspec.Struct, frozen=True):
+    """This format's own fields of the section `maintenance`.
+
+    Attributes:
+        optimize_indices: How many fragments lie outside of an index when it is brought up to date;
+            None for never.
+        tag: Whether the version that the slowest pipeline needs is tagged, so that cleanups of
+            others keep it.
+    """
+
+    compaction: CompactionPolicy | None = None
+    optimize_indices: int | None = None
+    tag: bool = False
+
+
+class LanceMaintainer:
+    """The `Maintainer` of Lance tables."""
+
+    def open(
+        self,
+        place: TablePlace,
+        policies: MaintenancePolicies,
+        *,
+        clock: Clock,
+        floor: AskFloor = no_readers,
+        run_on_engine: RunOnEngine | None = None,
+    ) -> LanceMaintenance:
+        """Return the maintenance of one table; nothing is asked of it yet.
+
+        Raises:
+            ConfigError: The policies are none of this format.
+        """
+        return LanceMaintenance(place, policies, clock=clock, floor=floor)
+
+    async def run_request(self, place: TablePlace, request: bytes, executor: TaskExecutor) -> bytes:
+        """Raise: no job of a Lance table runs on an engine."""
+        raise BugError("A Lance table has no job that an engine does.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Expired:
+    """Versions that a cleanup deletes, and why no others."""
+
+    versions: tuple[int, ...] = ()
+    reason: str = ""
+
+
+class LanceMaintenance:
+    """Maintains one table; see `formats.maintenance.TableMaintenance`."""
+
+    unleased_jobs: frozenset[str] = frozenset()
+
+    def __init__(
+        self, place: TablePlace, policies: MaintenancePolicies, *, clock: Clock, floor: AskFloor
+    ) -> None:
+        self._place = place
+        self._policies = policies
+        self._clock = clock
+        self._floor = floor
+        self._log = VersionLog(place.store, place.root, place.url, clock=clock)
+        try:
+            self._jobs = msgspec.json.decode(policies.jobs or "{}", type=LancePolicies)
+        except msgspec.MsgspecError as error:
+            raise ConfigError(
+                f"The section `maintenance` does not fit a Lance table: {error}."
+            ) from (error)
+
+    async def assessment(
+        self, *, with_cleanup: bool = True, is_asked: bool = False
+    ) -> LogAssessment:
+        """Look at the table and decide what is due.
+
+        Raises:
+            NotATableError: There is no table.
+            TableError, StorageError, OffsetError: It, or a ledger, cannot be read.
+        """
+        self._log.hear(None)
+        await self._log.look()
+        head = await self._log.manifest(self._log.head, lambda: "which was the newest")
+        table_id = await self._table_id()
+        fragments = [parse_fragment(each) for each in head.fragments]
+        floor, expired = RetentionFloor(), _Expired(reason="It was not looked for old versions.")
+        if with_cleanup or self._jobs.tag:
+            floor = await self._floor(table_id)
+        if with_cleanup:
+            expired = await self._expired(floor)
+        paused = self._policies.paused_until_ms(self._clock.now_ms()) is not None
+        decisions = [
+            self._compaction(fragments, is_asked=is_asked),
+            await self._indices(head, is_asked=is_asked),
+            await self._tag(floor),
+            await self._cleanup(expired),
+        ]
+        if paused:
+            decisions = [_waiting(each) for each in decisions]
+        return LogAssessment(
+            table_id=table_id,
+            version=head.version,
+            decisions=tuple(decisions),
+            floor=floor,
+            has_expired=bool(expired.versions),
+            payload=expired,
+        )
+
+    async def _table_id(self) -> str:
+        """Return the id under which pipelines know the table, where one of their ledgers says."""
+        ledgers: tuple[LedgerPlace | None, ...] = self._place.ledgers or (None,)
+        ids = []
+        for wanted in ledgers:
+            ledger = open_ledger(wanted, self._place.stores)
+            if wanted is None or await ledger.numbers():
+                ids.append((await TableOrigin.open(self._log, ledger)).table_id)
+        if ids:
+            return ids[0]
+        return (await TableOrigin.open(self._log, open_ledger(None, self._place.stores))).table_id
+
+    # ------------------------------------------------------------------ decisions
+
+    def _compaction(self, fragments: list[Fragment], *, is_asked: bool) -> Decision:
+        policy = self._jobs.compaction or (CompactionPolicy() if is_asked else None)
+        totals = totals_of(fragments)
+        target = CompactionPolicy().target_rows if policy is None else policy.target_rows
+        small = sum((each.live_rows or 0) < target for each in fragments)
+        physical = (totals.rows or 0) + totals.deleted_rows
+        share = totals.deleted_rows / physical if physical else 0.0
+        found = (
+            f"{small} of {len(fragments)} fragments have fewer than {target:,} rows, and"
+            f" {share:.1%} of all rows are deleted."
+        )
+        if policy is None:
+            return Decision(job=COMPACTION, is_due=False, reason=f"{found} It is not switched on.")
+        is_due = small >= policy.small_fragments or share >= policy.deleted_share > 0
+        return Decision(
+            job=COMPACTION,
+            is_due=is_due and len(fragments) > 0,
+            reason=found,
+            cost=f"About {sum(each.size_bytes for each in fragments):,} bytes are rewritten at"
+            " most.",
+            saves="Readers open fewer files and pass over fewer deleted rows.",
+            cost_bytes=sum(each.size_bytes for each in fragments),
+        )
+
+    async def _indices(self, head: Manifest, *, is_asked: bool) -> Decision:
+        limit = self._jobs.optimize_indices or (1 if is_asked else None)
+        if limit is None:
+            return Decision(job=INDICES, is_due=False, reason="It is not switched on.")
+        there = {parse_fragment(each).id for each in head.fragments}
+        outside = await self._call(lambda table: _outside_of_indices(table, there))
+        if outside is None:
+            return Decision(job=INDICES, is_due=False, reason="The table has no index.")
+        return Decision(
+            job=INDICES,
+            is_due=outside >= limit,
+            reason=f"{outside} fragments lie outside of an index.",
+            cost="Their rows are added to it.",
+            saves="Searches need not scan them.",
+        )
+
+    async def _tag(self, floor: RetentionFloor) -> Decision:
+        if not self._jobs.tag:
+            return Decision(job=TAG, is_due=False, reason="It is not switched on.")
+        if floor.obstacle or floor.from_version is None:
+            return Decision(job=TAG, is_due=False, reason=floor.obstacle or "No pipeline reads it.")
+        wanted = max(floor.from_version - 1, FIRST)
+        tags = await self._call(lambda table: table.tags.list())
+        at = tags.get(TAG_NAME)
+        is_there = at is not None and at["version"] == wanted
+        return Decision(
+            job=TAG,
+            is_due=not is_there and wanted <= self._log.head,
+            reason=f"{floor.by} needs version {wanted}, and the tag {TAG_NAME} is"
+            f" {'there' if is_there else 'not there'}.",
+            cost="One small file is written.",
+            saves="Cleanups of others keep that version.",
+            start_version=wanted,
+        )
+
+    async def _expired(self, floor: RetentionFloor) -> _Expired:
+        cleanup = self._policies.cleanup
+        if floor.obstacle:
+            return _Expired(reason=floor.obstacle)
+        needed = [each for each in (floor.from_version, cleanup.keep_from) if each is not None]
+        # What a version changed is told by the version before it.
+        first_kept = min([*(each - 1 for each in needed), self._log.head])
+        older = cleanup.older_than_seconds
+        age = DEFAULT_OLDER_THAN_SECONDS if older is None else older
+        until_us = int((self._clock.now_ms() - age * 1000) * 1000)
+        found = []
+        for version in self._log.versions:
+            if version >= first_kept:
+                break
+            manifest = await self._log.find(version)
+            if manifest is None:
+                continue
+            if manifest.timestamp_us > until_us:
+                break
+            found.append(int(version))
+        days = f"{age / 86_400:g} days"
+        reason = f"{len(found)} versions before {first_kept} are older than {days}."
+        if needed and first_kept < self._log.head:
+            reason += f" Version {first_kept} and later are kept for {floor.by}."
+        return _Expired(tuple(found), reason)
+
+    async def _cleanup(self, expired: _Expired) -> Decision:
+        is_enabled = self._policies.cleanup.is_enabled
+        if not expired.versions or not is_enabled:
+            why = expired.reason if is_enabled else f"{expired.reason} Cleanup is not switched on."
+            return Decision(job=CLEANUP, is_due=False, reason=why)
+        stats = await self._call(
+            lambda table: (
+                table.explain_cleanup_old_versions(
+                    versions=list(expired.versions), error_if_tagged_old_versions=False
+                ).stats
+            )
+        )
+        return Decision(
+            job=CLEANUP,
+            is_due=stats.old_versions > 0,
+            reason=expired.reason,
+            cost=f"{stats.old_versions} versions and {stats.data_files_removed} data files are"
+            " deleted.",
+            saves=f"{stats.bytes_removed:,} bytes.",
+            start_version=expired.versions[0],
+            end_version=expired.versions[-1],
+        )
+
+    # ------------------------------------------------------------------ jobs
+
+    async def apply(self, assessment: LogAssessment, decision: Decision) -> JobResult:
+        """Do one job that is due.
+
+        Raises:
+            LogChangedError: Another writer was faster; another try starts from what is there.
+            TableError, StorageError, OffsetError: It could not be done.
+        """
+        match decision.job:
+            case "compaction":
+                return await self._compact()
+            case "optimize_indices":
+                await self._call(lambda table: table.optimize.optimize_indices())
+                return await self._done(INDICES, "The indices cover all fragments.")
+            case "tag":
+                return await self._set_tag(decision.start_version or int(FIRST))
+            case "cleanup":
+                return await self._clean_up(assessment)
+        raise BugError(f"The job {decision.job} of a Lance table was never planned.")
+
+    async def _compact(self) -> JobResult:
+        policy = self._jobs.compaction or CompactionPolicy()
+
+        def compact(table: lance.LanceDataset) -> tuple[int, int]:
+            done = table.optimize.compact_files(target_rows_per_fragment=policy.target_rows)
+            return done.fragments_removed, done.fragments_added
+
+        removed, added = await self._call(compact)
+        return await self._done(COMPACTION, f"{removed} fragments became {added}.", files=added)
+
+    async def _set_tag(self, version: int) -> JobResult:
+        def tag(table: lance.LanceDataset) -> None:
+            change = table.tags.update if TAG_NAME in table.tags.list() else table.tags.create
+            change(TAG_NAME, version)
+
+        await self._call(tag)
+        return await self._done(TAG, f"Version {version} is tagged {TAG_NAME}.")
+
+    async def _clean_up(self, assessment: LogAssessment) -> JobResult:
+        planned = assessment.payload
+        if not isinstance(planned, _Expired):
+            raise BugError("A cleanup of a Lance table was never planned.")
+        await self._log.list()
+        now = await self._expired(await self._floor(assessment.table_id))
+        agreed = sorted(set(planned.versions) & set(now.versions))
+        if not agreed:
+            return JobResult(
+                job=CLEANUP,
+                outcome="nothing_to_say",
+                version=assessment.version,
+                files=0,
+                size_bytes=0,
+                summary=now.reason,
+            )
+        stats = await self._call(
+            lambda table: table.cleanup_old_versions(
+                versions=agreed, error_if_tagged_old_versions=False
+            )
+        )
+        await self._log.list()
+        files = stats.data_files_removed + stats.deletion_files_removed
+        return JobResult(
+            job=CLEANUP,
+            outcome="deleted",
+            version=self._log.versions[0],
+            files=files + stats.old_versions,
+            size_bytes=stats.bytes_removed,
+            summary=f"{stats.old_versions} versions and {files} files of {stats.bytes_removed:,}"
+            " bytes were deleted.",
+        )
+
+    async def _done(self, job: str, summary: str, *, files: int = 0) -> JobResult:
+        self._log.hear(self._log.head + 1)
+        await self._log.look()
+        return JobResult(
+            job=job,
+            outcome="written",
+            version=self._log.head,
+            files=files,
+            size_bytes=0,
+            summary=summary,
+        )
+
+    async def _call(self, work: Callable[[lance.LanceDataset], _T]) -> _T:
+        """Do something with the table as the library has it now, in a thread."""
+        return await asyncio.to_thread(self._call_blocking, work)
+
+    def _call_blocking(self, work: Callable[[lance.LanceDataset], _T]) -> _T:
+        load_lance()
+        try:
+            table = OpenTables().get(self._place.url, None, "", self._place.stores)
+            return work(table)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise LogChangedError(
+                f"The library could not do it: {str(error).splitlines()[0][:300]}",
+                remedy="It is tried again: mostly another writer was faster.",
+            ) from error
+
+    async def check_readable_from(self, version: Version, reader: str) -> None:
+        """Make sure that a reader which has yet to read `version` can go on from there.
+
+        Raises:
+            UsageError: The version is beyond the next one.
+            MissingVersionError: It can no longer be read.
+        """
+        await self._log.list()
+        if version > self._log.head + 1:
+            raise UsageError(
+                f"Version {version} cannot be pinned for {reader}: the newest is {self._log.head}."
+            )
+        for each in (version - 1, version):
+            if FIRST <= each <= self._log.head:
+                await self._log.manifest(each, lambda: f"which {reader} needs")
+
+
+def _waiting(decision: Decision) -> Decision:
+    if not decision.is_due:
+        return decision
+    reason = f"{decision.reason} The policy pauses at this time of the day."
+    return Decision(job=decision.job, is_due=False, reason=reason)
+
+
+def _outside_of_indices(table: lance.LanceDataset, fragments: set[int]) -> int | None:
+    """Return how many fragments some index does not cover; None without any index."""
+    covered: dict[str, set[int]] = {}
+    for index in table.describe_indices():
+        if not index.name.startswith(_OF_THE_LIBRARY):
+            covered[index.name] = {each for part in index.segments for each in part.fragment_ids}
+    if not covered:
+        return None
+    return max(len(fragments - each) for each in covered.values())

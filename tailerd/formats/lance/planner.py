@@ -1,0 +1,311 @@
+"""From two versions of a table to the tasks whose rows lead from one to the other."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from tailerd.changefeed.change_task import ChangeSourceKind, ChangeType
+from tailerd.formats.lance.payload import (
+    ChangedColumns,
+    ComparedFragments,
+    FragmentRows,
+    Payload,
+    TableVersion,
+    encode_offsets,
+)
+from tailerd.formats.lance.protocol.columns import ROW_ID, Column, columns_schema, matching
+from tailerd.formats.lance.protocol.commit_plan import (
+    Difference,
+    difference,
+    is_only_rearranged,
+    may_be_rearranged,
+)
+from tailerd.formats.lance.protocol.fragments import Fragment, parse_fragment
+from tailerd.formats.lance.protocol.manifest import Manifest
+from tailerd.formats.lance.protocol.transactions import Operation
+from tailerd.formats.lance.protocol.version_names import VERSIONS_FOLDER
+from tailerd.formats.lance.table_files import TableFiles
+from tailerd.formats.lance.version_log import VersionLog
+from tailerd.formats.plain_schema import encode_schema
+from tailerd.rows.hash_kernels import Rows
+
+MAX_COMPARED_FRAGMENTS = 50_000
+"""Of one commit that are compared at most; rows of a larger one come as they are."""
+
+
+class Comparison(enum.StrEnum):
+    """How updates of a commit are found; the value is what an offset inside one says."""
+
+    NONE = "f"
+    ROW_IDS = "r"
+    """By stable ids, where the table has them."""
+    KEY = "k"
+    """By columns that the user named."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedTask:
+    """What one task reads; `change` and `kind` as `ChangeTask` has them."""
+
+    change: ChangeType | None
+    kind: ChangeSourceKind
+    payload: Payload
+    size_bytes: int
+    rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """A manifest, its columns, and those that its rows are given in."""
+
+    manifest: Manifest
+    columns: Sequence[Column]
+    given: Sequence[Column]
+
+
+class LancePlanner:
+    """Plans the tasks of one table.
+
+    Args:
+        columns: Names of the columns that are read; None for all.
+        key: Columns whose values make a deleted and an inserted row an update; empty for none.
+    """
+
+    def __init__(
+        self,
+        log: VersionLog,
+        files: TableFiles,
+        url: str,
+        *,
+        columns: Sequence[str] | None,
+        key: Sequence[str],
+    ) -> None:
+        self._log = log
+        self._files = files
+        self._url = url
+        self._columns = columns
+        self._key = tuple(key)
+
+    def snapshot(self, manifest: Manifest) -> list[PlannedTask]:
+        """Return a task for each fragment, in order."""
+        version = self._version(manifest)
+        kind = ChangeSourceKind.SNAPSHOT
+        fragments = [parse_fragment(each) for each in manifest.fragments]
+        self._files.check(manifest, fragments)
+        return [
+            _whole(ChangeType.INSERT, kind, self._rows(version, fragment)) for fragment in fragments
+        ]
+
+    async def commit(
+        self, before: Manifest | None, after: Manifest, comparison: Comparison
+    ) -> list[PlannedTask]:
+        """Return the tasks of a commit: deletes, then updates in place, then inserts.
+
+        Args:
+            before: The version before; None where there was nothing.
+
+        Raises:
+            TableError: Its changes cannot be told.
+        """
+        found = self._difference(before, after)
+        operation = Operation.UNKNOWN
+        if found.may_be_rearranged:
+            operation = await self._log.operation(after)
+            if is_only_rearranged(found, operation):
+                found = replace(found, removed=(), added=())
+        parts = await self._parts(found, before, after)
+        key = self._pairing(found, parts, before, after, comparison, operation)
+        if key is None:
+            return parts.apart()
+        return parts.compared(key, encode_schema(self._schema(after)))
+
+    async def net(self, before: Manifest | None, after: Manifest) -> list[PlannedTask]:
+        """Return the tasks of all that two versions do not have in common, in one step.
+
+        Raises:
+            TableError: It cannot be told.
+        """
+        found = self._difference(before, after)
+        parts = await self._parts(found, before, after, is_one_schema=True)
+        key = self._key or ((ROW_ID,) if _have_row_ids(before, after) else ())
+        first = 0 if before is None else before.version
+        tasks = parts.compared(key, encode_schema(self._schema(after)), prefix=f"net-{first}.")
+        return [replace(task, kind=ChangeSourceKind.NET) for task in tasks]
+
+    def _difference(self, before: Manifest | None, after: Manifest) -> Difference:
+        found = difference(before, after, self._log.columns(before), self._log.columns(after))
+        self._files.check(after, [*found.added, *(each.after for each in found.kept)])
+        if before is not None:
+            self._files.check(before, [*found.removed, *(each.before for each in found.kept)])
+        return found
+
+    def _pairing(
+        self,
+        found: Difference,
+        parts: _Parts,
+        before: Manifest | None,
+        after: Manifest,
+        comparison: Comparison,
+        operation: Operation,
+    ) -> tuple[str, ...] | None:
+        """Return the key by which rows are compared, empty for none; None: they are not."""
+        is_few = len(parts.deletes) + len(parts.inserts) <= MAX_COMPARED_FRAGMENTS
+        is_both = bool(parts.deletes and parts.inserts) and is_few
+        if not is_both or self._log.columns(before) != self._log.columns(after):
+            return None
+        if comparison is Comparison.KEY:
+            names = {each.name for each in self._log.columns(after)}
+            return self._key if set(self._key) <= names else None
+        if may_be_rearranged(found, operation):
+            return ()
+        is_new_rows = operation is Operation.OVERWRITE
+        if comparison is Comparison.ROW_IDS and _have_row_ids(before, after) and not is_new_rows:
+            return (ROW_ID,)
+        return None
+
+    async def _parts(
+        self,
+        found: Difference,
+        before: Manifest | None,
+        after: Manifest,
+        *,
+        is_one_schema: bool = False,
+    ) -> _Parts:
+        new = self._version(after)
+        old = None
+        if before is not None:
+            columns = self._log.columns(before)
+            is_same = columns == new.columns
+            given = new.given if is_same or is_one_schema else self._readable(columns)
+            old = _Version(before, columns, given)
+        parts = _Parts()
+        if old is not None:
+            parts.deletes += [
+                _whole(ChangeType.DELETE, ChangeSourceKind.FILES, self._rows(old, fragment))
+                for fragment in found.removed
+            ]
+            await self._kept(found, old, new, parts)
+        parts.inserts += [
+            _whole(ChangeType.INSERT, ChangeSourceKind.FILES, self._rows(new, fragment))
+            for fragment in found.added
+        ]
+        return parts
+
+    async def _kept(self, found: Difference, old: _Version, new: _Version, parts: _Parts) -> None:
+        """Plan what differs in fragments of both versions."""
+        for kept in found.kept:
+            names = {each.id: each.name for each in new.given}
+            changed = tuple(names[each] for each in kept.changed if each in names)
+            if changed:
+                before = _Version(old.manifest, old.columns, new.given)
+                payload = ChangedColumns(
+                    before=self._rows(before, kept.before),
+                    after=self._rows(new, kept.after),
+                    changed=changed,
+                )
+                size = kept.before.size_bytes + kept.after.size_bytes
+                parts.updates.append(
+                    PlannedTask(
+                        change=None, kind=ChangeSourceKind.ROWS, payload=payload, size_bytes=size
+                    )
+                )
+        differing = [each for each in found.kept if each.deletions_differ]
+        were = await self._files.deleted_rows(
+            [(old.manifest, each.before.deletions) for each in differing]
+        )
+        are = await self._files.deleted_rows(
+            [(new.manifest, each.after.deletions) for each in differing]
+        )
+        for kept, was, now in zip(differing, were, are, strict=True):
+            gone, back = np.setdiff1d(now, was, True), np.setdiff1d(was, now, True)
+            if len(gone):
+                rows = self._rows(old, kept.before, gone)
+                parts.deletes.append(_whole(ChangeType.DELETE, ChangeSourceKind.VECTORS, rows))
+            if len(back):
+                rows = self._rows(new, kept.after, back)
+                parts.inserts.append(_whole(ChangeType.INSERT, ChangeSourceKind.VECTORS, rows))
+
+    def _rows(
+        self, version: _Version, fragment: Fragment, offsets: Rows | None = None
+    ) -> FragmentRows:
+        manifest = version.manifest
+        name = self._log.manifest_name(manifest.version)
+        sources = [matching(each, version.columns) for each in version.given]
+        return FragmentRows(
+            table=TableVersion(
+                url=self._url,
+                version=manifest.version,
+                manifest=f"{self._url}/{VERSIONS_FOLDER}/{name}",
+                identity=manifest.identity,
+            ),
+            fragment=fragment.id,
+            files=tuple(self._files.data_url(manifest, file) for file in fragment.files),
+            is_legacy=fragment.is_legacy,
+            live_rows=fragment.live_rows,
+            size_bytes=fragment.size_bytes,
+            schema=encode_schema(columns_schema(version.given)),
+            names=tuple(None if each is None else each.name for each in sources),
+            has_blobs=any(each.is_blob for each in version.columns),
+            offsets=None if offsets is None else encode_offsets(offsets),
+        )
+
+    def _version(self, manifest: Manifest) -> _Version:
+        columns = self._log.columns(manifest)
+        return _Version(manifest, columns, self._readable(columns))
+
+    def _readable(self, columns: Sequence[Column]) -> Sequence[Column]:
+        """Return the columns of rows: all, unless one that is not asked for cannot be read.
+
+        Raises:
+            UnsupportedFeatureError: One that is asked for cannot be.
+        """
+        columns_schema(columns, self._columns)
+        return [each for each in columns if each.type is not None]
+
+    def _schema(self, manifest: Manifest) -> pa.Schema:
+        return columns_schema(self._version(manifest).given)
+
+
+class _Parts:
+    """The tasks of one step by what they are."""
+
+    def __init__(self) -> None:
+        self.deletes: list[PlannedTask] = []
+        self.updates: list[PlannedTask] = []
+        self.inserts: list[PlannedTask] = []
+
+    def apart(self) -> list[PlannedTask]:
+        """Return deletes, updates in place, inserts."""
+        return [*self.deletes, *self.updates, *self.inserts]
+
+    def compared(self, key: tuple[str, ...], schema: bytes, prefix: str = "") -> list[PlannedTask]:
+        """Return updates in place, and one task that compares all others."""
+        if not self.deletes and not self.inserts:
+            return self.updates
+        removed, added = (
+            tuple(each.payload for each in tasks if isinstance(each.payload, FragmentRows))
+            for tasks in (self.deletes, self.inserts)
+        )
+        payload = ComparedFragments(
+            removed=removed, added=added, schema=schema, key=key, prefix=prefix
+        )
+        size = sum(each.size_bytes for each in (*self.deletes, *self.inserts))
+        task = PlannedTask(
+            change=None, kind=ChangeSourceKind.ROWS, payload=payload, size_bytes=size
+        )
+        return [*self.updates, task]
+
+
+def _whole(change: ChangeType, kind: ChangeSourceKind, rows: FragmentRows) -> PlannedTask:
+    return PlannedTask(
+        change=change, kind=kind, payload=rows, size_bytes=rows.wanted_bytes, rows=rows.rows
+    )
+
+
+def _have_row_ids(before: Manifest | None, after: Manifest) -> bool:
+    return before is not None and before.has_stable_row_ids and after.has_stable_row_ids

@@ -1,0 +1,1 @@
+"""What the table format says, without IO: manifests, fragments, fields, transactions. Pure."""

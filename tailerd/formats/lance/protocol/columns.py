@@ -1,0 +1,222 @@
+"""The columns of a version, from the fields of its manifest. Pure.
+
+Specification: "Schema & Fields". A column is found again by its id: its name may change, and what
+takes its name may be another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tailerd.errors import LEAVE_OUT, CorruptLogError, UnsupportedFeatureError
+from tailerd.formats.lance.protocol.wire import content, entry, fields, number, signed, text
+from tailerd.formats.plain_schema import plain_type
+
+ROW_ID = "_rowid"
+"""The name under which rows give their ids; no column may have it."""
+_NO_PARENT = -1
+_EXTENSION = "ARROW:extension:name"
+_BLOB = "lance-encoding:blob"
+_PLAIN = {
+    "null": pa.null(),
+    "bool": pa.bool_(),
+    "int8": pa.int8(),
+    "uint8": pa.uint8(),
+    "int16": pa.int16(),
+    "uint16": pa.uint16(),
+    "int32": pa.int32(),
+    "uint32": pa.uint32(),
+    "int64": pa.int64(),
+    "uint64": pa.uint64(),
+    "halffloat": pa.float16(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "large_string": pa.large_string(),
+    "large_binary": pa.large_binary(),
+    "date32:day": pa.date32(),
+    "date64:ms": pa.date64(),
+}
+_LISTS = frozenset({"list", "large_list", "list.struct", "large_list.struct"})
+_READ_AS_STORED = frozenset({"", "arrow.uuid", "arrow.bool8", "arrow.opaque"})
+"""Extensions whose rows come as what they are stored as."""
+_JSON = "lance.json"
+"""Stored in bytes of its own, given as text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Field:
+    id: int
+    parent: int
+    name: str
+    logical_type: str
+    extension: str
+    is_blob: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        id: Of its field; `ids` also has those of the fields in it.
+        type: As rows are given; None where they cannot be: `reason` says why.
+        is_blob: Its values may be very large.
+    """
+
+    id: int
+    name: str
+    ids: frozenset[int]
+    type: pa.DataType | None
+    reason: str = ""
+    is_blob: bool = False
+
+
+def parse_columns(messages: Iterable[bytes]) -> tuple[Column, ...]:
+    """Return the columns of a version, in order.
+
+    Raises:
+        CorruptLogError: The messages are no fields.
+    """
+    found = [_field(message) for message in messages]
+    children: dict[int, list[_Field]] = {}
+    for each in found:
+        children.setdefault(each.parent, []).append(each)
+    return tuple(_column(each, children) for each in children.get(_NO_PARENT, ()))
+
+
+def columns_schema(columns: Iterable[Column], wanted: Sequence[str] | None = None) -> pa.Schema:
+    """Return the schema of rows with the wanted columns, in the table's order; None for all.
+
+    Raises:
+        UnsupportedFeatureError: A wanted one cannot be given.
+    """
+    names = None if wanted is None else frozenset(wanted)
+    chosen = [each for each in columns if names is None or each.name in names]
+    for each in chosen:
+        if each.type is None:
+            raise UnsupportedFeatureError(
+                f"The column {each.name} cannot be read: {each.reason}.",
+                remedy=f"Drop it from the table, or {LEAVE_OUT}.",
+            )
+    return pa.schema([pa.field(each.name, each.type) for each in chosen])
+
+
+def matching(column: Column, others: Sequence[Column]) -> Column | None:
+    """Return what a column was in another version: by id; else, after a cast, by name."""
+    found = next((each for each in others if each.id == column.id), None)
+    if found is not None:
+        return found
+    return next((each for each in others if each.name == column.name), None)
+
+
+def _field(message: bytes) -> _Field:
+    id_, parent, name, kind, extension = 0, 0, "", "", ""
+    metadata: dict[str, bytes] = {}
+    for place, value in fields(message):
+        match place:
+            case 2:
+                name = text(value)
+            case 3:
+                id_ = signed(value)
+            case 4:
+                parent = signed(value)
+            case 5:
+                kind = text(value)
+            case 9:
+                extension = text(value)
+            case 10:
+                key, said = entry(content(value))
+                metadata[key] = said
+            case 1 | 6 | 7:
+                number(value)
+    named = metadata.get(_EXTENSION, b"").decode(errors="replace")
+    return _Field(
+        id=id_,
+        parent=parent,
+        name=name,
+        logical_type=kind,
+        extension=extension or named,
+        is_blob=metadata.get(_BLOB) == b"true",
+    )
+
+
+def _column(field: _Field, children: dict[int, list[_Field]]) -> Column:
+    inside: list[_Field] = []
+    left = [field]
+    while left:
+        each = left.pop()
+        inside.append(each)
+        if len(inside) > sum(map(len, children.values())):
+            raise CorruptLogError(f"the fields of column {field.name} are in a circle")
+        # Id 0 of the first column is also the parent that a message leaves out.
+        left += [child for child in children.get(each.id, ()) if child is not each]
+    kind, reason = None, ""
+    try:
+        kind = plain_type(_type(field, children))
+    except _UnknownTypeError as error:
+        reason = str(error)
+    return Column(
+        id=field.id,
+        name=field.name,
+        ids=frozenset(each.id for each in inside),
+        type=kind,
+        reason=reason,
+        is_blob=any(each.is_blob for each in inside),
+    )
+
+
+class _UnknownTypeError(Exception):
+    """A field's type has no form in rows."""
+
+
+def _type(field: _Field, children: dict[int, list[_Field]]) -> pa.DataType:
+    if field.extension == _JSON:
+        return pa.string()
+    if field.extension not in _READ_AS_STORED:
+        raise _UnknownTypeError(f"it has the extension type {field.extension}")
+    inner = [child for child in children.get(field.id, ()) if child is not field]
+    kind = field.logical_type
+    if kind == "struct":
+        return pa.struct([pa.field(each.name, _type(each, children)) for each in inner])
+    if kind in _LISTS and len(inner) == 1:
+        return pa.list_(_type(inner[0], children))
+    if kind == "map" and len(inner) == 1:
+        entries = _type(inner[0], children)
+        if pa.types.is_struct(entries) and entries.num_fields == 2:
+            return pa.map_(entries.field(0).type, entries.field(1).type)
+    if kind.startswith("fixed_size_list:") and inner:
+        return pa.list_(_type(inner[0], children))
+    return _leaf(kind)
+
+
+def _leaf(kind: str) -> pa.DataType:
+    """Return the type that a text says."""
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    family, _, rest = kind.partition(":")
+    try:
+        match family:
+            case "fixed_size_list":
+                return pa.list_(_leaf(rest.rpartition(":")[0]))
+            case "dict":
+                return _leaf(rest.rsplit(":", 2)[0])
+            case "fixed_size_binary":
+                return pa.binary(int(rest))
+            case "timestamp":
+                unit, _, zone = rest.partition(":")
+                return pa.timestamp(unit, None if zone in ("", "-") else zone)
+            case "decimal":
+                bits, precision, scale = map(int, rest.split(":"))
+                make = pa.decimal256 if bits == 256 else pa.decimal128
+                return make(precision, scale)
+            case "time32" | "time64" | "duration":
+                make_time = {"time32": pa.time32, "time64": pa.time64, "duration": pa.duration}
+                return make_time[family](rest)
+    except ValueError as error:
+        raise _UnknownTypeError(f"its type {kind!r} makes no sense") from error
+    raise _UnknownTypeError(f"this release does not know its type {kind!r}")

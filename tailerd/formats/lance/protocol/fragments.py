@@ -1,0 +1,179 @@
+"""Fragments: data files of some rows, and which of these are deleted. Pure.
+
+Specification: "Fragments", "Deletion".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tailerd.errors import UnsupportedFeatureError
+from tailerd.formats.lance.protocol.wire import content, fields, number, numbers, text
+
+DATA_FOLDER = "data"
+DELETIONS_FOLDER = "_deletions"
+_OVERLAYS = 11
+ColumnPlace = tuple[str, int | None, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanceFile:
+    """A data file of a fragment.
+
+    Attributes:
+        field_ids: Of its columns; below zero for one that is no longer used.
+        columns: Where each is in the file; empty in files of version 1.
+        size_bytes: 0 where its writer did not say.
+        base: Number of the base path that it is in; None for the table's own folder.
+        is_legacy: Whether it is of version 1.
+    """
+
+    path: str
+    field_ids: tuple[int, ...]
+    columns: tuple[int, ...]
+    size_bytes: int
+    base: int | None
+    is_legacy: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletionFile:
+    """Says which rows of a fragment are deleted.
+
+    Attributes:
+        is_bitmap: A Roaring bitmap; else an Arrow file.
+        count: How many rows that are; 0 where its writer did not say.
+    """
+
+    fragment: int
+    is_bitmap: bool
+    read_version: int
+    id: int
+    count: int
+    base: int | None
+
+    @property
+    def path(self) -> str:
+        """Where it is, below the table's folder."""
+        suffix = "bin" if self.is_bitmap else "arrow"
+        return f"{DELETIONS_FOLDER}/{self.fragment}-{self.read_version}-{self.id}.{suffix}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fragment:
+    """Some rows of a table.
+
+    Attributes:
+        physical_rows: Deleted ones included; 0 where its writer did not say.
+    """
+
+    id: int
+    files: tuple[LanceFile, ...]
+    deletions: DeletionFile | None
+    physical_rows: int
+
+    @property
+    def live_rows(self) -> int | None:
+        """Rows that are not deleted; None where writers did not say."""
+        deletions = self.deletions
+        if not self.physical_rows or (deletions is not None and not deletions.count):
+            return None
+        return self.physical_rows - (0 if deletions is None else deletions.count)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of its data files, as far as writers said."""
+        return sum(file.size_bytes for file in self.files)
+
+    @property
+    def is_legacy(self) -> bool:
+        """Whether any data file is of version 1."""
+        return any(file.is_legacy for file in self.files)
+
+    def shares_files_with(self, other: Fragment) -> bool:
+        """Tell whether a data file is of both: ids alone may begin again after an overwrite."""
+        paths = {(file.base, file.path) for file in other.files}
+        return any((file.base, file.path) in paths for file in self.files)
+
+    def column_places(self, field_ids: Iterable[int]) -> frozenset[tuple[int, ColumnPlace]]:
+        """Return where the values of some fields are: id, and file, base and column in it."""
+        wanted = frozenset(field_ids)
+        return frozenset(
+            (each, (file.path, file.base, file.columns[place] if file.columns else place))
+            for file in self.files
+            for place, each in enumerate(file.field_ids)
+            if each in wanted
+        )
+
+
+def parse_fragment(message: bytes) -> Fragment:
+    """Read a fragment.
+
+    Raises:
+        CorruptLogError: It is none.
+        UnsupportedFeatureError: Values of its rows stand elsewhere too.
+    """
+    said: dict[int, int | bytes] = {}
+    files: list[LanceFile] = []
+    for place, value in fields(message):
+        if place == 2:
+            files.append(_data_file(content(value)))
+        elif place >= _OVERLAYS:
+            what = "overlay files" if place == _OVERLAYS else f"a part {place}"
+            raise UnsupportedFeatureError(
+                f"A fragment has {what}, which this release does not know: values of its rows may"
+                " stand there.",
+                remedy="Use a newer release, or compact the table.",
+            )
+        else:
+            said[place] = value
+    number_ = number(said.get(1, 0))
+    deletions = _deletion_file(number_, content(said[3])) if 3 in said else None
+    return Fragment(
+        id=number_,
+        files=tuple(files),
+        deletions=deletions,
+        physical_rows=number(said.get(4, 0)),
+    )
+
+
+def _data_file(message: bytes) -> LanceFile:
+    path, size, base, versions = "", 0, None, [0, 0]
+    ids: list[int] = []
+    columns: list[int] = []
+    for place, value in fields(message):
+        match place:
+            case 1:
+                path = text(value)
+            case 2:
+                ids += numbers(value)
+            case 3:
+                columns += numbers(value)
+            case 4 | 5:
+                versions[place - 4] = number(value)
+            case 6:
+                size = number(value)
+            case 7:
+                base = number(value)
+    return LanceFile(
+        path=path,
+        field_ids=tuple(ids),
+        columns=tuple(columns) if len(columns) == len(ids) else (),
+        size_bytes=size,
+        base=base,
+        # 0.3 was the first number of version 2.
+        is_legacy=versions[0] == 0 and versions[1] < 3,
+    )
+
+
+def _deletion_file(fragment: int, message: bytes) -> DeletionFile:
+    said = {place: number(value) for place, value in fields(message)}
+    return DeletionFile(
+        fragment=fragment,
+        is_bitmap=said.get(1, 0) == 1,
+        read_version=said.get(2, 0),
+        id=said.get(3, 0),
+        count=said.get(4, 0),
+        base=said.get(7),
+    )

@@ -1,0 +1,50 @@
+"""The transaction of a version: which operation it was. Pure.
+
+Specification: "Conflict Resolution". One thing is asked of it: whether rows were only moved.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from tailerd.formats.lance.protocol.wire import fields
+
+TRANSACTIONS_FOLDER = "_transactions"
+
+
+class Operation(enum.IntEnum):
+    """Operations, by their number in the message."""
+
+    UNKNOWN = 0
+    APPEND = 100
+    DELETE = 101
+    OVERWRITE = 102
+    CREATE_INDEX = 103
+    REWRITE = 104
+    MERGE = 105
+    RESTORE = 106
+    RESERVE_FRAGMENTS = 107
+    UPDATE = 108
+    PROJECT = 109
+    UPDATE_CONFIG = 110
+    DATA_REPLACEMENT = 111
+    UPDATE_MEM_WAL_STATE = 112
+    CLONE = 113
+    UPDATE_BASES = 114
+    DATA_OVERLAY = 115
+
+    @property
+    def word(self) -> str:
+        """What people call it; empty where it is not known."""
+        return "" if self is Operation.UNKNOWN else self.name.lower().replace("_", " ")
+
+
+def parse_operation(message: bytes) -> Operation:
+    """Return the operation of a transaction.
+
+    Raises:
+        CorruptLogError: It is no message.
+    """
+    known = {each.value for each in Operation}
+    places = [place for place, _ in fields(message) if place in known]
+    return Operation(places[-1]) if places else Operation.UNKNOWN

@@ -1,0 +1,91 @@
+"""Names of manifests, and the versions they say. Pure.
+
+Specification: "Manifest Naming Schemes". Two schemes: the version itself, or what is left of it to
+the largest number, in 20 digits, so that the newest is listed first. Of all other names in the
+folder none is a version: `d….manifest` is detached, `….manifest-{uuid}` staged for a store of
+manifests elsewhere, `latest_version_hint.json` a hint.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterable
+
+from tailerd.changefeed.offset import BEFORE_ALL, Version
+from tailerd.errors import LogChangedError
+
+VERSIONS_FOLDER = "_versions"
+SUFFIX = ".manifest"
+FIRST = Version(1)
+_LARGEST = (1 << 64) - 1
+_DIGITS = 20
+_NAME = re.compile(r"(\d{1,20})\.manifest", re.ASCII)
+_STAGED = re.compile(r"(\d{1,20})\.manifest-.+", re.ASCII)
+
+
+class Scheme(enum.Enum):
+    """How a table names its manifests."""
+
+    ASCENDING = 1
+    DESCENDING = 2
+
+    def name_of(self, version: int) -> str:
+        """Return the name of a version's manifest."""
+        if self is Scheme.DESCENDING:
+            return f"{_LARGEST - version:0{_DIGITS}}{SUFFIX}"
+        return f"{version}{SUFFIX}"
+
+
+def version_of(name: str) -> Version | None:
+    """Return the version that a name says; None where it is no manifest's."""
+    found = _version(_NAME, name)
+    return None if found is None else found[0]
+
+
+def staged_version(name: str) -> Version | None:
+    """Return the version of a manifest that waits for a store elsewhere to commit it."""
+    found = _version(_STAGED, name)
+    return None if found is None else found[0]
+
+
+def scheme_of(names: Iterable[str]) -> Scheme | None:
+    """Return how manifests are named; None where there is none.
+
+    Raises:
+        LogChangedError: In both ways, which no table may: they are being renamed.
+    """
+    found = {each[1] for name in names if (each := _version(_NAME, name)) is not None}
+    if len(found) > 1:
+        raise LogChangedError(
+            "The manifests of the table are named in both ways, by version and in 20 digits, so"
+            " it is not known which is the newest.",
+            remedy="Where they are being renamed (`migrate_manifest_paths_v2`), wait; else rename"
+            " those that are left.",
+        )
+    return next(iter(found), None)
+
+
+def _version(pattern: re.Pattern[str], name: str) -> tuple[Version, Scheme] | None:
+    match = pattern.fullmatch(name)
+    if match is None:
+        return None
+    said = int(match[1])
+    if len(match[1]) == _DIGITS:
+        return (Version(_LARGEST - said), Scheme.DESCENDING) if said < _LARGEST else None
+    return (Version(said), Scheme.ASCENDING) if said >= FIRST else None
+
+
+class LanceVersions:
+    """Which versions follow each other: 1, 2, 3, and so on."""
+
+    def version_before(self, version: Version) -> Version:
+        """Return the last version below `version`; `BEFORE_ALL` where there is none."""
+        return Version(version - 1) if version > FIRST else BEFORE_ALL
+
+    def next_version(self, version: Version) -> Version:
+        """Return the first version above `version`, which may not be there yet."""
+        return Version(max(version + 1, FIRST))
+
+
+VERSIONS = LanceVersions()

@@ -1,0 +1,203 @@
+"""How large a Lance table is, and what of it is to be delivered, by its manifests alone."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from tailerd.changefeed.offset import Offset, Phase
+from tailerd.formats.inspection import CommitDescription
+from tailerd.formats.lance.inspect import describe_commit, totals_of
+from tailerd.formats.lance.origin import TableOrigin
+from tailerd.formats.lance.protocol.fragments import Fragment, parse_fragment
+from tailerd.formats.lance.protocol.manifest import Manifest
+from tailerd.formats.lance.version_log import VersionLog
+from tailerd.formats.ledger import open_ledger
+from tailerd.formats.maintenance import CLEANUP
+from tailerd.formats.placement import TablePlace
+from tailerd.formats.statistics import Columns, CommitFacts, PendingWork, TableSize, size_counts
+
+_COMMITS_AT_ONCE = 50
+_MOST_PENDING = 10_000
+
+
+class LanceStatistics:
+    """The `Statistics` of Lance tables."""
+
+    def open(self, place: TablePlace) -> LanceGrowth:
+        """Return the statistics of one table; nothing is asked of it yet."""
+        return LanceGrowth(place)
+
+
+class LanceGrowth:
+    """Follows one table; see `formats.statistics.TableStatistics`."""
+
+    measured_again_after = frozenset({CLEANUP})
+
+    def __init__(self, place: TablePlace) -> None:
+        self._place = place
+        self._log = VersionLog(place.store, place.root, place.url)
+        self._table_id = ""
+        self._manifest: Manifest | None = None
+        self._fragments: dict[bytes, Fragment] = {}
+        self._commits: OrderedDict[int, CommitDescription] = OrderedDict()
+        self._news: list[CommitFacts] = []
+        self._first = 0
+
+    @property
+    def _newest(self) -> Manifest:
+        assert self._manifest is not None
+        return self._manifest
+
+    @property
+    def table_id(self) -> str:
+        """Identity of the table."""
+        return self._table_id
+
+    @property
+    def version(self) -> int:
+        """The version it has come to."""
+        return self._newest.version
+
+    def is_of(self, table_id: str) -> bool:
+        """Tell whether the table has this identity."""
+        return table_id == self._table_id
+
+    def columns(self) -> Columns:
+        """Return name and type of each column."""
+        return _columns(self._log, self._newest)
+
+    async def open(self, now: float, *, first: Offset | None, next_up: Offset | None) -> None:
+        """Load the table where delivery began, if that is near, else where it stands.
+
+        Raises:
+            NotATableError: There is no table.
+            TableError, StorageError, OffsetError: It cannot be read.
+        """
+        await self._log.look()
+        ledger = open_ledger(self._place.ledger, self._place.stores)
+        self._table_id = (await TableOrigin.open(self._log, ledger)).table_id
+        head = self._log.head
+        begin = first if first is not None else next_up
+        wanted = head + 1 if begin is None else _commit_of(begin)
+        start = max(wanted - 1, 1)
+        is_near = head - start <= _MOST_PENDING
+        manifest = await self._log.find(start) if is_near and start <= head else None
+        if manifest is None:
+            manifest = await self._log.manifest(head, lambda: "which was the newest")
+        self._first = manifest.version + 1
+        if wanted <= 1 and manifest.version == 1:
+            self._first = 1
+            await self._note(manifest)
+        self._take(manifest)
+
+    def _take(self, manifest: Manifest) -> None:
+        known = self._fragments
+        self._fragments = {raw: known.get(raw) or parse_fragment(raw) for raw in manifest.fragments}
+        self._manifest = manifest
+
+    async def _note(self, manifest: Manifest) -> None:
+        self._commits[manifest.version] = await describe_commit(self._log, manifest)
+        while len(self._commits) > _MOST_PENDING:
+            self._first = self._commits.popitem(last=False)[0] + 1
+
+    def reaches(self, next_up: Offset) -> bool:
+        """Tell whether what is pending from an offset on was followed."""
+        return _commit_of(next_up) >= self._first
+
+    async def advance(self, now: float) -> bool:
+        """Apply commits that have come; tell whether more may be there.
+
+        Raises:
+            TableError, StorageError: A commit cannot be read.
+        """
+        await self._log.look()
+        until = min(self._log.head, self.version + _COMMITS_AT_ONCE)
+        for version in range(self.version + 1, until + 1):
+            manifest = await self._log.find(version)
+            if manifest is None:
+                # Cleaned up since: what is left is known all the same.
+                self._first = version + 1
+                continue
+            await self._note(manifest)
+            columns = _columns(self._log, manifest)
+            changed = columns if columns != self.columns() else None
+            self._news.append(_facts(self._commits[version], changed))
+            self._take(manifest)
+        return until < self._log.head
+
+    def take_commits(self) -> list[CommitFacts]:
+        """Return the commits that came since this was asked last, in order."""
+        news, self._news = self._news, []
+        return news
+
+    def expire(self) -> None:
+        """Let the next `advance` look at the folder itself."""
+        self._log.hear(self.version + 1)
+
+    def due_in(self, now: float) -> None:
+        """Return None: figures change with commits alone."""
+
+    def pending(self, next_up: Offset | None) -> PendingWork | None:
+        """Return what is to deliver from an offset on; None where that was not followed."""
+        if next_up is None:
+            self._commits.clear()
+            return PendingWork(files=0, bytes=0)
+        start = _commit_of(next_up)
+        if start < self._first:
+            return None
+        for version in [each for each in self._commits if each < start]:
+            del self._commits[version]
+        self._first = max(self._first, min(start, self.version + 1))
+        left = list(self._fragments.values()) if next_up.phase is Phase.SNAPSHOT else []
+        left = left[next_up.position :]
+        commits = self._commits.values()
+        return PendingWork(
+            files=sum(each.files_added + each.files_removed for each in commits)
+            + sum(len(each.files) for each in left),
+            bytes=sum((each.bytes_added or 0) + (each.bytes_removed or 0) for each in commits)
+            + sum(each.size_bytes for each in left),
+        )
+
+    def size(self) -> TableSize:
+        """Return the table as it is at `version`; each manifest is the whole table."""
+        fragments = self._fragments.values()
+        totals = totals_of(fragments)
+        sizes = [file.size_bytes for each in fragments for file in each.files]
+        return TableSize(
+            version=self.version,
+            files=totals.files,
+            bytes=sum(sizes),
+            rows=totals.rows,
+            deletion_vectors=sum(each.deletions is not None for each in fragments),
+            deleted_rows=totals.deleted_rows,
+            size_counts=size_counts(sizes),
+            checkpoint_version=self.version,
+            commits_since_checkpoint=0,
+            bytes_since_checkpoint=0,
+            log_files=len(self._log.versions),
+            retention_seconds=None,
+        )
+
+
+def _facts(commit: CommitDescription, columns: Columns | None) -> CommitFacts:
+    return CommitFacts(
+        version=commit.version,
+        timestamp_ms=commit.timestamp_ms,
+        operation=commit.operation or "",
+        files_added=commit.files_added,
+        bytes_added=commit.bytes_added or 0,
+        files_removed=commit.files_removed,
+        bytes_removed=commit.bytes_removed or 0,
+        rows_added=None,
+        rows_removed=None,
+        columns=columns,
+    )
+
+
+def _columns(log: VersionLog, manifest: Manifest) -> Columns:
+    return tuple((each.name, str(each.type or each.reason)) for each in log.columns(manifest))
+
+
+def _commit_of(offset: Offset) -> int:
+    """Return the first commit at or after an offset: that after a snapshot is the next."""
+    return offset.version + (offset.phase is Phase.SNAPSHOT)

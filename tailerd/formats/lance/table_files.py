@@ -1,0 +1,139 @@
+"""Where the files of a table are: in its folder, or below one of its base paths."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyroaring
+
+from tailerd.errors import (
+    FileMissingError,
+    InvalidDeletionVectorError,
+    PathOutsideTableError,
+)
+from tailerd.formats.lance.protocol.fragments import (
+    DATA_FOLDER,
+    DeletionFile,
+    Fragment,
+    LanceFile,
+)
+from tailerd.formats.lance.protocol.manifest import Manifest
+from tailerd.formats.lance.version_log import gone
+from tailerd.rows.hash_kernels import Rows
+from tailerd.storage.stores import Stores, normal_url
+
+_AT_ONCE = 32
+
+
+class TableFiles:
+    """Finds and reads the files that manifests of one table name.
+
+    Args:
+        name: The table's place, for errors.
+        url: Its folder.
+        allowed: Places outside of it that files may be in, as `allowed_places` returns them.
+    """
+
+    def __init__(self, name: str, url: str, stores: Stores, allowed: Sequence[str]) -> None:
+        self._name = name
+        self._url = url.rstrip("/")
+        self._stores = stores
+        self._allowed = tuple(allowed)
+
+    def data_url(self, manifest: Manifest, file: LanceFile) -> str:
+        """Return where a data file is.
+
+        Raises:
+            PathOutsideTableError: Where no file of this table may be.
+        """
+        if file.base is None:
+            return f"{self._url}/{DATA_FOLDER}/{file.path}"
+        folder, is_table = self._base(manifest, file.base)
+        return f"{folder}/{DATA_FOLDER}/{file.path}" if is_table else f"{folder}/{file.path}"
+
+    def _base(self, manifest: Manifest, number: int) -> tuple[str, bool]:
+        base = next((each for each in manifest.base_paths if each.number == number), None)
+        if base is None:
+            raise PathOutsideTableError(
+                f"Version {manifest.version} of {self._name} has files at a base path {number}"
+                " that it does not name.",
+                remedy="Its writer is broken: restore the manifest.",
+            )
+        folder = normal_url(base.path).rstrip("/")
+        places = (self._url, *self._allowed)
+        if not any(f"{folder}/".startswith(f"{place}/") for place in places):
+            raise PathOutsideTableError(
+                f"Version {manifest.version} of {self._name} has files in {folder}, outside of the"
+                " table: it is a clone, or has several base paths.",
+                remedy="If that is meant, allow the place with --allow-path (or allowed_paths in"
+                " the configuration).",
+            )
+        return folder, base.is_table
+
+    def check(self, manifest: Manifest, fragments: Iterable[Fragment]) -> None:
+        """Make sure that all files of fragments are where they may be.
+
+        Raises:
+            PathOutsideTableError: One is not.
+        """
+        for fragment in fragments:
+            for base in {file.base for file in fragment.files} - {None}:
+                self._base(manifest, base or 0)
+            if fragment.deletions is not None and fragment.deletions.base is not None:
+                self._base(manifest, fragment.deletions.base)
+
+    async def deleted_rows(
+        self, wanted: Sequence[tuple[Manifest, DeletionFile | None]]
+    ) -> list[Rows]:
+        """Return the offsets of deleted rows, ascending, for each deletion file; none for None.
+
+        Raises:
+            MissingVersionError: A file is gone.
+            InvalidDeletionVectorError: One is damaged.
+            PathOutsideTableError: One is where none may be.
+        """
+        found: list[Rows] = []
+        for first in range(0, len(wanted), _AT_ONCE):
+            some = wanted[first : first + _AT_ONCE]
+            found += await asyncio.gather(*(self._deleted(*each) for each in some))
+        return found
+
+    async def _deleted(self, manifest: Manifest, file: DeletionFile | None) -> Rows:
+        if file is None:
+            return np.empty(0, np.int64)
+        folder = self._url if file.base is None else self._base(manifest, file.base)[0]
+        store, root = self._stores.locate(folder)
+        path = f"{root}/{file.path}"
+        try:
+            content = await store.get(path)
+        except FileMissingError as error:
+            why = f"and with it the deletion file {file.path}"
+            raise gone(self._name, manifest.version, why) from error
+        return decode_deletions(content, file, store.url_of(path))
+
+
+def decode_deletions(content: bytes, file: DeletionFile, url: str) -> Rows:
+    """Return the offsets that a deletion file holds, ascending.
+
+    Raises:
+        InvalidDeletionVectorError: It is damaged, or holds not as many as its manifest says.
+    """
+    try:
+        if file.is_bitmap:
+            found = np.array(pyroaring.BitMap.deserialize(content), np.int64)
+        else:
+            column = pa.ipc.open_file(pa.py_buffer(content)).read_all().column(0)
+            found = np.unique(column.to_numpy().astype(np.int64))
+    except (ValueError, pa.ArrowException, IndexError) as error:
+        raise InvalidDeletionVectorError(
+            f"The deletion file {url} cannot be read: {error}.", remedy="Restore it from a backup."
+        ) from error
+    if file.count and file.count != len(found):
+        raise InvalidDeletionVectorError(
+            f"The deletion file {url} holds {len(found)} rows, and its manifest says {file.count}.",
+            remedy="Restore it from a backup.",
+        )
+    return found
