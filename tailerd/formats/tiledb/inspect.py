@@ -77,7 +77,8 @@ class TileDBInspection:
         timeline = (await self._open()).timeline
         if version is None:
             return timeline.head
-        if timeline.before(int(version) + 1) == NONE_MS or timeline.hiding(int(version)):
+        is_there = timeline.before(int(version) + 1) != NONE_MS and version <= timeline.head
+        if not is_there or timeline.hiding(int(version)):
             raise MissingVersionError(
                 f"The array {self._place.url} has no version {version}, or none any more.",
                 remedy="`tailerd history` shows the versions there are.",
@@ -170,7 +171,7 @@ class TileDBInspection:
                 files_removed=0,
                 bytes_added=size,
                 bytes_removed=0,
-                change_files=0,
+                change_files=len(deletes),
                 change_bytes=0,
                 changes="rows",
             )
