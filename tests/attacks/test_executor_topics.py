@@ -28,6 +28,7 @@ from tailerd.spark.kafka.record_pieces import Partitioner
 from tailerd.spark.kafka.write_task import TaskReport, WriteTask
 from tailerd.spark.packed_records import packed
 from tests.contracts.test_sink import delivery, offset
+from tests.integration.daemon.running import eventually
 from tests.kafka.broker import Broker
 from tests.kafka.reader import read_topic
 from tests.kafka.topics import Topics
@@ -44,6 +45,8 @@ def section(broker: Broker, topic: str, **fields: Any) -> KafkaSinkConfig:
 def raise_partitions(broker: Broker, topic: str, count: int) -> None:
     admin = KafkaAdminClient(bootstrap_servers=broker.plain)
     admin.create_partitions({topic: NewPartitions(count)})
+    # The broker answers before all of it knows.
+    eventually(lambda: len(admin.describe_topics([topic])[0]["partitions"]) == count)
     admin.close()
 
 

@@ -29,7 +29,7 @@ from tests.unit.cli.commands import Commands
 from tests.unit.cli.test_daemon_client import TABLE
 
 SIZE = (80, 24)
-WAIT_SECONDS = 10.0
+WAIT_SECONDS = 60.0
 
 
 def batch(rows: list[dict[str, object]], change: object, version: int = 3) -> ChangeBatch:
