@@ -82,6 +82,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.full = given["full"]
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.failed and os.environ.get("CI") and "PYTEST_XDIST_WORKER" not in os.environ:
+        # At once: a run that is cut off never comes to its summary.
+        print(f"\n{report.nodeid}\n{report.longreprtext[-6000:]}", flush=True)
+
+
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in its own.
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.option.full:
