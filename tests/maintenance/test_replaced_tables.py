@@ -134,7 +134,7 @@ async def test_a_cleanup_deletes_nothing_of_the_new_table(
     before = {path.name for path in new.log.iterdir()}
     result = await work.apply(assessment, due)
     assert (result.outcome, result.files) == ("nothing_to_say", 0)
-    reason = "log changed since it was looked at" if has_checkpoint else "There is no checkpoint"
+    reason = "log changed since it was read" if has_checkpoint else "There is no checkpoint"
     assert reason in result.summary
     assert {path.name for path in new.log.iterdir()} == before
     assert_is(await reader.open(), new.state())
