@@ -109,8 +109,7 @@ class PipelineClaim:
             f" version {held.offset.version}), and the {self._engine} engine does not know it: it"
             " would begin again and deliver rows twice.",
             remedy=f"Run it with `--engine {held.engine}`; or let the {self._engine} engine begin"
-            " at"
-            f" a place of your choice: `tailerd offsets reset {table} --to snapshot --engine"
+            f" at a place of your choice: `tailerd offsets reset {table} --to snapshot --engine"
             f" {self._engine} --config FILE`.",
         )
 

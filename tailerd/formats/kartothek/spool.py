@@ -64,8 +64,7 @@ class FileSpool:
                     raise ConfigError(
                         f"{source} cannot be linked below {self._folder}: {error.strerror}.",
                         remedy="`spool: link` needs the state on the file system of the dataset,"
-                        " one"
-                        " with hard links, and files that this user owns or may write. Move the"
+                        " one with hard links, and files that this user owns or may write. Move the"
                         " state, or leave the option out.",
                     ) from error
                 raise StorageError(f"{source} cannot be linked to {link}: {error}.") from error

@@ -129,7 +129,7 @@ class LanceMaintenance:
         except msgspec.MsgspecError as error:
             raise ConfigError(
                 f"The section `maintenance` does not fit a Lance table: {error}."
-            ) from (error)
+            ) from error
 
     async def assessment(
         self, *, with_cleanup: bool = True, is_asked: bool = False

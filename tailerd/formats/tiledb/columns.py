@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailerd.errors import UnreadableDataFileError, UnsupportedFeatureError, UsageError
-from tailerd.registry import known
+from tailerd.errors import UnreadableDataFileError, UnsupportedFeatureError
 
 _UNITS = {"s": "s", "ms": "ms", "us": "us", "ns": "ns"}
 _DAY_UNITS = ("Y", "M", "W", "D")
@@ -312,30 +311,3 @@ def _filled(column: Column, count: int) -> pa.Array:
     nothing = np.empty(0, np.uint8)
     one = _column((np.asarray(column.fill, column.dtype), nothing, nothing), column, None)
     return pa.repeat(one[0], count)
-
-
-def chosen(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
-    """Return the columns of those names, as far as there are any; None for all."""
-    return schema if columns is None else pa.schema([f for f in schema if f.name in columns])
-
-
-def checked(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
-    """Return the columns of those names.
-
-    Raises:
-        UsageError: There is none of a name.
-    """
-    for name in columns or ():
-        if name not in schema.names:
-            raise UsageError(f"There is no column {name!r}.", remedy=known(name, schema.names))
-    return chosen(schema, columns)
-
-
-def encode_schema(schema: pa.Schema) -> bytes:
-    """Return a schema as bytes that other processes read."""
-    return bytes(schema.serialize())
-
-
-def decode_schema(content: bytes) -> pa.Schema:
-    """Read what `encode_schema` returned."""
-    return pa.ipc.read_schema(pa.py_buffer(content))

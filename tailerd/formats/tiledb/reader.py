@@ -12,7 +12,7 @@ from tailerd.changefeed.change_task import ChangeTask, ChangeType
 from tailerd.changefeed.column_filter import ColumnFilter
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
 from tailerd.changefeed.row_places import RowPlaces, places_of
-from tailerd.formats.tiledb.columns import chosen, decode_schema
+from tailerd.formats.plain_schema import chosen, decode_schema
 from tailerd.formats.tiledb.late_rows import late_difference
 from tailerd.formats.tiledb.scan import Part, TileScan, payload_of
 from tailerd.formats.tiledb.step_rows import (

@@ -39,7 +39,7 @@ class TileScan:
         url: The array.
         part: Which of its rows.
         after_ms, until_ms: Between which states; below 0 there was nothing.
-        schema: The columns of its rows, as `columns.encode_schema` has them.
+        schema: The columns of its rows, as `plain_schema.encode_schema` has them.
         has_writes: Whether cells were written in between.
         deletes: What was deleted in between; of a late commit its own.
         later_deletes, later_writes: For a late commit, what was delivered behind it: deletes, and

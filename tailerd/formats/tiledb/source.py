@@ -21,8 +21,8 @@ from tailerd.errors import (
     UsageError,
 )
 from tailerd.formats.base import Backlog, SchemaStep, TableIdentity
+from tailerd.formats.plain_schema import checked
 from tailerd.formats.tiledb.array_log import ArrayLog
-from tailerd.formats.tiledb.columns import checked
 from tailerd.formats.tiledb.known_commits import KnownCommits, Mark, read_mark
 from tailerd.formats.tiledb.protocol.timeline import (
     NONE_MS,

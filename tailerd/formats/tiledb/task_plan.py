@@ -15,9 +15,10 @@ import xxhash
 
 from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask, ChangeType, TaskGroup
 from tailerd.changefeed.offset import Offset, Version
+from tailerd.formats.plain_schema import encode_schema
 from tailerd.formats.tiledb.array_log import ArrayLog
 from tailerd.formats.tiledb.cells import box_of
-from tailerd.formats.tiledb.columns import ArrayShape, encode_schema, shape_of
+from tailerd.formats.tiledb.columns import ArrayShape, shape_of
 from tailerd.formats.tiledb.library import opened
 from tailerd.formats.tiledb.protocol.names import TimedName
 from tailerd.formats.tiledb.protocol.timeline import LateCommits, Timeline

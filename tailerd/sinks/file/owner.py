@@ -139,8 +139,7 @@ class FolderOwner:
             f"Another daemon took over the sink folder {self._folder}: {self._who(newest)}, which"
             f" started later than this one ({own}).",
             remedy="Stop one of the two, or give each its own folder and its own `state`; to let"
-            " this"
-            f" one take over, run `tailerd resume {self._table}`.",
+            f" this one take over, run `tailerd resume {self._table}`.",
         )
 
     def temporary(self, path: Path) -> Path:

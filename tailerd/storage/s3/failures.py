@@ -176,8 +176,7 @@ def _failed(doing: str, place: str, error: Exception, attempts: int) -> StorageE
         return StorageError(
             f"{doing} of {place} failed, as no encrypted connection came about: {_said(error)}.",
             remedy="Name the file of the server's authority in AWS_CA_BUNDLE, or as ca_bundle in"
-            " the"
-            " profile, and check the endpoint's name and port.",
+            " the profile, and check the endpoint's name and port.",
         )
     tried = f" after {attempts} attempts" if attempts > 1 else ""
     return StorageError(f"{doing} of {place} failed{tried}: {_said(error)}.")

@@ -236,8 +236,7 @@ class LogReader(LogFolder):
                 f"The checkpoint of version {version} cannot be used and is skipped:"
                 f" {damage.message}",
                 remedy="Keep the commits and checkpoints before it: the table is read from them"
-                " until"
-                " a newer checkpoint is written.",
+                " until a newer checkpoint is written.",
             )
         )
 
@@ -373,8 +372,7 @@ class LogReader(LogFolder):
                     f"{file.name} is still being written: it is no commit before its writer has"
                     " closed it.",
                     remedy="Wait for the writer; one that creates commits atomically, by rename or"
-                    " by"
-                    " put-if-absent, avoids this wait.",
+                    " by put-if-absent, avoids this wait.",
                 )
             self.finished = commit_log_file(
                 file.version, now.size_bytes, now.mtime_ms, now.identity
