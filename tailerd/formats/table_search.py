@@ -180,13 +180,8 @@ class TableSearch:
         try:
             async with asyncio.timeout(LONGEST_LOOK_SECONDS):
                 before = [stores.locate(folder)[1] for folder in known]
-                found = sorted(
-                    {
-                        folder
-                        for each in formats_named(group.config.template.format)
-                        for folder in await _found(each.names, store, search, before)
-                    }
-                )
+                names = [each.names for each in formats_named(group.config.template.format)]
+                found = await _found(names, store, search, before)
         except TimeoutError as error:
             raise StorageError(
                 f"Looking for {pattern} took longer than {LONGEST_LOOK_SECONDS:.0f} s, because the"
@@ -200,13 +195,19 @@ class TableSearch:
 
 
 async def _found(
-    names: CommitNames, store: ObjectStore, search: FolderPattern, known: Sequence[str]
+    formats: Sequence[CommitNames],
+    store: ObjectStore,
+    search: FolderPattern,
+    known: Sequence[str],
 ) -> list[str]:
-    """Return the folders of a bucket that a format's commits show to be tables."""
-    if names.table_of is not None:
-        return await search.shown_beside(store, names.table_of)
-    # Formats that keep their commits in the table's own folder are not looked for.
-    return await search.holding(names.folder, known) if names.folder else []
+    """Return the folders of a bucket that commits of the formats show to be tables, sorted."""
+    # A format that keeps its commits in the table's own folder, without a name, cannot be seen.
+    parts = {each.folder for each in formats if each.folder}
+    found = set(await search.holding(parts, known)) if parts else set()
+    for each in formats:
+        if each.table_of is not None:
+            found.update(await search.shown_beside(store, each.table_of))
+    return sorted(found)
 
 
 def _local_folders(pattern: str, formats: Sequence[TableFormat]) -> list[str]:

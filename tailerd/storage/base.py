@@ -86,10 +86,6 @@ class ListsFolders(Protocol):
         """
         ...
 
-    async def has_files(self, folder: str) -> bool:
-        """Tell whether any file is below `folder`, with one request."""
-        ...
-
 
 class RemoteFile(io.RawIOBase):
     """What `open_input` returns where each read costs a request: read little often, never.

@@ -48,13 +48,14 @@ class FolderPattern:
         self._listed: dict[tuple[str, str], list[str]] = {}
         self._running = asyncio.Semaphore(_AT_ONCE)
 
-    async def holding(self, part: str, known: Collection[str] = ()) -> list[str]:
-        """Return the folders that match and hold a folder `part`, in the order of their names.
+    async def holding(self, parts: Collection[str], known: Collection[str] = ()) -> list[str]:
+        """Return the folders that match and hold a folder of one of the names, sorted.
 
-        A listing for each folder above a wildcard, and one key asked for in each that matches.
+        A listing for each folder above a wildcard, and one of each that matches: of names with
+        the same first character, as a table's folder may have very many others.
 
         Args:
-            known: Folders that hold it, if they are there: where a listing shows that, no more is
+            known: Folders that hold one, if they are there: where a listing shows that, no more is
                 asked of them.
 
         Raises:
@@ -65,7 +66,7 @@ class FolderPattern:
         folders = await self._matching(levels)
         there = set(known) if has_wildcard(levels[-1]) else set()
         asked = [folder for folder in folders if folder not in there]
-        holds = await self._each(partial(self._holds, part=part), asked)
+        holds = await self._each(partial(self._holds, parts=parts), asked)
         there |= {folder for folder, is_held in zip(asked, holds, strict=True) if is_held}
         return sorted(folder for folder in folders if folder in there)
 
@@ -83,7 +84,6 @@ class FolderPattern:
         Raises:
             As `holding`.
         """
-        self._requests = 0
         *above, last = self._pattern.split("/")
         matches = re.compile(translate(last)).match
 
@@ -135,9 +135,12 @@ class FolderPattern:
             if name and matches(name) and (level.startswith(".") or not name.startswith("."))
         ]
 
-    async def _holds(self, folder: str, part: str) -> bool:
-        self._count()
-        return await self._store.has_files(f"{folder}/{part}")
+    async def _holds(self, folder: str, parts: Collection[str]) -> bool:
+        for begin in sorted({part[0] for part in parts}):
+            names = self._store.list_folders(folder, begin, self._count)
+            if any([name in parts async for name in names]):
+                return True
+        return False
 
     def _count(self) -> None:
         self._requests += 1

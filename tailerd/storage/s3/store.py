@@ -115,13 +115,6 @@ class S3Store:
                 return
             asked["ContinuationToken"] = token
 
-    async def has_files(self, folder: str) -> bool:
-        """Tell whether any key begins with `folder/`."""
-        bucket, key = split(folder)
-        asked = {"Bucket": bucket, "Prefix": f"{key}/", "MaxKeys": 1}
-        answer = await self._ask("list", folder, lambda client: client.list_objects_v2(**asked))
-        return bool(answer.get("Contents"))
-
     async def get(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         """Return the file's bytes, or `length` of them from `start`; fewer at the end."""
         return (await self.fetch(path, start, length))[1]

@@ -276,7 +276,7 @@ def test_the_daemon_waits_for_a_bucket_and_follows_what_comes_and_goes(
         assert refused.returncode == 1
         assert "error[access_denied]" in refused.stderr
         with daemon(config):
-            eventually(lambda: "could not be looked through" in log_of(config))
+            eventually(lambda: "Table discovery failed" in log_of(config))
             status = json.loads(page(config, "/status"))
             [problem] = status["problems"]
             assert (problem["part"], problem["name"]) == ("discovery", "lake")
