@@ -45,6 +45,11 @@ class ComparedRows(Protocol):
         ...
 
     @property
+    def row_ids(self) -> Sequence[str]:
+        """Columns that are equal where a row was carried over; empty: only its values tell that."""
+        ...
+
+    @property
     def prefix(self) -> str:
         """What tells the places of its rows from others of the version, as `RowPlaces` has it."""
         ...

@@ -26,7 +26,7 @@ from tailerd.reading.files_ahead import FilesAhead
 from tailerd.reading.merged_batches import merged
 from tailerd.reading.placed_rows import placed, unplaced
 from tailerd.reading.row_pairs import LeftRows, paired_changes
-from tailerd.rows.difference import Side
+from tailerd.rows.difference import Leftover, Side
 from tailerd.rows.exact import Inputs, PositionedRows, exact_difference
 from tailerd.rows.groups import FileGroup, FilesToCompare, likely_rewrites
 from tailerd.rows.positions import Positions
@@ -109,16 +109,40 @@ def _different(
         for side, those in numbers.items():
             yield from ((side, number, None) for number in those)
         return
-    inputs = Inputs(
-        schema=files.commit.schema(),
+    if ids := tuple(files.commit.row_ids):
+        pairs = _known_pairs(group, numbers)
+        left = _difference(files, _inputs(files, numbers, pairs, ids))
+        if len({each.side for each in left}) == len(Side):
+            # A row that was written anew may still have the values that one had before.
+            left = _difference(files, _inputs(files, numbers, ()).only(left))
+    else:
+        left = _difference(files, _inputs(files, numbers, _aligned(files, group, numbers)))
+    for each in left:
+        yield each.side, each.input, each.positions
+
+
+def _inputs(
+    files: ComparedInputs,
+    numbers: Mapping[Side, list[int]],
+    aligned: Sequence[tuple[int, int]],
+    columns: Columns = None,
+) -> Inputs:
+    def read(side: Side, number: int, positions: Positions | None) -> Iterator[PositionedRows]:
+        wanted = None if positions is None else positions.to_numpy()
+        return files.read(side, number, wanted, columns)
+
+    return Inputs(
+        schema=files.commit.schema(columns),
         removed=numbers[Side.REMOVED],
         added=numbers[Side.ADDED],
-        aligned=_aligned(files, group, numbers),
-        read=lambda side, number, positions: _rows(files, side, number, positions),
+        aligned=aligned,
+        read=read,
     )
+
+
+def _difference(files: ComparedInputs, inputs: Inputs) -> list[Leftover]:
     seed = secrets.randbits(_SEED_BITS)
-    for each in exact_difference(inputs, seed=seed, max_bytes=files.working_bytes):
-        yield each.side, each.input, each.positions
+    return exact_difference(inputs, seed=seed, max_bytes=files.working_bytes)
 
 
 def _aligned(
@@ -129,8 +153,7 @@ def _aligned(
     A log says little of removed files; where it says too little, their footers do.
     """
     removed, added = numbers[Side.REMOVED], numbers[Side.ADDED]
-    there = set(removed), set(added)
-    known = [pair for pair in group.aligned if pair[0] in there[0] and pair[1] in there[1]]
+    known = _known_pairs(group, numbers)
     if known or len(removed) + len(added) > MAX_GUESSED_FILES:
         return known
     if len(removed) == len(added) == 1:
@@ -144,10 +167,9 @@ def _aligned(
     return [(removed[one], added[other]) for one, other in pairs]
 
 
-def _rows(
-    files: ComparedInputs, side: Side, number: int, positions: Positions | None
-) -> Iterator[PositionedRows]:
-    return files.read(side, number, None if positions is None else positions.to_numpy())
+def _known_pairs(group: FilesToCompare, numbers: Mapping[Side, list[int]]) -> list[tuple[int, int]]:
+    removed, added = (set(numbers[side]) for side in Side)
+    return [pair for pair in group.aligned if pair[0] in removed and pair[1] in added]
 
 
 def _unpaired(files: ComparedInputs, left: LeftRows, columns: Columns) -> Changes:

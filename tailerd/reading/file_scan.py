@@ -20,6 +20,9 @@ class FieldScan:
         children: Fields of a struct; the element of a list; key and value of a map.
         constant: The value of every row; nothing is read then.
         pad_to: Characters a text is padded to with spaces.
+        default: What stands for null, and for all rows of a file that lacks the column.
+        first_default: The same where it differs: for the file's first row; by one more for each
+            row behind it. The type is int64.
     """
 
     target: pa.Field
@@ -28,6 +31,8 @@ class FieldScan:
     children: tuple[FieldScan, ...] = ()
     constant: pa.Scalar | None = None
     pad_to: int | None = None
+    default: pa.Scalar | None = None
+    first_default: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

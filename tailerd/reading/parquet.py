@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tailerd.changefeed.change_batch import rows_of_columns
@@ -132,7 +133,7 @@ def _parts(
         for batch, at in _row_groups(
             file, source, scan.share, shape.leaves, selection, limit, batches
         ):
-            rows, changes = _selected(shape.of(batch), selection, at)
+            rows, changes = _selected(shape.of(batch, at), selection, at)
             yield rows, changes, _Stretch(at, batch.num_rows, selection)
 
 
@@ -201,17 +202,17 @@ class _Shape:
             if isinstance(text, str | bytes)
         )
 
-    def of(self, batch: pa.RecordBatch) -> _Part:
-        """Return rows and change types of a batch of the file."""
+    def of(self, batch: pa.RecordBatch, start: int) -> _Part:
+        """Return rows and change types of a batch of the file, whose first row is at `start`."""
         count = batch.num_rows
         arrays = []
         for field, at in zip(self._scan.fields, self._at, strict=True):
             if field.constant is not None:
                 arrays.append(pa.repeat(field.constant, count))
             elif at is None:
-                arrays.append(pa.nulls(count, field.target.type))
+                arrays.append(_filled(pa.nulls(count, field.target.type), field, start))
             else:
-                arrays.append(conform(batch.column(at), field))
+                arrays.append(_filled(conform(batch.column(at), field), field, start))
         return rows_of_columns(arrays, self._schema, count), self._change_types(batch)
 
     def _change_types(self, batch: pa.RecordBatch) -> pa.Array | None:
@@ -228,6 +229,14 @@ class _Shape:
                 " their change is unknown"
             )
         return changes
+
+
+def _filled(values: pa.Array, field: FieldScan, start: int) -> pa.Array:
+    """Return values with the field's default for nulls; `start` is the place of the first row."""
+    if field.first_default is not None:
+        first = field.first_default + start
+        return pc.coalesce(values, pa.array(np.arange(first, first + len(values))))
+    return values if field.default is None else pc.fill_null(values, field.default)
 
 
 def _require_ids(scan: FileScan, fields: FileFields) -> None:

@@ -59,6 +59,16 @@ class Inputs:
     aligned: Sequence[tuple[int, int]] = ()
     read: ReadRows
 
+    def only(self, left: Sequence[Leftover]) -> Inputs:
+        """Return inputs with nothing but some of the rows."""
+        positions = {(each.side, each.input): each.positions for each in left}
+        numbers = [[each.input for each in left if each.side is side] for side in Side]
+
+        def read(side: Side, number: int, wanted: Positions | None) -> Iterable[PositionedRows]:
+            return self.read(side, number, positions[side, number] if wanted is None else wanted)
+
+        return Inputs(schema=self.schema, removed=numbers[0], added=numbers[1], read=read)
+
     @property
     def alone(self) -> list[tuple[Side, int]]:
         """The inputs that are in no pair."""
@@ -144,19 +154,7 @@ def exact_difference(inputs: Inputs, *, seed: int, max_bytes: int) -> list[Lefto
         return left
     # Equal bytes have cancelled; the few that are left may still be equal by value.
     decoding = RowMatcher(schema=inputs.schema, seed=seed, variants=VariantEquality.BY_VALUE)
-    again = _only(inputs, left)
-    return _difference(decoding, again, max_bytes)
-
-
-def _only(inputs: Inputs, left: list[Leftover]) -> Inputs:
-    """Return the inputs with nothing but the rows that are left."""
-    positions = {(each.side, each.input): each.positions for each in left}
-    numbers = [[each.input for each in left if each.side is side] for side in Side]
-
-    def read(side: Side, number: int, wanted: Positions | None) -> Iterable[PositionedRows]:
-        return inputs.read(side, number, positions[side, number] if wanted is None else wanted)
-
-    return Inputs(schema=inputs.schema, removed=numbers[0], added=numbers[1], read=read)
+    return _difference(decoding, inputs.only(left), max_bytes)
 
 
 def _difference(matcher: RowMatcher, inputs: Inputs, max_bytes: int) -> list[Leftover]:

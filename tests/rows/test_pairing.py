@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
-import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailerd.rows.difference import RowDifference, Side
+from tailerd.rows.difference import Side
 from tailerd.rows.hash_runs import equal_runs
 from tailerd.rows.hashing import RowHasher, RowHashes
 from tailerd.rows.ordering import ordered_changes
-from tailerd.rows.pairing import Pairs, pair_by_key, row_id_hashes, stable_id_hashes
+from tailerd.rows.pairing import Pairs, pair_by_key
 from tests.rows.random_tables import RandomTable, tables
 
 Hash = tuple[int, int]
@@ -89,41 +88,3 @@ def test_deletes_come_first_and_images_of_an_update_side_by_side(
 def test_without_pairs_there_are_deletes_and_inserts() -> None:
     found = ordered_changes(1, 2)
     assert found.change_types.to_pylist() == ["delete", "insert", "insert"]
-
-
-def test_pairs_may_be_taken_apart_again() -> None:
-    pairs = Pairs(np.array([0, 1]), np.array([0, 1]), 2, 3).only(np.array([False, True]))
-    assert (len(pairs), pairs.deleted.tolist(), pairs.ambiguous_deletes) == (1, [1], 2)
-    kinds = ordered_changes(2, 2, pairs).change_types.to_pylist()
-    assert kinds == ["delete", "insert", "update_preimage", "update_postimage"]
-
-
-IDS = st.dictionaries(st.integers(0, 2**63 - 1) | st.integers(0, 9), st.integers(0, 3), max_size=9)
-
-
-@given(IDS, IDS)
-def test_rows_are_carried_over_exactly_where_row_id_and_commit_version_are(
-    removed: dict[int, int], added: dict[int, int]
-) -> None:
-    difference = RowDifference(max_bytes=1 << 20)
-    sides = {Side.REMOVED: removed, Side.ADDED: added}
-    for side, rows in sides.items():
-        ids, versions = pa.array(rows.keys(), pa.int64()), pa.array(rows.values(), pa.int64())
-        hashes = row_id_hashes(ids, versions)
-        assert hashes is not None
-        difference.push(side, 0, hashes, 0)
-    left: dict[Side, list[int]] = {Side.REMOVED: [], Side.ADDED: []}
-    for each in difference.finish_pass():
-        at = each.positions.to_numpy()
-        left[each.side] = [list(sides[each.side])[place] for place in at]
-    assert left[Side.REMOVED] == [i for i, v in removed.items() if added.get(i) != v]
-    assert left[Side.ADDED] == [i for i, v in added.items() if removed.get(i) != v]
-    pairs = pair_by_key(*(stable_id_hashes(pa.array(ids, pa.int64())) for ids in left.values()))
-    updated = {left[Side.REMOVED][n] for n in pairs.deleted}
-    assert updated == {i for i in removed.keys() & added.keys() if removed[i] != added[i]}
-
-
-def test_rows_without_an_id_have_to_be_compared_by_value() -> None:
-    whole, holed = pa.array([1, 2]), pa.array([1, None])
-    assert row_id_hashes(whole, holed) is None
-    assert row_id_hashes(holed, whole) is None

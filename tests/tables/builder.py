@@ -110,12 +110,13 @@ class TableBuilder(TableFiles):
         metrics: Mapping[str, str] | None = None,
         in_commit_ms: int | None = None,
         commit_info: bool = True,
+        tags: Mapping[str, str] | None = None,
     ) -> Commit:
         """Write the actions as the next (or that) version, atomically; an older one is replaced.
 
         Args:
             mtime_ms: Modification time of the commit file.
-            metrics: `operationMetrics`.
+            metrics, tags: `operationMetrics` and `tags`.
             in_commit_ms: In-commit timestamp; by default half a second after the file's own time
                 where the property is set, else none.
         """
@@ -131,6 +132,8 @@ class TableBuilder(TableFiles):
                 info = {"inCommitTimestamp": in_commit_ms, **info}
             if metrics is not None:
                 info["operationMetrics"] = dict(metrics)
+            if tags is not None:
+                info["tags"] = dict(tags)
             written.insert(0, {"commitInfo": info})
         body = "".join(json.dumps(action) + "\n" for action in written).encode()
         path = self.raw_commit(body, version=number, mtime_ms=time_ms)

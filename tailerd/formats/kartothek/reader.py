@@ -131,6 +131,11 @@ class _RewrittenCommit:
         return self._payload.key
 
     @property
+    def row_ids(self) -> Sequence[str]:
+        """Return none: rows of a dataset have no ids."""
+        return ()
+
+    @property
     def prefix(self) -> str:
         """Return nothing: rows of a version are found in one way."""
         return ""

@@ -38,6 +38,11 @@ class ComparedLance:
         return self._payload.key
 
     @property
+    def row_ids(self) -> Sequence[str]:
+        """Return none: an id alone does not tell that a row did not change."""
+        return ()
+
+    @property
     def prefix(self) -> str:
         """What tells the places of its rows from others of the version."""
         return self._payload.prefix

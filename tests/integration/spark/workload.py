@@ -220,7 +220,9 @@ def _widen(work: Workload, columns: Sequence[Column], version: int) -> str:
 
 
 def _switch(work: Workload, columns: Sequence[Column], version: int) -> str:
-    name = work._random.choice(["delta.enableChangeDataFeed", "delta.enableDeletionVectors"])
+    name = work._random.choice(
+        ["delta.enableChangeDataFeed", "delta.enableDeletionVectors", "delta.enableRowTracking"]
+    )
     value = work._random.choice(["true", "false"])
     return f"ALTER TABLE {work._table} SET TBLPROPERTIES ('{name}' = '{value}')"
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
 from itertools import chain
 
 import pyarrow as pa
@@ -10,18 +12,23 @@ import pyarrow as pa
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.limits import BatchLimit
-from tailerd.errors import MissingDataFileError
+from tailerd.errors import BugError, MissingDataFileError
 from tailerd.formats.delta.changes.deleted_rows import missing_data_file, selects_nothing
 from tailerd.formats.delta.changes.read import column_scans, no_columns, scan_of
-from tailerd.formats.delta.protocol.data_file import DataFile
+from tailerd.formats.delta.protocol.data_file import DataFile, RowIds
 from tailerd.formats.delta.protocol.rewritten_files import rewritten_files
 from tailerd.formats.delta.protocol.schema import parse_schema
 from tailerd.reading.compared_files import Columns
 from tailerd.reading.compared_rows import read_compared
-from tailerd.reading.file_scan import FileScan
+from tailerd.reading.file_scan import FieldScan, FileScan
 from tailerd.reading.files_ahead import FilesAhead
 from tailerd.rows.difference import Side
 from tailerd.rows.groups import FilesToCompare
+
+ROW_ID = "_metadata.row_id"
+ROW_COMMIT_VERSION = "_metadata.row_commit_version"
+_ROW_IDS = (ROW_ID, ROW_COMMIT_VERSION)
+"""Columns as Spark names them; rows of a table that has one of its own are compared by value."""
 
 
 class ExactCommit:
@@ -46,7 +53,12 @@ class ExactCommit:
     @property
     def key(self) -> Sequence[str]:
         """Columns whose values make a deleted and an inserted row one update; empty for none."""
-        return self._payload.key
+        return self._payload.key or self.row_ids[:1]
+
+    @property
+    def row_ids(self) -> Sequence[str]:
+        """Columns that are equal where a row was carried over, the row's id first."""
+        return _ROW_IDS if self._has_row_ids else ()
 
     @property
     def prefix(self) -> str:
@@ -60,7 +72,9 @@ class ExactCommit:
 
     def schema(self, columns: Columns = None) -> pa.Schema:
         """Return the schema of the rows of both sides."""
-        return pa.schema([scan.target for scan in column_scans(self._payload.schema, columns)])
+        fields = [scan.target for scan in column_scans(self._payload.schema, columns)]
+        fields += [pa.field(name, pa.int64()) for name in self._ids_of(columns)]
+        return pa.schema(fields)
 
     def scan(self, side: Side, number: int, columns: Columns = None) -> FileScan:
         """Return how a file is read: all rows that its vectors let through.
@@ -68,13 +82,18 @@ class ExactCommit:
         Raises:
             TableError: An old writer left its partition values out.
         """
-        return scan_of(
-            self._file(side, number),
+        file = self._file(side, number)
+        scan = scan_of(
+            file,
             columns,
             self._files.open_beside,
             version=self._version,
             is_removed=side is Side.REMOVED,
         )
+        if not (wanted := self._ids_of(columns)):
+            return scan
+        ids = _id_scans(file.row_ids)
+        return replace(scan, fields=(*scan.fields, *(ids[name] for name in wanted)))
 
     def selects_nothing(self, side: Side, number: int) -> bool:
         """Tell whether the vectors of a file leave no row of it."""
@@ -85,8 +104,37 @@ class ExactCommit:
         """Return the error for a file that is gone."""
         return missing_data_file(url)
 
+    @cached_property
+    def _has_row_ids(self) -> bool:
+        fields = parse_schema(self._payload.schema.text).fields
+        files = chain(self._payload.removed, self._payload.added)
+        is_clear = not any(field.name in _ROW_IDS for field in fields)
+        return is_clear and all(file.row_ids is not None for file in files)
+
+    def _ids_of(self, columns: Columns) -> Sequence[str]:
+        """Return those of some columns that are ids of rows."""
+        return [name for name in self.row_ids if columns is not None and name in columns]
+
     def _file(self, side: Side, number: int) -> DataFile:
         return (self._payload.removed if side is Side.REMOVED else self._payload.added)[number]
+
+
+def _id_scans(ids: RowIds | None) -> dict[str, FieldScan]:
+    """Return how what row tracking says of a file's rows is read."""
+    if ids is None:
+        raise BugError("The ids of rows were asked for where they are not known.")
+    return {
+        ROW_ID: FieldScan(
+            target=pa.field(ROW_ID, pa.int64()),
+            name=ids.id_column,
+            first_default=ids.first_id,
+        ),
+        ROW_COMMIT_VERSION: FieldScan(
+            target=pa.field(ROW_COMMIT_VERSION, pa.int64()),
+            name=ids.version_column,
+            default=pa.scalar(ids.commit_version, pa.int64()),
+        ),
+    }
 
 
 def read_exact(

@@ -154,6 +154,7 @@ class CommitInfo(Struct, frozen=True):
     engine_info: str = ""
     user_metadata: str = ""
     txn_id: str = ""
+    tags: dict[str, str] = {}
 
     @classmethod
     def from_json(cls, raw: bytes) -> CommitInfo:
@@ -168,6 +169,7 @@ class CommitInfo(Struct, frozen=True):
             engine_info=_text(fields.get("engineInfo")),
             user_metadata=_text(fields.get("userMetadata")),
             txn_id=_text(fields.get("txnId")),
+            tags=_texts(fields.get("tags")),
         )
 
 

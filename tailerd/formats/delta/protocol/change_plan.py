@@ -59,6 +59,7 @@ from tailerd.formats.delta.protocol.rewritten_files import (
     can_compare,
     file_bounds,
 )
+from tailerd.formats.delta.protocol.row_tracking import RowColumns, row_columns
 from tailerd.formats.delta.protocol.schema import parse_schema
 from tailerd.formats.delta.protocol.snapshot import TableState
 from tailerd.rows.groups import FileBounds
@@ -85,6 +86,7 @@ class CommitPlan:
         paired: Keys of paths both removed and added, sorted.
         has_both: Whether files tell of deleted rows and of inserted ones.
         is_compared: Whether the rows of both sides are compared (case G).
+        row_columns: Where files have ids of rows that tell which of them changed; None: nowhere.
     """
 
     version: Version
@@ -102,6 +104,7 @@ class CommitPlan:
     paired: npt.NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
     has_both: bool = False
     is_compared: bool = False
+    row_columns: RowColumns | None = None
 
     @property
     def pair_passes(self) -> int:
@@ -147,7 +150,6 @@ def plan_commit(
             if mode is ChangeMode.AUTO:
                 kind = _kind_of_files(commit, before.schema, after.schema, len(paired), tasks)
     operation = commit.info.operation if commit.info else ""
-    is_compared = tasks <= MAX_EXACT_FILES and _must_compare(kind, operation)
     return CommitPlan(
         version=Version(commit.version),
         table_id=after.metadata.id,
@@ -163,7 +165,8 @@ def plan_commit(
         operation=operation,
         paired=paired,
         has_both=_has_both(commit, kind, len(paired)),
-        is_compared=is_compared,
+        is_compared=tasks <= MAX_EXACT_FILES and _must_compare(kind, operation),
+        row_columns=row_columns(before, after, commit.info),
     )
 
 
@@ -364,6 +367,7 @@ class TaskPlanner:
                 schema=schema,
                 partition_values=partition_values_of(action) or _all_null(action, schema),
                 rows=rows,
+                row_ids=plan.row_columns.ids_of(action) if plan.row_columns else None,
             ),
             num_records=num_records_of(action),
             table_id=plan.table_id,

@@ -55,6 +55,24 @@ class RowFilter:
 ALL_ROWS = RowFilter()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowIds:
+    """Where a file has what row tracking says of its rows, and what holds where it has nothing.
+
+    Attributes:
+        id_column, version_column: Names of columns in Parquet.
+        first_id: Id of the first row; each row behind it has one more.
+        commit_version: Version that changed the rows last.
+
+    Protocol: PROTOCOL.md#row-tracking
+    """
+
+    id_column: str
+    version_column: str
+    first_id: int
+    commit_version: int
+
+
 @dataclass(frozen=True, slots=True)
 class TableSchema:
     """The schema of one version, as the source's own text; shared by many tasks.
@@ -79,6 +97,7 @@ class DataFile:
         schema: Of the version whose rows they are.
         partition_values: (physical name, serialized value or None) pairs, as the log has them.
         rows: Which rows count.
+        row_ids: Ids of the rows, where they tell which of them a commit carried over.
         share_index, share_count: Which row groups; see `reading.file_scan.FileShare`.
     """
 
@@ -86,6 +105,7 @@ class DataFile:
     schema: TableSchema
     partition_values: tuple[tuple[str, str | None], ...] = ()
     rows: RowFilter = ALL_ROWS
+    row_ids: RowIds | None = None
     share_index: int = 0
     share_count: int = 1
 

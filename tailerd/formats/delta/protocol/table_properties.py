@@ -21,6 +21,10 @@ CHECKPOINT_POLICY = "delta.checkpointPolicy"
 STATS_AS_JSON = "delta.checkpoint.writeStatsAsJson"
 STATS_AS_STRUCT = "delta.checkpoint.writeStatsAsStruct"
 EXPIRED_LOG_CLEANUP = "delta.enableExpiredLogCleanup"
+ROW_TRACKING = "delta.enableRowTracking"
+ROW_TRACKING_SUSPENDED = "delta.rowTrackingSuspended"
+ROW_ID_COLUMN = "delta.rowTracking.materializedRowIdColumnName"
+ROW_COMMIT_VERSION_COLUMN = "delta.rowTracking.materializedRowCommitVersionColumnName"
 CHECKPOINT_PROTECTION = "delta.requireCheckpointProtectionBeforeVersion"
 
 DEFAULT_SECONDS = {LOG_RETENTION: 30 * 86_400.0, DELETED_FILE_RETENTION: 7 * 86_400.0}
