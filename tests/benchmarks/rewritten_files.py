@@ -12,16 +12,20 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-RECIPE = 1
+RECIPE = 2
 """Raised when files are made differently, so that old copies are not used."""
+
+ID_COLUMN, VERSION_COLUMN = "_row-id-col", "_row-commit-version-col"
 
 
 def rewritten_files(files: int, rows: int) -> Path:
-    """Return a folder with `before`, `after` (one row of each file differs) and `shuffled`.
+    """Return a folder with `before`, `after` (one row of each file differs), and two as `after`.
 
-    In `shuffled` are the rows of `after`, in any order and in other files.
+    In `shuffled` are its rows, in any order and in other files; in `tracked` as there, with columns
+    `ID_COLUMN` and `VERSION_COLUMN` as Delta's row tracking has them.
     """
     place = os.environ.get("TAILERD_BENCHMARKS")
     home = Path(place) if place else Path(tempfile.gettempdir()) / "tailerd-benchmarks"
@@ -30,7 +34,7 @@ def rewritten_files(files: int, rows: int) -> Path:
         return folder
     unfinished = folder.with_suffix(".unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
-    for name in ("before", "after", "shuffled"):
+    for name in ("before", "after", "shuffled", "tracked"):
         (unfinished / name).mkdir(parents=True)
     random = np.random.default_rng(20_26)
     after = []
@@ -44,6 +48,9 @@ def rewritten_files(files: int, rows: int) -> Path:
     for number in range(files):
         part = whole.take(pa.array(order[number * rows : (number + 1) * rows]))
         pq.write_table(part, unfinished / "shuffled" / f"{number:03}.parquet")
+        versions = pc.cast(pc.equal(part["amount"], -1.0), pa.int64())
+        tracked = part.append_column(ID_COLUMN, part["id"]).append_column(VERSION_COLUMN, versions)
+        pq.write_table(tracked, unfinished / "tracked" / f"{number:03}.parquet")
     unfinished.rename(folder)
     return folder
 

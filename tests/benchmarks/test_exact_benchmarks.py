@@ -14,7 +14,7 @@ import pytest
 
 from tests.benchmarks.conftest import Report
 from tests.benchmarks.measuring import Measured, Row, middle, run_process
-from tests.benchmarks.rewritten_files import rewritten_files
+from tests.benchmarks.rewritten_files import ID_COLUMN, VERSION_COLUMN, rewritten_files
 from tests.benchmarks.test_rows_benchmarks import (
     DUCKDB,
     POLARS,
@@ -40,6 +40,12 @@ FIELDS = (
     ("amount", "double"),
     ("updated", "timestamp"),
 )
+TRACKING = ("rowTracking", "domainMetadata")
+TRACKED = {
+    "delta.enableRowTracking": "true",
+    "delta.rowTracking.materializedRowIdColumnName": ID_COLUMN,
+    "delta.rowTracking.materializedRowCommitVersionColumnName": VERSION_COLUMN,
+}
 
 OURS = """
     import asyncio, sys, time
@@ -79,25 +85,35 @@ OURS = """
 """
 
 
-def table_of(folder: Path, added: str, home: Path) -> Path:
-    """Write a table whose version 1 replaces the files of `before` by those of `added`."""
-    table = TableBuilder(home, fields=FIELDS)
+def table_of(folder: Path, added: str, home: Path, *, is_preserved: bool = False) -> Path:
+    """Write a table whose version 1 replaces the files of `before` by those of `added`.
+
+    Args:
+        is_preserved: Whether the commit says that the rows kept their ids.
+    """
+    table = TableBuilder(home, fields=FIELDS, writer_features=TRACKING, properties=TRACKED)
     before, after = (
-        [_linked(home, file) for file in sorted((folder / name).iterdir())]
-        for name in ("before", added)
+        [
+            _linked(home, file, version, number * ROWS)
+            for number, file in enumerate(sorted((folder / name).iterdir()))
+        ]
+        for version, name in enumerate(("before", added))
     )
     table.create(*before)
-    table.commit(*map(table.remove, before), *after)
+    tags = {"delta.rowTracking.preserved": "true"} if is_preserved else None
+    table.commit(*map(table.remove, before), *after, tags=tags)
     return table.folder
 
 
-def _linked(home: Path, file: Path) -> Action:
+def _linked(home: Path, file: Path, version: int, first_id: int) -> Action:
     """Return the `add` of a file that the table shares with the peers."""
     name = f"{file.parent.name}-{file.name}"
+    home.mkdir(exist_ok=True)
     (home / name).hardlink_to(file)
     size = file.stat().st_size
     body = {"path": name, "partitionValues": {}, "size": size, "modificationTime": 0}
-    return {"add": {**body, "dataChange": True}}
+    ids = {"baseRowId": first_id, "defaultRowCommitVersion": version}
+    return {"add": {**body, **ids, "dataChange": True}}
 
 
 @pytest.fixture
@@ -151,6 +167,28 @@ def test_all_rows_rewritten_in_another_order(report: Report, home: Path) -> None
                 "commit rewriting 10M rows in another order", found["ours"], found["duckdb"], 3
             ),
             memory_of("  the same: memory above idle with 256 MiB", found["ours"], 256),
+        ]
+    )
+
+
+def test_rows_that_kept_their_ids_in_another_order(report: Report, home: Path) -> None:
+    folder = rewritten_files(FILES, ROWS)
+    tables = {
+        is_preserved: str(
+            table_of(folder, "tracked", home / str(is_preserved), is_preserved=is_preserved)
+        )
+        for is_preserved in (True, False)
+    }
+    found = measured(
+        ids=(OURS, tables[True], "auto", "", "256"), values=(OURS, tables[False], "auto", "", "256")
+    )
+    ids, values = found["ids"], found["values"]
+    assert ids.result["found"] == {"update_preimage": FILES, "update_postimage": FILES}
+    assert values.result["found"] == {"delete": FILES, "insert": FILES}
+    report(
+        [
+            at_most("the same with row tracking, without", ids, values, 0.4),
+            memory_of("  the same: memory above idle with 256 MiB", ids, 256),
         ]
     )
 
