@@ -17,8 +17,8 @@ import pytest
 from tests.benchmarks.conftest import Report
 from tests.benchmarks.many_tables import quantile
 from tests.benchmarks.measuring import Row, milliseconds
+from tests.formats.delivering import delivered
 from tests.formats.kartothek.observing import Follower
-from tests.formats.kartothek.test_daemon import delivered
 from tests.integration.daemon.running import daemon, eventually, file_table, write_config
 from tests.tables.dataset_writer import DatasetWriter
 

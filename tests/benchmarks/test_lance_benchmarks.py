@@ -16,8 +16,8 @@ from tailerd.changefeed.offset import Version
 from tests.benchmarks.conftest import Report
 from tests.benchmarks.many_tables import quantile
 from tests.benchmarks.measuring import Row, milliseconds
+from tests.formats.delivering import delivered
 from tests.formats.lance.following import EVERYTHING, opened
-from tests.formats.lance.test_daemon import delivered
 from tests.formats.lance.test_gaps import rows, written
 from tests.integration.daemon.running import daemon, eventually, file_table, write_config
 from tests.tables.lance_writer import LanceWriter

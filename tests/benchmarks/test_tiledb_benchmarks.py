@@ -16,7 +16,7 @@ from tailerd.changefeed.offset import Offset, Version
 from tests.benchmarks.conftest import Report
 from tests.benchmarks.many_tables import quantile
 from tests.benchmarks.measuring import Row, milliseconds
-from tests.formats.kartothek.test_daemon import delivered
+from tests.formats.delivering import delivered
 from tests.formats.tiledb import arrays
 from tests.formats.tiledb.reading import batches, opened
 from tests.integration.daemon.running import daemon, eventually, file_table, write_config

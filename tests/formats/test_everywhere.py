@@ -14,6 +14,7 @@ import yaml
 
 from tests.doubles.memory_format import MemoryTable
 from tests.formats.conftest import ROOT, WrittenMemory
+from tests.formats.delivering import changes, delivered
 from tests.integration.daemon.running import file_table, run_to_end, write_config
 from tests.spark_session import require_java
 
@@ -28,15 +29,6 @@ def place(tmp_path: Path) -> Path:
     table.append([7, 8])
     table.remove(first)
     return table.place
-
-
-def delivered(folder: Path) -> list[dict[str, object]]:
-    files = sorted(folder.glob("*.jsonl"))
-    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
-
-
-def changes(rows: list[dict[str, object]]) -> Counter[tuple[object, ...]]:
-    return Counter((row["_change_type"], row["id"], row["_commit_version"]) for row in rows)
 
 
 FROM_BEGINNING = Counter(

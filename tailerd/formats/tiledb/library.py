@@ -6,6 +6,7 @@ given to other processes is an array's URL and times, nothing of the library.
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 from collections.abc import Iterator
@@ -31,6 +32,9 @@ _MERGE_BYTES = 256 * 1024 * 1024
 """Memory to merge fragments in; by default the library fills 10 GiB, even for a few cells."""
 
 Config = tuple[tuple[str, str], ...]
+
+_ATTEMPTS = 5
+"""To open an array while others delete what they merged."""
 
 _BUFFER_BYTES = 16 * 1024 * 1024
 """Of each column while it is read: more is asked for again."""
@@ -80,8 +84,25 @@ def opened(place: str, stores: Stores, first_ms: int, last_ms: int) -> Iterator[
     library, uri = load(), uri_of(place, stores)
     with mapped_errors(place, is_remote="://" in uri):
         context = _context(os.getpid(), config_of(uri, stores))
-        with library.open(uri, ctx=context, timestamp=(max(first_ms, 0), max(last_ms, 0))) as array:
+        times = (max(first_ms, 0), max(last_ms, 0))
+        with _open(library, uri, ctx=context, timestamp=times) as array:
             yield array
+
+
+def _open(library: Any, uri: str, **settings: Any) -> Any:
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return library.open(uri, **settings)
+        except library.TileDBError as error:
+            # Deleted between being listed and being read: whoever merged it wrote another.
+            if not _is_gone(error):
+                raise
+    return library.open(uri, **settings)
+
+
+def _is_gone(error: Exception) -> bool:
+    """Tell whether a file was not there; the library has one class of errors for everything."""
+    return os.strerror(errno.ENOENT) in str(error)
 
 
 @contextmanager
@@ -91,8 +112,9 @@ def mapped_errors(place: str, *, is_remote: bool) -> Iterator[None]:
     try:
         yield
     except library.TileDBError as error:
+        may_pass = is_remote or _is_gone(error)
         kind: type[StorageError | TableError] = (
-            StorageError if is_remote else UnreadableDataFileError
+            StorageError if may_pass else UnreadableDataFileError
         )
         raise kind(
             f"TileDB cannot read the array {place}: {error}",

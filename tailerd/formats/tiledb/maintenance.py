@@ -202,11 +202,17 @@ class ArrayMaintenance:
     def _merge_commits(self, found: _Found, *, is_asked: bool) -> Decision:
         policy = self._jobs.log_compaction or _Every()
         most = 2 if is_asked else policy.every_commits or _EVERY_COMMITS
-        count = found.commit_files
+        count, deletes = found.commit_files, len(found.timeline.commits.deletes)
+        reason = f"{count} commit files are not merged; due at {most}."
+        if deletes:
+            # Seen with TileDB 2.30: it looks for the files of deletes that it merged and deleted.
+            reason += (
+                f" TileDB cannot merge commits again that have deletes, and there are {deletes}."
+            )
         return Decision(
             job=_COMMITS_JOB,
-            is_due=count >= most,
-            reason=f"{count} commit files are not merged; due at {most}.",
+            is_due=count >= most and not deletes,
+            reason=reason,
             cost=f"One file is written, {count} are deleted; history stays as it is.",
             saves=f"A listing of {count} names whenever the array is opened.",
         )

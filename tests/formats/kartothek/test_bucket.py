@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 
@@ -10,8 +9,9 @@ import pytest
 
 from tailerd.formats.detect import find_format
 from tailerd.storage.stores import Stores
+from tests.formats.delivering import changes, delivered
 from tests.formats.kartothek.observing import Follower, deleted, inserted
-from tests.formats.kartothek.test_daemon import changes, rows
+from tests.formats.kartothek.test_daemon import rows
 from tests.integration.daemon.running import daemon, eventually, run_to_end
 from tests.integration.s3.configured import write_tables_config
 from tests.integration.s3.conftest import bucket, proxy  # noqa: F401 - fixtures
@@ -101,18 +101,17 @@ def test_a_daemon_keeps_its_ledger_in_a_bucket(
         state=state,
     )
 
-    def delivered() -> Counter[tuple[object, ...]]:
-        files = sorted((tmp_path / "out/orders").rglob("*.jsonl"))
-        return changes([json.loads(line) for path in files for line in path.open()])
+    def found() -> Counter[tuple[object, ...]]:
+        return changes(delivered(tmp_path / "out/orders"))
 
     done = run_to_end("run", "--config", config, "--once")
     assert done.returncode == 0, done.stderr
     mirror.commit(3, without="n1")
     with daemon(config):
-        eventually(lambda: delivered().total() == 4)
+        eventually(lambda: found().total() == 4)
         mirror.commit(4)
-        eventually(lambda: delivered().total() == 5)
-    assert delivered() == Counter(
+        eventually(lambda: found().total() == 5)
+    assert found() == Counter(
         [
             ("insert", 1, 0),
             ("insert", 2, 0),

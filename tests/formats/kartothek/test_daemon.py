@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.formats.delivering import changes, delivered, run_once
 from tests.integration.daemon.running import (
     daemon,
     eventually,
@@ -21,26 +22,9 @@ from tests.integration.daemon.running import (
 )
 from tests.tables.dataset_writer import DatasetWriter, Rows
 
-Change = tuple[object, ...]
-
 
 def rows(*ids: int) -> Rows:
     return [{"id": number, "name": f"n{number}"} for number in ids]
-
-
-def delivered(folder: Path) -> list[dict[str, object]]:
-    """All rows, also those that a gap set aside."""
-    files = sorted(folder.rglob("*.jsonl"))
-    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
-
-
-def changes(found: list[dict[str, object]]) -> Counter[Change]:
-    return Counter((row["_change_type"], row["id"], row["_commit_version"]) for row in found)
-
-
-def run_once(config: Path) -> None:
-    done = run_to_end("run", "--config", config, "--once")
-    assert done.returncode == 0, done.stderr
 
 
 def test_a_dataset_is_delivered_goes_on_and_verifies(tmp_path: Path) -> None:

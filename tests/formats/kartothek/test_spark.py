@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from tests.formats.conftest import ROOT
-from tests.formats.kartothek.test_daemon import changes, delivered, rows
+from tests.formats.delivering import changes, delivered
+from tests.formats.kartothek.test_daemon import rows
 from tests.integration.daemon.running import file_table, write_config
 from tests.spark_session import require_java
 from tests.tables.dataset_writer import DatasetWriter

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 
@@ -11,6 +10,8 @@ import pytest
 from tailerd.changefeed.offset import Version
 from tailerd.formats.detect import find_format
 from tailerd.storage.stores import Stores
+from tests.formats.delivering import changes as counted
+from tests.formats.delivering import delivered
 from tests.formats.lance.following import EVERYTHING, batches, changes, opened, rest
 from tests.formats.lance.test_gaps import ids, rows
 from tests.integration.daemon.running import daemon, eventually, run_to_end
@@ -90,17 +91,15 @@ def test_a_daemon_delivers_a_table_from_a_bucket(
         state=f"s3://{s3_moto.new_bucket()}/state",
     )
 
-    def delivered() -> Counter[tuple[object, ...]]:
-        files = sorted((tmp_path / "out/orders").rglob("*.jsonl"))
-        found = [json.loads(line) for path in files for line in path.open()]
-        return Counter((row["_change_type"], row["id"], row["_commit_version"]) for row in found)
+    def found() -> Counter[tuple[object, ...]]:
+        return counted(delivered(tmp_path / "out/orders"))
 
     done = run_to_end("run", "--config", config, "--once")
     assert done.returncode == 0, done.stderr
     writer.delete("id = 1")
     with daemon(config):
-        eventually(lambda: delivered().total() == 6)
+        eventually(lambda: found().total() == 6)
         writer.append(rows(9))
-        eventually(lambda: delivered().total() == 7)
+        eventually(lambda: found().total() == 7)
     expected = Counter(("insert", number, 1) for number in range(5))
-    assert delivered() == expected + Counter([("delete", 1, 2), ("insert", 9, 3)])
+    assert found() == expected + Counter([("delete", 1, 2), ("insert", 9, 3)])

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.formats.delivering import Change, changes, delivered, run_once
 from tests.formats.lance.test_gaps import rows, written
 from tests.integration.daemon.running import (
     daemon,
@@ -22,25 +23,6 @@ from tests.integration.daemon.running import (
     write_config,
 )
 from tests.tables.lance_writer import LanceWriter
-
-Change = tuple[object, ...]
-
-
-def delivered(folder: Path) -> list[dict[str, object]]:
-    """All rows, also those that a gap set aside."""
-    files = sorted(folder.rglob("*.jsonl"))
-    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
-
-
-def counted(folder: Path) -> Counter[Change]:
-    found = delivered(folder)
-    return Counter((row["_change_type"], row["id"], row["_commit_version"]) for row in found)
-
-
-def run_once(config: Path, status: int = 0) -> str:
-    done = run_to_end("run", "--config", config, "--once")
-    assert done.returncode == status, done.stderr
-    return done.stderr
 
 
 def test_a_table_is_delivered_goes_on_and_verifies(tmp_path: Path) -> None:
@@ -54,7 +36,7 @@ def test_a_table_is_delivered_goes_on_and_verifies(tmp_path: Path) -> None:
     writer.clean_up_before(3)
     writer.append(rows(3))
     run_once(config)
-    assert counted(tmp_path / "out") == Counter(
+    assert changes(delivered(tmp_path / "out")) == Counter(
         [
             *(("insert", 1, 1), ("insert", 2, 1), ("delete", 1, 3), ("insert", 3, 4)),
             *(("update_preimage", 2, 2), ("update_postimage", 2, 2)),
@@ -77,7 +59,10 @@ def test_the_daemon_hears_of_a_commit_and_delivers_it_soon(tmp_path: Path) -> No
             time.sleep(0.3)
             began = time.monotonic()
             writer.append(rows(number))
-            eventually(lambda: ("insert", number, number - 5) in counted(tmp_path / "out"), 20)  # noqa: B023
+            eventually(
+                lambda: ("insert", number, number - 5) in changes(delivered(tmp_path / "out")),  # noqa: B023
+                20,
+            )
             assert time.monotonic() - began < 5
         eventually(lambda: _shown(config)["size"].get("files") == 3, 20)
         shown = _shown(config)
@@ -109,7 +94,7 @@ def test_versions_that_are_gone_are_met_as_the_policy_says(tmp_path: Path, on_ga
         "snapshot": Counter(("insert", number, 4) for number in range(5)),
         "net": Counter(("insert", number, 4) for number in (2, 3, 4)),
     }
-    assert counted(tmp_path / "out") == before + more[on_gap]
+    assert changes(delivered(tmp_path / "out")) == before + more[on_gap]
     assert "missing_version" in said
 
 
@@ -125,7 +110,7 @@ def test_a_table_made_again_is_another_history(tmp_path: Path) -> None:
     config = write_config(tmp_path, orders={**table, "on_gap": "snapshot"})
     run_once(config)
     assert len(list((tmp_path / "out").glob("replaced-*"))) == 1
-    assert counted(tmp_path / "out") == Counter(
+    assert changes(delivered(tmp_path / "out")) == Counter(
         [
             *[("insert", 0, 3), ("insert", 1, 3), ("insert", 2, 3), ("insert", 3, 3)],
             *[("insert", number, 5) for number in range(6)],

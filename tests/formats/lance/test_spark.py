@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.formats.conftest import ROOT
-from tests.formats.lance.test_daemon import counted
+from tests.formats.delivering import changes, delivered
 from tests.formats.lance.test_gaps import rows
 from tests.integration.daemon.running import file_table, write_config
 from tests.spark_session import require_java
@@ -96,7 +96,7 @@ def test_the_spark_engine_delivers_and_goes_on(tmp_path: Path) -> None:
             command, capture_output=True, text=True, check=False, timeout=600, cwd=ROOT
         )
         assert done.returncode == 0, done.stderr[-4000:]
-    assert counted(tmp_path / "out") == Counter(
+    assert changes(delivered(tmp_path / "out")) == Counter(
         [
             *(("insert", 1, 1), ("insert", 2, 1), ("insert", 3, 3)),
             *(("update_preimage", 2, 2), ("update_postimage", 2, 2)),

@@ -12,7 +12,7 @@ from tailerd.changefeed.offset import Version
 from tailerd.formats.base import OpenRequest
 from tailerd.formats.detect import find_format, open_table
 from tailerd.storage.stores import Stores
-from tests.formats.kartothek.test_daemon import changes as counted
+from tests.formats.delivering import changes as counted
 from tests.formats.tiledb import arrays
 from tests.formats.tiledb.reading import EVERYTHING, changes, snapshot
 from tests.integration.daemon.running import run_to_end

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.formats.conftest import ROOT
-from tests.formats.kartothek.test_daemon import changes, delivered
+from tests.formats.delivering import changes, delivered, run_once
 from tests.formats.tiledb import arrays
 from tests.integration.daemon.running import (
     daemon,
@@ -23,11 +23,6 @@ from tests.integration.daemon.running import (
     write_config,
 )
 from tests.spark_session import require_java
-
-
-def run_once(config: Path) -> None:
-    done = run_to_end("run", "--config", config, "--once")
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture

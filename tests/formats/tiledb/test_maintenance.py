@@ -85,6 +85,21 @@ async def test_merging_commits_and_metadata_harms_no_history(tmp_path: Path, kin
     assert source.next_version(Version(TIMES[0])) == TIMES[1]
 
 
+async def test_commits_with_a_delete_are_left_as_the_library_merges_them_only_once(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "array"
+    written(path, "sparse")
+    arrays.delete(path, 1040, "v == 1")
+    found = work(path, {"log_compaction": {"every_commits": 3}, "checkpoint": None})
+    assessment = await found.assessment()
+    assert due(assessment) == []
+    assert {each.job: each.reason for each in assessment.decisions}["commits"] == (
+        "5 commit files are not merged; due at 3. TileDB cannot merge commits again that have"
+        " deletes, and there are 1."
+    )
+
+
 async def test_a_survey_changes_nothing_and_says_why_not(tmp_path: Path) -> None:
     path = tmp_path / "array"
     written(path, "sparse")

@@ -1,0 +1,141 @@
+"""`kill -9` of the real daemon, again and again, while a table keeps changing.
+
+The law: replayed in order, what was delivered of each row is an insert, its delete or update, and
+so on, and ends as the table does. A row that is lost or doubled breaks it at once.
+"""
+
+from __future__ import annotations
+
+import abc
+import json
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.formats.delivering import delivered
+from tests.integration.daemon.running import daemon, eventually, file_table, log_of, write_config
+from tests.kafka.broker import Broker
+from tests.kafka.reader import read_topic
+from tests.kafka.topics import Topics
+
+DEFAULT_KILLS = 5
+Row = dict[str, Any]
+
+
+class ChangingTable(abc.ABC):
+    """A table whose rows are known.
+
+    Attributes:
+        place: Where it is.
+        start: What a pipeline begins with.
+        rows: By column `id`.
+    """
+
+    start = "1"
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        self.rows: dict[int, Row] = {}
+        self.chance = random.Random(7)
+
+    @abc.abstractmethod
+    def change(self) -> None:
+        """Commit something."""
+
+    @contextmanager
+    def changing(self, pause_seconds: float = 0.03) -> Iterator[None]:
+        """Commit from a thread until the `with` ends."""
+        stop = threading.Event()
+
+        def write() -> None:
+            while not stop.wait(pause_seconds):
+                self.change()
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+
+def replayed(changes: Iterable[Row]) -> dict[int, Row]:
+    """Replay changes in order; fails where one cannot be."""
+    state: dict[int, Row] = {}
+    for change in changes:
+        row = {name: value for name, value in change.items() if not name.startswith("_")}
+        if change["_change_type"] in ("insert", "update_postimage"):
+            assert row["id"] not in state, f"doubled: {change}"
+            state[row["id"]] = row
+        else:
+            assert state.pop(row["id"], None) == row, f"not what was there: {change}"
+    return state
+
+
+def kill_into_files(table: ChangingTable, folder: Path, pytestconfig: pytest.Config) -> None:
+    """Deliver into files by daemons that are killed.
+
+    Args:
+        folder: For the configuration, what it keeps, and the files.
+    """
+    section = file_table(Path(table.place), folder / "out", **{"from": table.start})
+    config = write_config(folder, orders=section)
+    _killed(config, table, pytestconfig, lambda: replayed(delivered(folder / "out")) == table.rows)
+
+
+def kill_into_kafka(
+    table: ChangingTable, folder: Path, pytestconfig: pytest.Config, broker: Broker, topics: Topics
+) -> None:
+    """Deliver exactly once into a topic of three partitions by daemons that are killed."""
+    topic = topics.create(partitions=3)
+    topics.delete_later(f"{topic}-offsets")
+    sink = {
+        "kind": "kafka",
+        "bootstrap_servers": broker.plain,
+        "topic": topic,
+        "key": ["id"],
+        "delivery": "exactly-once",
+        "transactional_id": f"tailerd-{topic}",
+        "offsets_topic": f"{topic}-offsets",
+    }
+    section: dict[str, object] = {"path": table.place, "from": table.start, "sink": sink}
+    config = write_config(folder, orders=section)
+
+    def is_done() -> bool:
+        records = read_topic(broker.plain, topic)
+        return replayed(json.loads(each.value or b"") for each in records) == table.rows
+
+    _killed(config, table, pytestconfig, is_done)
+
+
+def _killed(
+    config: Path, table: ChangingTable, pytestconfig: pytest.Config, is_done: Callable[[], bool]
+) -> None:
+    """Kill daemons as often as `--kills` says, then let one catch up."""
+    asked = pytestconfig.getoption("--kills")
+    kills = DEFAULT_KILLS if asked is None else int(asked)
+    chance = random.Random(5)
+    delivering = 0
+    for number in range(kills):
+        (config.parent / "daemon.log").unlink(missing_ok=True)
+        with table.changing(), daemon(config) as process:
+            eventually(lambda: "Daemon started" in log_of(config), 180)
+            # Some die before they deliver anything, some while they catch up or follow.
+            if number % 2:
+                eventually(lambda: "Batch delivered" in log_of(config), 180)
+            time.sleep(chance.random() * 2)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            delivering += "Batch delivered" in log_of(config)
+    assert delivering >= kills // 3
+    with daemon(config):
+        eventually(is_done, 180)
+    assert is_done()

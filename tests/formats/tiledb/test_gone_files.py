@@ -1,0 +1,64 @@
+"""Files that others merge and delete while an array is opened and read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiledb
+
+from tailerd.errors import StorageError, UnreadableDataFileError
+from tailerd.formats.tiledb.library import opened
+from tailerd.storage.stores import Stores
+from tests.formats.tiledb import arrays
+
+GONE = "IO Error: Cannot get file size of 'a.meta'; No such file or directory"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> str:
+    arrays.create_named(tmp_path / "array")
+    arrays.write_named(tmp_path / "array", 1000, [1, 2])
+    return str(tmp_path / "array")
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, text: str, times: int) -> list[str]:
+    """Let the library's next calls of `open` fail; return where the calls are noted."""
+    calls: list[str] = []
+    real = tiledb.open
+
+    def fails(uri: str, **settings: Any) -> Any:
+        calls.append(uri)
+        if len(calls) <= times:
+            raise tiledb.TileDBError(text)
+        return real(uri, **settings)
+
+    monkeypatch.setattr(tiledb, "open", fails)
+    return calls
+
+
+def test_an_array_is_opened_again_where_a_file_was_merged_away(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = failing(monkeypatch, GONE, times=4)
+    with opened(place, Stores(), 0, 2000) as array:
+        assert array.nonempty_domain() is not None
+    assert len(calls) == 5
+
+
+def test_what_stays_away_is_looked_for_again_later(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = failing(monkeypatch, GONE, times=100)
+    with pytest.raises(StorageError) as found, opened(place, Stores(), 0, 2000):
+        pass
+    assert found.value.retryable
+    assert len(calls) == 5
+
+
+def test_what_is_broken_stays_so(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = failing(monkeypatch, "Checksum mismatch for filter", times=100)
+    with pytest.raises(UnreadableDataFileError), opened(place, Stores(), 0, 2000):
+        pass
+    assert len(calls) == 1
