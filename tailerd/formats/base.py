@@ -404,14 +404,17 @@ class TableFormat(OptionalParts, Protocol):
         capabilities: What its changes can say.
         names: How files show that a commit happened.
         options: Names of its own options.
-        reader: Reads its tasks.
     """
 
     name: str
     capabilities: Capabilities
     names: CommitNames
     options: frozenset[str]
-    reader: TaskReader
+
+    @property
+    def reader(self) -> TaskReader:
+        """Reads its tasks."""
+        ...
 
     async def detect(self, store: ObjectStore, root: str) -> bool:
         """Tell whether a table of this format lies at `root`, with a request or two.

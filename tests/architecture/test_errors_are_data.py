@@ -16,6 +16,7 @@ VENDORS = {
     ("sinks/kafka/errors.py", "mapped"): "the same: what refuses differs by the text alone",
     ("sinks/kafka/errors.py", "_reason"): "kafka-python raises a KafkaConnectionError for a refused"
     " login or certificate, and only its text says which; secrets in it are hidden",
+    ("formats/tiledb/library.py", "_is_gone"): "tiledb raises a TileDBError for everything",
 }
 """Where a vendor gives only text: module, function -> why."""
 

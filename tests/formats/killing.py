@@ -35,10 +35,12 @@ class ChangingTable(abc.ABC):
     Attributes:
         place: Where it is.
         start: What a pipeline begins with.
+        pause_seconds: Between two commits.
         rows: By column `id`.
     """
 
     start = "1"
+    pause_seconds = 0.03
 
     def __init__(self, place: str) -> None:
         self.place = place
@@ -50,12 +52,12 @@ class ChangingTable(abc.ABC):
         """Commit something."""
 
     @contextmanager
-    def changing(self, pause_seconds: float = 0.03) -> Iterator[None]:
+    def changing(self) -> Iterator[None]:
         """Commit from a thread until the `with` ends."""
         stop = threading.Event()
 
         def write() -> None:
-            while not stop.wait(pause_seconds):
+            while not stop.wait(self.pause_seconds):
                 self.change()
 
         thread = threading.Thread(target=write)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
+from functools import cached_property
 from pathlib import Path
 
 from tailerd.changefeed.offset import Version
 from tailerd.errors import FileMissingError
-from tailerd.formats.base import Capabilities, CommitNames, OpenRequest
-from tailerd.formats.delta.changes.bucket_spool import open_spool
-from tailerd.formats.delta.changes.partition_zone import PartitionZone
-from tailerd.formats.delta.changes.source import DeltaChangeSource
-from tailerd.formats.delta.changes.task_reader import DeltaTaskReader
+from tailerd.formats.base import Capabilities, ChangeSource, CommitNames, OpenRequest, TaskReader
 from tailerd.formats.delta.parts import DeltaParts
 from tailerd.formats.delta.protocol.data_file import FORMAT
 from tailerd.formats.delta.protocol.log_path import LOG_FOLDER
@@ -34,7 +31,13 @@ class DeltaFormat(DeltaParts):
     capabilities = Capabilities()
     names = CommitNames(folder=LOG_FOLDER, suffix=".json", version_of=commit_version)
     options = frozenset({"partition_timezone"})
-    reader = DeltaTaskReader()
+
+    @cached_property
+    def reader(self) -> TaskReader:
+        """Reads data files and change files."""
+        from tailerd.formats.delta.changes.task_reader import DeltaTaskReader
+
+        return DeltaTaskReader()
 
     async def detect(self, store: ObjectStore, root: str) -> bool:
         """Tell whether there is a log with something in it."""
@@ -53,13 +56,17 @@ class DeltaFormat(DeltaParts):
         """Tell whether there is a folder of a log."""
         return Path(self.folder(place)).is_dir()
 
-    async def open(self, place: str, request: OpenRequest) -> DeltaChangeSource:
+    async def open(self, place: str, request: OpenRequest) -> ChangeSource:
         """Open a table at its newest version.
 
         Raises:
             NotATableError, TableError: The table cannot be served.
             ConfigError: No store serves this place, or there is no zone of that name.
         """
+        from tailerd.formats.delta.changes.bucket_spool import open_spool
+        from tailerd.formats.delta.changes.partition_zone import PartitionZone
+        from tailerd.formats.delta.changes.source import DeltaChangeSource
+
         zone = request.options.get("partition_timezone")
         warn = request.on_warning
         return await DeltaChangeSource.open(

@@ -22,7 +22,7 @@ from tailerd.rows.equality import RowComparer
 from tailerd.rows.hash_kernels import Bools, Rows
 
 _SEED_BITS = 128
-_KINDS = pa.array([ChangeType.UPDATE_PREIMAGE, ChangeType.UPDATE_POSTIMAGE], pa.string())
+_KINDS = [ChangeType.UPDATE_PREIMAGE, ChangeType.UPDATE_POSTIMAGE]
 
 
 def read_changed_columns(
@@ -116,7 +116,9 @@ def _updates(
     numbers = [file_number(payload.after.fragment, is_new=each) for each in (False, True)]
     return ChangeBatch(
         rows=rows,
-        change_type=pa.DictionaryArray.from_arrays(pa.array(is_new.astype(np.int8)), _KINDS),
+        change_type=pa.DictionaryArray.from_arrays(
+            pa.array(is_new.astype(np.int8)), pa.array(_KINDS, pa.string())
+        ),
         version=task.version,
         timestamp_us=task.timestamp_us,
         change_source=task.change_source,

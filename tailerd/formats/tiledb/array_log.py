@@ -9,7 +9,12 @@ from dataclasses import dataclass
 
 import xxhash
 
-from tailerd.errors import FileMissingError, NotATableError, UnsupportedFeatureError
+from tailerd.errors import (
+    FileMissingError,
+    LogChangedError,
+    NotATableError,
+    UnsupportedFeatureError,
+)
 from tailerd.formats.tiledb.protocol.commits import (
     Commits,
     ConsolidatedFile,
@@ -316,4 +321,15 @@ async def refused_group(store: ObjectStore, root: str, name: str) -> Unsupported
         f"{name} is a TileDB group, not an array. Arrays in it: {shown or 'none'}.",
         remedy="Name one of its arrays; `discover` with the pattern GROUP/* reads all of them.",
         path=name,
+    )
+
+
+def commits_changed(place: str) -> LogChangedError:
+    """Return the error for a commit that appeared behind those that a delivery is to bring."""
+    return LogChangedError(
+        f"A commit of the array {place} appeared behind others while their rows were planned or"
+        " read.",
+        remedy="A daemon tries again by itself, with that commit. If this stays, go on with"
+        " `tailerd offsets reset NAME --to snapshot`.",
+        path=place,
     )

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from tailerd.errors import (
     ConfigError,
+    LogCleanedUpError,
     MissingExtraError,
     StorageError,
     TableError,
@@ -33,8 +34,8 @@ _MERGE_BYTES = 256 * 1024 * 1024
 
 Config = tuple[tuple[str, str], ...]
 
-_ATTEMPTS = 5
-"""To open an array while others delete what they merged."""
+ATTEMPTS = 5
+"""To read an array while others delete what they merged."""
 
 _BUFFER_BYTES = 16 * 1024 * 1024
 """Of each column while it is read: more is asked for again."""
@@ -78,6 +79,7 @@ def opened(place: str, stores: Stores, first_ms: int, last_ms: int) -> Iterator[
     """Open an array as it is to a reader of [first, last], milliseconds since 1970.
 
     Raises:
+        LogCleanedUpError: A file was merged and deleted meanwhile.
         UnreadableDataFileError, StorageError: The library cannot read it.
         MissingExtraError: It is not installed.
     """
@@ -90,7 +92,7 @@ def opened(place: str, stores: Stores, first_ms: int, last_ms: int) -> Iterator[
 
 
 def _open(library: Any, uri: str, **settings: Any) -> Any:
-    for _ in range(_ATTEMPTS - 1):
+    for _ in range(ATTEMPTS - 1):
         try:
             return library.open(uri, **settings)
         except library.TileDBError as error:
@@ -112,10 +114,11 @@ def mapped_errors(place: str, *, is_remote: bool) -> Iterator[None]:
     try:
         yield
     except library.TileDBError as error:
-        may_pass = is_remote or _is_gone(error)
-        kind: type[StorageError | TableError] = (
-            StorageError if may_pass else UnreadableDataFileError
-        )
+        kind: type[StorageError | TableError] = UnreadableDataFileError
+        if is_remote:
+            kind = StorageError
+        elif _is_gone(error):
+            kind = LogCleanedUpError
         raise kind(
             f"TileDB cannot read the array {place}: {error}",
             remedy="If a fragment was just consolidated or vacuumed, the next look reads it again.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import pyarrow as pa
@@ -12,8 +13,12 @@ from tailerd.changefeed.change_task import ChangeTask, ChangeType
 from tailerd.changefeed.column_filter import ColumnFilter
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
 from tailerd.changefeed.row_places import RowPlaces, places_of
+from tailerd.errors import LogCleanedUpError
 from tailerd.formats.plain_schema import chosen, decode_schema
+from tailerd.formats.tiledb.array_log import ArrayLog, commits_changed
 from tailerd.formats.tiledb.late_rows import late_difference
+from tailerd.formats.tiledb.library import ATTEMPTS
+from tailerd.formats.tiledb.protocol.timeline import commits_digest
 from tailerd.formats.tiledb.scan import Part, TileScan, payload_of
 from tailerd.formats.tiledb.step_rows import (
     ChangedRows,
@@ -22,6 +27,7 @@ from tailerd.formats.tiledb.step_rows import (
     snapshot_rows,
     step_difference,
 )
+from tailerd.loop_thread import LoopThread
 from tailerd.storage.stores import Stores
 
 
@@ -84,14 +90,45 @@ class TileDBTaskReader:
 
 def _changes(scan: TileScan, stores: Stores) -> Iterator[ChangedRows]:
     states = States(scan, stores)
+    for _ in range(ATTEMPTS - 1):
+        # A step is several looks at the array, and a file may be merged away between them.
+        with suppress(LogCleanedUpError):
+            found = _found(states)
+            break
+    else:
+        found = _found(states)
+    _check_seen(scan, stores)
+    yield from found
+
+
+def _found(states: States) -> Iterator[ChangedRows]:
+    """Return the rows of a task, which are all read."""
+    scan = states.scan
     if scan.part is Part.SNAPSHOT:
         rows, _ = snapshot_rows(states)
-        yield ChangedRows(rows, pa.repeat(pa.scalar(ChangeType.INSERT.value), rows.num_rows))
-        return
+        kinds = pa.repeat(pa.scalar(ChangeType.INSERT.value), rows.num_rows)
+        return iter([ChangedRows(rows, kinds)])
     is_late = scan.part is Part.LATE
     shape = states.shape(scan.after_ms if is_late else scan.until_ms)
-    found = late_difference(states) if is_late else step_difference(states)
-    yield from changed_rows(found, shape)
+    return changed_rows(late_difference(states) if is_late else step_difference(states), shape)
+
+
+def _check_seen(scan: TileScan, stores: Stores) -> None:
+    """Make sure that what was read is of the commits that the task was planned for.
+
+    The library reads all commits up to a time. One that appeared meanwhile was read, and would be
+    delivered again as a late one.
+
+    Raises:
+        LogChangedError: Another commit is there now.
+    """
+    if not scan.seen:
+        return
+    store, root = stores.locate(scan.url)
+    with LoopThread() as loop:
+        timeline = loop.run(ArrayLog(store, root, scan.url).look(scan.seen_ms))
+    if commits_digest(timeline.commits, scan.seen_ms) != scan.seen:
+        raise commits_changed(scan.url)
 
 
 def _places(task: ChangeTask, scan: TileScan, row: int) -> RowPlaces:

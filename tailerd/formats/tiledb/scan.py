@@ -44,6 +44,8 @@ class TileScan:
         deletes: What was deleted in between; of a late commit its own.
         later_deletes, later_writes: For a late commit, what was delivered behind it: deletes, and
             times (first, last) of writes.
+        seen_ms, seen: Up to which time commits may be seen, and their `commits_digest`; empty where
+            others do no harm, because nothing remembers which were delivered.
         first_range: Of a snapshot cut into shares: the first and last coordinate of the first
             dimension; None for all.
     """
@@ -57,6 +59,8 @@ class TileScan:
     deletes: tuple[StoredDelete, ...] = ()
     later_deletes: tuple[StoredDelete, ...] = ()
     later_writes: tuple[tuple[int, int], ...] = ()
+    seen_ms: int = 0
+    seen: str = ""
     first_range: tuple[Any, Any] | None = None
 
 

@@ -22,12 +22,14 @@ from tailerd.errors import (
 )
 from tailerd.formats.base import Backlog, SchemaStep, TableIdentity
 from tailerd.formats.plain_schema import checked
-from tailerd.formats.tiledb.array_log import ArrayLog
+from tailerd.formats.tiledb.array_log import ArrayLog, commits_changed
 from tailerd.formats.tiledb.known_commits import KnownCommits, Mark, read_mark
+from tailerd.formats.tiledb.protocol.names import TimedName
 from tailerd.formats.tiledb.protocol.timeline import (
     NONE_MS,
     LateCommits,
     Timeline,
+    commits_digest,
     late_commits,
     vanished,
 )
@@ -335,6 +337,7 @@ class TileDBSource:
             TableError: A version cannot be served.
         """
         await self._check(start)
+        self._plan.seen = await self._seen(end)
         at = start
         if start.is_before(end):
             late = await self._late(start, end)
@@ -367,7 +370,22 @@ class TileDBSource:
             yield await self._plan.step_group(at, reached, version)
             at = reached
 
-    async def _known_of(self, offset: Offset) -> frozenset[object]:
+    async def _seen(self, end: Offset) -> tuple[int, str]:
+        """Return up to which time rows before an offset see commits, and the digest of these.
+
+        Raises:
+            LogChangedError: There is one that the offset does not know of.
+        """
+        if self._known is None or read_mark(end.mark) is None:
+            return 0, ""
+        until = int(end.version) - (end.phase is Phase.FOLLOW)
+        commits = self._timeline.commits
+        now = {*commits.fragments, *commits.deletes}
+        if late_commits(await self._known_of(end), now, until).times_ms:
+            raise commits_changed(self._name)
+        return until, commits_digest(commits, until)
+
+    async def _known_of(self, offset: Offset) -> frozenset[TimedName]:
         mark = read_mark(offset.mark)
         assert self._known is not None
         assert mark is not None

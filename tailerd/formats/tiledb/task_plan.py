@@ -44,6 +44,7 @@ class TaskPlan:
 
     Attributes:
         timeline: To be replaced after each look.
+        seen: What tasks may see of commits: up to which time, and `TileScan.seen`.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class TaskPlan:
         self._table_id = table_id
         self._places = places
         self.timeline = timeline
+        self.seen: tuple[int, str] = (0, "")
         self._shapes: OrderedDict[tuple[object, ...], ArrayShape] = OrderedDict()
 
     async def shape(self, time_ms: int) -> ArrayShape:
@@ -232,6 +234,7 @@ class TaskPlan:
         self, scan: TileScan, version: int, time_ms: int, position: int, size: int
     ) -> ChangeTask:
         is_snapshot = scan.part is Part.SNAPSHOT
+        seen_ms, seen = self.seen
         return ChangeTask(
             version=Version(version),
             timestamp_us=time_ms * 1000,
@@ -240,7 +243,7 @@ class TaskPlan:
             change_type=ChangeType.INSERT if is_snapshot else None,
             size_bytes=size,
             format=FORMAT,
-            payload=scan,
+            payload=replace(scan, seen_ms=seen_ms, seen=seen),
             table_id=self._table_id,
         )
 

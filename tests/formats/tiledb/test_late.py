@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tailerd.changefeed.offset import Version
-from tailerd.errors import ConfigError, MissingVersionError
+from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
+from tailerd.changefeed.offset import Offset, Version
+from tailerd.errors import ConfigError, LogChangedError, MissingVersionError
+from tailerd.formats.base import ChangeSource
 from tests.formats.tiledb import arrays
 from tests.formats.tiledb.reading import EVERYTHING, applied, batches, changes, opened
 from tests.formats.tiledb.test_law import CONDITIONS, KINDS
@@ -150,3 +153,63 @@ async def test_consolidation_and_vacuum_give_nothing_and_are_no_gap_at_the_head(
     end = await again.latest_offset(offset, EVERYTHING)
     assert end.version == Version(HEAD + 31)
     assert applied(before, await changes(again, offset, end)) == arrays.state(path, HEAD + 30)
+
+
+async def behind_three(path: Path, ledger: Path) -> tuple[ChangeSource, Offset, Offset]:
+    """Return a source at 1040 of an array with commits of 1000, 1020 and so on, and its end."""
+    plain(path, random.Random(0))
+    source = await opened(path, ledger)
+    start = await source.offset_at(Version(1041))
+    return source, start, await source.latest_offset(start, EVERYTHING)
+
+
+def write_one(path: Path, time: int) -> None:
+    arrays.write(path, time, [(20,)], arrays.values(1, random.Random(time)))
+
+
+async def test_what_appears_before_it_is_planned_is_planned_again(tmp_path: Path) -> None:
+    path = tmp_path / "array"
+    source, start, end = await behind_three(path, tmp_path / "ledger")
+    write_one(path, 1070)
+    # Metrics look too, while a delivery is planned.
+    await source.backlog(start)
+    with pytest.raises(LogChangedError):
+        await batches(source, start, end)
+    again = await source.latest_offset(start, EVERYTHING)
+    assert len(await changes(source, start, again)) == 4
+    assert await source.latest_offset(again, EVERYTHING) == again
+
+
+@pytest.mark.parametrize("time", [1030, 1070])
+async def test_what_appears_before_it_is_read_is_planned_again(tmp_path: Path, time: int) -> None:
+    path = tmp_path / "array"
+    source, start, end = await behind_three(path, tmp_path / "ledger")
+    groups = [group async for group in source.plan(start, end)]
+    write_one(path, time)
+    tasks = [task for group in groups for task in group.tasks]
+    assert len(tasks) == 3
+    for task in tasks:
+        with pytest.raises(LogChangedError):
+            list(source.read(task, DEFAULT_BATCH_LIMIT))
+    found = Counter[object]()
+    while (again := await source.latest_offset(start, EVERYTHING)) != start:
+        found.update(row[0] for _, row in await changes(source, start, again))
+        start = again
+    assert found == Counter({3: 1, 4: 1, 5: 1, 20: 1})
+
+
+async def test_what_appears_behind_the_end_does_no_harm(tmp_path: Path) -> None:
+    path = tmp_path / "array"
+    source, start, end = await behind_three(path, tmp_path / "ledger")
+    write_one(path, HEAD + 10)
+    assert len(await changes(source, start, end)) == 3
+
+
+async def test_without_a_ledger_nothing_is_given_twice_whatever_appears(tmp_path: Path) -> None:
+    path = tmp_path / "array"
+    plain(path, random.Random(0))
+    source = await opened(path)
+    start = await source.offset_at(Version(1041))
+    end = await source.latest_offset(start, EVERYTHING)
+    write_one(path, 1070)
+    assert len(await changes(source, start, end)) == 4

@@ -61,7 +61,7 @@ def test_whatever_every_third_request_meets_each_row_arrives_once(
                 proxy.fail_every(1 if fault is Fault.STALE_LIST else 3, fault)
                 for _ in range(3):
                     living.append()
-                eventually(lambda: ids(tmp_path) == living.ids, seconds=60)
+                eventually(lambda: ids(tmp_path) == living.ids, seconds=180)
                 assert fault in {seen.fault for seen in proxy.requests}
             assert process.poll() is None
 

@@ -11,6 +11,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection
 from dataclasses import dataclass
 
+import xxhash
+
 from tailerd.formats.tiledb.protocol.commits import Commits, DeletePlace
 from tailerd.formats.tiledb.protocol.names import TimedName
 
@@ -100,6 +102,16 @@ class Timeline:
         """Return the deletes of (after, until], ascending."""
         found = self.commits.deletes.items()
         return tuple(sorted((n, p) for n, p in found if after_ms < n.last_ms <= until_ms))
+
+
+def commits_digest(commits: Commits, until_ms: int) -> str:
+    """Return a hash of what was written and deleted up to a time; merging alone changes nothing."""
+    names = sorted(
+        each.text
+        for each in (*commits.fragments, *commits.deletes)
+        if not each.is_merged and each.last_ms <= until_ms
+    )
+    return xxhash.xxh3_64_hexdigest("\n".join(names).encode())
 
 
 def late_commits(

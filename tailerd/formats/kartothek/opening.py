@@ -1,0 +1,94 @@
+"""Opens a table of a Kartothek dataset for its changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tailerd.changefeed.change_task import ChangeMode
+from tailerd.errors import ConfigError, NotATableError, UnsupportedFeatureError
+from tailerd.formats.allowed_places import allowed_places
+from tailerd.formats.base import OpenRequest
+from tailerd.formats.kartothek.dataset import DatasetAddress, find_dataset
+from tailerd.formats.kartothek.history import DatasetHistory
+from tailerd.formats.kartothek.reader import KartothekTaskReader
+from tailerd.formats.kartothek.source import KartothekSource
+from tailerd.formats.kartothek.spool import FileSpool
+from tailerd.formats.ledger import open_ledger
+from tailerd.storage.base import ObjectStore
+from tailerd.storage.links import RealPlaces
+from tailerd.storage.stores import within_table
+
+_REFUSED = {
+    ChangeMode.CDF: "which has no change data feed",
+    ChangeMode.NET: "whose former states cannot be compared",
+}
+
+
+async def open_source(
+    place: str, request: OpenRequest, reader: KartothekTaskReader
+) -> KartothekSource:
+    """Open a table of a dataset as it is now.
+
+    Raises:
+        NotATableError: There is no dataset.
+        UnsupportedFeatureError: Change files or net changes are asked for.
+        TableError: It cannot be served.
+        ConfigError: No store serves this place, or the ledger's.
+    """
+    if (why := _REFUSED.get(request.changes)) is not None:
+        raise UnsupportedFeatureError(
+            f"{place} is a Kartothek dataset, {why}.", remedy="Leave `changes` out."
+        )
+    located, root = request.stores.locate(place)
+    ledger = open_ledger(request.ledger, request.stores)
+    address = await find_dataset(located, root)
+    if address is None:
+        if await ledger.numbers():
+            await ledger.mark_dropped()
+        raise NotATableError(
+            f"There is no dataset at {place}: no file UUID.by-dataset-metadata.json or"
+            " .msgpack.zstd beside it.",
+            remedy="Name it STORE/UUID, or STORE/UUID/TABLE where it has several tables.",
+        )
+    allowed = allowed_places(request.allowed_paths)
+    store = within_table(located, address.folder, allowed)
+    if request.wrap_store is not None:
+        store = request.wrap_store(store)
+    spool = _spool_of(request, address, located, place)
+    history = await DatasetHistory.open(store, address, ledger, place, spool)
+    is_local = located.is_local_folder
+    return KartothekSource(
+        place,
+        address,
+        history,
+        reader,
+        stores=request.stores,
+        columns=request.columns,
+        places=RealPlaces(address.folder, allowed) if is_local else None,
+        is_exact=request.changes is ChangeMode.AUTO,
+        identity=request.identity,
+    )
+
+
+def _spool_of(
+    request: OpenRequest, address: DatasetAddress, store: ObjectStore, place: str
+) -> FileSpool | None:
+    """Return the links that the option `spool` asks for, below the ledger.
+
+    Raises:
+        ConfigError: It is not `link`, or the dataset or the ledger is on no disk of this machine.
+    """
+    wanted, ledger = request.options.get("spool"), request.ledger
+    if wanted is None or (ledger is not None and ledger.is_read_only):
+        return None
+    if wanted != "link":
+        raise ConfigError(
+            f"The option spool of {place} is {wanted!r}.", remedy="Say `spool: link`."
+        )
+    if ledger is None or not store.is_local_folder or "://" in ledger.place:
+        raise ConfigError(
+            f"The files of {place} cannot be linked: that needs the dataset and its ledger on one"
+            " disk of this machine.",
+            remedy="Keep the state in a folder there, or leave the option `spool` out.",
+        )
+    return FileSpool(address.folder, Path(ledger.place) / "files")

@@ -1,0 +1,99 @@
+"""Opens a Lance table for its changes."""
+
+from __future__ import annotations
+
+from tailerd.changefeed.change_task import ChangeMode
+from tailerd.errors import UnsupportedFeatureError
+from tailerd.formats.allowed_places import allowed_places
+from tailerd.formats.base import OpenRequest
+from tailerd.formats.lance.origin import TableOrigin
+from tailerd.formats.lance.planner import Comparison, LancePlanner
+from tailerd.formats.lance.protocol.columns import columns_schema
+from tailerd.formats.lance.reader import LanceTaskReader
+from tailerd.formats.lance.source import LanceSource
+from tailerd.formats.lance.table_files import TableFiles
+from tailerd.formats.lance.version_log import VersionLog, staged_warning
+from tailerd.formats.ledger import open_ledger
+from tailerd.storage.links import RealPlaces
+from tailerd.storage.stores import within_table
+
+
+async def open_source(place: str, request: OpenRequest, reader: LanceTaskReader) -> LanceSource:
+    """Open a table at its newest version.
+
+    Raises:
+        NotATableError, TableError: It cannot be served.
+        UnsupportedFeatureError: Change files are asked for, or a branch is named.
+        ConfigError: No store serves this place.
+    """
+    _check_changes(place, request)
+    located, root = request.stores.locate(place)
+    allowed = allowed_places(request.allowed_paths)
+    store = within_table(located, root, allowed)
+    log = VersionLog(
+        store if request.wrap_store is None else request.wrap_store(store),
+        root,
+        place,
+        clock=request.clock,
+    )
+    await _look(log, root, place)
+    if log.staged is not None and request.on_warning is not None:
+        request.on_warning(staged_warning(log, place))
+    head = await log.manifest(log.head, lambda: "which was the newest")
+    columns_schema(log.columns(head), request.columns)
+    url = store.url_of(root)
+    return LanceSource(
+        place,
+        log,
+        await TableOrigin.open(log, open_ledger(request.ledger, request.stores)),
+        LancePlanner(
+            log,
+            TableFiles(place, url, request.stores, allowed),
+            url,
+            columns=request.columns,
+            key=request.identity,
+        ),
+        reader,
+        stores=request.stores,
+        changes=request.changes,
+        comparison=_comparison(request),
+        columns=request.columns,
+        places=RealPlaces(root, allowed) if located.is_local_folder else None,
+        net_above=request.net_above,
+    )
+
+
+def _check_changes(place: str, request: OpenRequest) -> None:
+    """Make sure that the changes that are asked for can be given.
+
+    Raises:
+        UnsupportedFeatureError: Change files are asked for.
+    """
+    if request.changes is ChangeMode.CDF:
+        raise UnsupportedFeatureError(
+            f"{place} is a Lance table, which has no change data feed.",
+            remedy="Leave `changes` out.",
+        )
+
+
+def _comparison(request: OpenRequest) -> Comparison:
+    if request.changes is ChangeMode.FILES:
+        return Comparison.NONE
+    return Comparison.KEY if request.identity else Comparison.ROW_IDS
+
+
+async def _look(log: VersionLog, root: str, place: str) -> None:
+    """Look at a table for the first time.
+
+    Raises:
+        NotATableError: There is none.
+        UnsupportedFeatureError: It is a branch of one.
+    """
+    if "/tree/" in root:
+        table, _, branch = root.rpartition("/tree/")
+        raise UnsupportedFeatureError(
+            f"{place} is the branch {branch!r} of the table {table}, and branches are not read in"
+            " this release.",
+            remedy="Name the table's own folder; or clone the branch to a table of its own.",
+        )
+    await log.look()

@@ -1,0 +1,85 @@
+"""Opens a TileDB array for its changes."""
+
+from __future__ import annotations
+
+from tailerd.changefeed.change_task import ChangeMode
+from tailerd.clock import SystemClock
+from tailerd.errors import ConfigError, UnsupportedFeatureError
+from tailerd.formats.allowed_places import allowed_places
+from tailerd.formats.base import OpenRequest
+from tailerd.formats.ledger import open_ledger
+from tailerd.formats.tiledb.array_log import ArrayLog
+from tailerd.formats.tiledb.known_commits import KnownCommits
+from tailerd.formats.tiledb.reader import TileDBTaskReader
+from tailerd.formats.tiledb.source import TileDBSource
+from tailerd.formats.tiledb.task_plan import TaskPlan
+from tailerd.storage.links import RealPlaces
+from tailerd.storage.stores import within_table
+
+_ON_LATE = ("apply", "stop")
+
+
+async def open_source(place: str, request: OpenRequest, reader: TileDBTaskReader) -> TileDBSource:
+    """Open an array as it is now.
+
+    Raises:
+        NotATableError: There is no array.
+        UnsupportedFeatureError: It is a group, or has what is not read; or change files, raw
+            files or net changes are asked for.
+        TableError: It cannot be served.
+        ConfigError: No store serves this place, or the option is wrong.
+        MissingExtraError: TileDB's library is not installed.
+    """
+    stops_at_late = _stops_at_late(place, request)
+    located, root = request.stores.locate(place)
+    allowed = allowed_places(request.allowed_paths)
+    store = within_table(located, root, allowed)
+    if request.wrap_store is not None:
+        store = request.wrap_store(store)
+    clock = request.clock or SystemClock()
+    log = ArrayLog(store, root, place)
+    timeline = await log.look(clock.now_ms())
+    table_id = log.schemas[0].identity
+    plan = TaskPlan(
+        located.url_of(root),
+        log,
+        timeline,
+        stores=request.stores,
+        table_id=table_id,
+        places=RealPlaces(root, allowed) if located.is_local_folder else None,
+    )
+    await plan.shape(max(timeline.head, 0))
+    known = None
+    if request.ledger is not None:
+        known = KnownCommits(open_ledger(request.ledger, request.stores), table_id)
+    return TileDBSource(
+        place,
+        log,
+        plan,
+        reader,
+        known=known,
+        stores=request.stores,
+        columns=request.columns,
+        clock=clock,
+        stops_at_late=stops_at_late,
+    )
+
+
+def _stops_at_late(place: str, request: OpenRequest) -> bool:
+    """Return what the option `on_late` asks for, of a request that an array can answer.
+
+    Raises:
+        UnsupportedFeatureError: Other changes than `auto` are asked for.
+        ConfigError: The option has another value.
+    """
+    if request.changes is not ChangeMode.AUTO:
+        raise UnsupportedFeatureError(
+            f"{place} is a TileDB array, whose changes are the differences of its states.",
+            remedy="Leave `changes` out.",
+        )
+    on_late = request.options.get("on_late") or "apply"
+    if on_late not in _ON_LATE:
+        raise ConfigError(
+            f"The option on_late of {place} is {on_late!r}.", remedy="Say apply or stop."
+        )
+    return on_late == "stop"
