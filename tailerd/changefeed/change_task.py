@@ -31,6 +31,8 @@ class ChangeSourceKind(enum.StrEnum):
     SNAPSHOT = "snapshot"
     NET = "net"
     """Two snapshots, compared."""
+    LATE = "late"
+    """As `rows`, of a commit that appeared when a newer one was delivered already."""
     NONE = "none"
 
 

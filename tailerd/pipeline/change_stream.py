@@ -25,7 +25,12 @@ RUNS_AHEAD = 1 + (os.cpu_count() or 1)
 EXPANSION = 8
 """Rows in memory are about this much larger than in their files; only a guess to begin with."""
 UNBOUNDED_BYTES = 1 << 60
-COMPARED = (ChangeSourceKind.ROWS, ChangeSourceKind.VECTORS, ChangeSourceKind.NET)
+COMPARED = (
+    ChangeSourceKind.ROWS,
+    ChangeSourceKind.VECTORS,
+    ChangeSourceKind.NET,
+    ChangeSourceKind.LATE,
+)
 """What is found by comparing rows takes memory besides the batches."""
 
 

@@ -196,7 +196,7 @@ class Metrics:
         )
         self._commits = Counter(
             "tailerd_commits_total",
-            "Commits delivered, rows or not, by how: cdc, vectors, rows, files or none",
+            "Commits delivered, rows or not, by how: cdc, vectors, rows, files, net, late or none",
             (*_PIPELINE, "mode"),
             registry=r,
         )

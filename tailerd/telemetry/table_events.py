@@ -32,7 +32,7 @@ class DeliveredCommit:
     """What the plan of a delivery says of one commit in it; part of `CommitsDelivered`.
 
     Attributes:
-        mode: How its rows were found: cdc, vectors, rows, files or none.
+        mode: How its rows were found: cdc, vectors, rows, files, net, late or none.
     """
 
     version: int

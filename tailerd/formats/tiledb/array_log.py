@@ -220,14 +220,23 @@ class ArrayLog:
             return False
         return True
 
+    @property
+    def num_files(self) -> int:
+        """How many files tell what is committed, as of the last look."""
+        return len(self._listed or ())
+
     async def fragment_bytes(self, fragments: Sequence[TimedName]) -> int:
         """Return the bytes of fragments' files; 0 for one that is gone."""
+        return sum(await self.fragment_sizes(fragments))
+
+    async def fragment_sizes(self, fragments: Sequence[TimedName]) -> list[int]:
+        """Return the bytes of each fragment's files; 0 for one that is gone."""
         new = [each.text for each in fragments if each.text not in self._sizes]
         for start in range(0, len(new), _AT_ONCE):
             some = new[start : start + _AT_ONCE]
             sizes = await asyncio.gather(*map(self._bytes_of, some))
             self._sizes |= dict(zip(some, sizes, strict=True))
-        return sum(self._sizes[each.text] for each in fragments)
+        return [self._sizes[each.text] for each in fragments]
 
     async def _bytes_of(self, fragment: str) -> int:
         folder = self.fragment_folder(fragment)

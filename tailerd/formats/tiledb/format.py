@@ -11,6 +11,7 @@ from tailerd.formats.base import ChangeSource, CommitNames, OpenRequest
 from tailerd.formats.inspection import Inspector
 from tailerd.formats.maintenance import Maintainer
 from tailerd.formats.parts import Demo, OptionalParts
+from tailerd.formats.statistics import Statistics
 from tailerd.formats.tiledb.array_log import is_array, is_group
 from tailerd.formats.tiledb.capabilities import CAPABILITIES
 from tailerd.formats.tiledb.protocol.names import (
@@ -64,6 +65,13 @@ class TileDBFormat(OptionalParts):
         from tailerd.formats.tiledb.maintenance import TileDBMaintainer
 
         return TileDBMaintainer()
+
+    @property
+    def statistics(self) -> Statistics:
+        """Measures arrays by their fragments."""
+        from tailerd.formats.tiledb.statistics import TileDBStatistics
+
+        return TileDBStatistics()
 
     @property
     def demo(self) -> Demo:

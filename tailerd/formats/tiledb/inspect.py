@@ -18,7 +18,7 @@ from tailerd.formats.tiledb.columns import ArrayShape
 from tailerd.formats.tiledb.library import opened
 from tailerd.formats.tiledb.protocol.names import TimedName
 from tailerd.formats.tiledb.protocol.timeline import NONE_MS, Timeline
-from tailerd.formats.tiledb.task_plan import TaskPlan, operation
+from tailerd.formats.tiledb.task_plan import TaskPlan, open_plan, operation
 
 
 class TileDBInspector:
@@ -47,16 +47,8 @@ class TileDBInspection:
         if self._opened is None:
             place = self._place
             log = ArrayLog(place.store, place.root, place.url)
-            timeline = await log.look(SystemClock().now_ms())
-            plan = TaskPlan(
-                place.url,
-                log,
-                timeline,
-                stores=place.stores,
-                table_id=log.schemas[0].identity,
-                places=None,
-            )
-            self._opened = _Opened(log, plan, timeline)
+            plan = await open_plan(place, log, SystemClock().now_ms())
+            self._opened = _Opened(log, plan, plan.timeline)
         return self._opened
 
     async def version_at(self, timestamp: str) -> Version:

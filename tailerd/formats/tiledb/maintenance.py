@@ -36,9 +36,9 @@ from tailerd.formats.tiledb.library import changing
 from tailerd.formats.tiledb.protocol.names import COMMITS, CommitKind, TimedName, timed_name
 from tailerd.formats.tiledb.protocol.timeline import Timeline
 
-_COMMITS_JOB = "commits"
+COMMITS_JOB = "commits"
 _META_JOB = "fragment_meta"
-_FRAGMENTS_JOB = "fragments"
+FRAGMENTS_JOB = "fragments"
 _META_FOLDER = "__fragment_meta"
 _EVERY_COMMITS = 100
 _EVERY_META = 10
@@ -210,7 +210,7 @@ class ArrayMaintenance:
                 f" TileDB cannot merge commits again that have deletes, and there are {deletes}."
             )
         return Decision(
-            job=_COMMITS_JOB,
+            job=COMMITS_JOB,
             is_due=count >= most and not deletes,
             reason=reason,
             cost=f"One file is written, {count} are deleted; history stays as it is.",
@@ -235,13 +235,13 @@ class ArrayMaintenance:
         policy, count = self._jobs.fragments, len(found.mergeable)
         if policy is None or policy.every_commits is None:
             return Decision(
-                job=_FRAGMENTS_JOB,
+                job=FRAGMENTS_JOB,
                 is_due=False,
                 reason=f"{count} fragments could be merged; no policy `fragments` asks for it.",
             )
         is_due = count >= max(2, policy.every_commits) and not obstacle
         return Decision(
-            job=_FRAGMENTS_JOB,
+            job=FRAGMENTS_JOB,
             is_due=is_due,
             reason=f"{count} fragments are behind every pipeline; due at {policy.every_commits}."
             + (f" {obstacle}" if obstacle else ""),
@@ -281,14 +281,14 @@ class ArrayMaintenance:
         match decision.job:
             case "commits":
                 await self._run(_merge("commits"), _delete("commits"))
-                return self._done(assessment, _COMMITS_JOB, found.commit_files, "commit files")
+                return self._done(assessment, COMMITS_JOB, found.commit_files, "commit files")
             case "fragment_meta":
                 await self._run(_merge("fragment_meta"), _delete("fragment_meta"))
                 return self._done(assessment, _META_JOB, found.without_meta, "fragments' metadata")
             case "fragments":
                 last = max(each.last_ms for each in found.mergeable)
                 await self._run(_merge("fragments", {"sm.consolidation.timestamp_end": str(last)}))
-                return self._done(assessment, _FRAGMENTS_JOB, len(found.mergeable), "fragments")
+                return self._done(assessment, FRAGMENTS_JOB, len(found.mergeable), "fragments")
             case _:
                 return await self._delete_originals(assessment, found)
 

@@ -15,6 +15,7 @@ import xxhash
 
 from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask, ChangeType, TaskGroup
 from tailerd.changefeed.offset import Offset, Version
+from tailerd.formats.placement import TablePlace
 from tailerd.formats.plain_schema import encode_schema
 from tailerd.formats.tiledb.array_log import ArrayLog
 from tailerd.formats.tiledb.cells import box_of
@@ -30,6 +31,11 @@ SHARE_BYTES = 32 * 1024 * 1024
 """About so much of the fragments is read for one share of a snapshot."""
 _SHAPES = 64
 _MOST_SHARES = 100_000
+_KINDS = {
+    Part.SNAPSHOT: ChangeSourceKind.SNAPSHOT,
+    Part.STEP: ChangeSourceKind.ROWS,
+    Part.LATE: ChangeSourceKind.LATE,
+}
 
 Range = tuple[Any, Any]
 
@@ -200,7 +206,7 @@ class TaskPlan:
             end=end,
             version=Version(head),
             timestamp_us=late.times_ms[-1] * 1000,
-            change_source=ChangeSourceKind.ROWS,
+            change_source=ChangeSourceKind.LATE,
             tasks=tuple(tasks),
             operation="late",
         )
@@ -239,7 +245,7 @@ class TaskPlan:
             version=Version(version),
             timestamp_us=time_ms * 1000,
             position=position,
-            change_source=ChangeSourceKind.SNAPSHOT if is_snapshot else ChangeSourceKind.ROWS,
+            change_source=_KINDS[scan.part],
             change_type=ChangeType.INSERT if is_snapshot else None,
             size_bytes=size,
             format=FORMAT,
@@ -252,6 +258,24 @@ class TaskPlan:
         if self._places is not None:
             paths = [self._log.fragment_folder(each.text) for each in fragments]
             await asyncio.to_thread(self._places.check, paths)
+
+
+async def open_plan(place: TablePlace, log: ArrayLog, now_ms: int) -> TaskPlan:
+    """Return the plan of an array that is looked at and not delivered.
+
+    Raises:
+        NotATableError: There is no array.
+        TableError, StorageError: It cannot be read.
+    """
+    timeline = await log.look(now_ms)
+    return TaskPlan(
+        place.url,
+        log,
+        timeline,
+        stores=place.stores,
+        table_id=log.schemas[0].identity,
+        places=None,
+    )
 
 
 def _windows(

@@ -66,6 +66,7 @@ async def test_late_commits_lead_from_what_was_delivered_to_what_is_there(
     found = await batches(source, offset, end)
     assert {int(batch.version) for batch in found} <= {HEAD}
     assert all(batch.timestamp_us < HEAD * 1000 for batch in found)
+    assert {batch.change_source for batch in found} <= {"late"}
     assert applied(before, await changes(source, offset, end)) == arrays.state(path, HEAD)
     assert await source.latest_offset(end, EVERYTHING) == end, "they come once"
     commit(path, draw, kind, HEAD + 1)

@@ -1,0 +1,172 @@
+"""How large an array is, and what of it is to be delivered, by its fragments."""
+
+from __future__ import annotations
+
+from tailerd.changefeed.offset import Offset, Phase
+from tailerd.clock import SystemClock
+from tailerd.formats.maintenance import CLEANUP
+from tailerd.formats.placement import TablePlace
+from tailerd.formats.statistics import Columns, CommitFacts, PendingWork, TableSize, size_counts
+from tailerd.formats.tiledb.array_log import ArrayLog
+from tailerd.formats.tiledb.known_commits import read_mark
+from tailerd.formats.tiledb.maintenance import COMMITS_JOB, FRAGMENTS_JOB
+from tailerd.formats.tiledb.protocol.names import TimedName
+from tailerd.formats.tiledb.protocol.timeline import NONE_MS, Timeline
+from tailerd.formats.tiledb.task_plan import TaskPlan, open_plan, operation
+
+_COMMITS_AT_ONCE = 200
+
+
+class TileDBStatistics:
+    """The `Statistics` of arrays."""
+
+    def open(self, place: TablePlace) -> ArrayGrowth:
+        """Return the statistics of one array; nothing is asked of it yet."""
+        return ArrayGrowth(place)
+
+
+class ArrayGrowth:
+    """Follows one array; see `formats.statistics.TableStatistics`. A fragment counts as a file."""
+
+    measured_again_after = frozenset({CLEANUP, COMMITS_JOB, FRAGMENTS_JOB})
+
+    def __init__(self, place: TablePlace) -> None:
+        self._place = place
+        self._clock = SystemClock()
+        self._log = ArrayLog(place.store, place.root, place.url)
+        self._plan: TaskPlan | None = None
+        self._version = NONE_MS
+        self._columns: Columns = ()
+        self._sizes: dict[TimedName, int] = {}
+        self._news: list[CommitFacts] = []
+
+    @property
+    def _timeline(self) -> Timeline:
+        assert self._plan is not None
+        return self._plan.timeline
+
+    @property
+    def table_id(self) -> str:
+        """Identity of the array."""
+        return self._log.schemas[0].identity
+
+    @property
+    def version(self) -> int:
+        """The time of the commit it has come to; 0 of an array without any."""
+        return max(self._version, 0)
+
+    def is_of(self, table_id: str) -> bool:
+        """Tell whether the array has this identity."""
+        return table_id == self.table_id
+
+    def columns(self) -> Columns:
+        """Return name and type of each dimension and attribute."""
+        return self._columns
+
+    async def open(self, now: float, *, first: Offset | None, next_up: Offset | None) -> None:
+        """Load the array as it is: of merged commits nothing is known any more.
+
+        Raises:
+            NotATableError: There is no array.
+            TableError, StorageError: It cannot be read.
+        """
+        self._plan = await open_plan(self._place, self._log, self._clock.now_ms())
+        await self._measure(self._timeline.head)
+
+    async def _measure(self, version: int) -> None:
+        assert self._plan is not None
+        fragments = self._timeline.fragments
+        sizes = await self._log.fragment_sizes(fragments)
+        self._sizes = dict(zip(fragments, sizes, strict=True))
+        schema = await self._plan.schema(max(version, 0))
+        self._columns = tuple((field.name, str(field.type)) for field in schema)
+        self._version = version
+
+    def reaches(self, next_up: Offset) -> bool:
+        """Return true: each look is at the whole array."""
+        return True
+
+    async def advance(self, now: float) -> bool:
+        """Apply commits that have come; tell whether more may be there.
+
+        Raises:
+            TableError, StorageError: The array cannot be read.
+        """
+        assert self._plan is not None
+        self._plan.timeline = timeline = await self._log.look(self._clock.now_ms())
+        came = timeline.between(self._version, timeline.head)[:_COMMITS_AT_ONCE]
+        before = self._columns
+        await self._measure(came[-1] if came else self._version)
+        for version in came:
+            is_last = version == came[-1]
+            is_changed = is_last and self._columns != before
+            self._news.append(self._facts(version, self._columns if is_changed else None))
+        return self._version < timeline.head
+
+    def _facts(self, version: int, columns: Columns | None) -> CommitFacts:
+        writes = [each for each in self._timeline.fragments if each.last_ms == version]
+        deletes = self._timeline.deletes_between(version - 1, version)
+        return CommitFacts(
+            version=version,
+            timestamp_ms=version,
+            operation=operation(has_writes=bool(writes), has_deletes=bool(deletes)),
+            files_added=len(writes),
+            bytes_added=self._bytes_of(writes),
+            files_removed=0,
+            bytes_removed=0,
+            rows_added=None,
+            rows_removed=None,
+            columns=columns,
+        )
+
+    def _bytes_of(self, fragments: list[TimedName]) -> int:
+        return sum(self._sizes.get(each, 0) for each in fragments)
+
+    def take_commits(self) -> list[CommitFacts]:
+        """Return the commits that came since this was asked last, in order."""
+        news, self._news = self._news, []
+        return news
+
+    def expire(self) -> None:
+        """Do nothing: every `advance` looks."""
+
+    def due_in(self, now: float) -> None:
+        """Return None: figures change with commits alone."""
+
+    def pending(self, next_up: Offset | None) -> PendingWork | None:
+        """Return what is to deliver from an offset on; of a snapshot the shares that are left."""
+        if next_up is None:
+            return PendingWork(files=0, bytes=0)
+        timeline, start = self._timeline, int(next_up.version)
+        if next_up.phase is Phase.FOLLOW:
+            left = list(timeline.writes_between(start - 1, self._version))
+            return PendingWork(files=len(left), bytes=self._bytes_of(left))
+        newer = list(timeline.writes_between(start, self._version))
+        whole = list(timeline.writes_between(NONE_MS, start))
+        mark = read_mark(next_up.mark)
+        shares = mark.shares if mark is not None and next_up.position else 0
+        part = (shares - next_up.position) / shares if shares else 1.0
+        return PendingWork(
+            files=len(newer) + round(len(whole) * part),
+            bytes=self._bytes_of(newer) + round(self._bytes_of(whole) * part),
+        )
+
+    def size(self) -> TableSize:
+        """Return the array as it is at `version`; what a reader opens it with are its commits."""
+        fragments = self._timeline.writes_between(NONE_MS, self._version)
+        sizes = [self._sizes.get(each, 0) for each in fragments]
+        deletes = self._timeline.deletes_between(NONE_MS, self._version)
+        return TableSize(
+            version=self.version,
+            files=len(sizes),
+            bytes=sum(sizes),
+            rows=None,
+            deletion_vectors=0,
+            deleted_rows=0,
+            size_counts=size_counts(sizes),
+            checkpoint_version=None,
+            commits_since_checkpoint=len(fragments) + len(deletes),
+            bytes_since_checkpoint=0,
+            log_files=self._log.num_files,
+            retention_seconds=None,
+        )
