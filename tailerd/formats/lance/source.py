@@ -32,6 +32,7 @@ from tailerd.formats.lance.protocol.transactions import Operation
 from tailerd.formats.lance.protocol.version_names import FIRST, LanceVersions
 from tailerd.formats.lance.reader import LanceTaskReader
 from tailerd.formats.lance.version_log import VersionLog, gone
+from tailerd.formats.net_steps import NetStepPlan
 from tailerd.formats.plain_schema import checked, encode_schema
 from tailerd.storage.links import RealPlaces
 from tailerd.storage.stores import Stores
@@ -39,9 +40,7 @@ from tailerd.storage.stores import Stores
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _PLANS_IN_MEMORY = 4
 _BEGUN = "/"
-"""In a mark, before the `Comparison` of a commit that is given in part."""
-_NET = "net:"
-"""In a mark, before the version that a step leads to which is one difference."""
+"""In a mark, before the `Comparison` of a commit that is given in part, or what a step is."""
 _RESET = "Reset the pipeline with `tailerd offsets reset NAME --to snapshot`, or set on_gap."
 
 
@@ -79,12 +78,12 @@ class LanceSource(LanceVersions):
         self._planner = planner
         self._reader = reader
         self._stores = stores
-        self._is_net = changes is ChangeMode.NET
+        self._net = NetStepPlan(
+            self, self._check_difference, always=changes is ChangeMode.NET, above=net_above
+        )
         self._comparison = comparison
         self._columns = None if columns is None else tuple(columns)
         self._places = places
-        self._net_above = net_above
-        self._chosen: Offset | None = None
         self._plans: dict[tuple[int, Phase, Comparison, int], list[PlannedTask]] = {}
 
     @property
@@ -271,31 +270,21 @@ class LanceSource(LanceVersions):
 
     async def _net_end(self, start: Offset) -> Offset | None:
         """Return the end of a step that is one difference; None where it is none."""
-        begun = _net_version(start)
-        if begun is not None:
-            return await self._named(Offset(table_id="", version=self.next_version(begun)))
-        new = self._log.head + 1 - start.version
-        if not start.is_commit_start or new <= 0:
+        last, head = self._net.begun(start), Version(self._log.head)
+        if last is None and head >= start.version:
+            is_net = self._net.is_net(start) or await self._net.is_far(start, head)
+            last = head if is_net else None
+        if last is None:
             return None
-        is_far = self._net_above is not None and new > self._net_above
-        if not self._is_net and not (is_far and await self._has_difference(start)):
-            return None
-        self._chosen = start
-        return await self._named(Offset(table_id="", version=self.next_version(self._log.head)))
+        return await self._named(Offset(table_id="", version=self.next_version(last)))
 
-    async def _has_difference(self, start: Offset) -> bool:
-        last = start.last_version(self)
-        return last < FIRST or await self._log.find(last) is not None
-
-    def _is_one_step(self, start: Offset) -> bool:
-        return _net_version(start) is not None or (self._is_net and start.is_commit_start)
+    async def _check_difference(self, start: Offset, end: Offset) -> None:
+        if start.last_version(self) >= FIRST:
+            await self._before(start)
 
     def pinned(self, start: Offset, end: Offset) -> Offset:
         """Return `start` with the mark of the step to `end`, if that is one difference."""
-        if start != self._chosen and not self._is_one_step(start):
-            return start
-        base = start.mark.partition(_BEGUN)[0]
-        return replace(start, mark=f"{base}{_BEGUN}{_NET}{end.last_version(self)}")
+        return self._net.pinned(start, end)
 
     async def over_gap(self, start: Offset) -> Offset:
         """Return `start` with the mark of one difference to the newest version.
@@ -306,16 +295,7 @@ class LanceSource(LanceVersions):
         """
         await self._log.list()
         await self._check_known(start)
-        if not start.is_commit_start or start.version > self._log.head:
-            raise MissingVersionError(
-                f"Version {start.version} was delivered in part, and no other step gives the rest.",
-                remedy=_RESET,
-            )
-        if start.last_version(self) >= FIRST:
-            await self._before(start)
-        self._chosen = start
-        head = Offset(table_id="", version=self.next_version(self._log.head))
-        return self.pinned(start, head)
+        return await self._net.over_gap(start, Version(self._log.head))
 
     async def _tasks(self, at: Offset) -> list[PlannedTask]:
         """Return all tasks of a version's commit, or of its snapshot."""
@@ -366,7 +346,7 @@ class LanceSource(LanceVersions):
         await self._check_known(start)
         at = start
         while at.is_before(end):
-            if self._is_one_step(at):
+            if self._net.is_net(at):
                 yield await self._net_group(at, end)
                 return
             is_last = (at.version, at.phase) == (end.version, end.phase)
@@ -428,7 +408,7 @@ class LanceSource(LanceVersions):
         """Yield where in [start, end) rows of another schema begin, the first rows included."""
         at, last = start, b""
         while at.is_before(end):
-            if self._is_one_step(at):
+            if self._net.is_net(at):
                 schema = columns_schema(self._log.columns(await self._before(end)), self._columns)
                 if encode_schema(schema) != last:
                     version = end.last_version(self)
@@ -516,12 +496,6 @@ def _fitting(
             return number, files, size
         files, size = files - len(_urls(task.payload)), size - task.size_bytes
     return len(tasks), files, size
-
-
-def _net_version(offset: Offset) -> Version | None:
-    """Return the version that a step leads to which is one difference, where an offset says so."""
-    _, _, begun = offset.mark.partition(_BEGUN)
-    return Version(int(begun.removeprefix(_NET))) if begun.startswith(_NET) else None
 
 
 def _micros(time: datetime.datetime) -> int:

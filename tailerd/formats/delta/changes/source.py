@@ -31,7 +31,6 @@ from tailerd.formats.delta.changes.identity import schema_id
 from tailerd.formats.delta.changes.linked_files import LinkedFiles
 from tailerd.formats.delta.changes.log_continuity import LogContinuityCheck
 from tailerd.formats.delta.changes.net_changes import NetChanges
-from tailerd.formats.delta.changes.net_steps import NetStepPlan
 from tailerd.formats.delta.changes.partition_zone import PartitionZone
 from tailerd.formats.delta.changes.read import rows_schema
 from tailerd.formats.delta.changes.snapshot_files import (
@@ -53,6 +52,7 @@ from tailerd.formats.delta.protocol.schema import parse_schema
 from tailerd.formats.delta.protocol.snapshot import TableState
 from tailerd.formats.delta.protocol.table_properties import retention_seconds
 from tailerd.formats.delta.protocol.type_widening import widened_floats
+from tailerd.formats.net_steps import NetStepPlan
 from tailerd.storage.base import ObjectStore, OpensAhead
 from tailerd.storage.stores import Stores
 
@@ -100,9 +100,8 @@ class DeltaChangeSource(ConsecutiveVersions):
         is_net = changes is ChangeMode.NET
         self._window = CommitCache(reader, ChangeMode.AUTO if is_net else changes)
         self._commits = CommitTasks(self._window, self._paths, identity)
-        self._net = NetStepPlan(
-            NetChanges(reader, self._paths, identity), always=is_net, above=net_above
-        )
+        self._differences = NetChanges(reader, self._paths, identity)
+        self._net = NetStepPlan(VERSIONS, self._differences.check, always=is_net, above=net_above)
         self._snapshot: SnapshotTasks | None = None
         self._spool = spool
         self._partition_zone = partition_zone or PartitionZone(name)
@@ -281,8 +280,8 @@ class DeltaChangeSource(ConsecutiveVersions):
         if start.phase is Phase.SNAPSHOT:
             return (await self._snapshot_tasks(start)).furthest(start, limit)
         if (begun := self._net.begun(start)) is not None:
-            return begun
-        if self._net.reaches_head(start):
+            return replace(start, version=VERSIONS.next_version(begun), mark="")
+        if self._net.is_net(start):
             return await self._head_offset(start)
         if await self._guard.begin_poll(start.version):
             return start
@@ -298,8 +297,9 @@ class DeltaChangeSource(ConsecutiveVersions):
             await self._guard.end_poll(start.version, end.version, seen, is_replaced=is_replaced)
             self._table_ids |= self._window.timeline.table_ids
             if self._window.newest is not None:
-                far = await self._net.far_end(start, Version(self._window.newest.version))
-                return far or end
+                head = Version(self._window.newest.version)
+                if await self._net.is_far(start, head):
+                    return replace(start, version=VERSIONS.next_version(head))
         return end
 
     def pinned(self, start: Offset, end: Offset) -> Offset:
@@ -387,7 +387,7 @@ class DeltaChangeSource(ConsecutiveVersions):
             version = VERSIONS.version_before(end.version)
             state = (await self._reader.open(version, with_files=False)).state
             time = await self._version_time_ms(version, state)
-            group = await self._links.checked(await self._net.changes.group(start, end, time))
+            group = await self._links.checked(await self._differences.group(start, end, time))
             yield self._partition_zone.applied(group)
         elif start.phase is Phase.FOLLOW:
             async for group in self._commits.groups(start, end):
@@ -402,7 +402,7 @@ class DeltaChangeSource(ConsecutiveVersions):
         if self._net.is_net(start):
             if start.is_before(end):
                 version = VERSIONS.version_before(end.version)
-                schema = await self._net.changes.schema(end)
+                schema = await self._differences.schema(end)
                 yield self._step(TableSchemaStep(offset=start, version=version, schema=schema))
             return
         async for step in self._commits.schema_steps(start, end):

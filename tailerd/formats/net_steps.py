@@ -1,0 +1,93 @@
+"""Which steps of a table are one difference, and what an offset says of one that was begun.
+
+What `formats.base.NetSteps` asks for, for formats that can compare two versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from tailerd.changefeed.offset import Offset, Version, Versions
+from tailerd.errors import MissingVersionError, TableError
+
+_MARK = "/net:"
+"""Behind a format's own mark, before the version that the step leads to."""
+
+
+class NetStepPlan:
+    """Decides where one table is read in one difference. Used by one task.
+
+    Args:
+        versions: Of the table.
+        check: Raises a TableError where [start, end), both at the start of a commit, has no
+            difference.
+        always: All commits are read so.
+        above: They are where more versions than this are new; None: never.
+    """
+
+    def __init__(
+        self,
+        versions: Versions,
+        check: Callable[[Offset, Offset], Awaitable[None]],
+        *,
+        always: bool,
+        above: int | None,
+    ) -> None:
+        self._versions = versions
+        self._check = check
+        self._always = always
+        self._above = above
+        self._chosen: Offset | None = None
+
+    def begun(self, start: Offset) -> Version | None:
+        """Return where the step leads that was begun here, in this process or an earlier one."""
+        _, is_there, version = start.mark.partition(_MARK)
+        return Version(int(version)) if is_there else None
+
+    def is_net(self, start: Offset) -> bool:
+        """Whether the step that begins here is one difference."""
+        return self.begun(start) is not None or (self._always and start.is_commit_start)
+
+    async def is_far(self, start: Offset, head: Version) -> bool:
+        """Whether the step to the head is one difference: far enough, and there is one."""
+        if self._above is None or not start.is_commit_start:
+            return False
+        if head + 1 - start.version <= self._above:
+            return False
+        try:
+            await self._check(start, self._behind(start, head))
+        except TableError:
+            # What the commits say is told one by one.
+            return False
+        self._chosen = start
+        return True
+
+    def pinned(self, start: Offset, end: Offset) -> Offset:
+        """Return `start` with the end of its step, if that is one difference."""
+        if start != self._chosen and not self.is_net(start):
+            return start
+        return _marked(start, end.last_version(self._versions))
+
+    async def over_gap(self, start: Offset, head: Version) -> Offset:
+        """Return `start` with the mark of one difference to the head.
+
+        Raises:
+            TableError: One of the two versions cannot be read any more, or they have none.
+        """
+        if not start.is_commit_start or head < start.version:
+            raise MissingVersionError(
+                f"Version {start.version} was delivered in part, and no other step gives the rest.",
+                remedy="Reset the pipeline with `tailerd offsets reset NAME --to snapshot`, or set"
+                " on_gap.",
+            )
+        await self._check(start, self._behind(start, head))
+        return _marked(start, head)
+
+    def _behind(self, start: Offset, version: Version) -> Offset:
+        return replace(start, version=self._versions.next_version(version), mark="")
+
+
+def _marked(start: Offset, version: Version) -> Offset:
+    own = start.mark.partition(_MARK)[0]
+    return replace(start, mark=f"{own}{_MARK}{version}")
