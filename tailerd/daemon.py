@@ -121,7 +121,7 @@ class Daemon:
         own = [self._metrics.handle, self._status.handle, self._hear, self._dashboard.handle]
         self._telemetry = self._dashboard.telemetry = Telemetry([*handlers, *own])
         self._search = TableSearch(self._stores, telemetry=self._telemetry, clock=self._clock)
-        self._growth = self._make_growth(config) if config.growth and not is_once else None
+        self._growth = self._make_growth(config) if config.table_metrics and not is_once else None
         self._keeper: MaintenanceProcess | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._stop, self._stop_now = asyncio.Event(), asyncio.Event()

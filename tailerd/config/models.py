@@ -76,7 +76,7 @@ class Config(BaseSettings):
         default=None,
         description="Queue of notifications about new commits in buckets, for all tables there.",
     )
-    growth: bool = Field(
+    table_metrics: bool = Field(
         default=True,
         description="Whether to track the sizes of tables and logs (`tailerd_table_*`), which opens"
         " each table's files once, in addition to deliveries, and takes about 21 bytes a file.",

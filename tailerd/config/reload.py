@@ -5,7 +5,7 @@ from __future__ import annotations
 from tailerd.config.models import Config
 from tailerd.errors import ConfigError
 
-_FIXED = ("state", "http", "web", "spark", "memory", "growth")
+_FIXED = ("state", "http", "web", "spark", "memory", "table_metrics")
 
 
 def check_fixed(before: Config, after: Config) -> None:

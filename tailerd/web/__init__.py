@@ -39,7 +39,7 @@ written down at most once a second, afresh after a request that changes somethin
 callers that do not read their answer, the slowest are dropped. Every
 answer forbids scripts from elsewhere, frames and caching.
 
-Growth (`growth: false` switches it off) opens each table's files once, beside the deliveries, and
+Growth (`table_metrics: false` switches it off) opens each table's files once, beside the deliveries, and
 then costs what each commit is long: files, bytes, rows, file sizes, deletion vectors, deleted
 rows, commits and bytes since the last checkpoint, growth in the last 24 hours as far as watched.
 Rows are left out where statistics do not tell them: a `remove` without statistics makes them

@@ -62,7 +62,9 @@ def test_a_delivered_commit_has_its_facts_whenever_the_table_is_measured(
     config = write_config(
         tmp_path, orders={**file_table(table.folder, tmp_path / "out"), "from": 1}
     )
-    config.write_text(yaml.safe_dump({**yaml.safe_load(config.read_text()), "growth": growth}))
+    config.write_text(
+        yaml.safe_dump({**yaml.safe_load(config.read_text()), "table_metrics": growth})
+    )
     with daemon(config):
         eventually(lambda: json.loads(page(config, "/status"))["tables"][0]["lag_versions"] == 0)
         assert address(config)

@@ -163,7 +163,7 @@ def test_a_thousand_tables_at_rest(s3_moto: S3Server, tmp_path: Path, report: Re
         about = {
             "engine": "arrow",
             "state": str(tmp_path / "state"),
-            "growth": False,
+            "table_metrics": False,
             "http": {"listen": "127.0.0.1:0"},
             "storage": {
                 "endpoint": proxy.endpoint,

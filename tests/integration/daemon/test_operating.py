@@ -174,7 +174,7 @@ def test_growth_can_be_switched_off(tmp_path: Path) -> None:
     table_of(tmp_path / "t")
     out = tmp_path / "out"
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", out))
-    config.write_text(f"growth: false\n{config.read_text()}")
+    config.write_text(f"table_metrics: false\n{config.read_text()}")
     with daemon(config):
         eventually(lambda: out.exists() and len(delivered_ids(out)) == 30)
         time.sleep(1.5)

@@ -40,7 +40,7 @@ def write_tables_config(
     config: dict[str, Any] = {
         "engine": "arrow",
         "state": str(folder / "state"),
-        "growth": False,
+        "table_metrics": False,
         "http": {"listen": "127.0.0.1:0"},
         "storage": storage | (STATIC_KEYS if keys is None else keys),
         "tables": {

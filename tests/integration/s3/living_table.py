@@ -67,7 +67,7 @@ def write_config(
     config: dict[str, object] = {
         "engine": "arrow",
         "state": str(folder / "state"),
-        "growth": has_growth,
+        "table_metrics": has_growth,
         "http": {"listen": "127.0.0.1:0"},
         "storage": {
             "endpoint": storage or server.endpoint,

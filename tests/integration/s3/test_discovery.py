@@ -237,7 +237,7 @@ def written(folder: Path, server: S3Server, endpoint: str, pattern: str) -> Path
     content = {
         "engine": "arrow",
         "state": f"{folder}/state",
-        "growth": False,
+        "table_metrics": False,
         "storage": {
             "endpoint": account.endpoint,
             "region": account.region,
