@@ -39,13 +39,13 @@ written down at most once a second, afresh after a request that changes somethin
 callers that do not read their answer, the slowest are dropped. Every
 answer forbids scripts from elsewhere, frames and caching.
 
-Growth (`table_metrics: false` switches it off) opens each table's files once, beside the deliveries, and
-then costs what each commit is long: files, bytes, rows, file sizes, deletion vectors, deleted
-rows, commits and bytes since the last checkpoint, growth in the last 24 hours as far as watched.
-Rows are left out where statistics do not tell them: a `remove` without statistics makes them
-unknown until the daemon starts again. The same reading gives the lag in files and bytes; without
-it that is told only where it is 0. While a pipeline is paused its log is not looked at: head and
-lag are `-`, unless it was behind.
+The metrics of tables (`table_metrics: false` switches them off) open each table's files once,
+beside the deliveries, and then cost what each commit is long: files, bytes, rows, file sizes,
+deletion vectors, deleted rows, commits and bytes since the last checkpoint, growth in the last 24
+hours as far as watched. Rows are left out where statistics do not tell them: a `remove` without
+statistics makes them unknown until the daemon starts again. The same reading gives the lag in files
+and bytes; without it that is told only where it is 0. While a pipeline is paused its log is not
+looked at: head and lag are `-`, unless it was behind.
 
 Retention headroom is the time until the next undelivered version, or a file it needs, may be
 cleaned up: the smaller of `delta.logRetentionDuration` and `delta.deletedFileRetentionDuration`,

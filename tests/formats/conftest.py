@@ -231,9 +231,12 @@ class WrittenTileDB:
         self.append([1])
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(scope="module")
 def memory_is_installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Register the in-memory format as another distribution does, for these tests alone."""
+    """Register the in-memory format as another distribution does, for one module.
+
+    Only where it is needed: commands that are started meanwhile load everything anew.
+    """
     with installed(tmp_path_factory.mktemp("installed"), FORMATS_GROUP, {"memory": MEMORY}):
         yield
 
@@ -243,5 +246,7 @@ def memory_is_installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
     ids=lambda kind: kind.format,
 )
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
+    if request.param is WrittenMemory:
+        request.getfixturevalue("memory_is_installed")
     found: Table = request.param(tmp_path / "table")
     return found

@@ -18,6 +18,8 @@ from tests.formats.delivering import changes, delivered
 from tests.integration.daemon.running import file_table, run_to_end, write_config
 from tests.spark_session import require_java
 
+pytestmark = pytest.mark.usefixtures("memory_is_installed")
+
 VERSIONS = (10, 20, 30)
 
 

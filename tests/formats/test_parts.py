@@ -121,6 +121,7 @@ def test_a_demo_changes_with_every_step(tmp_path: Path, command: Commands) -> No
     assert len(command("history", tmp_path / "orders", "--json").rows) == 4
 
 
+@pytest.mark.usefixtures("memory_is_installed")
 def test_a_part_that_a_format_lacks_is_an_error_that_names_it(tmp_path: Path) -> None:
     WrittenMemory(tmp_path).append([1])
     kind = table_format("memory")
@@ -141,6 +142,7 @@ def test_commands_show_a_table_of_any_format(table: Table, command: Commands) ->
     assert commit["version"] == head
 
 
+@pytest.mark.usefixtures("memory_is_installed")
 def test_maintaining_a_table_that_its_format_cannot_maintain_says_so(
     tmp_path: Path, command: Commands
 ) -> None:

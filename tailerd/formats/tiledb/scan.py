@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tailerd.changefeed.change_task import ChangeTask
@@ -45,7 +45,8 @@ class TileScan:
         later_deletes, later_writes: For a late commit, what was delivered behind it: deletes, and
             times (first, last) of writes.
         seen_ms, seen: Up to which time commits may be seen, and their `commits_digest`; empty where
-            others do no harm, because nothing remembers which were delivered.
+            others do no harm, because nothing remembers which were delivered. They depend on how
+            far the delivery goes, as nothing else of a task does.
         first_range: Of a snapshot cut into shares: the first and last coordinate of the first
             dimension; None for all.
     """
@@ -59,8 +60,8 @@ class TileScan:
     deletes: tuple[StoredDelete, ...] = ()
     later_deletes: tuple[StoredDelete, ...] = ()
     later_writes: tuple[tuple[int, int], ...] = ()
-    seen_ms: int = 0
-    seen: str = ""
+    seen_ms: int = field(default=0, compare=False)
+    seen: str = field(default="", compare=False)
     first_range: tuple[Any, Any] | None = None
 
 
