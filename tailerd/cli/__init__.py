@@ -85,6 +85,20 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the arguments begin with.
+
+        Raises:
+            UsageError: There is none of that name.
+        """
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from tailerd.registry import known
+
+            raise UsageError(f"There is no command {args[0]!r}.", remedy=known(args[0], COMMANDS))
+        return super().resolve_command(ctx, args)
+
     def make_context(self, *arguments: Any, **options: Any) -> click.Context:
         """Read the arguments; where nobody reads what this prints, that is no failure."""
         with _ending_quietly():

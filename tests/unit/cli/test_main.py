@@ -32,6 +32,11 @@ def test_the_help_names_every_command_with_a_sentence(command: Commands) -> None
     assert "Examples:" in ran.output
 
 
+def test_a_command_that_is_spelt_wrong_is_met_with_the_right_one(command: Commands) -> None:
+    ran = command("statis", "--json")
+    assert ran.errors == "error[usage]: There is no command 'statis'. Did you mean `status`?\n"
+
+
 def test_the_version_is_told(command: Commands) -> None:
     ran = command("--version")
     assert (ran.status, ran.output) == (0, f"tailerd, version {__version__}\n")
