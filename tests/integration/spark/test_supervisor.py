@@ -274,7 +274,7 @@ def test_a_java_process_that_is_killed_is_replaced_and_the_queries_go_on(tmp_pat
     (java,) = pids_below(run.process.pid, "java")
     os.kill(java, signal.SIGKILL)
     table.append([{"id": 30, "name": "while it was down"}])
-    run.until(lambda: run.delivered("orders") == run.delivered("again") == 7, 120)
+    run.until(lambda: run.delivered("orders") == run.delivered("again") == 7, 300)
     (second,) = pids_below(run.process.pid, "java")
     assert second != java
     run.process.send_signal(signal.SIGTERM)
