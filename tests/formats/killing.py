@@ -82,40 +82,49 @@ def replayed(changes: Iterable[Row]) -> dict[int, Row]:
     return state
 
 
-def kill_into_files(table: ChangingTable, folder: Path, pytestconfig: pytest.Config) -> None:
-    """Deliver into files by daemons that are killed.
+class Kills:
+    """The tests of a format: its module subclasses this and has a fixture `table`."""
 
-    Args:
-        folder: For the configuration, what it keeps, and the files.
-    """
-    section = file_table(Path(table.place), folder / "out", **{"from": table.start})
-    config = write_config(folder, orders=section)
-    _killed(config, table, pytestconfig, lambda: replayed(delivered(folder / "out")) == table.rows)
+    def test_kills_lose_and_double_nothing_in_files(
+        self, table: ChangingTable, tmp_path: Path, pytestconfig: pytest.Config
+    ) -> None:
+        section = file_table(Path(table.place), tmp_path / "out", **{"from": table.start})
+        config = write_config(tmp_path, orders=section)
 
+        def is_done() -> bool:
+            return replayed(delivered(tmp_path / "out")) == table.rows
 
-def kill_into_kafka(
-    table: ChangingTable, folder: Path, pytestconfig: pytest.Config, broker: Broker, topics: Topics
-) -> None:
-    """Deliver exactly once into a topic of three partitions by daemons that are killed."""
-    topic = topics.create(partitions=3)
-    topics.delete_later(f"{topic}-offsets")
-    sink = {
-        "kind": "kafka",
-        "bootstrap_servers": broker.plain,
-        "topic": topic,
-        "key": ["id"],
-        "delivery": "exactly-once",
-        "transactional_id": f"tailerd-{topic}",
-        "offsets_topic": f"{topic}-offsets",
-    }
-    section: dict[str, object] = {"path": table.place, "from": table.start, "sink": sink}
-    config = write_config(folder, orders=section)
+        _killed(config, table, pytestconfig, is_done)
 
-    def is_done() -> bool:
-        records = read_topic(broker.plain, topic)
-        return replayed(json.loads(each.value or b"") for each in records) == table.rows
+    @pytest.mark.kafka
+    def test_kills_lose_and_double_nothing_in_kafka(
+        self,
+        table: ChangingTable,
+        kafka_broker: Broker,
+        topics: Topics,
+        tmp_path: Path,
+        pytestconfig: pytest.Config,
+    ) -> None:
+        """Deliver exactly once into a topic of three partitions."""
+        topic = topics.create(partitions=3)
+        topics.delete_later(f"{topic}-offsets")
+        sink = {
+            "kind": "kafka",
+            "bootstrap_servers": kafka_broker.plain,
+            "topic": topic,
+            "key": ["id"],
+            "delivery": "exactly-once",
+            "transactional_id": f"tailerd-{topic}",
+            "offsets_topic": f"{topic}-offsets",
+        }
+        section: dict[str, object] = {"path": table.place, "from": table.start, "sink": sink}
+        config = write_config(tmp_path, orders=section)
 
-    _killed(config, table, pytestconfig, is_done)
+        def is_done() -> bool:
+            records = read_topic(kafka_broker.plain, topic)
+            return replayed(json.loads(each.value or b"") for each in records) == table.rows
+
+        _killed(config, table, pytestconfig, is_done)
 
 
 def _killed(

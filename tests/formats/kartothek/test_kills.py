@@ -8,9 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.formats.killing import ChangingTable, Row, kill_into_files, kill_into_kafka
-from tests.kafka.broker import Broker
-from tests.kafka.topics import Topics
+from tests.formats.killing import ChangingTable, Kills, Row
 from tests.tables.dataset_writer import DatasetWriter
 
 pytestmark = [pytest.mark.slow, pytest.mark.full]
@@ -67,18 +65,5 @@ def table(tmp_path: Path) -> ChangingDataset:
     return ChangingDataset(tmp_path)
 
 
-def test_kills_lose_and_double_nothing_in_files(
-    table: ChangingDataset, tmp_path: Path, pytestconfig: pytest.Config
-) -> None:
-    kill_into_files(table, tmp_path, pytestconfig)
-
-
-@pytest.mark.kafka
-def test_kills_lose_and_double_nothing_in_kafka(
-    table: ChangingDataset,
-    kafka_broker: Broker,
-    topics: Topics,
-    tmp_path: Path,
-    pytestconfig: pytest.Config,
-) -> None:
-    kill_into_kafka(table, tmp_path, pytestconfig, kafka_broker, topics)
+class TestDataset(Kills):
+    """Daemons that deliver it are killed."""

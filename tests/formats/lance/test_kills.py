@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.formats.killing import ChangingTable, Row, kill_into_files, kill_into_kafka
-from tests.kafka.broker import Broker
-from tests.kafka.topics import Topics
+from tests.formats.killing import ChangingTable, Kills, Row
 from tests.tables.lance_writer import LanceWriter
 
 pytestmark = [pytest.mark.slow, pytest.mark.full]
@@ -58,18 +56,5 @@ def table(tmp_path: Path) -> ChangingLance:
     return ChangingLance(tmp_path)
 
 
-def test_kills_lose_and_double_nothing_in_files(
-    table: ChangingLance, tmp_path: Path, pytestconfig: pytest.Config
-) -> None:
-    kill_into_files(table, tmp_path, pytestconfig)
-
-
-@pytest.mark.kafka
-def test_kills_lose_and_double_nothing_in_kafka(
-    table: ChangingLance,
-    kafka_broker: Broker,
-    topics: Topics,
-    tmp_path: Path,
-    pytestconfig: pytest.Config,
-) -> None:
-    kill_into_kafka(table, tmp_path, pytestconfig, kafka_broker, topics)
+class TestLance(Kills):
+    """Daemons that deliver it are killed."""

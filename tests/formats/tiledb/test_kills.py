@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 import tiledb
 
-from tests.formats.killing import ChangingTable, Row, kill_into_files, kill_into_kafka
+from tests.formats.killing import ChangingTable, Kills, Row
 from tests.formats.tiledb import arrays
-from tests.kafka.broker import Broker
-from tests.kafka.topics import Topics
 
 pytestmark = [pytest.mark.slow, pytest.mark.full]
 LATE_MS = 40
@@ -96,18 +94,5 @@ def table(tmp_path: Path) -> ChangingArray:
     return ChangingArray(tmp_path)
 
 
-def test_kills_lose_and_double_nothing_in_files(
-    table: ChangingArray, tmp_path: Path, pytestconfig: pytest.Config
-) -> None:
-    kill_into_files(table, tmp_path, pytestconfig)
-
-
-@pytest.mark.kafka
-def test_kills_lose_and_double_nothing_in_kafka(
-    table: ChangingArray,
-    kafka_broker: Broker,
-    topics: Topics,
-    tmp_path: Path,
-    pytestconfig: pytest.Config,
-) -> None:
-    kill_into_kafka(table, tmp_path, pytestconfig, kafka_broker, topics)
+class TestArray(Kills):
+    """Daemons that deliver it are killed."""
