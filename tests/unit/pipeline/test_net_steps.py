@@ -12,9 +12,12 @@ from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset
 from tailerd.errors import SinkError
 from tailerd.formats.base import ChangeSource
+from tailerd.formats.delta.changes.bucket_spool import BucketSpool
+from tailerd.formats.delta.changes.snapshot_spool import SnapshotSpool, Spool
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.pipeline.policies import OnGap
 from tailerd.sinks.base import Delivery
+from tailerd.storage.memory import MemoryStore
 from tailerd.telemetry import events
 from tests.tables.builder import TableBuilder
 from tests.unit.pipeline.runs import Run
@@ -63,6 +66,7 @@ class DeltaRun(Run):
 
     place: Path = Path()
     net_above: int | None = None
+    spool: Spool | None = None
     recorded: RecordingSink = field(default_factory=RecordingSink)
 
     def __post_init__(self) -> None:
@@ -71,7 +75,7 @@ class DeltaRun(Run):
 
     async def open(self) -> ChangeSource:
         return await DeltaChangeSource.open(
-            str(self.place), changes=self.changes, net_above=self.net_above
+            str(self.place), changes=self.changes, net_above=self.net_above, spool=self.spool
         )
 
 
@@ -120,6 +124,40 @@ async def test_the_same_difference_comes_after_a_failure_though_the_table_went_o
     saved = await run.offsets.load("orders")
     assert saved is not None
     assert (saved.offset.version, saved.offset.mark) == (7, "")
+
+
+@pytest.mark.parametrize("place", ["disk", "bucket"])
+async def test_a_difference_under_way_outlives_the_log_of_its_versions(
+    tmp_path: Path, place: str
+) -> None:
+    table = BusyTable(tmp_path / "table", 6)
+    bucket = MemoryStore()
+
+    def spool(machine: str) -> Spool:
+        if place == "disk":
+            return SnapshotSpool(tmp_path / "state")
+        return BucketSpool(bucket, "/state", tmp_path / machine, check_held=nobody_else)
+
+    run = DeltaRun(
+        place=table.folder, start="2", changes=ChangeMode.NET, max_attempts=1, spool=spool("a")
+    )
+    run.recorded.failures = 1
+    await run.once()
+    table.rename("later")
+    table.append([{"id": 2, "name": "new"}])
+    table.checkpoint()
+    for version in range(table.version):
+        table.commit_path(version).unlink()
+    run.spool = spool("b")
+    await run.once()
+    first, again = run.recorded.deliveries[:2]
+    assert first == again
+    assert first[2] == [("delete", 1, "v1"), ("insert", 1, "v5")]
+    assert not list((tmp_path / "state").glob("*"))
+    assert [file async for file in bucket.list_from("/state")] == []
+
+
+async def nobody_else() -> None: ...
 
 
 async def test_over_a_gap_the_difference_is_exact(tmp_path: Path) -> None:

@@ -103,6 +103,28 @@ class BucketSpool:
         await self._upload(files.version, folder / MANIFEST)
         return found
 
+    async def find_plan(self, name: str) -> bytes | None:
+        """Return what `write_plan` wrote; None where there is nothing.
+
+        Raises:
+            StorageError: The bucket cannot be read.
+        """
+        try:
+            return await self._store.get(f"{self._folder}/{name}")
+        except FileMissingError:
+            return None
+
+    async def write_plan(self, name: str, body: bytes) -> None:
+        """Keep one file beside the list, until everything is removed.
+
+        Raises:
+            StateInUseError: Another process has taken the state over.
+            StorageError: The bucket cannot be written.
+        """
+        self._may_exist = True
+        await self._check_held()
+        await self._store.put(f"{self._folder}/{name}", body)
+
     async def remove(self) -> None:
         """Remove everything, the manifest first.
 

@@ -9,7 +9,7 @@ Protocol: PROTOCOL.md#change-data-files, #column-mapping
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask, ChangeType, TaskGroup
 from tailerd.changefeed.offset import BEFORE_ALL, Offset, Version
 from tailerd.errors import SchemaChangedError, TableRecreatedError, TooLargeError
+from tailerd.formats.delta.changes.net_plan import NetPlan, NetPlanFile
 from tailerd.formats.delta.log.live_files import read_live_files
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.protocol.data_file import (
@@ -38,7 +39,7 @@ from tailerd.formats.delta.protocol.rewritten_files import (
     file_bounds,
     rewritten_files,
 )
-from tailerd.formats.delta.protocol.snapshot import Snapshot
+from tailerd.formats.delta.protocol.snapshot import Snapshot, TableState
 
 _COMMIT_BY_COMMIT = "Read commit by commit, with `changes: auto`, or begin with a snapshot."
 
@@ -59,16 +60,27 @@ class NetChanges:
         reader: The table's log.
         paths: Resolves the files it names.
         key: Columns by which deletes and inserts become updates; empty: they do not.
+        kept: Where the plan of the step under way lasts over a restart.
     """
 
-    def __init__(self, reader: LogReader, paths: DataPaths, key: Sequence[str] = ()) -> None:
+    def __init__(
+        self, reader: LogReader, paths: DataPaths, key: Sequence[str], kept: NetPlanFile
+    ) -> None:
         self._reader = reader
         self._paths = paths
         self._key = tuple(key)
+        self._kept = kept
         self._opened: tuple[Version, Snapshot | None, Snapshot] | None = None
 
-    async def schema(self, end: Offset) -> TableSchema:
-        """Return the schema of the rows of a step that ends at an offset."""
+    async def schema(self, start: Offset, end: Offset) -> TableSchema:
+        """Return the schema of the rows of a step.
+
+        Raises:
+            MissingVersionError: The log has the version no more.
+        """
+        kept = await self._kept.find(start, end)
+        if kept is not None:
+            return kept.schema
         version = VERSIONS.version_before(end.version)
         return (await self._reader.open(version, with_files=False)).state.schema
 
@@ -92,27 +104,42 @@ class NetChanges:
             self._opened = first, before, after
         return self._opened[1:]
 
-    async def group(self, start: Offset, end: Offset, timestamp_ms: int) -> TaskGroup:
+    async def group(
+        self, start: Offset, end: Offset, time_ms: Callable[[TableState], Awaitable[int]]
+    ) -> TaskGroup:
         """Return the one task of [start, end), both at the start of a commit; none without rows.
 
+        A step that was planned before is given as it was, whatever became of the log.
+
         Args:
-            timestamp_ms: Of the last version before `end`.
+            time_ms: Tells the time of the last version before `end`, given its state.
 
         Raises:
             MissingVersionError: The log cannot tell one of the versions any more.
             TableRecreatedError: The table was replaced between them.
             SchemaChangedError: A column has a type that the old one cannot be compared in.
             TooLargeError: More files differ than can be compared.
+            StorageError: The plan cannot be kept.
         """
+        plan = await self._kept.find(start, end)
+        if plan is None:
+            plan = await self._planned(start, end, time_ms)
+            await self._kept.keep(plan)
+        return self._keyed(plan.group)
+
+    async def _planned(
+        self, start: Offset, end: Offset, time_ms: Callable[[TableState], Awaitable[int]]
+    ) -> NetPlan:
         first = VERSIONS.version_before(start.version)
         before, after = await self._both(start, end)
         self._opened = None
         if before is not None:
             _check_comparable(before, after)
+        timestamp_ms = await time_ms(after.state)
         shares = [share async for share in self._shares(before, after)]
         shares.sort(key=lambda each: (each.change is not ChangeType.DELETE, each.file.path))
         tasks = list(self._tasks(shares, before or after, after, timestamp_ms))
-        return TaskGroup(
+        group = TaskGroup(
             start=start,
             end=end,
             version=Version(after.version),
@@ -120,6 +147,14 @@ class NetChanges:
             change_source=ChangeSourceKind.NET,
             tasks=tuple(self._compared(tasks, before or after, after, first)),
         )
+        return NetPlan(group=group, schema=after.state.schema)
+
+    def _keyed(self, group: TaskGroup) -> TaskGroup:
+        """Return a group whose rows are paired by the key of today."""
+        tasks = (
+            replace(t, payload=replace(rewritten_files(t), key=self._key)) for t in group.tasks
+        )
+        return replace(group, tasks=tuple(tasks))
 
     async def _shares(self, before: Snapshot | None, after: Snapshot) -> AsyncIterator[_Share]:
         """Yield what only one of the snapshots has, by the keys of their files."""
@@ -198,7 +233,7 @@ class NetChanges:
         ]
         known = [each for each in bounds if each is not None]
         whole = known if len(known) == len(tasks) else []
-        found = exact_task(tasks, whole, before=old, after=new, key=self._key)
+        found = exact_task(tasks, whole, before=old, after=new, key=())
         payload = rewritten_files(found)
         yield replace(found, payload=replace(payload, prefix=f"net-{first}."))
 

@@ -32,7 +32,7 @@ from tailerd.formats.delta.protocol.file_index import Sizes
 from tailerd.formats.delta.protocol.file_key import KeyArray
 from tailerd.formats.delta.protocol.live_file import LiveFile
 from tailerd.private_files import make_private_folder, open_private, write_private
-from tailerd.storage.posix_files import sync_file, sync_folder
+from tailerd.storage.posix_files import replace_private, sync_file, sync_folder
 
 FORMAT = 1
 BUCKET_FILES = 4096
@@ -117,6 +117,22 @@ class Spool(Protocol):
         """Spool a snapshot durably, in place of what was there."""
         ...
 
+    async def find_plan(self, name: str) -> bytes | None:
+        """Return what `write_plan` wrote; None where there is nothing.
+
+        Raises:
+            StorageError: It cannot be read.
+        """
+        ...
+
+    async def write_plan(self, name: str, body: bytes) -> None:
+        """Keep one file durably beside the list, until everything is removed.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        ...
+
     async def remove(self) -> None:
         """Remove everything."""
         ...
@@ -149,11 +165,7 @@ class SnapshotSpool:
         try:
             await self._spool(writer, table_id, files)
         except OSError as error:
-            kind = AccessDeniedError if isinstance(error, PermissionError) else StorageError
-            raise kind(
-                f"The file list of a snapshot cannot be kept in {self._folder}: {error.strerror}.",
-                remedy="Free space, or give this user the right to write there.",
-            ) from error
+            raise _unwritable("The file list of a snapshot", self._folder, error) from error
         found = await self.find(table_id, files.version)
         if found is None:
             raise StorageError(f"The spool {self._folder} was removed while it was written.")
@@ -177,6 +189,35 @@ class SnapshotSpool:
             # A disk that is full has others who wait for its space.
             await asyncio.to_thread(writer.discard)
             raise
+
+    async def find_plan(self, name: str) -> bytes | None:
+        """Return what `write_plan` wrote; None where there is nothing.
+
+        Raises:
+            StorageError: It cannot be read.
+        """
+        try:
+            return await asyncio.to_thread((self._folder / name).read_bytes)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise StorageError(
+                f"The plan of a difference in {self._folder} cannot be read: {error.strerror}.",
+                remedy="Give this user the right to read there.",
+            ) from error
+
+    async def write_plan(self, name: str, body: bytes) -> None:
+        """Keep one file durably beside the list, until everything is removed.
+
+        Raises:
+            StorageError: The folder cannot be written.
+        """
+        self._may_exist = True
+        try:
+            await asyncio.to_thread(make_private_folder, self._folder)
+            await asyncio.to_thread(replace_private, self._folder / name, body)
+        except OSError as error:
+            raise _unwritable("The plan of a difference", self._folder, error) from error
 
     async def remove(self) -> None:
         """Remove everything; what cannot be removed is replaced by the next snapshot."""
@@ -304,6 +345,14 @@ def _chunks(content: bytes) -> Iterator[memoryview]:
         length = int.from_bytes(view[at : at + 8], "big")
         yield view[at + 8 : at + 8 + length]
         at += 8 + length
+
+
+def _unwritable(what: str, folder: Path, error: OSError) -> StorageError:
+    kind = AccessDeniedError if isinstance(error, PermissionError) else StorageError
+    return kind(
+        f"{what} cannot be kept in {folder}: {error.strerror}.",
+        remedy="Free space, or give this user the right to write there.",
+    )
 
 
 def _damaged(folder: Path, error: Exception) -> OffsetError:

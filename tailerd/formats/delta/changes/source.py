@@ -31,6 +31,7 @@ from tailerd.formats.delta.changes.identity import schema_id
 from tailerd.formats.delta.changes.linked_files import LinkedFiles
 from tailerd.formats.delta.changes.log_continuity import LogContinuityCheck
 from tailerd.formats.delta.changes.net_changes import NetChanges
+from tailerd.formats.delta.changes.net_plan import NetPlanFile
 from tailerd.formats.delta.changes.partition_zone import PartitionZone
 from tailerd.formats.delta.changes.read import rows_schema
 from tailerd.formats.delta.changes.snapshot_files import (
@@ -100,7 +101,8 @@ class DeltaChangeSource(ConsecutiveVersions):
         is_net = changes is ChangeMode.NET
         self._window = CommitCache(reader, ChangeMode.AUTO if is_net else changes)
         self._commits = CommitTasks(self._window, self._paths, identity)
-        self._differences = NetChanges(reader, self._paths, identity)
+        plan_file = NetPlanFile(spool, self._paths)
+        self._differences = NetChanges(reader, self._paths, identity, plan_file)
         self._net = NetStepPlan(VERSIONS, self._differences.check, always=is_net, above=net_above)
         self._snapshot: SnapshotTasks | None = None
         self._spool = spool
@@ -385,10 +387,9 @@ class DeltaChangeSource(ConsecutiveVersions):
             start = boundary
         if self._net.is_net(start) and start.is_before(end):
             version = VERSIONS.version_before(end.version)
-            state = (await self._reader.open(version, with_files=False)).state
-            time = await self._version_time_ms(version, state)
-            group = await self._links.checked(await self._differences.group(start, end, time))
-            yield self._partition_zone.applied(group)
+            time_ms = functools.partial(self._version_time_ms, version)
+            group = await self._differences.group(start, end, time_ms)
+            yield self._partition_zone.applied(await self._links.checked(group))
         elif start.phase is Phase.FOLLOW:
             async for group in self._commits.groups(start, end):
                 yield self._partition_zone.applied(await self._links.checked(group))
@@ -402,7 +403,7 @@ class DeltaChangeSource(ConsecutiveVersions):
         if self._net.is_net(start):
             if start.is_before(end):
                 version = VERSIONS.version_before(end.version)
-                schema = await self._differences.schema(end)
+                schema = await self._differences.schema(start, end)
                 yield self._step(TableSchemaStep(offset=start, version=version, schema=schema))
             return
         async for step in self._commits.schema_steps(start, end):

@@ -1,0 +1,148 @@
+"""The plan of a net change that is being delivered, kept over a restart.
+
+Its two versions may go from the log while their difference is under way. What is kept names the
+data files that only one of them has, so that of both only these files must still be there.
+
+Protocol: PROTOCOL.md#metadata-cleanup
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from tailerd.changefeed.change_task import TaskGroup
+from tailerd.changefeed.offset import Offset
+from tailerd.formats.delta.changes.snapshot_spool import Spool
+from tailerd.formats.delta.protocol.data_file import DataFile, DeletionVector, TableSchema
+from tailerd.formats.delta.protocol.data_path import DataPaths
+from tailerd.formats.delta.protocol.rewritten_files import (
+    RewrittenFiles,
+    rewritten_files,
+    with_files,
+)
+
+FORMAT = 1
+_NO_SCHEMA = TableSchema("")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetPlan:
+    """One difference of two versions.
+
+    Attributes:
+        group: Its one task; none where no row differs.
+        schema: Of the rows.
+    """
+
+    group: TaskGroup
+    schema: TableSchema
+
+
+class _Kept(msgspec.Struct, kw_only=True):
+    """What is written: the schema of many files once.
+
+    Attributes:
+        group: Its task is without a payload.
+        payload: Its files are without their schemas.
+        removed_schema: Of the removed files; the added ones have that of the rows.
+    """
+
+    format: int
+    group: TaskGroup
+    schema: TableSchema
+    payload: RewrittenFiles | None
+    removed_schema: TableSchema
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(_Kept)
+
+
+class NetPlanFile:
+    """Keeps the plan of one pipeline's step beside its snapshots' file lists.
+
+    Args:
+        spool: Where; None: plans last as long as the log has their versions.
+        paths: Of the table: nothing that was written here names a file outside it.
+    """
+
+    def __init__(self, spool: Spool | None, paths: DataPaths) -> None:
+        self._spool = spool
+        self._paths = paths
+
+    async def find(self, start: Offset, end: Offset) -> NetPlan | None:
+        """Return the plan of [start, end); None where none was kept, or it is damaged.
+
+        Raises:
+            StorageError: It cannot be read now.
+            PathOutsideTableError: It names a file that the table may not.
+        """
+        if self._spool is None:
+            return None
+        body = await self._spool.find_plan(_name(start, end))
+        try:
+            kept = None if body is None else _decoder.decode(body)
+        except (msgspec.MsgspecError, ValueError):
+            # It is planned anew, if the log still has both versions.
+            return None
+        if kept is None or kept.format != FORMAT:
+            return None
+        if (kept.group.start, kept.group.end) != (start, end):
+            return None
+        return NetPlan(group=self._group(kept), schema=kept.schema)
+
+    async def keep(self, plan: NetPlan) -> None:
+        """Keep a plan; what was kept before gives way when its step is delivered.
+
+        Raises:
+            StorageError, StateInUseError: It cannot be written.
+        """
+        if self._spool is None:
+            return
+        removed = [file for task in plan.group.tasks for file in rewritten_files(task).removed]
+        bare = [with_files(task, _without_schema) for task in plan.group.tasks]
+        kept = _Kept(
+            format=FORMAT,
+            group=replace(plan.group, tasks=tuple(replace(task, payload=None) for task in bare)),
+            schema=plan.schema,
+            payload=rewritten_files(bare[0]) if bare else None,
+            removed_schema=removed[0].schema if removed else _NO_SCHEMA,
+        )
+        name = _name(plan.group.start, plan.group.end)
+        await self._spool.write_plan(name, _encoder.encode(kept))
+
+    def _group(self, kept: _Kept) -> TaskGroup:
+        payload = kept.payload
+        if payload is None:
+            return kept.group
+        for place in _places(payload):
+            self._paths.resolve(place.replace("%", "%25"))
+        removed, added = (
+            tuple(replace(file, schema=schema) for file in files)
+            for files, schema in (
+                (payload.removed, kept.removed_schema),
+                (payload.added, kept.schema),
+            )
+        )
+        found = replace(payload, removed=removed, added=added)
+        tasks = tuple(replace(task, payload=found) for task in kept.group.tasks)
+        return replace(kept.group, tasks=tasks)
+
+
+def _name(start: Offset, end: Offset) -> str:
+    return f"net-{start.version}-{end.version}.plan"
+
+
+def _without_schema(file: DataFile) -> DataFile:
+    return replace(file, schema=_NO_SCHEMA)
+
+
+def _places(payload: RewrittenFiles) -> Iterator[str]:
+    for file in (*payload.removed, *payload.added):
+        yield file.url
+        for vector in (file.rows.include, file.rows.exclude):
+            if isinstance(vector, DeletionVector) and vector.url:
+                yield vector.url
