@@ -388,7 +388,7 @@ class DiscoverConfig(BaseModel):
         min_length=1,
         description="Pattern of table folders, with `*`, `?` and `[...]`, in a folder or a bucket."
         " A table is named after its folder; where that is no wildcard, after all from the first"
-        " wildcard on: /lake/*/orders finds eu-orders.",
+        " wildcard on: /lake/*/orders finds eu-orders. A TileDB group is a pattern of its arrays.",
         examples=["/lake/*"],
     )
     every: Seconds | None = Field(

@@ -118,7 +118,8 @@ class _Search:
         async with self._running:
             for each in self._formats:
                 if await each.detect(self._store, path):
-                    return each.name
+                    is_group = await each.is_group(self._store, path)
+                    return "" if is_group else each.name
         return ""
 
     async def _folders(self, path: str) -> list[str]:

@@ -9,6 +9,7 @@ from tailerd.errors import UnsupportedFeatureError
 from tailerd.formats.inspection import Inspector
 from tailerd.formats.maintenance import Maintainer
 from tailerd.formats.statistics import Statistics
+from tailerd.storage.base import ObjectStore
 
 _Part = TypeVar("_Part")
 
@@ -84,6 +85,14 @@ class OptionalParts(Protocol):
     def demo(self) -> Demo | None:
         """Makes a table to try out: `tailerd demo`."""
         return None
+
+    async def is_group(self, store: ObjectStore, root: str) -> bool:
+        """Tell whether a place is no table, but a group of the tables in its folder.
+
+        Raises:
+            StorageError: The place cannot be read.
+        """
+        return False
 
 
 def required(part: _Part | None, table_format: str, capability: str) -> _Part:

@@ -16,7 +16,7 @@ from tailerd.formats.base import CommitNames, TableFormat
 from tailerd.formats.detect import formats_named
 from tailerd.registry import is_remote
 from tailerd.storage.base import ListsFolders, ObjectStore
-from tailerd.storage.folder_pattern import FolderPattern
+from tailerd.storage.folder_pattern import FolderPattern, has_wildcard
 from tailerd.storage.stores import Stores
 from tailerd.telemetry import Telemetry, events
 
@@ -167,11 +167,10 @@ class TableSearch:
         group.due = self._clock.monotonic() + wait
 
     async def _folders(self, group: _Group, stores: Stores) -> list[str]:
-        pattern = group.config.path
+        formats = formats_named(group.config.template.format)
+        pattern = await _of_tables(group.config.path, formats, stores)
         if not is_remote(pattern):
-            return await asyncio.to_thread(
-                _local_folders, pattern, formats_named(group.config.template.format)
-            )
+            return await asyncio.to_thread(_local_folders, pattern, formats)
         store, path = stores.locate(pattern)
         if not isinstance(store, ListsFolders):
             raise ConfigError(f"{pattern} is in a store that lists no folders.")
@@ -180,8 +179,7 @@ class TableSearch:
         try:
             async with asyncio.timeout(LONGEST_LOOK_SECONDS):
                 before = [stores.locate(folder)[1] for folder in known]
-                names = [each.names for each in formats_named(group.config.template.format)]
-                found = await _found(names, store, search, before)
+                found = await _found([each.names for each in formats], store, search, before)
         except TimeoutError as error:
             raise StorageError(
                 f"Looking for {pattern} took longer than {LONGEST_LOOK_SECONDS:.0f} s, because the"
@@ -192,6 +190,15 @@ class TableSearch:
 
     def _count(self) -> None:
         self._telemetry.emit(events.StorageRequested(operation="list"))
+
+
+async def _of_tables(pattern: str, formats: Sequence[TableFormat], stores: Stores) -> str:
+    """Return the pattern of a group's tables where a group is named, else the pattern itself."""
+    if has_wildcard(pattern):
+        return pattern
+    store, root = stores.locate(pattern)
+    is_group = any([await each.is_group(store, root) for each in formats])
+    return f"{pattern.rstrip('/')}/*" if is_group else pattern
 
 
 async def _found(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tailerd.formats.inspection import Inspector
 from tailerd.formats.maintenance import Maintainer
-from tailerd.formats.parts import Demo
+from tailerd.formats.parts import Demo, OptionalParts
 from tailerd.formats.statistics import Statistics
 
 
-class DeltaParts:
-    """What `formats.parts.OptionalParts` asks for; Delta has all of them."""
+class DeltaParts(OptionalParts):
+    """What a format may have; Delta has all that can be seen or done with a table."""
 
     @property
     def inspector(self) -> Inspector:

@@ -328,7 +328,7 @@ async def refused_group(store: ObjectStore, root: str, name: str) -> Unsupported
     shown = ", ".join(arrays[:10]) + (f" and {len(arrays) - 10} more" if len(arrays) > 10 else "")
     return UnsupportedFeatureError(
         f"{name} is a TileDB group, not an array. Arrays in it: {shown or 'none'}.",
-        remedy="Name one of its arrays; `discover` with the pattern GROUP/* reads all of them.",
+        remedy="Name one of its arrays; `discover` with the group as its path reads all of them.",
         path=name,
     )
 

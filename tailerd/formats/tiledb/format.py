@@ -84,6 +84,10 @@ class TileDBFormat(OptionalParts):
         """Tell whether an array, or a group of them, lies at a place."""
         return await is_array(store, root) or await is_group(store, root)
 
+    async def is_group(self, store: ObjectStore, root: str) -> bool:
+        """Tell whether a group of arrays lies at a place."""
+        return await is_group(store, root)
+
     def folder(self, place: str) -> str:
         """Return the folder of an array's commits."""
         return f"{path_of(place)}/{COMMITS}"

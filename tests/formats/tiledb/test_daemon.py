@@ -141,26 +141,6 @@ def test_no_process_that_used_the_library_forks(place: Path, tmp_path: Path, com
     assert "used True forked 0" in done.stderr
 
 
-def test_a_group_is_refused_and_its_arrays_are_named(place: Path, tmp_path: Path) -> None:
-    group = tmp_path / "group"
-    arrays.create_group(group)
-    arrays.create_named(group / "inner")
-    arrays.write_named(group / "inner", 1000, [1])
-    done = run_to_end("tail", group, "--from", "snapshot", "--once")
-    assert done.returncode == 3
-    assert "group" in done.stderr
-    assert str(group / "inner") in done.stderr
-    table = file_table(group, tmp_path / "out/{name}", engine="arrow")
-    del table["path"]
-    config = tmp_path / "discover.yaml"
-    found = {"all": {"path": f"{group}/*", "template": table}}
-    section = {"state": str(tmp_path / "state"), "discover": found}
-    config.write_text(json.dumps({**section, "http": {"listen": "127.0.0.1:0"}}))
-    done = run_to_end("run", "--config", config, "--once")
-    assert done.returncode == 0, done.stderr
-    assert len(delivered(tmp_path / "out")) == 1
-
-
 def test_history_and_inspect_show_an_array(place: Path) -> None:
     arrays.delete(place, 2000, "id == 1")
     done = run_to_end("history", place, "--json")
