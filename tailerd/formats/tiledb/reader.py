@@ -16,6 +16,7 @@ from tailerd.changefeed.row_places import RowPlaces, places_of
 from tailerd.errors import LogCleanedUpError
 from tailerd.formats.plain_schema import chosen, decode_schema
 from tailerd.formats.tiledb.array_log import ArrayLog, commits_changed
+from tailerd.formats.tiledb.change_order import in_order
 from tailerd.formats.tiledb.late_rows import late_difference
 from tailerd.formats.tiledb.library import ATTEMPTS
 from tailerd.formats.tiledb.protocol.timeline import commits_digest
@@ -89,7 +90,13 @@ class TileDBTaskReader:
 
 
 def _changes(scan: TileScan, stores: Stores) -> Iterator[ChangedRows]:
-    states = States(scan, stores)
+    ranges = scan.first_ranges or (None,)
+    parts = (_part(States(scan, stores, each), stores) for each in ranges)
+    yield from next(parts) if len(ranges) == 1 else in_order(parts)
+
+
+def _part(states: States, stores: Stores) -> Iterator[ChangedRows]:
+    """Return the changes of one range, which are all read."""
     for _ in range(ATTEMPTS - 1):
         # A step is several looks at the array, and a file may be merged away between them.
         with suppress(LogCleanedUpError):
@@ -97,12 +104,11 @@ def _changes(scan: TileScan, stores: Stores) -> Iterator[ChangedRows]:
             break
     else:
         found = _found(states)
-    _check_seen(scan, stores)
-    yield from found
+    _check_seen(states.scan, stores)
+    return found
 
 
 def _found(states: States) -> Iterator[ChangedRows]:
-    """Return the rows of a task, which are all read."""
     scan = states.scan
     if scan.part is Part.SNAPSHOT:
         rows, _ = snapshot_rows(states)

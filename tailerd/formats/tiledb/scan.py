@@ -47,8 +47,8 @@ class TileScan:
         seen_ms, seen: Up to which time commits may be seen, and their `commits_digest`; empty where
             others do no harm, because nothing remembers which were delivered. They depend on how
             far the delivery goes, as nothing else of a task does.
-        first_range: Of a snapshot cut into shares: the first and last coordinate of the first
-            dimension; None for all.
+        first_ranges: First and last coordinates of the first dimension that are read one after the
+            other, ascending: of a snapshot's share its own; empty for everything at once.
     """
 
     url: str
@@ -62,7 +62,7 @@ class TileScan:
     later_writes: tuple[tuple[int, int], ...] = ()
     seen_ms: int = field(default=0, compare=False)
     seen: str = field(default="", compare=False)
-    first_range: tuple[Any, Any] | None = None
+    first_ranges: tuple[tuple[Any, Any], ...] = ()
 
 
 def payload_of(task: ChangeTask) -> TileScan:

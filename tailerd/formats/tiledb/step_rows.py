@@ -21,6 +21,7 @@ from tailerd.changefeed.change_task import ChangeType
 from tailerd.errors import UnsupportedFeatureError
 from tailerd.formats.tiledb.cells import (
     Box,
+    Range,
     box_of,
     read_box,
     read_coordinates,
@@ -62,11 +63,13 @@ class States:
     Args:
         scan: The task.
         stores: How the array is reached.
+        first_range: First and last coordinate of the first dimension to look at; None for all.
     """
 
-    def __init__(self, scan: TileScan, stores: Stores) -> None:
+    def __init__(self, scan: TileScan, stores: Stores, first_range: Range | None = None) -> None:
         self.scan = scan
         self._stores = stores
+        self._first_range = first_range
 
     def opened(self, first_ms: int, last_ms: int) -> Any:
         """Open the array as readers of [first, last] see it; a context manager."""
@@ -77,16 +80,28 @@ class States:
         with self.opened(0, time_ms) as array:
             return shape_of(array, self.scan.url)
 
+    def within(self, box: Box | None) -> Box | None:
+        """Return the part of a box that is looked at; None where there is none."""
+        if box is None or self._first_range is None:
+            return box
+        return overlap((self._first_range, *box[1:]), box)
+
+    @property
+    def sparse_box(self) -> Box | None:
+        """Where the cells of a sparse array are looked at; None for everywhere."""
+        return None if self._first_range is None else (self._first_range,)
+
     def all_rows(self, time_ms: int, shape: ArrayShape) -> pa.RecordBatch:
         """Return every row at a time, under another schema."""
         if time_ms < 0:
             return no_rows(shape)
         with self.opened(0, time_ms) as array:
             own = shape_of(array, self.scan.url)
-            box = box_of(array)
+            box = self.within(box_of(array))
             if box is None:
                 return no_rows(shape)
-            return conformed(read_box(array, own, None if own.is_sparse else box).rows, shape)
+            found = read_box(array, own, self.sparse_box if own.is_sparse else box)
+            return conformed(found.rows, shape)
 
 
 def no_rows(shape: ArrayShape) -> pa.RecordBatch:
@@ -150,7 +165,7 @@ def _written(states: States, shape: ArrayShape) -> Difference:
     """Compare the cells that were written with what stood there."""
     scan = states.scan
     with states.opened(scan.after_ms + 1, scan.until_ms) as array:
-        written = read_box(array, shape, None)
+        written = read_box(array, shape, states.sparse_box)
     if shape.allows_duplicates:
         return Difference(no_rows(shape), written.rows)
     with states.opened(0, scan.after_ms) as array:
@@ -168,12 +183,11 @@ def _deleted(states: States, shape: ArrayShape) -> Difference:
         check_deletes(scan.deletes, shape, array)
         condition = finds_deleted(read_deletes(scan.deletes), array, shape)
         if condition is not None:
-            return Difference(
-                read_box(array, shape, None, condition=condition).rows, no_rows(shape)
-            )
-        there = read_coordinates(array, shape, None)
+            found = read_box(array, shape, states.sparse_box, condition=condition)
+            return Difference(found.rows, no_rows(shape))
+        there = read_coordinates(array, shape, states.sparse_box)
     with states.opened(0, scan.until_ms) as array:
-        left = read_coordinates(array, shape, None)
+        left = read_coordinates(array, shape, states.sparse_box)
     gone = ~is_among(there.rows, left.rows)
     with states.opened(0, scan.after_ms) as array:
         near = read_near(array, shape, tuple(each[gone] for each in there.coordinates))
@@ -192,13 +206,14 @@ def _dense(states: States, shape: ArrayShape) -> Difference:
         after_box = box_of(array)
     with states.opened(0, scan.after_ms) as array:
         before_box = box_of(array)
-        inside = None if written is None else overlap(written, before_box)
+        inside = states.within(None if written is None else overlap(written, before_box))
         before = None if inside is None else read_box(array, shape, inside).rows
-    if after_box is None or written is None:
-        return Difference(no_rows(shape), no_rows(shape))
     grown = before_box is None or before_box != after_box
+    looked_at = states.within(after_box if grown else written)
+    if looked_at is None or written is None:
+        return Difference(no_rows(shape), no_rows(shape))
     with states.opened(0, scan.until_ms) as array:
-        after = read_box(array, shape, after_box if grown else written)
+        after = read_box(array, shape, looked_at)
     rows = after.rows
     if grown:
         is_new = ~is_inside(after.coordinates, before_box)
@@ -311,13 +326,7 @@ def snapshot_rows(states: States) -> tuple[pa.RecordBatch, ArrayShape]:
     scan = states.scan
     with states.opened(0, scan.until_ms) as array:
         shape = shape_of(array, scan.url)
-        box = box_of(array)
+        box = states.within(box_of(array))
         if box is None:
             return no_rows(shape), shape
-        if scan.first_range is not None:
-            low, high = scan.first_range
-            share = overlap(((low, high), *box[1:]), box)
-            if share is None:
-                return no_rows(shape), shape
-            box = share
         return in_order(read_box(array, shape, box).rows, shape.keys), shape

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +28,7 @@ from tailerd.storage.links import RealPlaces
 from tailerd.storage.stores import Stores
 
 SHARE_BYTES = 32 * 1024 * 1024
-"""About so much of the fragments is read for one share of a snapshot."""
+"""About so much of the fragments is read at once: a share of a snapshot, a range of a step."""
 _SHAPES = 64
 _MOST_SHARES = 100_000
 _KINDS = {
@@ -101,27 +101,39 @@ class TaskPlan:
         """Return the bytes of the fragments that a snapshot is read from."""
         return await self._log.fragment_bytes(self.timeline.writes_between(-1, version))
 
-    async def shares(self, version: int, wanted: int | None) -> list[Range | None]:
+    async def shares(self, version: int, wanted: int | None) -> list[tuple[Range, ...]]:
         """Return the ranges of the first dimension that a snapshot is read in, in order.
+
+        Each share has one; that of a snapshot in one share may have none, which is all.
 
         Args:
             wanted: Into how many it was cut before; None to decide.
         """
-        size = await self.snapshot_bytes(version)
-        count = wanted or min(_MOST_SHARES, -(-size // SHARE_BYTES))
-        return await asyncio.to_thread(self._cut, version, max(1, count))
+        count = wanted or _shares_of(await self.snapshot_bytes(version))
+        cut = await asyncio.to_thread(self._cut, [(0, version)], count)
+        return [(each,) for each in cut] or [()]
 
-    def _cut(self, version: int, count: int) -> list[Range | None]:
-        with opened(self._place, self._stores, 0, version) as array:
-            box = box_of(array)
-            is_whole = array.schema.domain.dim(0).dtype.kind in "iuM"
-        if count == 1 or box is None or not is_whole:
-            return [None]
-        low, high = box[0]
-        first, last = (int(np.asarray(each).astype(np.int64)) for each in (low, high))
+    def _cut(self, looks: Sequence[tuple[int, int]], count: int) -> list[Range]:
+        """Return the first dimension of what is seen at some times in so many ranges, ascending.
+
+        Returns:
+            None at all where one is enough, or none can be made: of names and fractions.
+        """
+        boxes = []
+        for first_ms, last_ms in looks if count > 1 else ():
+            with opened(self._place, self._stores, first_ms, last_ms) as array:
+                box = box_of(array)
+                if array.schema.domain.dim(0).dtype.kind not in "iuM":
+                    return []
+            if box is not None:
+                boxes.append(box[0])
+        if not boxes:
+            return []
+        first = min(int(np.asarray(low).astype(np.int64)) for low, _ in boxes)
+        last = max(int(np.asarray(high).astype(np.int64)) for _, high in boxes)
         count = min(count, last - first + 1)
         edges = [first + (last - first + 1) * number // count for number in range(count + 1)]
-        kind = np.asarray(low).dtype
+        kind = np.asarray(boxes[0][0]).dtype
         return [
             tuple(np.array([start, end - 1]).astype(kind))
             for start, end in itertools.pairwise(edges)
@@ -145,7 +157,7 @@ class TaskPlan:
         )
         size = await self.snapshot_bytes(version) // len(shares)
         tasks = tuple(
-            self._task(replace(scan, first_range=share), version, version, number, size)
+            self._task(replace(scan, first_ranges=share), version, version, number, size)
             for number, share in enumerate(shares)
         )
         return TaskGroup(
@@ -173,6 +185,7 @@ class TaskPlan:
             schema=encode_schema(await self.schema(version)),
             has_writes=bool(writes),
             deletes=await self._log.read_deletes(deletes),
+            first_ranges=await self._ranges(after, version, is_written=not deletes),
         )
         size = await self._log.fragment_bytes(writes)
         return TaskGroup(
@@ -186,6 +199,21 @@ class TaskPlan:
             files_added=len(writes),
             bytes_added=size,
         )
+
+    async def _ranges(self, after: int, version: int, *, is_written: bool) -> tuple[Range, ...]:
+        """Return the ranges in which a step is read, so that it fits into memory.
+
+        Args:
+            is_written: Whether what was written tells all that is read of a sparse array.
+        """
+        writes = self.timeline.writes_between(after, version)
+        if is_written and (await self.shape(version)).is_sparse:
+            size, looks = await self._log.fragment_bytes(writes), [(after + 1, version)]
+        else:
+            size = await self.snapshot_bytes(version)
+            looks = [(0, time) for time in (after, version) if time >= 0]
+        # There is what was before, too.
+        return tuple(await asyncio.to_thread(self._cut, looks, _shares_of(2 * size)))
 
     async def late_group(
         self, start: Offset, end: Offset, late: LateCommits, known: Collection[object]
@@ -303,3 +331,8 @@ def operation(*, has_writes: bool, has_deletes: bool) -> str:
     if has_writes and has_deletes:
         return "write and delete"
     return "delete" if has_deletes else "write"
+
+
+def _shares_of(size_bytes: int) -> int:
+    """Return into how many shares so much is cut."""
+    return max(1, min(_MOST_SHARES, -(-size_bytes // SHARE_BYTES)))

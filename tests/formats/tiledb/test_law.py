@@ -14,6 +14,8 @@ import tiledb
 from tailerd.changefeed.change_task import ChangeType
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.errors import MissingVersionError
+from tailerd.formats.tiledb import task_plan
+from tailerd.formats.tiledb.scan import payload_of
 from tests.formats.tiledb import arrays
 from tests.formats.tiledb.reading import EVERYTHING, applied, changes, opened, snapshot
 
@@ -88,6 +90,30 @@ async def test_each_commit_of_a_random_array_leads_to_the_next_state(
     draw = random.Random(f"{kind} {number}")
     times = written(tmp_path / "array", draw, kind)
     await check(tmp_path / "array", times)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_large_step_is_read_in_ranges_and_shows_it_nowhere(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = written(tmp_path / "array", random.Random(f"ranges {kind}"), kind)
+
+    async def every_step() -> list[tuple[int, list[tuple[str, arrays.Row]]]]:
+        source, found = await opened(tmp_path / "array"), []
+        for time in times:
+            start = await source.initial_offset(str(time))
+            end = Offset(table_id=start.table_id, version=Version(time + 1))
+            tasks = [task async for group in source.plan(start, end) for task in group.tasks]
+            ranges = [len(payload_of(task).first_ranges) for task in tasks]
+            found.append((max(ranges), await changes(source, start, end)))
+        return found
+
+    whole = await every_step()
+    monkeypatch.setattr(task_plan, "SHARE_BYTES", 4000)
+    cut = await every_step()
+    assert max(ranges for ranges, _ in whole) == 0
+    assert max(ranges for ranges, _ in cut) > 3
+    assert [rows for _, rows in cut] == [rows for _, rows in whole]
 
 
 @pytest.mark.parametrize("kind", ["sparse", "duplicates", "sparse_2d"])
