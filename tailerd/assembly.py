@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tailerd.backoff import ATTEMPTS_ONCE
+from tailerd.backoff import ATTEMPTS_ONCE, RetryPolicy
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import DEFAULT_MEMORY_BYTES, BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset, Phase
@@ -38,7 +38,7 @@ from tailerd.formats.statistics import TableStatistics
 from tailerd.maintenance.settings import policies_of
 from tailerd.maintenance.table_maintainer import KeptTable
 from tailerd.pipeline.claim import HeldOffset, PipelineClaim
-from tailerd.pipeline.delivery_loop import DeliverySpec
+from tailerd.pipeline.delivery_loop import DeliveryParts, DeliverySpec
 from tailerd.pipeline.identity import OffsetKeeper
 from tailerd.pipeline.memory_budget import MemoryBudget
 from tailerd.pipeline.newest_rows import NewestRows
@@ -574,6 +574,16 @@ class Assembly:
             _delivery_spec(
                 name, config, is_once=self._is_once, memory_bytes=self.memory.total_bytes
             ),
+            DeliveryParts(
+                sink=sink,
+                wakeup=self._wakeup(name, log_folder(table)),
+                telemetry=self._telemetry,
+                clock=self._clock,
+                executor=self._executor,
+                corrupt_commits=self._state.corrupt_commits,
+                memory=self.memory.join(sink.max_in_flight),
+                on_batch=None if self.rows is None else self.rows.listener(name),
+            ),
             source_place=table.path,
             open_source=partial(
                 open_source,
@@ -586,16 +596,8 @@ class Assembly:
                 ledger=ledger_of(config, name),
                 pipeline=name,
             ),
-            sink=sink,
             offsets=_offset_store(self._state, sink),
-            wakeup=self._wakeup(name, log_folder(table)),
-            telemetry=self._telemetry,
-            clock=self._clock,
-            max_attempts=table.max_attempts or attempts_once,
-            executor=self._executor,
-            corrupt_commits=self._state.corrupt_commits,
-            memory=self.memory.join(sink.max_in_flight),
-            on_batch=None if self.rows is None else self.rows.listener(name),
+            retries=RetryPolicy(max_attempts=table.max_attempts or attempts_once),
             claim=_claim(config, name, "arrow", self._state),
         )
 

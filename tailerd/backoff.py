@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 ATTEMPTS_ONCE = 5
 """`--once` is a command somebody waits for: it gives up where the daemon would go on trying."""
@@ -26,3 +26,22 @@ class Backoff:
         """Return the wait before retry `attempt`: between half the ceiling and the ceiling."""
         ceiling = self.ceiling_seconds(attempt)
         return ceiling / 2 + source.random() * ceiling / 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """How often, and when, something that failed is tried again.
+
+    Attributes:
+        backoff: Waits between attempts.
+        max_attempts: Failed attempts in a row before giving up; None never gives up.
+        jitter: Source of randomness of the waits.
+    """
+
+    backoff: Backoff = field(default_factory=Backoff)
+    max_attempts: int | None = None
+    jitter: random.Random = field(default_factory=random.Random)
+
+    def wait_seconds(self, attempt: int) -> float:
+        """Return the wait before retry number `attempt`, counted from 0."""
+        return self.backoff.wait_seconds(attempt, self.jitter)

@@ -67,67 +67,74 @@ class DeliverySpec:
     apart: Version | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryParts:
+    """What a table is delivered with, attempt after attempt.
+
+    Attributes:
+        sink: Where rows go.
+        wakeup: Set when it is worth looking at the log.
+        telemetry, clock: As everywhere.
+        executor: Threads that read; the loop's own by default.
+        corrupt_commits: Takes the records of commits that `on_corrupt_commit` leaves out.
+        memory: The table's part of the process's budget; without it, nothing bounds the table but
+            its own limits.
+        on_batch: Hears of every batch on its way to the sink.
+    """
+
+    sink: Sink
+    wakeup: Wakeup
+    telemetry: Telemetry
+    clock: Clock
+    executor: Executor | None = None
+    corrupt_commits: CorruptCommitLog | None = None
+    memory: TableMemory | None = None
+    on_batch: Callable[[ChangeBatch], None] | None = None
+
+
 class DeliveryLoop:
     """Owns the offset of one table while it lasts. `run` once."""
 
     def __init__(
         self,
         plan: DeliverySpec,
+        parts: DeliveryParts,
         *,
         source: ChangeSource,
-        sink: Sink,
         offsets: OffsetKeeper,
-        wakeup: Wakeup,
-        telemetry: Telemetry,
-        clock: Clock,
         on_progress: Callable[[], None],
-        executor: Executor | None = None,
-        corrupt_commits: CorruptCommitLog | None = None,
-        memory: TableMemory | None = None,
-        on_batch: Callable[[ChangeBatch], None] | None = None,
     ) -> None:
         """Prepare; nothing is read or written before `run`.
 
         Args:
             plan: What to do.
-            source, sink, offsets: What to do it with.
-            wakeup: Set when it is worth looking at the log.
-            telemetry, clock: As everywhere.
+            parts: What to do it with.
+            source, offsets: From where to where, and what of it is done.
             on_progress: Called whenever an offset was saved.
-            executor: Threads that read; the loop's own by default.
-            corrupt_commits: Takes the records of commits that `on_corrupt_commit` leaves out.
-            memory: The table's part of the process's budget; without it, nothing bounds the table
-                but its own limits.
-            on_batch: Hears of every batch on its way to the sink.
         """
         self._plan = plan
+        self._parts = parts
         self._source = source
-        self._sink = sink
         self._offsets = offsets
-        self._wakeup = wakeup
-        self._telemetry = telemetry
-        self._clock = clock
         self._on_progress = on_progress
-        self._executor = executor
-        self._corrupt_commits = corrupt_commits
-        self._memory = memory
-        self._on_batch = on_batch
         self._check = (
-            CommitCheck(source, limit=plan.batch_limit, executor=executor, memory=memory)
+            CommitCheck(
+                source, limit=plan.batch_limit, executor=parts.executor, memory=parts.memory
+            )
             if plan.on_corrupt_commit is OnCorruptCommit.SKIP_AND_RECORD
             else None
         )
-        self._slots = asyncio.Semaphore(sink.max_in_flight)
+        self._slots = asyncio.Semaphore(parts.sink.max_in_flight)
         self._tracker = DeliveryTracker()
         self._saving = asyncio.Lock()
         self._saved: Offset | None = None
         self._is_stopping = False
-        self._backlog = BacklogReport(plan.table, source, telemetry)
+        self._backlog = BacklogReport(plan.table, source, parts.telemetry)
 
     def stop(self) -> None:
         """Ask `run` to begin nothing new, finish what is in flight, and return."""
         self._is_stopping = True
-        self._wakeup.ring()
+        self._parts.wakeup.ring()
 
     async def run(self, target: Version | None) -> bool:
         """Travel; return whether the target was reached (False: stopped before).
@@ -143,8 +150,8 @@ class DeliveryLoop:
         delivery: asyncio.Task[None] | None = None
         async with asyncio.TaskGroup() as deliveries:
             watching = (
-                deliveries.create_task(self._sink.watch())
-                if isinstance(self._sink, HasTopics)
+                deliveries.create_task(self._parts.sink.watch())
+                if isinstance(self._parts.sink, HasTopics)
                 else None
             )
             while True:
@@ -175,25 +182,25 @@ class DeliveryLoop:
         plan = self._plan
         # Before others are shut out: a pipeline that must not run disturbs nobody.
         is_known = await self._offsets.claim()
-        if isinstance(self._sink, Fencer):
-            await self._sink.fence()
+        if isinstance(self._parts.sink, Fencer):
+            await self._parts.sink.fence()
         saved = await self._offsets.resumed(is_known=is_known, source=self._source)
         if saved is None:
-            if isinstance(self._sink, RecordsDeliveries):
+            if isinstance(self._parts.sink, RecordsDeliveries):
                 # Before an offset is saved, which would look like one that was delivered up to.
-                await self._sink.check_first_start()
+                await self._parts.sink.check_first_start()
             offset = await self._source.initial_offset(plan.start)
             # A place that cannot be written may be corrected without anything being bound to it.
-            await self._sink.resume(offset)
+            await self._parts.sink.resume(offset)
             # Saved before the first row is delivered: a crash before the first acknowledgement
             # must not begin at another snapshot, whose rows would come on top of the first's.
             await self._offsets.save(offset, self._source)
         else:
             offset = saved.offset
-            await self._sink.resume(offset)
+            await self._parts.sink.resume(offset)
         self._saved = offset
         await self._offsets.note()
-        self._telemetry.emit(
+        self._parts.telemetry.emit(
             events.OffsetChosen(
                 table=plan.table,
                 engine=ENGINE,
@@ -231,7 +238,7 @@ class DeliveryLoop:
 
     async def _wait_for_deliveries(self) -> None:
         """Wait until nothing is in flight; the caller holds one slot."""
-        others = self._sink.max_in_flight - 1
+        others = self._parts.sink.max_in_flight - 1
         for _ in range(others):
             # A slot is free once its delivery's offset is saved.
             await self._slots.acquire()
@@ -241,16 +248,16 @@ class DeliveryLoop:
     async def _leave_out(self, offset: Offset, error: TailerdError) -> Offset:
         """Record the commit at `offset` as damaged and return the offset behind it."""
         await self._wait_for_deliveries()
-        if self._corrupt_commits is None:
+        if self._parts.corrupt_commits is None:
             raise BugError(f"Nothing keeps the record of damaged commits of {self._plan.table}.")
-        record = CorruptCommitRecord.of(offset, error, self._clock.now_ms())
-        path = await self._corrupt_commits.record(self._plan.table, record)
+        record = CorruptCommitRecord.of(offset, error, self._parts.clock.now_ms())
+        path = await self._parts.corrupt_commits.record(self._plan.table, record)
         after = offset.after_version(self._source)
         await self._save(after)
         if offset.position:
             # Its first files were whole and went out before its damage could be seen.
-            await self._sink.resume(offset.at(0))
-        self._telemetry.emit(
+            await self._parts.sink.resume(offset.at(0))
+        self._parts.telemetry.emit(
             events.CommitSkipped(
                 table=self._plan.table,
                 engine=ENGINE,
@@ -271,10 +278,10 @@ class DeliveryLoop:
                     await self._source.latest_offset(offset, self._plan.read_limit)
                 await self._backlog.measure(offset)
                 return None
-            began = self._clock.monotonic()
+            began = self._parts.clock.monotonic()
             end = await self._look(offset)
             if end != offset:
-                self._tell_advance(offset, end, self._clock.monotonic() - began)
+                self._tell_advance(offset, end, self._parts.clock.monotonic() - began)
                 await self._backlog.measure(offset)
                 apart = self._plan.apart
                 if apart is not None and offset.version < apart:
@@ -283,15 +290,15 @@ class DeliveryLoop:
             self._backlog.tell_idle(offset)
             if self._plan.is_once:
                 return None
-            await self._wakeup.wait()
+            await self._parts.wakeup.wait()
         return None
 
     async def _look(self, offset: Offset) -> Offset:
-        look = self._wakeup.begin_poll()
+        look = self._parts.wakeup.begin_poll()
         if look.is_woken or look.version is not None:
             self._source.hear(look.version)
         end = await self._source.latest_offset(offset, self._plan.read_limit)
-        self._wakeup.end_poll(look, is_news=end != offset)
+        self._parts.wakeup.end_poll(look, is_news=end != offset)
         return end
 
     async def _deliver_after(
@@ -307,16 +314,16 @@ class DeliveryLoop:
             raise
 
     async def _deliver(self, start: Offset, end: Offset) -> None:
-        began = self._clock.monotonic()
+        began = self._parts.clock.monotonic()
         stream = ChangeStream(
             self._source,
             start,
             end,
             limit=self._plan.batch_limit,
-            key=self._sink.key if isinstance(self._sink, Keyed) else (),
-            executor=self._executor,
-            memory=self._memory,
-            on_batch=self._on_batch,
+            key=self._parts.sink.key if isinstance(self._parts.sink, Keyed) else (),
+            executor=self._parts.executor,
+            memory=self._parts.memory,
+            on_batch=self._parts.on_batch,
         )
         saved = await self._offsets.saved(end, self._source)
         async with aclosing(stream.batches()) as batches:
@@ -328,16 +335,16 @@ class DeliveryLoop:
                 f"The sink {self._plan.sink} acknowledged {rows} rows of {self._plan.table} after"
                 f" taking {stream.total_rows}, not all there were."
             )
-        self._tell_delivery(stream, start, end, self._clock.monotonic() - began)
+        self._tell_delivery(stream, start, end, self._parts.clock.monotonic() - began)
         safe = self._tracker.delivered(end)
         if safe is not None:
-            await self._save(safe, is_kept=self._sink.offsets is not None)
+            await self._save(safe, is_kept=self._parts.sink.offsets is not None)
 
     def _tell_delivery(
         self, stream: ChangeStream, start: Offset, end: Offset, duration_seconds: float
     ) -> None:
         if stream.total_rows:
-            self._telemetry.emit(
+            self._parts.telemetry.emit(
                 events.DeliveryAcknowledged(
                     table=self._plan.table,
                     sink=self._plan.sink,
@@ -350,7 +357,7 @@ class DeliveryLoop:
                 )
             )
         if stream.commits:
-            self._telemetry.emit(
+            self._parts.telemetry.emit(
                 events.CommitsDelivered(
                     table=self._plan.table,
                     engine=ENGINE,
@@ -361,7 +368,7 @@ class DeliveryLoop:
 
     async def _write(self, delivery: Delivery) -> int:
         try:
-            return await self._sink.write(delivery)
+            return await self._parts.sink.write(delivery)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -374,7 +381,7 @@ class DeliveryLoop:
 
     async def _save(self, offset: Offset, *, is_kept: bool = False) -> None:
         """Save an offset, unless the sink has kept it with the rows, and tell everybody."""
-        began = self._clock.monotonic()
+        began = self._parts.clock.monotonic()
         async with self._saving:
             # A later delivery may have saved its offset while this one waited for the lock.
             if self._saved is not None and not self._saved.is_before(offset):
@@ -383,19 +390,19 @@ class DeliveryLoop:
                 await self._offsets.save(offset, self._source)
             self._saved = offset
         self._on_progress()
-        self._telemetry.emit(
+        self._parts.telemetry.emit(
             events.OffsetSaved(
                 table=self._plan.table,
                 engine=ENGINE,
                 version=offset.version,
                 offset=offset.to_json(),
-                duration_seconds=self._clock.monotonic() - began,
+                duration_seconds=self._parts.clock.monotonic() - began,
             )
         )
         await self._source.commit(offset)
 
     def _tell_advance(self, offset: Offset, end: Offset, duration_seconds: float) -> None:
-        self._telemetry.emit(
+        self._parts.telemetry.emit(
             events.SnapshotAdvanced(
                 table=self._plan.table,
                 start_version=offset.version,

@@ -17,16 +17,12 @@ waits for it to come back; and rows that vanish between the check of a commit an
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Executor
 from dataclasses import replace
 
-from tailerd.backoff import Backoff
-from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.backoff import RetryPolicy
 from tailerd.changefeed.offset import Phase, Version
 from tailerd.changefeed.saved_offset import OffsetStore
-from tailerd.clock import Clock
 from tailerd.errors import (
     BucketMissingError,
     BugError,
@@ -39,15 +35,11 @@ from tailerd.errors import (
 from tailerd.formats.base import ChangeSource
 from tailerd.pipeline.backlog_report import ENGINE
 from tailerd.pipeline.claim import PipelineClaim
-from tailerd.pipeline.corrupt_commit_log import CorruptCommitLog
-from tailerd.pipeline.delivery_loop import DeliveryLoop, DeliverySpec
+from tailerd.pipeline.delivery_loop import DeliveryLoop, DeliveryParts, DeliverySpec
 from tailerd.pipeline.gap_crossing import cross_gap
 from tailerd.pipeline.identity import OffsetKeeper
-from tailerd.pipeline.memory_budget import TableMemory
 from tailerd.pipeline.policies import CORRUPT_COMMIT_ERRORS, GAP_ERRORS, OnCorruptCommit, OnGap
-from tailerd.sinks.base import Sink
-from tailerd.telemetry import Telemetry, events
-from tailerd.watchers.wakeups import Wakeup
+from tailerd.telemetry import events
 
 OpenSource = Callable[[], Awaitable[ChangeSource]]
 
@@ -62,51 +54,34 @@ class Pipeline:
     def __init__(
         self,
         plan: DeliverySpec,
+        parts: DeliveryParts,
         *,
         source_place: str,
         open_source: OpenSource,
-        sink: Sink,
         offsets: OffsetStore,
-        wakeup: Wakeup,
-        telemetry: Telemetry,
-        clock: Clock,
-        backoff: Backoff | None = None,
-        max_attempts: int | None = None,
-        jitter: random.Random | None = None,
-        executor: Executor | None = None,
-        corrupt_commits: CorruptCommitLog | None = None,
-        memory: TableMemory | None = None,
-        on_batch: Callable[[ChangeBatch], None] | None = None,
+        retries: RetryPolicy | None = None,
         claim: PipelineClaim | None = None,
     ) -> None:
         """Prepare; the table is opened by `run`.
 
         Args:
             plan: What to do.
+            parts: What to do it with; `run` closes the sink and the memory.
             source_place: The table's place, for telemetry.
             open_source: Opens the table; tried again like everything else.
-            sink, offsets, wakeup, telemetry, clock: As `DeliveryLoop` takes them.
-            executor, corrupt_commits, memory, on_batch: As `DeliveryLoop` takes them; `run` closes
-                the memory.
+            offsets: Keeps what was delivered.
+            retries: Waits between attempts, and how many there are.
             claim: The pipeline's name in the state.
-            backoff: Waits between attempts.
-            max_attempts: Failed attempts in a row before giving up; None never gives up.
-            jitter: Source of randomness of the waits.
         """
         self.error: TailerdError | None = None
-        self._plan = plan
+        self._plan, self._parts = plan, parts
         self._source_place = source_place
         self._open_source = open_source
         self._source: ChangeSource | None = None
-        self._sink = sink
         self._offsets = OffsetKeeper(
-            offsets, plan.table, plan.changes, identity=plan.identity, sink=sink, claim=claim
+            offsets, plan.table, plan.changes, identity=plan.identity, sink=parts.sink, claim=claim
         )
-        self._wakeup, self._telemetry, self._clock = wakeup, telemetry, clock
-        self._backoff = backoff or Backoff()
-        self._max_attempts, self._jitter = max_attempts, jitter or random.Random()
-        self._executor, self._memory = executor, memory
-        self._corrupt_commits, self._on_batch = corrupt_commits, on_batch
+        self._retries = retries or RetryPolicy()
         self._delivery_loop: DeliveryLoop | None = None
         self._stopping = asyncio.Event()
         self._attempt, self._has_crossed = 0, False
@@ -131,7 +106,7 @@ class Pipeline:
         A dropped delivery is delivered again by the next run: its offset was not saved.
         """
         table = self._plan.table
-        self._telemetry.emit(
+        self._parts.telemetry.emit(
             events.PipelineStarted(
                 table=table,
                 source=self._source_place,
@@ -155,23 +130,23 @@ class Pipeline:
                     if error is None:
                         continue
                 self._attempt += 1
-                if not self._may_retry(error) or self._attempt == self._max_attempts:
+                if not self._may_retry(error) or self._attempt == self._retries.max_attempts:
                     self._fail(error)
                     return
                 await self._wait_before_retry(error)
             self._tell_stopped(False)
         finally:
-            if self._memory is not None:
-                self._memory.close()
-            await self._sink.aclose()
+            if self._parts.memory is not None:
+                self._parts.memory.close()
+            await self._parts.sink.aclose()
 
     async def _may_cross(self, error: TailerdError) -> bool:
         """Tell whether `error` is a gap and policy crosses it, waiting if it did so just now."""
         if not self._is_crossable(error):
             return False
-        if self._has_crossed and self._attempt != self._max_attempts:
+        if self._has_crossed and self._attempt != self._retries.max_attempts:
             await self._wait_before_retry(error)
-        return not self._stopping.is_set() and self._attempt != self._max_attempts
+        return not self._stopping.is_set() and self._attempt != self._retries.max_attempts
 
     def _is_crossable(self, error: TailerdError) -> bool:
         if not isinstance(error, GAP_ERRORS) or self._plan.on_gap is OnGap.STOP:
@@ -194,9 +169,9 @@ class Pipeline:
                 error,
                 saved.offset,
                 source=self._source,
-                sink=self._sink,
+                sink=self._parts.sink,
                 offsets=self._offsets,
-                telemetry=self._telemetry,
+                telemetry=self._parts.telemetry,
             )
         except TailerdError as failure:
             return failure
@@ -281,17 +256,10 @@ class Pipeline:
             self._source = await self._open_source()
         delivery_loop = DeliveryLoop(
             self._plan,
+            self._parts,
             source=self._source,
-            sink=self._sink,
             offsets=self._offsets,
-            wakeup=self._wakeup,
-            telemetry=self._telemetry,
-            clock=self._clock,
             on_progress=self._made_progress,
-            executor=self._executor,
-            corrupt_commits=self._corrupt_commits,
-            memory=self._memory,
-            on_batch=self._on_batch,
         )
         self._delivery_loop = delivery_loop
         if self._stopping.is_set():
@@ -309,8 +277,8 @@ class Pipeline:
         self._has_crossed = False
 
     async def _wait_before_retry(self, error: TailerdError) -> None:
-        wait_seconds = self._backoff.wait_seconds(self._attempt - 1, self._jitter)
-        self._telemetry.emit(
+        wait_seconds = self._retries.wait_seconds(self._attempt - 1)
+        self._parts.telemetry.emit(
             events.RetryScheduled(
                 table=self._plan.table,
                 engine=ENGINE,
@@ -320,7 +288,7 @@ class Pipeline:
                 error=str(error),
             )
         )
-        sleeping = asyncio.ensure_future(self._clock.sleep(wait_seconds))
+        sleeping = asyncio.ensure_future(self._parts.clock.sleep(wait_seconds))
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
             await asyncio.wait({sleeping, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -330,14 +298,14 @@ class Pipeline:
 
     def _fail(self, error: TailerdError) -> None:
         self.error = error
-        self._telemetry.emit(
+        self._parts.telemetry.emit(
             events.PipelineFailed(
                 table=self._plan.table, engine=ENGINE, error_code=error.code, error=str(error)
             )
         )
 
     def _tell_stopped(self, is_complete: bool) -> None:
-        self._telemetry.emit(
+        self._parts.telemetry.emit(
             events.PipelineStopped(table=self._plan.table, engine=ENGINE, is_complete=is_complete)
         )
 

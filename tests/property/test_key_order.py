@@ -22,7 +22,7 @@ from tailerd.formats.delta.changes import commit_tasks
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.pipeline import change_runs
 from tailerd.pipeline.change_stream import ChangeStream
-from tailerd.pipeline.delivery_loop import DeliverySpec
+from tailerd.pipeline.delivery_loop import DeliveryParts, DeliverySpec
 from tailerd.pipeline.memory_budget import MemoryBudget
 from tailerd.pipeline.offset_store import MemoryOffsetStore
 from tailerd.pipeline.pipeline import Pipeline
@@ -198,13 +198,10 @@ async def test_a_sink_with_a_key_is_given_its_order(
     plan = DeliverySpec(table="t", sink="s", start="1", changes=ChangeMode.AUTO, is_once=True)
     pipeline = Pipeline(
         plan,
+        DeliveryParts(sink=sink, wakeup=Wakeup(), telemetry=Telemetry(), clock=SimClock()),
         source_place=str(tmp_path),
         open_source=open_source,
-        sink=sink,
         offsets=MemoryOffsetStore(),
-        wakeup=Wakeup(),
-        telemetry=Telemetry(),
-        clock=SimClock(),
     )
     await pipeline.run()
     assert (pipeline.error, sink.ids) == (None, ids)

@@ -7,13 +7,14 @@ import random
 from dataclasses import dataclass, field
 from unittest.mock import patch
 
+from tailerd.backoff import RetryPolicy
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.errors import AccessDeniedError, TailerdError
 from tailerd.formats.base import ChangeSource
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.pipeline import change_stream
-from tailerd.pipeline.delivery_loop import DeliverySpec
+from tailerd.pipeline.delivery_loop import DeliveryParts, DeliverySpec
 from tailerd.pipeline.memory_budget import SMALLEST_PIECE, MemoryBudget
 from tailerd.pipeline.pipeline import Pipeline
 from tailerd.pipeline.policies import OnGap
@@ -181,15 +182,19 @@ class Process:
         )
         return Pipeline(
             world.plan,
+            DeliveryParts(
+                sink=sink,
+                wakeup=self._board.subscribe(world.table.log),
+                telemetry=Telemetry([simulation.heard]),
+                clock=simulation.clock,
+                memory=self.budget.join(world.max_in_flight),
+            ),
             source_place=world.table.place,
             open_source=open_source,
-            sink=sink,
             offsets=offsets,
-            wakeup=self._board.subscribe(world.table.log),
-            telemetry=Telemetry([simulation.heard]),
-            clock=simulation.clock,
-            jitter=random.Random(f"{simulation.seed}/{world.name}/jitter/{life.number}"),
-            memory=self.budget.join(world.max_in_flight),
+            retries=RetryPolicy(
+                jitter=random.Random(f"{simulation.seed}/{world.name}/jitter/{life.number}")
+            ),
         )
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+from tailerd.backoff import RetryPolicy
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.saved_offset import OffsetStore
 from tailerd.formats.base import ChangeSource
 from tailerd.pipeline.corrupt_commit_log import MemoryCorruptCommitLog
-from tailerd.pipeline.delivery_loop import DeliverySpec
+from tailerd.pipeline.delivery_loop import DeliveryParts, DeliverySpec
 from tailerd.pipeline.offset_store import MemoryOffsetStore
 from tailerd.pipeline.pipeline import Pipeline
 from tailerd.pipeline.policies import OnCorruptCommit, OnGap
@@ -57,16 +58,17 @@ class Run:
                 on_gap=self.on_gap,
                 on_corrupt_commit=self.on_corrupt_commit,
             ),
+            DeliveryParts(
+                sink=self.sink,
+                wakeup=self.wakeup,
+                telemetry=Telemetry([self.events.append]),
+                clock=self.clock,
+                corrupt_commits=self.corrupt_commits,
+            ),
             source_place="fake",
             open_source=self.open,
-            sink=self.sink,
             offsets=self.offsets,
-            wakeup=self.wakeup,
-            telemetry=Telemetry([self.events.append]),
-            clock=self.clock,
-            max_attempts=self.max_attempts,
-            jitter=random.Random(1),
-            corrupt_commits=self.corrupt_commits,
+            retries=RetryPolicy(max_attempts=self.max_attempts, jitter=random.Random(1)),
         )
 
     async def open(self) -> ChangeSource:

@@ -188,7 +188,7 @@ async def test_over_a_gap_there_is_none_where_what_was_delivered_last_cannot_be_
     for version in range(5):
         table.commit_path(version).unlink()
     await run.once()
-    assert run.recorded.ranges[-1] == (3, 4)
+    assert max(run.recorded.ranges) == (3, 4)
     assert not run.told(events.GapMet)
     [failed] = run.told(events.PipelineFailed)
     assert isinstance(failed, events.PipelineFailed)
