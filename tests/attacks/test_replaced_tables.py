@@ -18,6 +18,7 @@ from tailerd.changefeed.limits import DEFAULT_READ_LIMIT
 from tailerd.changefeed.offset import Offset
 from tailerd.clock import SystemClock
 from tailerd.errors import CommitChangedError, TableRecreatedError
+from tailerd.formats.base import OpenRequest
 from tailerd.formats.delta.changes.log_continuity import COPY_SECONDS
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.storage.base import ObjectStore
@@ -76,7 +77,7 @@ async def test_another_table_with_the_same_sizes_and_times_is_no_continuation(
     table = table_of(tmp_path / "t")
     clock = SimClock()
     source = await DeltaChangeSource.open(
-        str(table.folder), clock=clock, wrap_store=remote if is_remote else None
+        str(table.folder), OpenRequest(clock=clock, wrap_store=remote if is_remote else None)
     )
     at = await source.initial_offset("latest")
     assert await look(source, at) == at
@@ -98,7 +99,9 @@ async def test_another_table_in_memory_is_no_continuation(tmp_path: Path) -> Non
             store.set_mtime(f"/t/_delta_log/{path.name}", 1)
 
     await put(table)
-    source = await DeltaChangeSource.open("memory://replaced/t", stores=stores, clock=clock)
+    source = await DeltaChangeSource.open(
+        "memory://replaced/t", OpenRequest(stores=stores, clock=clock)
+    )
     at = await source.initial_offset("latest")
     assert await look(source, at) == at
     await put(other)
@@ -112,7 +115,7 @@ async def test_a_commit_that_grows_after_it_was_read_is_an_error_that_names_it(
     tmp_path: Path, is_read: bool
 ) -> None:
     table = table_of(tmp_path / "t")
-    source = await DeltaChangeSource.open(str(table.folder), clock=SystemClock())
+    source = await DeltaChangeSource.open(str(table.folder), OpenRequest(clock=SystemClock()))
     at = await source.initial_offset(str(VERSIONS - 1) if is_read else "latest")
     if is_read:
         at = await look(source, at)
@@ -128,7 +131,7 @@ async def test_a_commit_that_is_edited_under_its_size_and_time_is_noticed_with_t
     tmp_path: Path,
 ) -> None:
     table = table_of(tmp_path / "t")
-    source = await DeltaChangeSource.open(str(table.folder), clock=SystemClock())
+    source = await DeltaChangeSource.open(str(table.folder), OpenRequest(clock=SystemClock()))
     at = await look(source, await source.initial_offset(str(VERSIONS - 1)))
     path = table.commit_path(VERSIONS - 1)
     stat = path.stat()
@@ -141,7 +144,7 @@ async def test_a_commit_that_is_edited_under_its_size_and_time_is_noticed_with_t
 
 async def test_a_log_that_was_copied_goes_on(tmp_path: Path) -> None:
     table = table_of(tmp_path / "t")
-    source = await DeltaChangeSource.open(str(table.folder), clock=SystemClock())
+    source = await DeltaChangeSource.open(str(table.folder), OpenRequest(clock=SystemClock()))
     at = await look(source, await source.initial_offset("1"))
     # Other files and other times, the same content.
     copy = tmp_path / "copy"

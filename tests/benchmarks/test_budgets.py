@@ -11,6 +11,7 @@ import pytest
 
 from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
+from tailerd.formats.base import OpenRequest
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.log.snapshot_cache import SnapshotCache
@@ -116,7 +117,7 @@ async def test_a_catch_up_in_steps_gets_each_commit_once(tmp_path: Path) -> None
         stores.append(MeteredStore(store))
         return stores[-1]
 
-    source = await DeltaChangeSource.open(str(tmp_path), wrap_store=metering)
+    source = await DeltaChangeSource.open(str(tmp_path), OpenRequest(wrap_store=metering))
     [store] = stores
     start, steps, tasks = await source.initial_offset("0"), 0, 0
     store.reset()

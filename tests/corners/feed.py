@@ -11,6 +11,7 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset
+from tailerd.formats.base import OpenRequest
 from tailerd.formats.delta.changes.partition_zone import PartitionZone
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tests.unit.cli.commands import Commands as Commands
@@ -93,9 +94,7 @@ async def steps(
     async def opened() -> DeltaChangeSource:
         return await DeltaChangeSource.open(
             str(folder),
-            changes=mode,
-            columns=columns,
-            allowed_paths=allowed,
+            OpenRequest(changes=mode, columns=columns, allowed_paths=allowed),
             partition_zone=PartitionZone(str(folder), zone),
         )
 

@@ -10,6 +10,7 @@ import pytest
 
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.errors import TableError, UnreadableDataFileError, UsageError
+from tailerd.formats.base import OpenRequest
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tests.corners.feed import COMMIT_BY_COMMIT, Commands, changes, told
 from tests.tables import delta_schema
@@ -214,7 +215,7 @@ async def test_a_table_with_nothing_but_void_columns_has_rows(tmp_path: Path) ->
 
 async def test_a_column_the_table_never_had_is_refused(tmp_path: Path) -> None:
     TableBuilder(tmp_path).append([{"id": 1, "name": "a"}])
-    source = await DeltaChangeSource.open(str(tmp_path), columns=["Name"])
+    source = await DeltaChangeSource.open(str(tmp_path), OpenRequest(columns=["Name"]))
     with pytest.raises(UsageError, match="no column 'Name'; the table has id, name"):
         await source.arrow_schema()
 

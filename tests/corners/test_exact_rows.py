@@ -15,6 +15,7 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
 from tailerd.errors import MissingDataFileError
+from tailerd.formats.base import OpenRequest
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.formats.delta.protocol import change_plan
 from tailerd.reading import compared_files, row_pairs
@@ -34,7 +35,9 @@ async def read(
     limit: BatchLimit = DEFAULT_BATCH_LIMIT,
 ) -> list[ChangeBatch]:
     """Return the batches from a version to the head."""
-    source = await DeltaChangeSource.open(str(folder), identity=identity, columns=columns)
+    source = await DeltaChangeSource.open(
+        str(folder), OpenRequest(identity=identity, columns=columns)
+    )
     at = await source.initial_offset(start)
     return await batches_of(source, at, await source.latest_offset(at, EVERYTHING), limit)
 

@@ -16,6 +16,7 @@ from tailerd.errors import (
     TornCommitError,
     UnreadableDataFileError,
 )
+from tailerd.formats.base import OpenRequest
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.storage.local import LocalStore
 from tests.corners.feed import EVERYTHING, ONE_FILE, Commands, batches_of, changes, rows_of, told
@@ -57,7 +58,7 @@ async def test_row_20_a_gap_inside_the_range_is_an_error_and_nothing_behind_it_c
 async def test_row_20_a_gap_that_opens_while_following_is_an_error(tmp_path: Path) -> None:
     table = numbered(tmp_path, 2)
     clock = SimClock()
-    source = await DeltaChangeSource.open(str(tmp_path), clock=clock)
+    source = await DeltaChangeSource.open(str(tmp_path), OpenRequest(clock=clock))
     at = await source.initial_offset("latest")
     assert await source.latest_offset(at, EVERYTHING) == at
     table.append([{"id": 2, "name": ""}])
@@ -258,7 +259,7 @@ async def test_row_51_a_line_that_is_no_action_is_named_by_its_number(
 async def test_row_20_a_start_that_one_listing_does_not_show_is_there(tmp_path: Path) -> None:
     table = numbered(tmp_path, 5)
     store = FaultyStore(LocalStore())
-    source = await DeltaChangeSource.open(str(tmp_path), wrap_store=lambda _: store)
+    source = await DeltaChangeSource.open(str(tmp_path), OpenRequest(wrap_store=lambda _: store))
     store.hide_from_listings(table.commit_path(3).name)
     assert (await source.initial_offset("3")).version == 3
 
@@ -269,7 +270,7 @@ async def test_row_20_opened_by_a_listing_with_a_hole_a_pipeline_loses_no_row(
     table = numbered(tmp_path, 5)
     store = FaultyStore(LocalStore())
     store.hide_from_listings(table.commit_path(3).name)
-    source = await DeltaChangeSource.open(str(tmp_path), wrap_store=lambda _: store)
+    source = await DeltaChangeSource.open(str(tmp_path), OpenRequest(wrap_store=lambda _: store))
     start = await source.initial_offset("0")
     end = await source.latest_offset(start, EVERYTHING)
     found = [row["id"] for row in rows_of(await batches_of(source, start, end))]

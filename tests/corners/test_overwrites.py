@@ -10,6 +10,7 @@ import pytest
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.errors import NotATableError, TableRecreatedError
+from tailerd.formats.base import OpenRequest
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tests.corners.feed import (
     COMMIT_BY_COMMIT,
@@ -108,7 +109,7 @@ async def test_row_14_a_table_made_anew_while_it_is_followed_is_noticed(
     for number in range(3):
         table.append([{"id": number, "name": ""}])
     clock = SimClock()
-    source = await DeltaChangeSource.open(str(folder), clock=clock)
+    source = await DeltaChangeSource.open(str(folder), OpenRequest(clock=clock))
     at = await source.initial_offset("0")
     at = await source.latest_offset(at, EVERYTHING)
     assert await source.latest_offset(at, EVERYTHING) == at
@@ -131,7 +132,7 @@ async def test_row_14_a_table_that_vanished_is_no_table_any_longer(tmp_path: Pat
     folder = tmp_path / "orders"
     TableBuilder(folder).append([{"id": 1, "name": ""}])
     clock = SimClock()
-    source = await DeltaChangeSource.open(str(folder), clock=clock)
+    source = await DeltaChangeSource.open(str(folder), OpenRequest(clock=clock))
     at = await source.initial_offset("latest")
     assert await source.latest_offset(at, EVERYTHING) == at
     shutil.rmtree(folder)
@@ -165,7 +166,9 @@ async def test_row_14_offsets_on_both_sides_of_a_replacement_are_good_in_another
     table = TableBuilder(tmp_path)
     [add] = table.append([{"id": 1, "name": "a"}]).adds
     raw = ChangeMode.FILES
-    at = await (await DeltaChangeSource.open(str(tmp_path), changes=raw)).initial_offset("0")
+    at = await (
+        await DeltaChangeSource.open(str(tmp_path), OpenRequest(changes=raw))
+    ).initial_offset("0")
     table.commit(
         table.metadata(id=OTHER_ID), table.remove(add), table.data_file([{"id": 2, "name": "b"}])
     )
@@ -174,7 +177,7 @@ async def test_row_14_offsets_on_both_sides_of_a_replacement_are_good_in_another
     found, ids = [], []
     for _ in range(4):
         # The replacing commit is given in two parts, and each part to another process.
-        source = await DeltaChangeSource.open(str(tmp_path), changes=raw)
+        source = await DeltaChangeSource.open(str(tmp_path), OpenRequest(changes=raw))
         end = await source.latest_offset(at, ReadLimit(max_files=1))
         found += told(rows_of(await batches_of(source, at, end)), "id")
         at = end
@@ -190,7 +193,7 @@ async def test_row_14_a_log_begun_anew_with_a_replacement_in_it_is_another_table
     table = TableBuilder(folder)
     table.append([{"id": 1, "name": "a"}])
     clock = SimClock()
-    source = await DeltaChangeSource.open(str(folder), clock=clock)
+    source = await DeltaChangeSource.open(str(folder), OpenRequest(clock=clock))
     at = await source.latest_offset(await source.initial_offset("0"), EVERYTHING)
     shutil.rmtree(folder)
     again = TableBuilder(folder, table_id=OTHER_ID)

@@ -26,6 +26,7 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, ReadLimit
 from tailerd.errors import TailerdError
+from tailerd.formats.base import OpenRequest
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.records.base import FormatOptions
 from tailerd.records.json import JsonEncoder
@@ -83,7 +84,7 @@ async def digests_of(table: str, folder: Path) -> dict[str, str]:
 async def batches(folder: Path, start: str) -> AsyncIterator[ChangeBatch]:
     """Yield the change batches from `start` to the head, as pipelines read them."""
     source = await DeltaChangeSource.open(
-        str(folder), changes=ChangeMode.AUTO, on_mismatch=lambda error: None
+        str(folder), OpenRequest(changes=ChangeMode.AUTO, on_warning=lambda error: None)
     )
     offset = await source.initial_offset(start)
     while (end := await source.latest_offset(offset, EVERYTHING)) != offset:

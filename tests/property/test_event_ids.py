@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
+from tailerd.formats.base import OpenRequest
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.records.base import FormatOptions
@@ -50,7 +51,7 @@ async def delivered(
     events: list[Event] = []
     at = None
     for turn in range(1_000):
-        source = await DeltaChangeSource.open(str(folder), identity=key)
+        source = await DeltaChangeSource.open(str(folder), OpenRequest(identity=key))
         read_limit, batch_limit = limits[turn % len(limits)]
         at = at or await source.initial_offset(start)
         left = failures[turn] if turn < len(failures) else None

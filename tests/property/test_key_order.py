@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeMode, ChangeTask
 from tailerd.changefeed.limits import BatchLimit
+from tailerd.formats.base import OpenRequest
 from tailerd.formats.delta.changes import commit_tasks
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.pipeline import change_runs
@@ -54,7 +55,7 @@ Changes = list[tuple[str, tuple[object, ...]]]
 async def batches_of(
     folder: Path, key: tuple[str, ...], limit: BatchLimit, changes: ChangeMode = ChangeMode.AUTO
 ) -> list[ChangeBatch]:
-    source = await DeltaChangeSource.open(str(folder), changes=changes)
+    source = await DeltaChangeSource.open(str(folder), OpenRequest(changes=changes))
     start, end = await source.initial_offset("0"), await source.initial_offset("latest")
     memory = MemoryBudget(1 << 30).join()
     stream = ChangeStream(source, start, end, limit=limit, key=key, memory=memory)

@@ -15,6 +15,7 @@ from tailerd.changefeed.change_task import ChangeMode, ChangeSourceKind, ChangeT
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
 from tailerd.changefeed.offset import Version
 from tailerd.errors import SchemaChangedError, TableRecreatedError
+from tailerd.formats.base import OpenRequest
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tests.corners.feed import EVERYTHING, batches_of
 from tests.property.test_exact_changes import KEYED, History, check_pairs, multiset
@@ -31,7 +32,9 @@ async def net(
     identity: tuple[str, ...] = (),
 ) -> list[ChangeBatch]:
     """Return the net changes of versions first to last."""
-    source = await DeltaChangeSource.open(str(folder), changes=ChangeMode.NET, identity=identity)
+    source = await DeltaChangeSource.open(
+        str(folder), OpenRequest(changes=ChangeMode.NET, identity=identity)
+    )
     start = await source.initial_offset(str(first))
     head = await source.latest_offset(start, EVERYTHING)
     assert head.version == (await source.initial_offset("latest")).version

@@ -11,7 +11,7 @@ from tailerd.backoff import RetryPolicy
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.errors import AccessDeniedError, TailerdError
-from tailerd.formats.base import ChangeSource
+from tailerd.formats.base import ChangeSource, OpenRequest
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.pipeline import change_stream
 from tailerd.pipeline.delivery_loop import DeliveryParts, DeliverySpec
@@ -165,9 +165,11 @@ class Process:
                 raise AccessDeniedError("This table is not for you.")
             return await simulation.settings.source_class.open(
                 world.table.place,
-                stores=simulation.stores,
-                wrap_store=lambda _: StoreLink(simulation.store, chaos, life),
-                clock=simulation.clock,
+                OpenRequest(
+                    stores=simulation.stores,
+                    wrap_store=lambda _: StoreLink(simulation.store, chaos, life),
+                    clock=simulation.clock,
+                ),
             )
 
         offsets = OffsetLink(world.offsets, chaos, life)

@@ -68,19 +68,10 @@ class DeltaFormat(DeltaParts):
         from tailerd.formats.delta.changes.source import DeltaChangeSource
 
         zone = request.options.get("partition_timezone")
-        warn = request.on_warning
+        zone_text = None if zone is None else str(zone)
         return await DeltaChangeSource.open(
             place,
-            stores=request.stores,
-            changes=request.changes,
-            allowed_paths=request.allowed_paths,
-            columns=request.columns,
-            identity=request.identity,
-            wrap_store=request.wrap_store,
-            on_mismatch=warn,
-            clock=request.clock,
+            request,
             spool=None if request.scratch is None else open_spool(request.scratch),
-            partition_zone=PartitionZone(place, None if zone is None else str(zone), warn),
-            memory_bytes=request.memory_bytes,
-            net_above=request.net_above,
+            partition_zone=PartitionZone(place, zone_text, request.on_warning),
         )

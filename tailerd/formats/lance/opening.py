@@ -54,12 +54,9 @@ async def open_source(place: str, request: OpenRequest, reader: LanceTaskReader)
             key=request.identity,
         ),
         reader,
-        stores=request.stores,
-        changes=request.changes,
+        request,
         comparison=_comparison(request),
-        columns=request.columns,
         places=RealPlaces(root, allowed) if located.is_local_folder else None,
-        net_above=request.net_above,
     )
 
 

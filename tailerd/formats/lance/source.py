@@ -16,7 +16,7 @@ from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.changefeed.points import StartWord, parse_point, parse_start, show_ms
 from tailerd.errors import MissingVersionError, NotATableError, TableRecreatedError, UsageError
-from tailerd.formats.base import Backlog, SchemaStep, TableIdentity
+from tailerd.formats.base import Backlog, OpenRequest, SchemaStep, TableIdentity
 from tailerd.formats.lance.origin import TableOrigin
 from tailerd.formats.lance.payload import (
     FORMAT,
@@ -35,7 +35,6 @@ from tailerd.formats.lance.version_log import VersionLog, gone
 from tailerd.formats.net_steps import NetStepPlan
 from tailerd.formats.plain_schema import checked, encode_schema
 from tailerd.storage.links import RealPlaces
-from tailerd.storage.stores import Stores
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _PLANS_IN_MEMORY = 4
@@ -51,10 +50,8 @@ class LanceSource(LanceVersions):
         name: The table's place, as the user gave it.
         log: Its versions, looked at.
         origin: Its id.
-        changes: Which changes are asked for.
-        columns: Names of the columns to read; None for all.
+        request: Which changes are asked for, and of which columns.
         places: Where its files may really lie; None in a bucket.
-        net_above: With more new versions than that they come as one difference; None: never.
     """
 
     def __init__(
@@ -64,25 +61,25 @@ class LanceSource(LanceVersions):
         origin: TableOrigin,
         planner: LancePlanner,
         reader: LanceTaskReader,
+        request: OpenRequest,
         *,
-        stores: Stores,
-        changes: ChangeMode,
         comparison: Comparison,
-        columns: Sequence[str] | None,
         places: RealPlaces | None,
-        net_above: int | None,
     ) -> None:
         self._name = name
         self._log = log
         self._origin = origin
         self._planner = planner
         self._reader = reader
-        self._stores = stores
+        self._stores = request.stores
         self._net = NetStepPlan(
-            self, self._check_difference, always=changes is ChangeMode.NET, above=net_above
+            self,
+            self._check_difference,
+            always=request.changes is ChangeMode.NET,
+            above=request.net_above,
         )
         self._comparison = comparison
-        self._columns = None if columns is None else tuple(columns)
+        self._columns = None if request.columns is None else tuple(request.columns)
         self._places = places
         self._plans: dict[tuple[int, Phase, Comparison, int], list[PlannedTask]] = {}
 

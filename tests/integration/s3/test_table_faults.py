@@ -14,6 +14,7 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, ReadLimit
 from tailerd.clock import SystemClock
 from tailerd.errors import AccessDeniedError, MaintenanceBusyError
+from tailerd.formats.base import OpenRequest
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.maintenance.jobs import DeltaMaintenance
@@ -34,7 +35,7 @@ EVERYTHING = ReadLimit(max_files=10**9, max_bytes=10**18)
 
 async def changes(place: str, start: str) -> list[tuple[Any, ...]]:
     """Return every change row from `start` to the head, as pipelines plan and read them."""
-    source = await DeltaChangeSource.open(place, changes=ChangeMode.AUTO)
+    source = await DeltaChangeSource.open(place, OpenRequest(changes=ChangeMode.AUTO))
     offset = await source.initial_offset(start)
     rows: list[tuple[Any, ...]] = []
     while (end := await source.latest_offset(offset, EVERYTHING)) != offset:

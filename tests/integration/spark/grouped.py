@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
 from tailerd.config import Config, TableConfig
+from tailerd.formats.base import OpenRequest
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.pipeline.pipeline_manager import Member, PipelineManager
 from tailerd.records.json import JsonEncoder
@@ -117,7 +118,9 @@ def versions(given: list[bytes]) -> list[int]:
 
 async def arrow_lines(table: TableConfig) -> Counter[bytes]:
     """What the Arrow engine would write."""
-    source = await DeltaChangeSource.open(table.path, changes=ChangeMode(table.changes))
+    source = await DeltaChangeSource.open(
+        table.path, OpenRequest(changes=ChangeMode(table.changes))
+    )
     start, end = [await source.initial_offset(at) for at in (table.start, "latest")]
     found: Counter[bytes] = Counter()
     for task in await tasks_between(source, start, end):

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
 from tailerd.errors import SchemaChangedError, TailerdError
+from tailerd.formats.base import OpenRequest
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.records.json import JsonEncoder
 from tailerd.spark.change_range import batch_range, tasks_between
@@ -108,7 +109,7 @@ def _of_arrow(folder: Path, options: dict[str, str]) -> Rows | TailerdError:
 
 
 async def _arrow_rows(options: ReadOptions) -> Rows:
-    source = await DeltaChangeSource.open(options.path, on_mismatch=lambda error: None)
+    source = await DeltaChangeSource.open(options.path, OpenRequest(on_warning=lambda error: None))
     start, end = await batch_range(source, options)
     rows: Rows = Counter()
     if start.is_before(end):

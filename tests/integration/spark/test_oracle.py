@@ -30,6 +30,7 @@ import pytest
 
 from tailerd.changefeed.change_batch import CHANGE_COLUMNS, CHANGE_TYPE, COMMIT_VERSION
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
+from tailerd.formats.base import OpenRequest
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.spark.change_range import batch_range, tasks_between
 from tailerd.spark.options import ReadOptions
@@ -297,7 +298,7 @@ def our_rows(table: Path, **options: str) -> Rows:
 
 
 async def _arrow_rows(options: ReadOptions) -> Rows:
-    source = await DeltaChangeSource.open(options.path, changes=options.changes)
+    source = await DeltaChangeSource.open(options.path, OpenRequest(changes=options.changes))
     start, end = await batch_range(source, options)
     rows: Rows = Counter()
     for task in await tasks_between(source, start, end):

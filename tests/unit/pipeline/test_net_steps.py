@@ -11,7 +11,7 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset
 from tailerd.errors import SinkError
-from tailerd.formats.base import ChangeSource
+from tailerd.formats.base import ChangeSource, OpenRequest
 from tailerd.formats.delta.changes.bucket_spool import BucketSpool
 from tailerd.formats.delta.changes.snapshot_spool import SnapshotSpool, Spool
 from tailerd.formats.delta.changes.source import DeltaChangeSource
@@ -75,7 +75,9 @@ class DeltaRun(Run):
 
     async def open(self) -> ChangeSource:
         return await DeltaChangeSource.open(
-            str(self.place), changes=self.changes, net_above=self.net_above, spool=self.spool
+            str(self.place),
+            OpenRequest(changes=self.changes, net_above=self.net_above),
+            spool=self.spool,
         )
 
 
@@ -206,7 +208,7 @@ async def test_far_behind_a_table_that_was_replaced_tells_its_commits(tmp_path: 
 @pytest.mark.parametrize("limit", [1, 1000])
 async def test_a_difference_that_was_begun_ends_where_it_did(tmp_path: Path, limit: int) -> None:
     table = BusyTable(tmp_path, 6)
-    source = await DeltaChangeSource.open(str(tmp_path), net_above=2)
+    source = await DeltaChangeSource.open(str(tmp_path), OpenRequest(net_above=2))
     start = await source.initial_offset("2")
     end = await source.latest_offset(start, ReadLimit(max_files=limit))
     marked = source.pinned(start, end)

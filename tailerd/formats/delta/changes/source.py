@@ -7,24 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeMode, ChangeTask, TaskGroup
-from tailerd.changefeed.limits import DEFAULT_MEMORY_BYTES, BatchLimit, ReadLimit
+from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import ConsecutiveVersions, Offset, Phase, Version
 from tailerd.changefeed.points import StartWord, parse_point, parse_start, to_ms
-from tailerd.clock import Clock, SystemClock
+from tailerd.clock import SystemClock
 from tailerd.errors import (
-    CorruptLogError,
     MissingVersionError,
     TableRecreatedError,
 )
 from tailerd.formats.allowed_places import allowed_places
-from tailerd.formats.base import Backlog, SchemaStep, TableIdentity
+from tailerd.formats.base import Backlog, OpenRequest, SchemaStep, TableIdentity
 from tailerd.formats.delta.changes.commit_cache import CommitCache
 from tailerd.formats.delta.changes.commit_tasks import CommitTasks, TableSchemaStep
 from tailerd.formats.delta.changes.identity import schema_id
@@ -54,8 +53,7 @@ from tailerd.formats.delta.protocol.snapshot import TableState
 from tailerd.formats.delta.protocol.table_properties import retention_seconds
 from tailerd.formats.delta.protocol.type_widening import widened_floats
 from tailerd.formats.net_steps import NetStepPlan
-from tailerd.storage.base import ObjectStore, OpensAhead
-from tailerd.storage.stores import Stores
+from tailerd.storage.base import OpensAhead
 
 REMOTE_RUN_BYTES = 8 * 1024 * 1024
 """What a bucket sends in some tenths of a second: enough to hide the time until it begins to."""
@@ -78,38 +76,34 @@ class DeltaChangeSource(ConsecutiveVersions):
         reader: LogReader,
         state: TableState,
         head_version: int,
+        request: OpenRequest,
         *,
-        changes: ChangeMode,
-        allowed_paths: Iterable[str] = (),
-        columns: Sequence[str] | None = None,
-        identity: Sequence[str] = (),
-        clock: Clock | None = None,
         spool: Spool | None = None,
         partition_zone: PartitionZone | None = None,
-        stores: Stores | None = None,
-        net_above: int | None = None,
     ) -> None:
         self._name = name
-        self._stores = stores or Stores()
+        self._stores = request.stores
         self._reader = reader
         self._head_state = state
         self._head_version = head_version
-        self._columns = None if columns is None else tuple(columns)
-        places = allowed_places(allowed_paths)
+        self._columns = None if request.columns is None else tuple(request.columns)
+        places = allowed_places(request.allowed_paths)
         self._paths = DataPaths(reader.url, places)
         self._links = LinkedFiles(reader.url, places)
-        is_net = changes is ChangeMode.NET
-        self._window = CommitCache(reader, ChangeMode.AUTO if is_net else changes)
-        self._commits = CommitTasks(self._window, self._paths, identity)
+        is_net = request.changes is ChangeMode.NET
+        self._window = CommitCache(reader, ChangeMode.AUTO if is_net else request.changes)
+        self._commits = CommitTasks(self._window, self._paths, request.identity)
         plan_file = NetPlanFile(spool, self._paths)
-        self._differences = NetChanges(reader, self._paths, identity, plan_file)
-        self._net = NetStepPlan(VERSIONS, self._differences.check, always=is_net, above=net_above)
+        self._differences = NetChanges(reader, self._paths, request.identity, plan_file)
+        self._net = NetStepPlan(
+            VERSIONS, self._differences.check, always=is_net, above=request.net_above
+        )
         self._snapshot: SnapshotTasks | None = None
         self._spool = spool
         self._partition_zone = partition_zone or PartitionZone(name)
         self._table_ids = {state.metadata.id}
         self._guard = LogContinuityCheck(
-            name, self._table_ids, self._window, clock or SystemClock(), head_version
+            name, self._table_ids, self._window, request.clock or SystemClock(), head_version
         )
         self._identity: tuple[int, TableIdentity] | None = None
 
@@ -117,40 +111,29 @@ class DeltaChangeSource(ConsecutiveVersions):
     async def open(
         cls,
         table: str,
+        request: OpenRequest | None = None,
         *,
-        stores: Stores | None = None,
-        changes: ChangeMode = ChangeMode.AUTO,
-        allowed_paths: Iterable[str] = (),
-        columns: Sequence[str] | None = None,
-        identity: Sequence[str] = (),
-        wrap_store: Callable[[ObjectStore], ObjectStore] | None = None,
-        on_mismatch: Callable[[CorruptLogError], None] | None = None,
-        clock: Clock | None = None,
         spool: Spool | None = None,
         partition_zone: PartitionZone | None = None,
-        memory_bytes: int = DEFAULT_MEMORY_BYTES,
-        net_above: int | None = None,
     ) -> DeltaChangeSource:
         """Open a table at its newest version.
 
         Args:
             table: A path or URL.
-            stores: How its files are reached; by default as the environment says.
-            changes, allowed_paths, columns, identity, wrap_store, net_above: As `OpenRequest` has
-                them.
-            on_mismatch: Called when a version checksum differs; without it, that is an error.
+            request: What is asked for; by default all changes that the log tells.
             spool: Keeps the file list of a snapshot over a restart; see `OpenRequest.scratch`.
             partition_zone: Of partition timestamps without a zone; without it they are UTC.
-            memory_bytes: The configured `memory`, which readers of the log keep within.
 
         Raises:
             NotATableError, TableError: The table cannot be served.
             ConfigError: No store serves this place.
         """
-        stores = stores or Stores()
-        store, root = stores.locate_table(table, allowed_places(allowed_paths))
-        store = wrap_store(store) if wrap_store else store
-        reader = LogReader(store, root, on_mismatch=on_mismatch, memory_bytes=memory_bytes)
+        request = request or OpenRequest()
+        store, root = request.stores.locate_table(table, allowed_places(request.allowed_paths))
+        store = request.wrap_store(store) if request.wrap_store else store
+        reader = LogReader(
+            store, root, on_mismatch=request.on_warning, memory_bytes=request.memory_bytes
+        )
         head, segment = await reader.open_listed(with_files=False)
         head.state.check_rows()
         source = cls(
@@ -158,15 +141,9 @@ class DeltaChangeSource(ConsecutiveVersions):
             reader,
             head.state,
             head.version,
-            changes=changes,
-            allowed_paths=allowed_paths,
-            columns=columns,
-            identity=identity,
-            clock=clock,
+            request,
             spool=spool,
             partition_zone=partition_zone,
-            stores=stores,
-            net_above=net_above,
         )
         source._begin(head.version, head.state, segment)
         return source

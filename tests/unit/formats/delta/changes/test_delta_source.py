@@ -7,6 +7,7 @@ import pytest
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.errors import MissingVersionError, NotATableError, StorageError, TableRecreatedError
+from tailerd.formats.base import OpenRequest
 from tailerd.formats.delta.changes.log_continuity import FRESH_SECONDS
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.storage.base import ObjectStore
@@ -42,7 +43,9 @@ class Stores:
 async def test_an_idle_look_takes_one_request(tmp_path: Path) -> None:
     numbered(tmp_path, 30)
     stores, clock = Stores(), SimClock()
-    source = await DeltaChangeSource.open(str(tmp_path), wrap_store=stores, clock=clock)
+    source = await DeltaChangeSource.open(
+        str(tmp_path), OpenRequest(wrap_store=stores, clock=clock)
+    )
     at = await source.initial_offset("latest")
     assert await source.latest_offset(at, EVERYTHING) == at
     [meter] = stores.meters
@@ -56,7 +59,9 @@ async def test_an_idle_look_takes_one_request(tmp_path: Path) -> None:
 async def test_a_new_commit_takes_few_requests_however_long_the_log(tmp_path: Path) -> None:
     table = numbered(tmp_path, 130)
     stores, clock = Stores(), SimClock()
-    source = await DeltaChangeSource.open(str(tmp_path), wrap_store=stores, clock=clock)
+    source = await DeltaChangeSource.open(
+        str(tmp_path), OpenRequest(wrap_store=stores, clock=clock)
+    )
     at = await source.initial_offset("latest")
     at = await _step(source, at)
     [meter] = stores.meters
@@ -81,7 +86,7 @@ async def _step(source: DeltaChangeSource, at: Offset) -> Offset:
 async def test_a_storage_that_fails_once_loses_nothing(tmp_path: Path) -> None:
     table = numbered(tmp_path, 3)
     stores = Stores()
-    source = await DeltaChangeSource.open(str(tmp_path), wrap_store=stores)
+    source = await DeltaChangeSource.open(str(tmp_path), OpenRequest(wrap_store=stores))
     at = await source.initial_offset("latest")
     table.append([{"id": 3, "name": ""}])
     stores.faulty[0].fail_nth(1, kind="get")
@@ -156,7 +161,7 @@ async def test_the_backlog_counts_what_is_left(tmp_path: Path) -> None:
 
 async def test_the_name_and_the_schema_are_those_of_the_table(tmp_path: Path) -> None:
     table = numbered(tmp_path, 1)
-    source = await DeltaChangeSource.open(str(tmp_path), columns=["name"])
+    source = await DeltaChangeSource.open(str(tmp_path), OpenRequest(columns=["name"]))
     assert (source.name, source.url) == (str(tmp_path), str(tmp_path))
     assert source.table_id == table.table_id
     assert (await source.arrow_schema()).names == ["name"]

@@ -9,6 +9,7 @@ import pytest
 
 from tailerd.changefeed.offset import Offset
 from tailerd.errors import MissingVersionError, NotATableError, TableRecreatedError
+from tailerd.formats.base import OpenRequest
 from tailerd.formats.delta.changes.log_continuity import COPY_SECONDS
 from tailerd.formats.delta.changes.relist_policy import REMOTE_LISTING_SECONDS
 from tailerd.formats.delta.changes.source import DeltaChangeSource
@@ -45,7 +46,7 @@ class Followed:
             return self.meter
 
         self.source = await DeltaChangeSource.open(
-            str(self.table.folder), wrap_store=wrap, clock=self.clock
+            str(self.table.folder), OpenRequest(wrap_store=wrap, clock=self.clock)
         )
         self.at = await self.source.initial_offset("latest")
         await self.look(0)

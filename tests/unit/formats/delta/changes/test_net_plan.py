@@ -10,6 +10,7 @@ import pytest
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.errors import PathOutsideTableError, StorageError
+from tailerd.formats.base import OpenRequest
 from tailerd.formats.delta.changes.net_plan import NetPlan, NetPlanFile
 from tailerd.formats.delta.changes.snapshot_spool import SnapshotSpool
 from tailerd.formats.delta.changes.source import DeltaChangeSource
@@ -22,7 +23,7 @@ from tests.tables.builder import TableBuilder
 async def plan_of(table: TableBuilder, first: int = 2) -> NetPlan:
     """Return the plan of everything from one version on."""
     source = await DeltaChangeSource.open(
-        str(table.folder), changes=ChangeMode.NET, identity=["id"]
+        str(table.folder), OpenRequest(changes=ChangeMode.NET, identity=["id"])
     )
     start = await source.offset_at(Version(first))
     end = await source.offset_at(Version(table.version + 1))
