@@ -10,7 +10,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.doubles.memory_format import MemoryTable
 from tests.formats.conftest import ROOT, WrittenMemory
@@ -152,23 +151,3 @@ def test_spark_reads_it_in_batches_and_streams(place: Path, tmp_path: Path) -> N
     assert found["batch"] == found["stream"] == expected
     assert found["filtered"] == [["insert", 7, 20]]
     assert found["snapshot"] == [["insert", number, 20] for number in (0, 1, 2, 3, 4, 7, 8)]
-
-
-@pytest.mark.full
-@pytest.mark.spark
-@pytest.mark.parametrize("sharing", ["own", "shared"])
-def test_the_spark_engine_delivers_it(place: Path, tmp_path: Path, sharing: str) -> None:
-    require_java()
-    config = write_config(
-        tmp_path, orders=file_table(place, tmp_path / "out", **{"from": "10", "engine": "spark"})
-    )
-    if sharing == "own":
-        settings = yaml.safe_load(config.read_text())
-        settings["spark"] = {"tables_per_query": 1}
-        config.write_text(yaml.safe_dump(settings))
-    command = [sys.executable, "-m", "tailerd", "run", "--config", str(config), "--once"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=300, cwd=ROOT
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert changes(delivered(tmp_path / "out")) == FROM_BEGINNING

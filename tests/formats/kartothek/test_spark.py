@@ -1,4 +1,4 @@
-"""Datasets through Spark: batches, streams that go on, and the daemon's Spark engine."""
+"""Datasets through Spark: batches, and streams that go on."""
 
 from __future__ import annotations
 
@@ -9,14 +9,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.formats.conftest import ROOT
-from tests.formats.delivering import changes, delivered
-from tests.formats.kartothek.test_daemon import rows
-from tests.integration.daemon.running import file_table, write_config
 from tests.spark_session import require_java
-from tests.tables.dataset_writer import DatasetWriter
 
 pytestmark = [pytest.mark.spark, pytest.mark.full]
 
@@ -87,27 +82,3 @@ def test_spark_reads_batches_and_streams_that_go_on(tmp_path: Path) -> None:
     )
     assert found["batch"] == []
     assert "there is no ledger" in found["refused"]
-
-
-@pytest.mark.parametrize("sharing", ["own", "shared"])
-def test_the_spark_engine_delivers_and_goes_on(tmp_path: Path, sharing: str) -> None:
-    require_java()
-    writer = DatasetWriter(tmp_path / "store")
-    [first] = writer.commit(rows(1, 2))
-    table = file_table(writer.place, tmp_path / "out", engine="spark")
-    config = write_config(tmp_path, orders=table)
-    if sharing == "own":
-        settings = yaml.safe_load(config.read_text())
-        settings["spark"] = {"tables_per_query": 1}
-        config.write_text(yaml.safe_dump(settings))
-    expected = changes([])
-    for step in range(2):
-        if step:
-            writer.commit(rows(2, 3), without=lambda label: label == first)
-        command = [sys.executable, "-m", "tailerd", "run", "--config", str(config), "--once"]
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=600, cwd=ROOT
-        )
-        assert done.returncode == 0, done.stderr[-4000:]
-    expected.update([("insert", 1, 0), ("insert", 2, 0), ("delete", 1, 1), ("insert", 3, 1)])
-    assert changes(delivered(tmp_path / "out")) == expected

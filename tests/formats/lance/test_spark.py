@@ -1,4 +1,4 @@
-"""Lance tables through Spark: batches, a stream that goes on, and the daemon's Spark engine."""
+"""Lance tables through Spark: batches, and a stream that goes on."""
 
 from __future__ import annotations
 
@@ -6,17 +6,12 @@ import json
 import subprocess
 import sys
 import textwrap
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.formats.conftest import ROOT
-from tests.formats.delivering import changes, delivered
-from tests.formats.lance.test_gaps import rows
-from tests.integration.daemon.running import file_table, write_config
 from tests.spark_session import require_java
-from tests.tables.lance_writer import LanceWriter
 
 pytestmark = [pytest.mark.spark, pytest.mark.full]
 
@@ -79,26 +74,3 @@ def test_spark_reads_batches_and_streams_that_go_on(tmp_path: Path) -> None:
     assert found["second"] == sorted(inserted + later)
     assert found["snapshot"] == [["insert", 3, "n3", 3]]
     assert found["batch"] == later
-
-
-def test_the_spark_engine_delivers_and_goes_on(tmp_path: Path) -> None:
-    require_java()
-    writer = LanceWriter(tmp_path / "t", stable_ids=True)
-    writer.append(rows(1, 2))
-    table = file_table(tmp_path / "t", tmp_path / "out", engine="spark")
-    config = write_config(tmp_path, orders=table)
-    for step in range(2):
-        if step:
-            writer.dataset.update({"name": "'x'"}, where="id = 2")
-            writer.append(rows(3))
-        command = [sys.executable, "-m", "tailerd", "run", "--config", str(config), "--once"]
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=600, cwd=ROOT
-        )
-        assert done.returncode == 0, done.stderr[-4000:]
-    assert changes(delivered(tmp_path / "out")) == Counter(
-        [
-            *(("insert", 1, 1), ("insert", 2, 1), ("insert", 3, 3)),
-            *(("update_preimage", 2, 2), ("update_postimage", 2, 2)),
-        ]
-    )

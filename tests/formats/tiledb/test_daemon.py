@@ -22,7 +22,6 @@ from tests.integration.daemon.running import (
     run_to_end,
     write_config,
 )
-from tests.spark_session import require_java
 
 
 @pytest.fixture
@@ -85,23 +84,6 @@ def test_history_that_was_merged_is_a_gap_that_the_policy_crosses(
     run_once(config)
     expected = Counter([("insert", number, 2000) for number in (1, 2, 3)])
     assert changes(delivered(tmp_path / "out")) == FIRST + expected
-
-
-@pytest.mark.full
-@pytest.mark.spark
-def test_the_spark_engine_delivers_and_goes_on(place: Path, tmp_path: Path) -> None:
-    require_java()
-    table = file_table(place, tmp_path / "out", engine="spark")
-    config = write_config(tmp_path, orders=table)
-    for step in range(2):
-        if step:
-            arrays.delete(place, 2000, "id == 1")
-        command = [sys.executable, "-m", "tailerd", "run", "--config", str(config), "--once"]
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=600, cwd=ROOT
-        )
-        assert done.returncode == 0, done.stderr[-4000:]
-    assert changes(delivered(tmp_path / "out")) == FIRST + Counter([("delete", 1, 2000)])
 
 
 NEVER_FORKED = """
