@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.cli.commands import Commands
 from tests.integration.daemon.running import file_table, write_config
-from tests.unit.cli.commands import Commands
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,11 @@ from tailerd.formats.maintenance import CleanupPolicy
 from tailerd.storage.lease import Lease
 from tailerd.storage.local import LocalStore
 from tailerd.storage.stores import Stores
+from tests.cli.commands import Commands
 from tests.corners.feed import changes
 from tests.doubles.sim_clock import SimClock
 from tests.maintenance.test_cleanup import DAY, FIRST, commits_of, daily
 from tests.tables.builder import TableBuilder
-from tests.unit.cli.commands import Commands
 
 TODAY = FIRST + 400 * DAY
 POLICIES = Policies(

@@ -17,11 +17,11 @@ import pytest
 from tailerd.errors import UnreadableDataFileError
 from tailerd.reading.shredded_variant import assembled
 from tailerd.records.variant import variant_json
+from tests.cli.commands import Commands
 from tests.corners.feed import changes
+from tests.records.variants import EMPTY, metadata_of, object_of, primitive, short_string
 from tests.tables import delta_schema
 from tests.tables.builder import TableBuilder
-from tests.unit.cli.commands import Commands
-from tests.unit.records.variants import EMPTY, metadata_of, object_of, primitive, short_string
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -21,12 +21,12 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.changefeed.pipeline_identity import PipelineIdentity
 from tailerd.changefeed.saved_offset import SavedOffset
+from tests.cli.commands import Commands
 from tests.integration.daemon.running import TAILERD, delivered_ids
 from tests.kafka.broker import Broker
 from tests.kafka.reader import read_topic
 from tests.kafka.topics import Topics
 from tests.tables.builder import TableBuilder
-from tests.unit.cli.commands import Commands
 
 TEXTS = st.text("abcAB01._-", min_size=1, max_size=20)
 IDENTITIES = st.builds(

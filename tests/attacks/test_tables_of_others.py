@@ -22,13 +22,13 @@ from tailerd.formats.delta.protocol.deletion_vector import MAGIC, z85_decode
 from tailerd.formats.delta.protocol.schema import MAX_DEPTH
 from tailerd.reading.parquet_footer import _Reader, _write_struct
 from tests.attacks.every_command import every_command
+from tests.cli.commands import Commands
 from tests.corners.feed import changes
 from tests.integration.daemon.running import file_table, write_config
 from tests.tables import delta_schema
 from tests.tables.builder import TableBuilder
 from tests.tables.delta_schema import field
 from tests.tables.vectors import z85
-from tests.unit.cli.commands import Commands
 
 
 @pytest.fixture

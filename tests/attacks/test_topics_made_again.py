@@ -16,12 +16,12 @@ import yaml
 from tailerd.errors import ConfigError
 from tailerd.sinks.kafka.offset_topic import check_offset_topic
 from tailerd.sinks.kafka.topics import TopicFacts
+from tests.cli.commands import Commands
 from tests.integration.daemon.running import daemon, eventually
 from tests.kafka.broker import Broker
 from tests.kafka.reader import read_topic
 from tests.kafka.topics import Topics
 from tests.tables.builder import TableBuilder
-from tests.unit.cli.commands import Commands
 
 SECONDS = 20
 """Far below the 76 s after which delivery into a topic that is gone was given up before."""

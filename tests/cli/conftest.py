@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.commands import Commands
 from tests.tables.builder import CDF, TableBuilder
-from tests.unit.cli.commands import Commands
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from click.shell_completion import get_completion_class
 from tailerd.cli import cli
 from tailerd.cli.completion import table_names
 from tailerd.cli.pause import command as pause
-from tests.unit.cli.commands import Commands
-from tests.unit.cli.test_daemon_client import STATUS, listening
+from tests.cli.commands import Commands
+from tests.cli.test_daemon_client import STATUS, listening
 
 
 def completed(incomplete: str, **params: object) -> list[str]:

@@ -17,7 +17,7 @@ from tailerd.checks.finding import Outcome
 from tailerd.checks.machine import inotify_findings, worker_python_finding
 from tailerd.config import load_config
 from tailerd.pipeline.state_lock import state_lock
-from tests.unit.cli.commands import Commands, Ran
+from tests.cli.commands import Commands, Ran
 
 
 def configuration(tmp_path: Path, lake: Path, **fields: object) -> Path:

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from tailerd.config import load_config
+from tests.cli.commands import Commands
 from tests.tables.builder import TableBuilder
-from tests.unit.cli.commands import Commands
 
 
 def test_the_configuration_is_accepted_by_run_and_delivers_every_table(

@@ -16,8 +16,8 @@ from tailerd.config.documents import schema
 from tailerd.config.loading import parse_config
 from tailerd.config.positions import path_of, positions
 from tailerd.errors import ConfigError
+from tests.cli.commands import Commands
 from tests.conftest import ROOT
-from tests.unit.cli.commands import Commands
 
 GOOD = """\
 engine: arrow

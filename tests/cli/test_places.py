@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.commands import Commands
+from tests.cli.commands import Commands
 
 READERS = ["tail", "inspect", "history"]
 

@@ -25,8 +25,8 @@ from tailerd.cli.screens.tail_screen import TailScreen
 from tailerd.cli.screens.top_screen import TopScreen
 from tailerd.errors import DaemonUnreachableError, StorageError, TailerdError
 from tailerd.pipeline.table_reading import ReadBatch
-from tests.unit.cli.commands import Commands
-from tests.unit.cli.test_daemon_client import TABLE
+from tests.cli.commands import Commands
+from tests.cli.test_daemon_client import TABLE
 
 SIZE = (80, 24)
 WAIT_SECONDS = 60.0

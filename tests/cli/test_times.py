@@ -10,8 +10,8 @@ import pytest
 
 from tailerd.changefeed.points import parse_point, resolved_point
 from tailerd.errors import UsageError
+from tests.cli.commands import Commands
 from tests.tables.builder import TableBuilder
-from tests.unit.cli.commands import Commands
 
 NOW = dt.datetime(2026, 11, 23, 1, 30, tzinfo=dt.timezone(dt.timedelta(hours=2)))
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from tests.unit.cli.commands import started
-from tests.unit.cli.test_daemon_client import STATUS
+from tests.cli.commands import started
+from tests.cli.test_daemon_client import STATUS
 
 
 class Answer(BaseHTTPRequestHandler):

@@ -14,10 +14,10 @@ from tailerd.cli.pipeline_view import view_lines
 from tailerd.cli.quantities import duration_text, size_text
 from tailerd.cli.record_table import Layout, fitted_widths
 from tailerd.cli.status import row_of
+from tests.cli.commands import Commands
+from tests.cli.test_daemon_client import STATUS, TABLE, listening
+from tests.records.batches import change_batch
 from tests.tables.builder import TableBuilder
-from tests.unit.cli.commands import Commands
-from tests.unit.cli.test_daemon_client import STATUS, TABLE, listening
-from tests.unit.records.batches import change_batch
 
 
 @pytest.fixture

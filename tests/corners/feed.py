@@ -14,7 +14,7 @@ from tailerd.changefeed.offset import Offset
 from tailerd.formats.base import OpenRequest
 from tailerd.formats.delta.changes.partition_zone import PartitionZone
 from tailerd.formats.delta.changes.source import DeltaChangeSource
-from tests.unit.cli.commands import Commands as Commands
+from tests.cli.commands import Commands as Commands
 
 EVERYTHING = ReadLimit(max_files=10**9, max_bytes=10**18)
 COMMIT_BY_COMMIT = [mode for mode in ChangeMode if mode is not ChangeMode.NET]

@@ -13,8 +13,8 @@ from tailerd.cli import COMMANDS
 from tailerd.config.documents import schema
 from tailerd.docs.topics import TOPICS, generated, topic_text
 from tailerd.telemetry.metrics import metric_families
+from tests.cli.commands import Commands
 from tests.conftest import ROOT
-from tests.unit.cli.commands import Commands
 
 WRITTEN = sorted(set(TOPICS) - set(generated()))
 

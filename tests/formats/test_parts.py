@@ -16,9 +16,9 @@ from tailerd.formats.maintenance import MaintenancePolicies
 from tailerd.formats.parts import make_demo_table, required
 from tailerd.formats.placement import place_at
 from tailerd.storage.stores import Stores
+from tests.cli.commands import Commands
 from tests.doubles.sim_clock import SimClock
 from tests.formats.conftest import Table, WrittenDelta, WrittenMemory
-from tests.unit.cli.commands import Commands
 
 
 async def inspected(table: Table) -> TableInspection:

@@ -15,11 +15,11 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.changefeed.saved_offset import SavedOffset
 from tailerd.pipeline.offset_store import FileOffsetStore
+from tests.cli.commands import Commands
 from tests.maintenance.tables import hide, living_table
 from tests.maintenance.test_cleanup import commits_of, daily
 from tests.spark_session import require_java
 from tests.tables.builder import TableBuilder
-from tests.unit.cli.commands import Commands
 from tests.unit.formats.delta.log_bodies import add
 
 

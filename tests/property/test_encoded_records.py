@@ -16,7 +16,7 @@ from tailerd.sinks.kafka.routing import Router, TopicShape
 from tailerd.sinks.record_formats import record_format
 from tailerd.spark.encoded_records import ENCODED_ARROW, RecordEncoder
 from tests.property.test_records import Made, batches
-from tests.unit.records.batches import change_batch
+from tests.records.batches import change_batch
 from tests.unit.spark.record_rows import rows_of, value_at
 
 BASE: dict[str, Any] = {"kind": "kafka", "bootstrap_servers": "127.0.0.1:9092"}

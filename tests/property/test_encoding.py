@@ -21,7 +21,7 @@ from tailerd.records.json_rows import object_texts, row_texts
 from tailerd.records.json_text import date_text, timestamp_text
 from tailerd.records.update_pairs import NO_ROW, pair_rows
 from tailerd.records.variant import variant_json
-from tests.unit.records.batches import change_batch
+from tests.records.batches import change_batch
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.text(
     '"\\\n\x01aé', max_size=6

@@ -19,7 +19,7 @@ from tailerd.changefeed.change_task import ChangeSourceKind, ChangeType
 from tailerd.records.base import FormatOptions, Records
 from tailerd.sinks.record_formats import record_format
 from tests.property.test_encoding import KINDS, TEXT, agree, expected, types, values
-from tests.unit.records.batches import TIMESTAMP, TIMESTAMP_US, change_batch
+from tests.records.batches import TIMESTAMP, TIMESTAMP_US, change_batch
 
 PRE, POST, INSERT, DELETE = "update_preimage", "update_postimage", "insert", "delete"
 KEY_TYPES = [pa.int64(), pa.int32(), pa.string(), pa.date32(), pa.decimal128(9, 2), pa.bool_()]

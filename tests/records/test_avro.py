@@ -21,9 +21,9 @@ from tailerd.records.base import FormatOptions
 from tailerd.records.formats.avro import avro_envelopes, avro_rows
 from tailerd.records.formats.registered_records import SchemaIds
 from tailerd.records.schemas.record_shape import AdjustedName
+from tests.records.batches import TIMESTAMP, TIMESTAMP_US, change_batch
 from tests.records.registry_double import KEY, VALUE, registered
-from tests.unit.records.batches import TIMESTAMP, TIMESTAMP_US, change_batch
-from tests.unit.records.variants import EMPTY, short_string
+from tests.records.variants import EMPTY, short_string
 
 OPTIONS = FormatOptions(name="lake", db="shop", table="orders", key=("id",))
 IDS = SchemaIds(key=1, value=2)

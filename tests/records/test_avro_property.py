@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from tailerd.records.base import FormatOptions
 from tailerd.records.formats.avro import avro_rows
 from tailerd.records.formats.registered_records import SchemaIds
+from tests.records.batches import TIMESTAMP_US, change_batch
 from tests.records.naive_avro import plain, raw_schema, read, written
 from tests.records.tables import rows_of, tables
-from tests.unit.records.batches import TIMESTAMP_US, change_batch
 
 OPTIONS = FormatOptions(name="lake", table="orders")
 IDS = SchemaIds(key=None, value=258)

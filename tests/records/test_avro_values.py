@@ -18,11 +18,11 @@ from tailerd.records.formats.debezium import DebeziumRecords
 from tailerd.records.formats.json import JsonRecords
 from tailerd.records.formats.registered_records import SchemaIds
 from tailerd.records.read_back import RowReader
+from tests.records.batches import change_batch
 from tests.records.tables import tables
 from tests.records.test_avro import ENVELOPE_KINDS, ENVELOPE_ROWS, variants
 from tests.records.test_json_schema import has_times
-from tests.unit.records.batches import change_batch
-from tests.unit.records.variants import short_string
+from tests.records.variants import short_string
 
 OPTIONS = FormatOptions(name="lake", table="orders")
 IDS = SchemaIds(key=None, value=1)

@@ -22,7 +22,7 @@ from tailerd.records.formats.avro import avro_envelopes, avro_rows
 from tailerd.records.formats.protobuf import ProtobufCodec, protobuf_rows
 from tailerd.records.formats.registered_records import RegisteredRecords, SchemaIds
 from tailerd.records.short_bytes import ShortBytes, varint
-from tests.unit.records.batches import change_batch
+from tests.records.batches import change_batch
 
 OPTIONS = FormatOptions(name="lake", table="orders")
 IDS = SchemaIds(key=None, value=1)

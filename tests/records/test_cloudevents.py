@@ -19,9 +19,9 @@ from tailerd.records.formats.avro import avro_envelopes
 from tailerd.records.formats.cloudevents import EventContext, Events, Mode, events
 from tailerd.records.formats.json import JsonRecords
 from tailerd.records.formats.registered_records import SchemaIds
+from tests.records.batches import change_batch
 from tests.records.tables import TEXT
 from tests.records.test_avro import ENVELOPE_KINDS, ENVELOPE_ROWS
-from tests.unit.records.batches import change_batch
 
 OPTIONS = FormatOptions(name="lake", table="orders", key=("id",))
 JSON = EventContext(

@@ -22,8 +22,8 @@ from tailerd.records.formats.json import JsonRecords
 from tailerd.records.formats.protobuf import ProtobufCodec, protobuf_envelopes
 from tailerd.records.formats.registered_records import SchemaIds
 from tailerd.records.schemas.record_shape import envelope_shape, key_shape
+from tests.records.batches import change_batch
 from tests.records.naive_protobuf import message_class
-from tests.unit.records.batches import change_batch
 
 IDS = SchemaIds(key=1, value=2)
 KINDS = st.sampled_from(["insert", "delete", "update_preimage", "update_postimage"])

@@ -19,11 +19,11 @@ from tailerd.records.formats.debezium import DebeziumRecords
 from tailerd.records.formats.json import JsonRecords
 from tailerd.records.formats.json_schema import json_schema_envelopes, json_schema_rows
 from tailerd.records.formats.registered_records import SchemaIds
+from tests.records.batches import change_batch
 from tests.records.registry_double import KEY, VALUE, registered
 from tests.records.tables import tables
 from tests.records.test_avro import ENVELOPE_KINDS, ENVELOPE_ROWS, variants
-from tests.unit.records.batches import change_batch
-from tests.unit.records.variants import short_string
+from tests.records.variants import short_string
 
 OPTIONS = FormatOptions(name="lake", table="orders", key=("id",))
 KEYLESS = FormatOptions(name="lake", table="orders")

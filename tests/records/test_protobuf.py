@@ -28,11 +28,11 @@ from tailerd.records.schemas.record_shape import (
     key_shape,
     row_shape,
 )
+from tests.records.batches import TIMESTAMP_US, change_batch
 from tests.records.naive_protobuf import message_class
 from tests.records.registry_double import KEY, VALUE, registered
 from tests.records.test_avro import ENVELOPE_KINDS, ENVELOPE_ROWS, variants
-from tests.unit.records.batches import TIMESTAMP_US, change_batch
-from tests.unit.records.variants import short_string
+from tests.records.variants import short_string
 
 OPTIONS = FormatOptions(name="lake", table="orders", key=("id",))
 KEYLESS = FormatOptions(name="lake", table="orders")

@@ -21,10 +21,10 @@ from tailerd.records.schemas.protobuf_schema import (
 )
 from tailerd.records.schemas.protobuf_text import nested_messages, protobuf_text
 from tailerd.records.schemas.record_shape import row_shape
+from tests.records.batches import TIMESTAMP_US, change_batch
 from tests.records.naive_protobuf import fill, message_class
 from tests.records.protobuf_compiler import compiled
 from tests.records.tables import rows_of, tables
-from tests.unit.records.batches import TIMESTAMP_US, change_batch
 
 OPTIONS = FormatOptions(name="lake", table="orders")
 IDS = SchemaIds(key=None, value=258)

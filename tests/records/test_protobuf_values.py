@@ -23,11 +23,11 @@ from tailerd.records.schemas.protobuf_parser import parsed_messages
 from tailerd.records.schemas.protobuf_schema import Collections
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.registered_values import ValueReader
+from tests.records.batches import change_batch
 from tests.records.tables import tables
 from tests.records.test_avro import ENVELOPE_KINDS, ENVELOPE_ROWS, variants
 from tests.records.test_json_schema import has_times
-from tests.unit.records.batches import change_batch
-from tests.unit.records.variants import short_string
+from tests.records.variants import short_string
 
 OPTIONS = FormatOptions(name="lake", table="orders")
 IDS = SchemaIds(key=None, value=1)

@@ -17,8 +17,8 @@ from tailerd.records.formats.json import JsonRecords
 from tailerd.records.formats.registered_records import SchemaIds
 from tailerd.registry import FORMATS_WITH_SCHEMAS
 from tailerd.sinks.record_formats import TableRecords, record_format
+from tests.records.batches import change_batch
 from tests.records.test_avro import ENVELOPE_KINDS, ENVELOPE_ROWS
-from tests.unit.records.batches import change_batch
 
 OPTIONS = FormatOptions(name="lake", table="orders", key=("id",))
 BATCH = change_batch(ENVELOPE_ROWS, ENVELOPE_KINDS)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.commands import Commands
 from tests.formats.kartothek.test_daemon import rows
 from tests.tables.dataset_writer import DatasetWriter
-from tests.unit.cli.commands import Commands
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.cli.commands import Commands
 from tests.tables import delta_schema
 from tests.tables.builder import CDF, TableBuilder
-from tests.unit.cli.commands import Commands
 
 
 @pytest.fixture

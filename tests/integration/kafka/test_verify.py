@@ -11,12 +11,12 @@ import yaml
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from tests.cli.commands import Commands
 from tests.integration.daemon.test_verify import lively
 from tests.kafka.broker import Broker
 from tests.kafka.reader import read_topic
 from tests.kafka.topics import Topics
 from tests.property.key_histories import KeyHistory, Row, applied, rows_that_are_there
-from tests.unit.cli.commands import Commands
 
 pytestmark = pytest.mark.kafka
 

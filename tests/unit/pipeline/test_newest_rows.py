@@ -14,7 +14,7 @@ from tailerd.changefeed.offset import Version
 from tailerd.pipeline.newest_rows import LONGEST_ROW_BYTES, NewestRows
 from tailerd.telemetry import Telemetry
 from tailerd.telemetry.events import Event, MaskUnmatched
-from tests.unit.records.variants import array_of, metadata_of, object_of, short_string
+from tests.records.variants import array_of, metadata_of, object_of, short_string
 
 
 def batch(version: int, **columns: Any) -> ChangeBatch:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.cli.commands import Commands
 from tests.tables.builder import CDF, START_MS, TABLE_ID, TableBuilder
-from tests.unit.cli.commands import Commands
 
 CONTRACT: dict[str, type | tuple[type, ...]] = {
     "table_id": str,

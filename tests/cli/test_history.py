@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.cli.commands import Commands
 from tests.tables.builder import CDF, START_MS, TableBuilder
-from tests.unit.cli.commands import Commands
 
 
 def eventful(folder: Path) -> TableBuilder:

@@ -10,8 +10,8 @@ import pytest
 from tailerd import __version__, cli
 from tailerd.cli import COMMANDS
 from tailerd.errors import TailerdError, UsageError
+from tests.cli.commands import ROOT, Commands
 from tests.tables.builder import TableBuilder
-from tests.unit.cli.commands import ROOT, Commands
 
 
 @pytest.mark.parametrize("name", COMMANDS)

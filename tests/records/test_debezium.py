@@ -12,7 +12,7 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeSourceKind, ChangeType
 from tailerd.errors import ConfigError, UnsupportedFeatureError
 from tailerd.records.debezium import DebeziumEncoder
-from tests.unit.records.batches import TIMESTAMP, TIMESTAMP_US, change_batch
+from tests.records.batches import TIMESTAMP, TIMESTAMP_US, change_batch
 
 PRE, POST, INSERT, DELETE = "update_preimage", "update_postimage", "insert", "delete"
 

@@ -15,7 +15,7 @@ from tailerd.records.json import MAX_ROWS_OF_ROW_PATH, JsonEncoder
 from tailerd.records.json_columns import column_texts
 from tailerd.records.json_rows import row_texts
 from tailerd.records.record_parts import RowPart, encode_in_parts
-from tests.unit.records.batches import TIMESTAMP, change_batch
+from tests.records.batches import TIMESTAMP, change_batch
 
 CHANGE = f'"_change_type":"insert","_commit_version":7,"_commit_timestamp":"{TIMESTAMP}"'
 

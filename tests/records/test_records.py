@@ -17,7 +17,7 @@ from tailerd.records.formats.debezium import with_null_after
 from tailerd.sinks.kafka.record_batches.compression import Compression, compressed
 from tailerd.sinks.kafka.record_batches.partitioning import explicit_partitions
 from tailerd.sinks.record_formats import record_format
-from tests.unit.records.batches import TIMESTAMP_US, change_batch
+from tests.records.batches import TIMESTAMP_US, change_batch
 
 PRE, POST, INSERT, DELETE = "update_preimage", "update_postimage", "insert", "delete"
 JSON_FORMATS = ("debezium", "json")

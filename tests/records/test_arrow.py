@@ -7,7 +7,7 @@ import pytest
 
 from tailerd.errors import SchemaChangedError
 from tailerd.records.arrow import ArrowStream
-from tests.unit.records.batches import change_batch
+from tests.records.batches import change_batch
 
 
 def test_the_pieces_are_one_stream_of_rows_with_change_columns() -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from tailerd.cli import run
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from tailerd.cli.change_table import ChangeTable, fitted, text_width
 from tailerd.cli.output import print_object, print_records, writer_for
 from tailerd.errors import SchemaChangedError, UsageError
 from tailerd.records.json import JsonEncoder
-from tests.unit.records.batches import change_batch
+from tests.records.batches import change_batch
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 

@@ -15,8 +15,8 @@ import pytest
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset
 from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tests.cli.commands import ROOT, Commands, started
 from tests.tables.builder import CDF, TableBuilder
-from tests.unit.cli.commands import ROOT, Commands, started
 
 
 def orders(folder: Path, versions: int = 4) -> TableBuilder:

@@ -10,9 +10,9 @@ from tailerd.changefeed.change_batch import VARIANT_FIELD
 from tailerd.errors import UnreadableDataFileError
 from tailerd.records.json import JsonEncoder
 from tailerd.records.variant import variant_json
-from tests.unit.records.batches import change_batch
-from tests.unit.records.test_json import column_json
-from tests.unit.records.variants import (
+from tests.records.batches import change_batch
+from tests.records.test_json import column_json
+from tests.records.variants import (
     EMPTY,
     array_of,
     long_bytes,

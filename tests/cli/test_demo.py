@@ -12,8 +12,8 @@ from tailerd.cli import demo
 from tailerd.formats.delta.demo import DeltaDemo, DemoTable
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.parts import make_demo_table
+from tests.cli.commands import Commands, started
 from tests.corners.feed import changes
-from tests.unit.cli.commands import Commands, started
 
 
 def test_the_demo_table_is_a_delta_table_whose_feed_and_files_agree(tmp_path: Path) -> None:
