@@ -159,3 +159,9 @@ class Offset:
                 f"The mark of the offset {text[:120]!r} has more than {MOST_MARK_CHARS} characters."
             )
         return offset
+
+
+def whole_before(versions: Versions, offset: Offset) -> Version | None:
+    """Return the newest version of which everything lies before an offset; None where none does."""
+    before = versions.version_before(offset.version)
+    return None if before == BEFORE_ALL else before

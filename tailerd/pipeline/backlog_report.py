@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tailerd.changefeed.offset import BEFORE_ALL, Offset
+from tailerd.changefeed.offset import Offset, whole_before
 from tailerd.formats.base import ChangeSource
 from tailerd.telemetry import Telemetry, events
 
@@ -32,7 +32,7 @@ class BacklogReport:
                 versions=backlog.versions,
                 oldest_timestamp_ms=backlog.oldest_undelivered_timestamp_ms,
                 retention_seconds=backlog.retention_seconds,
-                delivered_version=self._delivered(offset),
+                delivered_version=whole_before(self._source, offset),
             )
         )
 
@@ -46,13 +46,9 @@ class BacklogReport:
                 head_version=offset.last_version(self._source),
                 versions=0,
                 oldest_timestamp_ms=None,
-                delivered_version=self._delivered(offset),
+                delivered_version=whole_before(self._source, offset),
             )
         )
-
-    def _delivered(self, offset: Offset) -> int | None:
-        before = self._source.version_before(offset.version)
-        return None if before == BEFORE_ALL else before
 
     def _tell(self, backlog: events.BacklogMeasured) -> None:
         if backlog != self._last:

@@ -20,8 +20,13 @@ from tailerd.telemetry.events import (
 )
 
 ENGINE = "spark"
+HEAD_VERSION = "head_version"
+LAG_VERSIONS = "undelivered_versions"
+DELIVERED_VERSION = "delivered_version"
 OLDEST_MS = "oldest_undelivered_timestamp_ms"
-"""Beside the offset in what the source reports as its head: commit time of what waits longest."""
+"""Beside the offset in what the source reports as its head: the newest version, how many of them
+are not even planned, the newest of which all is, and the commit time of what waits longest. Only a
+source can count its versions."""
 
 OBSERVED = "tailerd"
 FIRST_VERSION, LAST_VERSION = "first_version", "last_version"
@@ -109,15 +114,16 @@ def _rows(report: BatchReport) -> dict[str, int]:
 
 
 def _backlog(table: str, version: int, head: Mapping[str, str | int]) -> BacklogMeasured:
-    behind = max(0, int(head["version"]) - version)
-    oldest = head.get(OLDEST_MS)
+    behind, oldest = int(head[LAG_VERSIONS]), head.get(OLDEST_MS)
+    delivered = head.get(DELIVERED_VERSION)
     return BacklogMeasured(
         table=table,
         engine=ENGINE,
         version=version,
-        head_version=int(head["version"]) - 1,
+        head_version=int(head[HEAD_VERSION]),
         versions=behind,
         oldest_timestamp_ms=int(oldest) if oldest is not None and behind else None,
+        delivered_version=None if delivered is None else int(delivered),
     )
 
 

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from tailerd.changefeed.limits import ReadLimit as AdmissionLimit
-from tailerd.changefeed.offset import Offset, Version
+from tailerd.changefeed.offset import Offset, Version, whole_before
 from tailerd.errors import MissingVersionError, TableRecreatedError, UsageError
 from tailerd.spark.arrow_schema import declared_schema
 from tailerd.spark.change_range import (
@@ -35,7 +35,7 @@ from tailerd.spark.change_range import (
 )
 from tailerd.spark.options import ReadOptions
 from tailerd.spark.partitions import pack, read_partition
-from tailerd.spark.progress import OLDEST_MS
+from tailerd.spark.progress import DELIVERED_VERSION, HEAD_VERSION, LAG_VERSIONS, OLDEST_MS
 from tailerd.spark.schema_boundary import SchemaBoundary
 from tailerd.spark.source_loop import SourceLoop, end_quietly
 from tailerd.spark.spark_offset import (
@@ -220,7 +220,7 @@ class _Follower:
         if self._planned is None:
             return None
         if self._is_finished(self._planned):
-            return fields_of(self._planned)
+            return self._standing(self._planned, 0)
         if self._reported is not None:
             planned, fields = self._reported
             # While nothing rings, the log is what it was.
@@ -234,10 +234,21 @@ class _Follower:
         backlog = self._loop.call(self._table.backlog(self._planned))
         behind = self._table.source.next_version(backlog.head_version)
         head = Offset(table_id=self._planned.table_id, version=behind)
-        fields = fields_of(clamped(head, start=self._planned, end=self._end))
+        end = clamped(head, start=self._planned, end=self._end)
+        fields = self._standing(end, backlog.versions if self._planned.is_before(end) else 0)
         if backlog.oldest_undelivered_timestamp_ms is not None:
             fields[OLDEST_MS] = backlog.oldest_undelivered_timestamp_ms
         self._reported, self._reported_at = (self._planned, fields), time.monotonic()
+        return fields
+
+    def _standing(self, end: Offset, versions: int) -> OffsetFields:
+        """Return the end of what can be planned, as an offset, and what lies before it."""
+        assert self._planned is not None
+        source = self._table.source
+        fields = fields_of(end)
+        fields[HEAD_VERSION], fields[LAG_VERSIONS] = end.last_version(source), versions
+        if (delivered := whole_before(source, self._planned)) is not None:
+            fields[DELIVERED_VERSION] = delivered
         return fields
 
     def end_at_head(self) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from tailerd.formats.delta.demo import DeltaDemo
 from tailerd.formats.parts import make_demo_table
@@ -147,6 +147,29 @@ def test_an_update_shows_before_and_after_and_its_key_has_a_history(
     page.locator("#key-value").fill("not-a-number")
     page.get_by_role("button", name="Search").click()
     expect(page.locator("#s-rows .warning")).to_contain_text("is no value of order_id")
+
+
+def test_rows_that_do_not_pass_the_daemon_are_read_from_the_table(
+    living: Living, open_page: OpenPage
+) -> None:
+    page = open_page(living.url)
+
+    def as_on_spark(route: Route) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, json={**answer.json(), "rows": None})
+
+    page.route("**/tables/payments", as_on_spark)
+    page.goto(f"{living.url}/#/tables/payments/changes")
+    rows = page.locator("#s-rows")
+    expect(rows).to_contain_text("The changes of the newest commits, read from the table")
+    expect(rows).to_contain_text("Masked: customer.")
+    newest = rows.locator("tbody tr td[data-label=Version]").first
+    first = newest.inner_text()
+    # More commits follow, and what was shown stays.
+    expect(newest).not_to_have_text(first)
+    expect(rows.locator("td[data-label=Version]", has_text=first).first).to_be_visible()
+    page.get_by_role("button", name="Pause view").click()
+    expect(page.get_by_role("button", name="Follow")).to_be_visible()
 
 
 def test_masked_columns_never_leave_the_process(living: Living, open_page: OpenPage) -> None:

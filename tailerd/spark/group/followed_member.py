@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tailerd.backoff import ATTEMPTS_ONCE, Backoff
 from tailerd.changefeed.change_task import ChangeMode, ChangeTask
 from tailerd.changefeed.limits import ReadLimit
-from tailerd.changefeed.offset import Offset
+from tailerd.changefeed.offset import Offset, whole_before
 from tailerd.errors import BugError, TailerdError
 from tailerd.formats.base import ChangeSource, OpenRequest
 from tailerd.formats.detect import open_table
@@ -213,6 +213,7 @@ class FollowedMember:
             versions=backlog.versions,
             oldest_ms=backlog.oldest_undelivered_timestamp_ms if backlog.versions else None,
             retention_seconds=backlog.retention_seconds,
+            delivered_version=whole_before(source, begin),
         )
 
     def _failed(self, error: TailerdError, *, once: bool) -> None:

@@ -286,6 +286,7 @@ class GroupedPipeline:
                     versions=standing.versions,
                     oldest_timestamp_ms=standing.oldest_ms,
                     retention_seconds=standing.retention_seconds,
+                    delivered_version=standing.delivered_version,
                 )
             )
         self._standing, self._problem = standing, problem

@@ -51,6 +51,8 @@ class Standing:
         versions: How many versions wait.
         oldest_ms: Commit time of the oldest version not delivered; None when there is none.
         retention_seconds: As the source says.
+        delivered_version: The newest version of which everything is delivered; None where there is
+            none.
     """
 
     version: int
@@ -58,6 +60,7 @@ class Standing:
     versions: int
     oldest_ms: int | None
     retention_seconds: float | None
+    delivered_version: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,9 @@ import { modeText } from "./tabs.js";
 
 const OWN = ["_change_type", "_commit_version", "_commit_timestamp"];
 const LONGEST_CELL = 160;
+// Of a table whose rows do not pass through the daemon: commits read at a look, and rows kept.
+const LOOKS = 5;
+const MOST_ROWS = 200;
 const OFF = "Rows are not shown: the configuration does not say that they may be. `web: {rows: 20, mask: [email]}` shows them, without the columns that are masked.";
 
 // Change rows, oldest first -> changes: {kind, version, at, before, after}, in the same order.
@@ -105,6 +108,10 @@ export class ChangesTab {
     this.moved(path);
   }
 
+  get isLive() {
+    return this.at.version === null && this.at.column === null;
+  }
+
   go(what) {
     location.hash = `${this.page.address("changes")}?${new URLSearchParams(what)}`;
   }
@@ -116,9 +123,9 @@ export class ChangesTab {
     this.body.replaceChildren();
     if (this.at.value !== null) this.value.value = this.at.value;
     if (this.at.column !== null) this.column.value = this.at.column;
-    const isLive = this.at.version === null && this.at.column === null;
-    this.back.hidden = isLive;
-    this.pause.hidden = !isLive;
+    this.back.hidden = this.isLive;
+    this.pause.hidden = !this.isLive;
+    this.followed = undefined;
     if (this.at.version !== null) this.openCommit(0);
     else if (this.at.column !== null) this.search(null);
     else if (this.known) this.update(this.known);
@@ -134,7 +141,11 @@ export class ChangesTab {
   update(table) {
     this.known = table;
     this.drawColumns(table);
-    if (this.at.version !== null || this.at.column !== null || this.isPaused) return;
+    if (!this.isLive || this.isPaused) return;
+    if (table.rows_shown && !table.rows) {
+      this.follow(table.delivered_version);
+      return;
+    }
     const text = JSON.stringify([table.rows, table.rows_shown]);
     if (text === this.drawnText) return;
     this.drawnText = text;
@@ -142,17 +153,32 @@ export class ChangesTab {
       this.tools.hidden = true;
       setText(this.state, "");
       this.body.replaceChildren(empty(OFF));
-    } else if (!table.rows) {
-      setText(this.state, "");
-      this.body.replaceChildren(empty("Live changes are kept of tables on the Arrow engine. Of this one, open a commit, or search for a key."));
-    } else this.drawLive(table.rows);
+    } else if (table.rows) this.drawLive([...table.rows.newest].reverse(), table.rows.masked, "The newest changes");
   }
 
-  drawLive({ newest, masked }) {
+  // Spark's rows do not pass through the daemon: those of the newest commits are read from the table.
+  async follow(newest) {
+    if (newest === null || newest === this.followed || this.isReading) return;
+    this.isReading = true;
+    try {
+      const found = [];
+      for (let version = newest; version !== null && version !== this.followed && found.length < LOOKS; version = found[0].before) found.unshift(await daemon.commit(this.page.name, version, 0));
+      const isWhole = this.followed !== undefined && found[0].before === this.followed;
+      this.read = [...(isWhole ? this.read : []), ...found.flatMap(({ rows }) => rows)].slice(-MOST_ROWS);
+      this.followed = newest;
+      if (this.isLive && !this.isPaused) this.drawLive(this.read, found[0].masked, "The changes of the newest commits, read from the table");
+    } catch (error) {
+      // Somebody else looks: the next second will do.
+      if (error.status !== 503 && this.isLive) this.failed(error);
+    }
+    this.isReading = false;
+  }
+
+  // Rows in the order of delivery, in which pairs are found.
+  drawLive(rows, masked, what) {
     const hidden = masked.length ? ` Masked: ${masked.join(", ")}.` : "";
-    setText(this.state, newest.length ? `The newest changes, newest first.${hidden}` : hidden.trim());
-    // Pairs are found in the order of delivery.
-    const changes = paired([...newest].reverse()).reverse();
+    setText(this.state, rows.length ? `${what}, newest first.${hidden}` : hidden.trim());
+    const changes = paired(rows).reverse();
     this.replace(changes.length ? changesTable(changes, "Newest changes, newest first", (what) => this.go(what)) : empty("No change was delivered since the daemon started."));
   }
 

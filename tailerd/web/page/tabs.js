@@ -154,14 +154,16 @@ function inOut(added, removed, unit) {
 }
 
 function commitGrid(commits, table, page) {
-  const heads = [["Version", "n"], ["Committed", ""], ["Operation", ""], ["Files", "n"], ["Bytes", "n"], ["Read from", ""], ["Delivered", ""]];
+  // Spark does not tell how it read a commit; the log tells how it would be read.
+  const isReadKnown = commits.some((commit) => commit.mode || commit.changes);
+  const heads = [["Version", "n"], ["Committed", ""], ["Operation", ""], ["Files", "n"], ["Bytes", "n"], ...(isReadKnown ? [["Read from", ""]] : []), ["Delivered", ""]];
   const rows = commits.map((commit) => [
     el("a", { href: `${page.address("changes")}?version=${commit.version}` }, count(commit.version)),
     el("span", { title: moment(commit.timestamp_ms) }, timeOf(commit.timestamp_ms, page.model.now())),
     commit.operation || "not given",
     inOut(commit.files_added, commit.files_removed, count),
     inOut(commit.bytes_added, commit.bytes_removed, bytes),
-    modeText(commit.mode || commit.changes),
+    ...(isReadKnown ? [modeText(commit.mode || commit.changes)] : []),
     delivery(commit, table),
   ]);
   return grid(heads, rows, "Commits, newest first");

@@ -229,7 +229,12 @@ def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
         members=4,
         standings={
             "a": Standing(
-                version=1, head_version=2, versions=2, oldest_ms=3, retention_seconds=None
+                version=1,
+                head_version=2,
+                versions=2,
+                oldest_ms=3,
+                retention_seconds=None,
+                delivered_version=0,
             )
         },
         problems={"b": Problem.of(StorageError("No.", remedy="Do."), 2, 0.5)},

@@ -23,7 +23,9 @@ def test_a_micro_batch_tells_rows_offset_and_backlog() -> None:
     report = BatchReport(
         start=_offset(3),
         end=_offset(5),
-        head=_offset(9, **{OLDEST_MS: 1234}),
+        head=_offset(
+            9, head_version=8, undelivered_versions=4, delivered_version=4, **{OLDEST_MS: 1234}
+        ),
         observed={
             "insert": 2,
             "delete": 1,
@@ -47,6 +49,7 @@ def test_a_micro_batch_tells_rows_offset_and_backlog() -> None:
         head_version=8,
         versions=4,
         oldest_timestamp_ms=1234,
+        delivered_version=4,
     )
 
 
@@ -54,7 +57,7 @@ def test_at_the_head_nothing_is_old() -> None:
     report = BatchReport(
         start=_offset(5),
         end=_offset(5),
-        head=_offset(5, **{OLDEST_MS: 7}),
+        head=_offset(5, head_version=4, undelivered_versions=0, **{OLDEST_MS: 7}),
         observed={},
         duration_seconds=0.0,
     )

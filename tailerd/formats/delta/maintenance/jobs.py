@@ -278,8 +278,9 @@ class DeltaMaintenance:
             text = f"Version {result.version} has a checkpoint already."
         else:
             again = f", {len(result.reused_files)} sidecars named again" * bool(result.reused_files)
+            files = "1 file" if result.add_files == 1 else f"{result.add_files} files"
             text = (
-                f"Wrote a checkpoint of version {result.version}: {result.add_files} files in"
+                f"Wrote a checkpoint of version {result.version}: {files} in"
                 f" {spell_bytes(result.size_bytes)}{again}."
             )
         return JobResult(
