@@ -41,8 +41,8 @@ from tests.maintenance.delta_spark import DeltaSpark, DeltaSparkError
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 # New ones in each run; the processes of one run have to agree on them.
-_FIRST = random.Random(os.environ.get("PYTEST_XDIST_TESTRUNUID")).randrange(1_000_000)
-DEFAULT_SEEDS = f"{_FIRST}:{_FIRST + 2}"
+FIRST_SEED = random.Random(os.environ.get("PYTEST_XDIST_TESTRUNUID")).randrange(1_000_000)
+DEFAULT_SEEDS = f"{FIRST_SEED}:{FIRST_SEED + 2}"
 STATEMENTS = 8
 REFUSED_AT_MOST = 0.5
 _NEWEST_DOES_NOT_FIT = (
