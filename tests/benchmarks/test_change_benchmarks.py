@@ -37,11 +37,12 @@ OURS = """
     from tailerd.changefeed.change_task import ChangeMode
     from tailerd.changefeed.limits import BatchLimit, ReadLimit
     from tailerd.pipeline.change_stream import ChangeStream
+    from tailerd.formats.base import OpenRequest
     from tailerd.formats.delta.changes.source import DeltaChangeSource
 
     async def main():
         begin = time.perf_counter()
-        source = await DeltaChangeSource.open(sys.argv[1], changes=ChangeMode.CDF)
+        source = await DeltaChangeSource.open(sys.argv[1], OpenRequest(changes=ChangeMode.CDF))
         start = time.perf_counter()
         offset, rows = await source.initial_offset("0"), 0
         while (end := await source.latest_offset(offset, ReadLimit())) != offset:

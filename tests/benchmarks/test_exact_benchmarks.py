@@ -53,6 +53,7 @@ OURS = """
     from pathlib import Path
     from tailerd.changefeed.change_task import ChangeMode
     from tailerd.changefeed.limits import BatchLimit, ReadLimit
+    from tailerd.formats.base import OpenRequest
     from tailerd.formats.delta.changes.source import DeltaChangeSource
     from tailerd.pipeline.change_stream import ChangeStream
     from tailerd.pipeline.memory_budget import MemoryBudget
@@ -63,7 +64,9 @@ OURS = """
     limit = BatchLimit(memory_bytes=megabytes * 2**20)
 
     async def changes():
-        source = await DeltaChangeSource.open(table, changes=ChangeMode(mode), identity=identity)
+        source = await DeltaChangeSource.open(
+            table, OpenRequest(changes=ChangeMode(mode), identity=identity)
+        )
         at = await source.initial_offset(first)
         found = {}
         while (end := await source.latest_offset(at, ReadLimit())) != at:
