@@ -12,6 +12,7 @@ const LONGEST_CELL = 160;
 // Of a table whose rows do not pass through the daemon: commits read at a look, and rows kept.
 const LOOKS = 5;
 const MOST_ROWS = 200;
+const NOTHING = "No change was delivered since the daemon started.";
 const OFF = "Rows are not shown: the configuration does not say that they may be. `web: {rows: 20, mask: [email]}` shows them, without the columns that are masked.";
 
 // Change rows, oldest first -> changes: {kind, version, at, before, after}, in the same order.
@@ -143,7 +144,8 @@ export class ChangesTab {
     this.drawColumns(table);
     if (!this.isLive || this.isPaused) return;
     if (table.rows_shown && !table.rows) {
-      this.follow(table.delivered_version);
+      if (table.delivered_version !== null) this.follow(table.delivered_version);
+      else this.body.replaceChildren(empty(table.sink ? NOTHING : "This table is not delivered anywhere. Open a commit, or search for a key."));
       return;
     }
     const text = JSON.stringify([table.rows, table.rows_shown]);
@@ -158,8 +160,9 @@ export class ChangesTab {
 
   // Spark's rows do not pass through the daemon: those of the newest commits are read from the table.
   async follow(newest) {
-    if (newest === null || newest === this.followed || this.isReading) return;
+    if (newest === this.followed || this.isReading) return;
     this.isReading = true;
+    if (this.followed === undefined) setText(this.state, "Reading the newest commits…");
     try {
       const found = [];
       for (let version = newest; version !== null && version !== this.followed && found.length < LOOKS; version = found[0].before) found.unshift(await daemon.commit(this.page.name, version, 0));
@@ -179,7 +182,7 @@ export class ChangesTab {
     const hidden = masked.length ? ` Masked: ${masked.join(", ")}.` : "";
     setText(this.state, rows.length ? `${what}, newest first.${hidden}` : hidden.trim());
     const changes = paired(rows).reverse();
-    this.replace(changes.length ? changesTable(changes, "Newest changes, newest first", (what) => this.go(what)) : empty("No change was delivered since the daemon started."));
+    this.replace(changes.length ? changesTable(changes, "Newest changes, newest first", (what) => this.go(what)) : empty(NOTHING));
   }
 
   // Keeps where somebody had scrolled to, and what has the focus.
