@@ -14,18 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from tailerd.changefeed.change_batch import CHANGE_TYPE, COMMIT_VERSION
+from tailerd.changefeed.change_batch import COMMIT_VERSION
 from tests.integration.spark.test_oracle import (
     FIRST_SEED,
     Rows,
-    Run,
     grown,
+    is_the_difference,
     our_rows,
-    require_same,
     runs_of,
     snapshot_rows,
     spark_rows,
-    without_changes,
 )
 from tests.integration.spark.workload import Workload
 from tests.maintenance.delta_spark import DeltaSpark
@@ -76,13 +74,3 @@ def by_version(rows: Rows) -> dict[int, Rows]:
     for text, count in rows.items():
         found.setdefault(json.loads(text)[COMMIT_VERSION], Counter())[text] = count
     return found
-
-
-def is_the_difference(changes: Rows, before: Rows, after: Rows, run: Run, story: str) -> None:
-    """Check that changes are the least that lead from one snapshot to another."""
-    for kinds, wanted in (
-        (("delete", "update_preimage"), before - after),
-        (("insert", "update_postimage"), after - before),
-    ):
-        found = {text: n for text, n in changes.items() if json.loads(text)[CHANGE_TYPE] in kinds}
-        require_same(without_changes(Counter(found)), wanted, run, f"{kinds}, {story}")

@@ -262,14 +262,18 @@ def _replays(table: Path, run: Run, rows: Rows, story: str) -> None:
         assert not -rows, story
         if not run.has_feed:
             exact = our_rows(table, **between)
-            for kind, wanted in (("delete", before - after), ("insert", after - before)):
-                found = {t: n for t, n in exact.items() if json.loads(t)[CHANGE_TYPE] == kind}
-                require_same(
-                    without_changes(Counter(found)),
-                    wanted,
-                    run,
-                    f"version {version}, {kind}s of {story}",
-                )
+            is_the_difference(exact, before, after, run, f"version {version} of {story}")
+
+
+def is_the_difference(changes: Rows, before: Rows, after: Rows, run: Run, story: str) -> None:
+    """Check that changes are the least that lead from one snapshot to another."""
+    # Where rows have ids that a commit kept, a deleted and an inserted one are an update.
+    for kinds, wanted in (
+        (("delete", "update_preimage"), before - after),
+        (("insert", "update_postimage"), after - before),
+    ):
+        found = {text: n for text, n in changes.items() if json.loads(text)[CHANGE_TYPE] in kinds}
+        require_same(without_changes(Counter(found)), wanted, run, f"{kinds}, {story}")
 
 
 def without_changes(rows: Rows) -> Rows:
