@@ -30,7 +30,7 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How often, and when, something that failed is tried again.
+    """How often a failed attempt is repeated, and after which waits.
 
     Attributes:
         backoff: Waits between attempts.

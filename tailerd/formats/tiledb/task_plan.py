@@ -117,7 +117,7 @@ class TaskPlan:
         """Return the first dimension of what is seen at some times in so many ranges, ascending.
 
         Returns:
-            None at all where one is enough, or none can be made: of names and fractions.
+            Empty where one is enough, or the dimension has text or fractions.
         """
         boxes = []
         for first_ms, last_ms in looks if count > 1 else ():
@@ -177,6 +177,8 @@ class TaskPlan:
         writes = self.timeline.writes_between(after, version)
         deletes = self.timeline.deletes_between(after, version)
         await self._check(writes)
+        size = await self._log.fragment_bytes(writes)
+        written_bytes = None if deletes else size
         scan = TileScan(
             url=self._place,
             part=Part.STEP,
@@ -185,9 +187,8 @@ class TaskPlan:
             schema=encode_schema(await self.schema(version)),
             has_writes=bool(writes),
             deletes=await self._log.read_deletes(deletes),
-            first_ranges=await self._ranges(after, version, is_written=not deletes),
+            first_ranges=await self._ranges(after, version, written_bytes),
         )
-        size = await self._log.fragment_bytes(writes)
         return TaskGroup(
             start=start,
             end=end,
@@ -200,15 +201,16 @@ class TaskPlan:
             bytes_added=size,
         )
 
-    async def _ranges(self, after: int, version: int, *, is_written: bool) -> tuple[Range, ...]:
+    async def _ranges(
+        self, after: int, version: int, written_bytes: int | None
+    ) -> tuple[Range, ...]:
         """Return the ranges in which a step is read, so that it fits into memory.
 
         Args:
-            is_written: Whether what was written tells all that is read of a sparse array.
+            written_bytes: Of the fragments of a step that deletes nothing; None where it does.
         """
-        writes = self.timeline.writes_between(after, version)
-        if is_written and (await self.shape(version)).is_sparse:
-            size, looks = await self._log.fragment_bytes(writes), [(after + 1, version)]
+        if written_bytes is not None and (await self.shape(version)).is_sparse:
+            size, looks = written_bytes, [(after + 1, version)]
         else:
             size = await self.snapshot_bytes(version)
             looks = [(0, time) for time in (after, version) if time >= 0]

@@ -154,7 +154,7 @@ function inOut(added, removed, unit) {
 }
 
 function commitGrid(commits, table, page) {
-  // Spark does not tell how it read a commit; the log tells how it would be read.
+  // Spark does not report how it read a commit: without the log the column would be empty.
   const isReadKnown = commits.some((commit) => commit.mode || commit.changes);
   const heads = [["Version", "n"], ["Committed", ""], ["Operation", ""], ["Files", "n"], ["Bytes", "n"], ...(isReadKnown ? [["Read from", ""]] : []), ["Delivered", ""]];
   const rows = commits.map((commit) => [

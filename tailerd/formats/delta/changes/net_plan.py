@@ -16,7 +16,7 @@ import msgspec
 from tailerd.changefeed.change_task import TaskGroup
 from tailerd.changefeed.offset import Offset
 from tailerd.formats.delta.changes.snapshot_spool import Spool
-from tailerd.formats.delta.protocol.data_file import DataFile, DeletionVector, TableSchema
+from tailerd.formats.delta.protocol.data_file import DataFile, TableSchema
 from tailerd.formats.delta.protocol.data_path import DataPaths
 from tailerd.formats.delta.protocol.rewritten_files import (
     RewrittenFiles,
@@ -144,5 +144,5 @@ def _places(payload: RewrittenFiles) -> Iterator[str]:
     for file in (*payload.removed, *payload.added):
         yield file.url
         for vector in (file.rows.include, file.rows.exclude):
-            if isinstance(vector, DeletionVector) and vector.url:
+            if vector is not None and vector.url:
                 yield vector.url

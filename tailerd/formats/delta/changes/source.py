@@ -120,7 +120,7 @@ class DeltaChangeSource(ConsecutiveVersions):
 
         Args:
             table: A path or URL.
-            request: What is asked for; by default all changes that the log tells.
+            request: Which changes to read; by default all in the log.
             spool: Keeps the file list of a snapshot over a restart; see `OpenRequest.scratch`.
             partition_zone: Of partition timestamps without a zone; without it they are UTC.
 
