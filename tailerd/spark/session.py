@@ -195,6 +195,9 @@ def _settings(master: str) -> dict[str, str]:
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
         # The checkpoint keeps offsets of this many batches; a supervised query needs few.
         "spark.sql.streaming.minBatchesToRetain": "20",
+        # A query killed while it writes its first offsets leaves a temporary file, which is no
+        # offset. With this check it would never start again.
+        "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
     }
 
 

@@ -134,6 +134,18 @@ def test_a_query_stopped_at_any_moment_goes_on_where_it_was(
     assert sorted(_ids(stream)) == [version * 100 for version in range(10)]
 
 
+def test_a_query_that_died_writing_its_first_offsets_starts_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = _table(tmp_path, 2)
+    offsets = tmp_path / "checkpoint" / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / ".0.b2f1c0de-0000-4000-8000-000000000000.tmp").write_text("v1\n")
+    stream = Stream(spark, table.folder, tmp_path)
+    stream.run_to_head()
+    assert sorted(_ids(stream)) == [0, 100]
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("options", [{}, {"startingVersion": "latest"}], ids=str)
 def test_the_first_batch_is_repeated_as_it_was_although_the_table_has_moved_on(
