@@ -82,17 +82,19 @@ class Tally:
         rows: Records by change type, tombstones not counted.
         versions: First and last version of the commits they are of.
         size_bytes: Of keys and values.
-        dead_letters: Topic -> records that were too large, and are there instead.
+        dead_letters: Topic and reason -> records that are there instead.
     """
 
     rows: Counter[str] = field(default_factory=Counter)
     versions: tuple[int, int] | None = None
     size_bytes: int = 0
-    dead_letters: Counter[str] = field(default_factory=Counter)
+    dead_letters: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def count(self, piece: RecordPiece) -> None:
         """Count encoded records of this table."""
         records = piece.records
+        if piece.reason:
+            self.dead_letters[piece.topic, piece.reason] += records.num_rows
         is_row = pc.is_valid(records[VALUE])
         for each in pc.value_counts(records[CHANGE_TYPE].filter(is_row)).to_pylist():
             self.rows[each["values"]] += each["counts"]

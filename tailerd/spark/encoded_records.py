@@ -22,7 +22,13 @@ from tailerd.changefeed.change_batch import CHANGE_TYPE, ChangeBatch
 from tailerd.records.base import Header, Records
 from tailerd.records.json import JsonEncoder
 from tailerd.sinks.kafka.config import KafkaSinkConfig
-from tailerd.sinks.kafka.routing import Router, format_options
+from tailerd.sinks.kafka.routing import (
+    TOPIC,
+    Destination,
+    RoutedRecords,
+    Router,
+    format_options,
+)
 from tailerd.sinks.record_formats import TableRecords
 from tailerd.spark.given_formats import GivenFormats
 
@@ -53,6 +59,7 @@ class RecordPiece:
         headers: Of each of them: one value for all, or a column.
         records: With the schema `ENCODED_ARROW`.
         partition: The one they all go to; None where nobody, or a column, has chosen.
+        reason: Why they are dead letters; empty where they are none.
     """
 
     table: str
@@ -63,6 +70,7 @@ class RecordPiece:
     headers: tuple[Header, ...]
     records: pa.RecordBatch
     partition: int | None = None
+    reason: str = ""
 
 
 class RecordEncoder:
@@ -106,35 +114,32 @@ class RecordEncoder:
         if self._router is None:
             lines = Records(keys=None, values=self._lines.encode(batch))
             if len(lines):
-                yield self._piece(batch, lines, "", None, headers=(), order=first_order)
+                routed = RoutedRecords(topic="", records=lines, headers=())
+                yield self._piece(batch, routed, None, order=first_order)
             return
-        suffix, records = self._made(batch)
-        headers = self._router.headers_of(batch)
-        for name, part in self._router.by_topic(batch, records):
-            topic, own = f"{name}{suffix}", (*headers, *part.headers)
-            partition = self._router.named_partitions(batch, part)
-            if len(part):
-                yield self._piece(batch, part, topic, partition, own, order=first_order)
-            first_order += len(part)
+        destination, records = self._made(batch)
+        for routed in self._router.by_topic(batch, records, destination):
+            if len(routed.records):
+                partition = self._router.named_partitions(batch, routed)
+                yield self._piece(batch, routed, partition, order=first_order)
+            first_order += len(routed.records)
 
-    def _made(self, batch: ChangeBatch) -> tuple[str, Records]:
-        """Return the records of a batch, and what the names of their topics end with."""
+    def _made(self, batch: ChangeBatch) -> tuple[Destination, Records]:
+        """Return where records of a batch go, and the records."""
         if self._formats is None:
-            return "", self._records.records(batch)
+            return TOPIC, self._records.records(batch)
         destination, form = self._formats.of_rows(self._table_id, batch.rows.schema)
-        return destination.suffix, form.records(batch)
+        return destination, form.records(batch)
 
     def _piece(
         self,
         batch: ChangeBatch,
-        records: Records,
-        topic: str,
+        routed: RoutedRecords,
         partition: int | npt.NDArray[np.integer] | None,
-        headers: tuple[Header, ...],
         *,
         order: int,
     ) -> RecordPiece:
-        count = len(records)
+        records, count = routed.records, len(routed.records)
         is_one = partition is None or isinstance(partition, int)
         columns = {
             PARTITION: pa.nulls(count, pa.int32()) if is_one else pa.array(partition, pa.int32()),
@@ -144,11 +149,12 @@ class RecordEncoder:
         }
         return RecordPiece(
             table=self._table,
-            topic=topic,
+            topic=routed.topic,
             version=batch.version,
             timestamp_us=batch.timestamp_us,
             order=order,
-            headers=headers,
+            headers=routed.headers,
+            reason=routed.reason,
             records=pa.RecordBatch.from_arrays(
                 [columns[field.name].cast(field.type) for field in ENCODED_ARROW],
                 schema=ENCODED_ARROW,

@@ -51,7 +51,7 @@ PACKED_SCHEMA: Final = StructType(
 size of `records` before it was compressed."""
 
 _PACKED_ARROW: Final[pa.Schema] = declared_schema(PACKED_SCHEMA)
-_Common = tuple[int, tuple[tuple[str, bytes | pa.Array | None], ...], int]
+_Common = tuple[int, tuple[tuple[str, bytes | pa.Array | None], ...], str, int]
 
 
 def packed(pieces: Iterable[RecordPiece]) -> Iterator[pa.RecordBatch]:
@@ -77,7 +77,7 @@ def unpacked(batches: Iterable[pa.RecordBatch]) -> Iterator[RecordPiece]:
     for batch in batches:
         for values in zip(*(batch.column(name) for name in PACKED_SCHEMA.names), strict=True):
             table, topic, partition, version, order, common, body = values
-            timestamp_us, headers, size = pickle.loads(common.as_py())
+            timestamp_us, headers, reason, size = pickle.loads(common.as_py())
             plain = codec.decompress(body.as_buffer(), size)
             yield RecordPiece(
                 table=table.as_py(),
@@ -88,6 +88,7 @@ def unpacked(batches: Iterable[pa.RecordBatch]) -> Iterator[RecordPiece]:
                 headers=tuple(Header(name=name, value=value) for name, value in headers),
                 records=pa.ipc.read_record_batch(plain, ENCODED_ARROW),
                 partition=partition.as_py(),
+                reason=reason,
             )
 
 
@@ -96,7 +97,7 @@ def _row(piece: RecordPiece, codec: pa.Codec) -> tuple[dict[str, object], int]:
     plain = piece.records.serialize()
     body = codec.compress(plain, asbytes=True)
     headers = tuple((each.name, _alone(each.value)) for each in piece.headers)
-    common: _Common = piece.timestamp_us, headers, plain.size
+    common: _Common = piece.timestamp_us, headers, piece.reason, plain.size
     row = {
         TABLE: piece.table,
         TOPIC: piece.topic,

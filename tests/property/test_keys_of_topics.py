@@ -65,9 +65,9 @@ def by_arrow(folder: Path, config: KafkaSinkConfig) -> Iterator[tuple[str, bytes
     options = FormatOptions(name="n", table="t", key=config.key, routed_by=config.routing_columns)
     for batch in asyncio.run(batches_of(folder, tuple(sink.key))):
         records = record_format(config.format, options).records(batch)
-        for topic, part in Router(config, "t").by_topic(batch, records):
-            for key, value in pairs_of(part):
-                yield topic, key, value
+        for routed in Router(config, "t").by_topic(batch, records):
+            for key, value in pairs_of(routed.records):
+                yield routed.topic, key, value
 
 
 def by_spark(folder: Path, config: KafkaSinkConfig) -> Iterator[tuple[str, bytes, bytes | None]]:

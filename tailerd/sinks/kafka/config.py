@@ -416,7 +416,6 @@ class KafkaSinkConfig(SinkConfig):
         unable = {
             "transaction_topic": self.transaction_topic is not None,
             "heartbeat_interval": self.heartbeat_interval is not None,
-            "schema_registry.on_incompatible_schema: dead_letter": self.has_incompatible_letters,
             "offsets: kafka": self.offsets == "kafka" and not self.is_exactly_once,
         }
         return next((name for name, is_set in unable.items() if is_set and engine == "spark"), "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -21,7 +21,7 @@ from tailerd.records.base import (
 )
 from tailerd.records.schemas.record_shape import topic_name
 from tailerd.sinks.kafka.config import KafkaSinkConfig
-from tailerd.sinks.kafka.routing import format_options
+from tailerd.sinks.kafka.routing import TOPIC, Destination, format_options
 from tailerd.sinks.kafka.schema_registry.subjects import Registry, TopicSubjects
 from tailerd.sinks.record_formats import TableRecords
 from tailerd.sinks.topics.templates import TopicTemplate
@@ -33,20 +33,6 @@ if TYPE_CHECKING:
 _MOST_SCHEMAS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Destination:
-    """Where records of one schema go.
-
-    Attributes:
-        suffix: Of their topics' names: empty, `.v2`, `.v3`, ...
-        is_dead_letter: They go to the topic of dead letters instead.
-    """
-
-    suffix: str = ""
-    is_dead_letter: bool = False
-
-
-TOPIC = Destination()
 Placed = tuple[Destination, RecordFormat]
 """Where records of one schema go, and what makes them."""
 

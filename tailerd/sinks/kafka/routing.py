@@ -29,6 +29,39 @@ _MOST_PARTITIONS = 2**31 - 1
 _GENERATION = re.compile(r"\.v(?:[2-9]|[1-9]\d+)\Z")
 
 
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where records of one schema go.
+
+    Attributes:
+        suffix: Of their topics' names: empty, `.v2`, `.v3`, ...
+        is_dead_letter: They go to the topic of dead letters instead.
+    """
+
+    suffix: str = ""
+    is_dead_letter: bool = False
+
+
+TOPIC = Destination()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutedRecords:
+    """Records of one commit and one topic.
+
+    Attributes:
+        topic: Where they go.
+        records: They, in order.
+        headers: Of each of them: one value for all, or a column.
+        reason: Why they are dead letters, as an error's code; empty where they are none.
+    """
+
+    topic: str
+    records: Records
+    headers: tuple[Header, ...]
+    reason: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicShape:
     """What routing must know of a topic.
@@ -78,9 +111,35 @@ class Router:
         """Return the one topic of the table; None where a column chooses."""
         return self._topics.fixed_topic()
 
-    def by_topic(self, batch: ChangeBatch, records: Records) -> Iterator[tuple[str, Records]]:
-        """Yield each topic with its records, in their order; errors as of `route`."""
-        return self._topics.by_topic(batch, records)
+    def by_topic(
+        self, batch: ChangeBatch, records: Records, destination: Destination = TOPIC
+    ) -> Iterator[RoutedRecords]:
+        """Yield the records of each topic, in their order.
+
+        Dead letters keep key, value and headers, and say why they are there and where they were
+        to go.
+
+        Args:
+            batch: The rows.
+            records: What a format made of them.
+            destination: Where records of their schema go.
+
+        Raises:
+            ConfigError, SinkRefusedError: As `route`.
+        """
+        headers = self.headers_of(batch)
+        for topic, part in self._topics.by_topic(batch, records):
+            own = (*headers, *part.headers)
+            if destination.is_dead_letter:
+                yield RoutedRecords(
+                    topic=self._config.topic_of(self._config.dead_letter_topic or "", self._table),
+                    records=part,
+                    headers=(*own, *self._reasons(topic, batch.version)),
+                    reason=IncompatibleSchemaError.code,
+                )
+            else:
+                name = f"{topic}{destination.suffix}"
+                yield RoutedRecords(topic=name, records=part, headers=own)
 
     def route(
         self,
@@ -89,7 +148,7 @@ class Router:
         shape_of: Callable[[str], TopicShape],
         *,
         now_ms: int,
-        suffix: str = "",
+        destination: Destination = TOPIC,
     ) -> Iterator[ProduceRequest]:
         """Yield the records by topic, each topic's in their order.
 
@@ -98,7 +157,7 @@ class Router:
             records: What a format made of them.
             shape_of: Says what is known of a topic; may raise.
             now_ms: Milliseconds since the epoch.
-            suffix: Of the topics' names, for records whose schema no longer fits the others.
+            destination: Where records of their schema go.
 
         Raises:
             ConfigError: A column is missing, has no texts for topics, or names no partition.
@@ -106,93 +165,65 @@ class Router:
                 rows as old as these.
             CommitAheadError: The topic takes no rows dated so far ahead yet.
         """
-        headers = self.headers_of(batch)
         time_ms = batch.timestamp_us // 1000 if self._is_commit_time else now_ms
-        for name, part in self.by_topic(batch, records):
-            topic = f"{name}{suffix}"
-            shape = shape_of(topic)
-            shape.check_time(topic, time_ms, now_ms, version=batch.version)
+        for routed in self.by_topic(batch, records, destination):
+            shape = shape_of(routed.topic)
+            shape.check_time(routed.topic, time_ms, now_ms, version=batch.version)
             yield ProduceRequest(
-                topic=topic,
-                records=part,
-                partitions=self._partitions(batch, part, shape.partitions, topic),
+                topic=routed.topic,
+                records=routed.records,
+                partitions=self._partitions(batch, routed, shape.partitions),
                 timestamps_ms=time_ms,
-                headers=(*headers, *part.headers),
-                max_bytes=shape.max_bytes,
-            )
-
-    def incompatible(
-        self,
-        batch: ChangeBatch,
-        records: Records,
-        shape_of: Callable[[str], TopicShape],
-        *,
-        now_ms: int,
-    ) -> Iterator[ProduceRequest]:
-        """Yield the records of rows whose schema is incompatible, as dead letters.
-
-        They keep key, value and headers, and say why they are there and where they were to go.
-
-        Args:
-            batch, records, shape_of, now_ms: As for `route`.
-
-        Raises:
-            ConfigError, SinkRefusedError: As `route`.
-        """
-        name = self._config.topic_of(self._config.dead_letter_topic or "", self._table)
-        time_ms = batch.timestamp_us // 1000 if self._is_commit_time else now_ms
-        shape = shape_of(name)
-        for topic, part in self.by_topic(batch, records):
-            reasons = {
-                "tailerd.reason": IncompatibleSchemaError.code,
-                "tailerd.table": self._table,
-                "tailerd.topic": topic,
-                "tailerd.commit_version": str(batch.version),
-            }
-            said = tuple(Header(name=key, value=text.encode()) for key, text in reasons.items())
-            yield ProduceRequest(
-                topic=name,
-                records=part,
-                partitions=0,
-                timestamps_ms=time_ms,
-                headers=(*self.headers_of(batch), *part.headers, *said),
+                headers=routed.headers,
                 max_bytes=shape.max_bytes,
             )
 
     def named_partitions(
-        self, batch: ChangeBatch, records: Records, count: int = _MOST_PARTITIONS
+        self, batch: ChangeBatch, routed: RoutedRecords, count: int = _MOST_PARTITIONS
     ) -> int | npt.NDArray[np.integer] | None:
         """Return the partitions that the configuration or a column names; None: the key chooses.
 
+        Dead letters go to the first one.
+
         Args:
             batch: The rows.
-            records: Those of one topic.
+            routed: Those of one topic.
             count: How many partitions the topic has, for numbers in a column.
 
         Raises:
             ConfigError: The column is missing, or names no partition.
         """
+        if routed.reason:
+            return 0
         if isinstance(self._partition, ColumnPartition):
             name = self._partition.column
-            numbers = records.of_rows(column_of(batch, name, "partition"))
+            numbers = routed.records.of_rows(column_of(batch, name, "partition"))
             return explicit_partitions(numbers, count, column=name)
         return self._partition if isinstance(self._partition, int) else None
 
     def _partitions(
-        self, batch: ChangeBatch, records: Records, count: int, topic: str
+        self, batch: ChangeBatch, routed: RoutedRecords, count: int
     ) -> int | npt.NDArray[np.integer]:
-        named = self.named_partitions(batch, records, count)
-        if isinstance(named, np.ndarray):
+        named = self.named_partitions(batch, routed, count)
+        if isinstance(named, int) and named >= count:
+            raise no_partition(named, routed.topic, count)
+        if named is not None:
             return named
-        if isinstance(self._partition, int):
-            if self._partition >= count:
-                raise no_partition(self._partition, topic, count)
-            return self._partition
         if count == 1:
             return 0
+        records = routed.records
         chosen = assign_partitions(records.keys, len(records), count, keyless_before=self._keyless)
         self._keyless += chosen.num_keyless
         return chosen.partitions
+
+    def _reasons(self, topic: str, version: int) -> tuple[Header, ...]:
+        reasons = {
+            "tailerd.reason": IncompatibleSchemaError.code,
+            "tailerd.table": self._table,
+            "tailerd.topic": topic,
+            "tailerd.commit_version": str(version),
+        }
+        return tuple(Header(name=name, value=text.encode()) for name, text in reasons.items())
 
     def headers_of(self, batch: ChangeBatch) -> tuple[Header, ...]:
         """Return the headers of the records of a batch."""

@@ -37,7 +37,7 @@ from tailerd.sinks.kafka.connection import (
     metadata_now,
 )
 from tailerd.sinks.kafka.dead_letters import dead_letters_of, takes_more_now
-from tailerd.sinks.kafka.destinations import Destination, TableDestinations, TableSchemas
+from tailerd.sinks.kafka.destinations import TableDestinations, TableSchemas
 from tailerd.sinks.kafka.errors import mapped
 from tailerd.sinks.kafka.offset_topic import PARTITION, check_offset_topic, new_offset_topic
 from tailerd.sinks.kafka.produce_request import Producer, ProduceRequest, control_record
@@ -45,6 +45,7 @@ from tailerd.sinks.kafka.record_batches.compression import Compression
 from tailerd.sinks.kafka.record_batches.record_batch import OversizeRecord
 from tailerd.sinks.kafka.record_producer import RecordProducer
 from tailerd.sinks.kafka.routing import (
+    Destination,
     Router,
     TopicShape,
     plain_topic,
@@ -281,29 +282,24 @@ class Session:
     def _routed(
         self, batch: ChangeBatch, records: Records, now_ms: int, destination: Destination
     ) -> list[ProduceRequest]:
-        suffix = destination.suffix
-        if destination.is_dead_letter:
-            return self._letters(batch, records, now_ms)
-
-        def pieces() -> list[ProduceRequest]:
-            return [
-                *self._router.route(batch, records, self._shape_of, now_ms=now_ms, suffix=suffix)
-            ]
+        def routed() -> list[ProduceRequest]:
+            shape_of = self._shape_of
+            found = self._router.route(
+                batch, records, shape_of, now_ms=now_ms, destination=destination
+            )
+            return list(found)
 
         try:
-            return pieces()
+            pieces = routed()
         except ConfigError:
             # The topic may have partitions since that it had not.
             if not self._topics.renew():
                 raise
-            return pieces()
-
-    def _letters(self, batch: ChangeBatch, records: Records, now_ms: int) -> list[ProduceRequest]:
-        """Return the records of rows whose schema is incompatible."""
-        letters = list(self._router.incompatible(batch, records, self._shape_of, now_ms=now_ms))
-        for piece in letters:
-            self._set_aside[piece.topic, IncompatibleSchemaError.code] += len(piece.records)
-        return letters
+            pieces = routed()
+        if destination.is_dead_letter:
+            for piece in pieces:
+                self._set_aside[piece.topic, IncompatibleSchemaError.code] += len(piece.records)
+        return pieces
 
     def _send(self, ready: Versioned) -> None:
         piece = ready.outgoing

@@ -74,10 +74,16 @@ def join(producer: KafkaProducer, transaction: SharedTransaction) -> None:
             manager._partitions_in_transaction,
         ):
             known.clear()
-        for (topic, partition), sequence in transaction.sequences.items():
-            manager.set_sequence_number(TopicPartition(topic, partition), sequence)
+        continue_from(producer, transaction.sequences)
         manager._last_error = None
         manager._current_state = TransactionState.IN_TRANSACTION
+
+
+def continue_from(producer: KafkaProducer, sequences: Sequences) -> None:
+    """Number the next records of partitions behind those of other writers. Nothing is in flight."""
+    manager = producer._transaction_manager
+    for (topic, partition), sequence in sequences.items():
+        manager.set_sequence_number(TopicPartition(topic, partition), sequence)
 
 
 def written(producer: KafkaProducer) -> dict[tuple[str, int], int]:

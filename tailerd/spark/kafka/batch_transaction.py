@@ -35,7 +35,12 @@ from tailerd.sinks.kafka.connection import (
 from tailerd.sinks.kafka.offset_topic import PARTITION, OffsetTopic
 from tailerd.sinks.kafka.produce_request import ProduceRequest, control_record
 from tailerd.sinks.kafka.record_batches.compression import Compression
-from tailerd.sinks.kafka.shared_transaction import SharedTransaction, lead
+from tailerd.sinks.kafka.shared_transaction import (
+    SharedTransaction,
+    continue_from,
+    lead,
+    written,
+)
 from tailerd.sinks.kafka.transactions import Claim, Transactions
 from tailerd.sinks.topics.control_records import ControlRecord
 from tailerd.spark.delivered_batch import DeliveredBatch
@@ -132,15 +137,15 @@ class BatchTransaction:
     def commit(
         self,
         delivered: DeliveredBatch,
-        written: Sequence[Mapping[tuple[str, int], int]],
+        by_tasks: Sequence[Mapping[tuple[str, int], int]],
         letters: Sequence[ProduceRequest],
     ) -> None:
         """Record the micro-batch and make everything visible.
 
         Args:
             delivered: What to record.
-            written: Of each task, the partitions it wrote and their next numbers.
-            letters: Dead letters of all tasks.
+            by_tasks: Of each task, the partitions it wrote and their next numbers.
+            letters: What was too large for all tasks.
 
         Raises:
             SinkFencedError: Another process took over.
@@ -158,13 +163,16 @@ class BatchTransaction:
         acknowledgements = Acknowledgements(
             max_bytes=2**30, timeout_seconds=timeout_ms / 1000, explain=self._explained
         )
+        for each in by_tasks:
+            self._sequences.update(each)
+        # Tasks may have written to the topics of dead letters before.
+        continue_from(self._client, self._sequences)
         with _both_causes():
             for piece in (*letters, control_record(record, max_bytes=self._max_bytes)):
                 self._send(piece, acknowledgements)
             acknowledgements.wait()
+            self._sequences.update(written(self._client))
             self._transactions.commit()
-        for each in written:
-            self._sequences.update(each)
 
     def explained(self, error: TailerdError) -> TailerdError:
         """Return why tasks failed, telling a transaction out of time from one taken over."""

@@ -31,7 +31,6 @@ from tailerd.sinks.kafka.session import wanted_topics, writes_into
 from tailerd.sinks.kafka.shared_transaction import SharedTransaction
 from tailerd.sinks.kafka.topics import MAX_AGE_SECONDS, NewTopic, Topics
 from tailerd.sinks.kafka.transactions import Claim
-from tailerd.sinks.topics.dead_letters import TOO_LARGE
 from tailerd.spark.arrow_functions import map_batches
 from tailerd.spark.delivered_batch import DeliveredBatch
 from tailerd.spark.deliveries import TableDelivery, Tally, summed
@@ -338,12 +337,12 @@ class KafkaGroupSink:
             self._claim = session.close(is_clean=False)
 
     def _tell_dead_letters(self, table: str, tally: Tally) -> None:
-        for topic, records in tally.dead_letters.items():
+        for (topic, reason), records in tally.dead_letters.items():
             self._telemetry.emit(
                 events.DeadLettersStored(
                     table=table,
                     sink="kafka",
-                    error_code=TOO_LARGE,
+                    error_code=reason,
                     topic=topic,
                     records=records,
                 )

@@ -30,6 +30,7 @@ from tailerd.sinks.kafka.record_batches.record_batch import OversizeRecord
 from tailerd.sinks.kafka.routing import too_far_ahead
 from tailerd.sinks.kafka.shared_transaction import SharedTransaction, join, written
 from tailerd.sinks.kafka.topics import TopicFacts
+from tailerd.sinks.topics.dead_letters import TOO_LARGE
 from tailerd.spark.attribution import attribute_to_table, attributed_to
 from tailerd.spark.deliveries import Tally
 from tailerd.spark.encoded_records import RecordPiece
@@ -54,7 +55,7 @@ class TaskReport:
     Attributes:
         tables: What it delivered.
         sequences: Of a shared transaction: the partitions it wrote, each with its next number.
-        letters: Of a shared transaction: dead letters, which the driver writes.
+        letters: Of a shared transaction: what was too large, which the driver writes.
         facts: What brokers said about topics in this task.
     """
 
@@ -209,7 +210,7 @@ class _Writing:
             max_bytes_of=lambda topic: self._shapes.shape_of(self._table, topic).max_bytes,
         )
         delivery = self._tables.setdefault(self._table, Tally())
-        delivery.dead_letters[letters.topic] += len(oversize)
+        delivery.dead_letters[letters.topic, TOO_LARGE] += len(oversize)
         if self._task.transaction is None:
             if left := self._hand_over(letters):
                 raise BugError(f"A dead letter of {left[0].size_bytes} bytes fits no topic.")

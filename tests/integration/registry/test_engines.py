@@ -31,6 +31,11 @@ def run_once(folder: Path, engine: str, sink: dict[str, Any]) -> None:
     builder.append([{"id": 1, "name": "a"}, {"id": 2, "name": "b"}])
     builder.change_metadata(fields=[("id", "long"), ("name", "string"), ("more", "double")])
     builder.append([{"id": 3, "name": "c", "more": 1.5}])
+    deliver(builder, folder, engine, sink)
+
+
+def deliver(builder: TableBuilder, folder: Path, engine: str, sink: dict[str, Any]) -> None:
+    """Run until what the table has is delivered; a later call goes on from there."""
     settings = {
         "engine": engine,
         "state": str(folder / "state"),
@@ -90,6 +95,47 @@ def test_rows_before_and_after_a_new_column_are_read_by_confluents_deserializer(
         (3, "c", 1.5),
     ]
     assert len(client.get_versions(f"{topic}-value")) == 2
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_rows_of_a_forbidden_schema_become_dead_letters_with_their_bytes(
+    engine: str,
+    kafka_broker: Broker,
+    schema_registry: SchemaRegistry,
+    topics: Topics,
+    tmp_path: Path,
+) -> None:
+    topic, letters = topics.new_name(), topics.new_name("letters")
+    registry = {"urls": [schema_registry.url], "on_incompatible_schema": "dead_letter"}
+    fields: dict[str, Any] = {
+        "format": "avro",
+        "delivery": "exactly-once",
+        "schema_registry": registry,
+        "dead_letter_topic": letters,
+    }
+    sink = section(kafka_broker, topic, **fields)
+    client = SchemaRegistryClient({"url": schema_registry.url})
+    builder = TableBuilder(tmp_path / "orders")
+    builder.append([{"id": 1, "name": "a"}])
+    deliver(builder, tmp_path, engine, sink)
+    client.set_compatibility(f"{topic}-value", "BACKWARD")
+    builder.change_metadata(fields=[("id", "long"), ("name", "long")])
+    builder.append([{"id": 2, "name": 5}, {"id": 3, "name": 6}])
+    builder.change_metadata(fields=[("id", "long"), ("name", "string")])
+    builder.append([{"id": 4, "name": "d"}])
+    deliver(builder, tmp_path, engine, sink)
+
+    def names(topic: str) -> list[Any]:
+        read, where = AvroDeserializer(client), SerializationContext(topic, MessageField.VALUE)
+        values = [read(record.value, where) for record in read_topic(kafka_broker.plain, topic)]
+        return sorted((row["id"], row["name"]) for row in values)
+
+    assert names(topic) == [(1, "a"), (4, "d")]
+    assert names(letters) == [(2, 5), (3, 6)]
+    for record in read_topic(kafka_broker.plain, letters):
+        headers = said(record)
+        assert headers["tailerd.reason"] == b"incompatible_schema"
+        assert headers["tailerd.topic"] == topic.encode()
 
 
 @pytest.mark.parametrize("engine", ENGINES)

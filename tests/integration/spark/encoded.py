@@ -40,6 +40,7 @@ class Rows:
         value: str | None = "v{version}-{key}",
         partition: int | None = None,
         headers: Iterable[tuple[str, bytes]] = (),
+        reason: str = "",
     ) -> Rows:
         for key in keys:
             text = None if value is None else value.format(version=version, key=key)
@@ -51,6 +52,7 @@ class Rows:
                     "key": None if key is None else b"%d" % key,
                     "value": None if text is None else text.encode(),
                     "headers": headers,
+                    "reason": reason,
                     "_change_type": kind,
                     "_commit_version": version,
                     "_commit_timestamp": DAY_2026_US + version,

@@ -326,6 +326,30 @@ def test_records_that_are_too_large_become_dead_letters(
     assert sum(event.records for event in told) == 21
 
 
+@pytest.mark.parametrize("delivery", DELIVERIES)
+def test_dead_letters_of_tasks_and_of_the_driver_are_there_once(
+    spark: SparkSession, kafka_broker: Broker, topics: Topics, tmp_path: Path, delivery: str
+) -> None:
+    topic = topics.create(partitions=2, config={"max.message.bytes": "2000"})
+    dead = topics.create()
+    letters = {"on_oversize": "dead-letter", "dead_letter_topic": dead}
+    group = Group(kafka_broker, tmp_path, topic, delivery=delivery, **letters)
+    with started(group) as sink:
+        for batch in range(3):
+            rows = Rows().add(batch, range(10), topic=dead, reason="incompatible_schema")
+            rows.add(batch, range(10, 15), topic=topic, value="x" * 5000)
+            sink.write(rows.frame(spark, 3), batch)
+
+    assert Counter(letter.key for letter in group.records(dead)) == {
+        b"%d" % k: 3 for k in range(15)
+    }
+    told: Counter[str] = Counter()
+    for event in group.events:
+        if isinstance(event, DeadLettersStored):
+            told[event.error_code] += event.records
+    assert told == {"incompatible_schema": 30, "record_too_large": 15}
+
+
 def test_tables_that_share_a_topic_share_a_transaction(
     spark: SparkSession, kafka_broker: Broker, topics: Topics, tmp_path: Path
 ) -> None:

@@ -12,7 +12,8 @@ from tailerd.spark.encoded_records import ENCODED_ARROW, RecordPiece
 
 Row = dict[str, Any]
 """`table`, `topic`, `partition` (that a column names), `key`, `value`, `headers` (name and value),
-`_change_type`, `_commit_version`, `_commit_timestamp` (microseconds), `_order`."""
+`_change_type`, `_commit_version`, `_commit_timestamp` (microseconds), `_order`; of dead letters
+also `reason`."""
 
 
 def piece_of(rows: Sequence[Row]) -> RecordPiece:
@@ -27,6 +28,8 @@ def piece_of(rows: Sequence[Row]) -> RecordPiece:
         order=first["_order"],
         headers=tuple(Header(name=name, value=value) for name, value in first["headers"]),
         records=pa.RecordBatch.from_pylist(columns, schema=ENCODED_ARROW),
+        partition=0 if first.get("reason") else None,
+        reason=first.get("reason", ""),
     )
 
 
