@@ -295,7 +295,7 @@ def _read_on(
     status: TableStatus,
     event: events.TableOpened | events.OffsetChosen | events.OffsetSaved,
 ) -> TableStatus:
-    reading = replace(status, activity="reading the log")
+    reading = replace(status, activity="reading")
     if isinstance(event, events.TableOpened):
         return replace(reading, format=event.format, capabilities=event.capabilities)
     return replace(reading, version=event.version, offset=event.offset)
@@ -322,7 +322,7 @@ def _started(status: TableStatus, event: events.PipelineStarted) -> TableStatus:
         sink=event.sink,
         guarantee=event.guarantee,
         state="starting",
-        activity="opening the table",
+        activity="opening",
     )
 
 

@@ -205,7 +205,11 @@ def test_the_first_start_says_what_it_does(site: Site, open_page: OpenPage) -> N
     pill = page.locator(".row .pill")
     expect(pill).to_have_text("waiting")
     site.tell(events.PipelineStarted(table="orders", source="/lake", sink="file", engine="spark"))
-    expect(pill).to_have_text("opening the table")
+    expect(pill).to_have_text("opening")
+    # All of it is seen.
+    edges = "e => [e, e.parentElement].map(each => each.getBoundingClientRect().right)"
+    right, limit = pill.evaluate(edges)
+    assert right <= limit
     offset = {"format": 1, "table_id": "t", "version": 3, "phase": "snapshot", "position": 1 << 63}
     site.tell(
         events.OffsetSaved(
