@@ -113,7 +113,7 @@ class _Request:
             self.place, self.table_format, self.allowed_paths, stores=self.stores
         )
         inspector = required(found.inspector, found.name, "inspection")
-        return inspector.open(
+        return inspector(
             place_at(
                 self.place,
                 stores=self.stores,
@@ -380,7 +380,7 @@ class Table:
             found = await find_format(
                 request.place, request.table_format, request.allowed_paths, stores=request.stores
             )
-            statistics = required(found.statistics, found.name, "statistics").open(
+            statistics = required(found.statistics, found.name, "statistics")(
                 place_at(request.place, stores=request.stores, allowed=request.allowed_paths)
             )
             await statistics.open(SystemClock().monotonic(), first=None, next_up=None)

@@ -209,7 +209,7 @@ async def open_statistics(
     if found.statistics is None:
         return None
     folder = found.folder(place)
-    return found.statistics.open(
+    return found.statistics(
         place_at(
             place,
             stores=stores,
@@ -245,7 +245,7 @@ async def open_log(
         warn=lambda error: notes.append(str(error)),
     )
     inspector = required(found.inspector, found.name, "inspection")
-    return OpenedLog(inspection=inspector.open(place), notes=notes)
+    return OpenedLog(inspection=inspector(place), notes=notes)
 
 
 def _only_requests(telemetry: Telemetry) -> Handler:

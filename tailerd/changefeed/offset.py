@@ -161,6 +161,14 @@ class Offset:
         return offset
 
 
+def first_commit(offset: Offset) -> int:
+    """Return the first commit at or after an offset: that after a snapshot is the next version.
+
+    For tables whose versions are consecutive.
+    """
+    return offset.version + (offset.phase is Phase.SNAPSHOT)
+
+
 def whole_before(versions: Versions, offset: Offset) -> Version | None:
     """Return the newest version of which everything lies before an offset; None where none does."""
     before = versions.version_before(offset.version)

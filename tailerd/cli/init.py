@@ -161,7 +161,7 @@ async def _described(found: FoundTable, stores: Stores) -> StarterTable:
     if inspector is None:
         return about
     try:
-        description = await inspector.open(place_at(found.place, stores=stores)).describe()
+        description = await inspector(place_at(found.place, stores=stores)).describe()
     except TailerdError as error:
         warn(error)
         return about

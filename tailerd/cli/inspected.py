@@ -59,4 +59,4 @@ async def open_inspection(
         commits=found.folder(table),
         ledger=ledger,
     )
-    return InspectedTable(found, inspector.open(place))
+    return InspectedTable(found, inspector(place))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -125,9 +125,5 @@ class TableInspection(Protocol):
         ...
 
 
-class Inspector(Protocol):
-    """What a format offers to look at its tables."""
-
-    def open(self, place: TablePlace) -> TableInspection:
-        """Return the inspection of one table; nothing is asked of it yet."""
-        ...
+Inspector = Callable[[TablePlace], TableInspection]
+"""What a format offers to look at its tables: returns the inspection of one; asks nothing yet."""

@@ -6,11 +6,12 @@ long. `pipeline.growth_keeper` and the maintenance process decide when to look.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from tailerd.changefeed.offset import Offset
+from tailerd.formats.maintenance import CLEANUP
 from tailerd.formats.placement import TablePlace
 
 Columns = tuple[tuple[str, str], ...]
@@ -51,14 +52,14 @@ class TableSize:
     files: int
     bytes: int
     rows: int | None
-    deletion_vectors: int
-    deleted_rows: int
+    deletion_vectors: int = 0
+    deleted_rows: int = 0
     size_counts: tuple[int, ...]
     checkpoint_version: int | None
-    commits_since_checkpoint: int
-    bytes_since_checkpoint: int
+    commits_since_checkpoint: int = 0
+    bytes_since_checkpoint: int = 0
     log_files: int
-    retention_seconds: float | None
+    retention_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +87,8 @@ class CommitFacts:
     bytes_added: int
     files_removed: int
     bytes_removed: int
-    rows_added: int | None
-    rows_removed: int | None
+    rows_added: int | None = None
+    rows_removed: int | None = None
     columns: Columns | None
 
 
@@ -169,9 +170,26 @@ class TableStatistics(Protocol):
         ...
 
 
-class Statistics(Protocol):
-    """What a format offers to measure its tables."""
+Statistics = Callable[[TablePlace], TableStatistics]
+"""What a format offers to measure its tables: returns the statistics of one; asks nothing yet."""
 
-    def open(self, place: TablePlace) -> TableStatistics:
-        """Return the statistics of one table; nothing is asked of it yet."""
-        ...
+
+class CommitStatistics:
+    """The half of `TableStatistics` that is the same where figures change with commits alone."""
+
+    measured_again_after = frozenset({CLEANUP})
+
+    def __init__(self) -> None:
+        self._new_commits: list[CommitFacts] = []
+
+    def take_commits(self) -> list[CommitFacts]:
+        """Return the commits that were applied since this was asked last, in order."""
+        taken, self._new_commits = self._new_commits, []
+        return taken
+
+    def expire(self) -> None:
+        """Do nothing: every `advance` looks at the table."""
+
+    def due_in(self, now: float) -> float | None:
+        """Return None: figures change with commits alone."""
+        return None

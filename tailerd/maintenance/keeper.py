@@ -170,7 +170,7 @@ class MaintenanceScheduler:
         if name not in self._sizes and table.statistics is not None:
             self._sizes[name] = MeasuredTable(
                 name,
-                partial(table.statistics.open, table.place),
+                partial(table.statistics, table.place),
                 telemetry=self._telemetry,
                 clock=self._clock,
             )

@@ -357,9 +357,9 @@ class MemoryFormat(OptionalParts):
 
     @property
     def inspector(self) -> Inspector:
-        from tests.doubles.memory_inspector import MemoryInspector
+        from tests.doubles.memory_inspector import MemoryInspection
 
-        return MemoryInspector()
+        return MemoryInspection
 
     async def detect(self, store: ObjectStore, root: str) -> bool:
         return [each async for each in store.list_from(f"{root}/{FOLDER}")] != []

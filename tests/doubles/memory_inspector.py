@@ -15,13 +15,6 @@ from tests.doubles.memory_format import FILE, FOLDER, SCHEMA, MemoryTable
 _GONE = (ChangeType.DELETE, ChangeType.UPDATE_PREIMAGE)
 
 
-class MemoryInspector:
-    """What `inspect` and `history` ask."""
-
-    def open(self, place: TablePlace) -> MemoryInspection:
-        return MemoryInspection(place)
-
-
 class MemoryInspection:
     """Looks at one table; every look reads the file again."""
 

@@ -25,7 +25,7 @@ async def inspected(table: Table) -> TableInspection:
     place, stores = str(table.place), Stores()
     found = await find_format(place, stores=stores)
     inspector = required(found.inspector, found.name, "inspection")
-    return inspector.open(
+    return inspector(
         place_at(place, stores=stores, commits=found.folder(place), ledger=table.ledger)
     )
 
@@ -74,7 +74,7 @@ async def test_figures_follow_the_commits_that_come(tmp_path: Path) -> None:
     first = table.append([3])
     source = await open_table(str(tmp_path), OpenRequest())
     place = place_at(str(tmp_path), stores=Stores())
-    statistics = required(table_format("delta").statistics, "delta", "statistics").open(place)
+    statistics = required(table_format("delta").statistics, "delta", "statistics")(place)
     begin = await source.offset_at(first)
     await statistics.open(0.0, first=begin, next_up=begin)
     head = table.append([4])

@@ -6,7 +6,7 @@ import json
 
 from tailerd.formats.delta.maintenance.maintainer import DeltaMaintainer
 from tailerd.formats.delta.maintenance.plan import Policies
-from tailerd.formats.delta.stats.table_growth import DeltaStatistics
+from tailerd.formats.delta.stats.table_growth import open_growth
 from tailerd.formats.maintenance import MaintenancePolicies
 from tailerd.formats.placement import TablePlace
 from tailerd.maintenance.opening import MaintainedTable
@@ -50,6 +50,6 @@ def maintained(store: ObjectStore, root: str) -> MaintainedTable:
         place=TablePlace(store=store, root=root, url=root),
         format="delta",
         maintainer=DeltaMaintainer(),
-        statistics=DeltaStatistics(),
+        statistics=open_growth,
         stores=Stores(),
     )

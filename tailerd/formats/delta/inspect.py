@@ -24,14 +24,6 @@ from tailerd.formats.inspection import CommitDescription, FileDescription, Table
 from tailerd.formats.placement import TablePlace
 
 
-class DeltaInspector:
-    """The `Inspector` of Delta tables."""
-
-    def open(self, place: TablePlace) -> DeltaInspection:
-        """Return the inspection of one table; nothing is asked of it yet."""
-        return DeltaInspection(place)
-
-
 class DeltaInspection:
     """Looks at one Delta table.
 

@@ -14,9 +14,9 @@ class DeltaParts(OptionalParts):
     @property
     def inspector(self) -> Inspector:
         """Shows versions, files and commits."""
-        from tailerd.formats.delta.inspect import DeltaInspector
+        from tailerd.formats.delta.inspect import DeltaInspection
 
-        return DeltaInspector()
+        return DeltaInspection
 
     @property
     def maintainer(self) -> Maintainer:
@@ -28,9 +28,9 @@ class DeltaParts(OptionalParts):
     @property
     def statistics(self) -> Statistics:
         """Measures tables by their log."""
-        from tailerd.formats.delta.stats.table_growth import DeltaStatistics
+        from tailerd.formats.delta.stats.table_growth import open_growth
 
-        return DeltaStatistics()
+        return open_growth
 
     @property
     def demo(self) -> Demo:

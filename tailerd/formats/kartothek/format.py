@@ -49,9 +49,9 @@ class KartothekFormat(OptionalParts):
     @property
     def inspector(self) -> Inspector:
         """Shows the present state, and what a ledger has of former ones."""
-        from tailerd.formats.kartothek.inspect import KartothekInspector
+        from tailerd.formats.kartothek.inspect import KartothekInspection
 
-        return KartothekInspector()
+        return KartothekInspection
 
     @property
     def maintainer(self) -> Maintainer:
@@ -65,7 +65,7 @@ class KartothekFormat(OptionalParts):
         """Measures the newest state."""
         from tailerd.formats.kartothek.statistics import KartothekStatistics
 
-        return KartothekStatistics()
+        return KartothekStatistics
 
     @property
     def demo(self) -> Demo:

@@ -23,14 +23,6 @@ from tailerd.formats.plain_schema import decode_schema
 _FILES_AT_ONCE = 500
 
 
-class KartothekInspector:
-    """The `Inspector` of datasets."""
-
-    def open(self, place: TablePlace) -> KartothekInspection:
-        """Return the inspection of one table; nothing is asked of it yet."""
-        return KartothekInspection(place)
-
-
 @dataclass(frozen=True, slots=True)
 class _Opened:
     address: DatasetAddress

@@ -8,33 +8,30 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tailerd.changefeed.offset import Offset, Phase
+from tailerd.changefeed.offset import Offset, Phase, first_commit
 from tailerd.errors import NotATableError
 from tailerd.formats.kartothek.dataset import DatasetAddress, FileSizes, find_dataset
 from tailerd.formats.kartothek.file_rows import count_rows
 from tailerd.formats.kartothek.history import DatasetHistory
 from tailerd.formats.kartothek.state import ObservedCommit, ObservedState
 from tailerd.formats.ledger import Ledger, open_ledger
-from tailerd.formats.maintenance import CLEANUP
 from tailerd.formats.placement import TablePlace
 from tailerd.formats.plain_schema import decode_schema
-from tailerd.formats.statistics import Columns, CommitFacts, PendingWork, TableSize, size_counts
+from tailerd.formats.statistics import (
+    Columns,
+    CommitFacts,
+    CommitStatistics,
+    PendingWork,
+    TableSize,
+    size_counts,
+)
 
 
-class KartothekStatistics:
-    """The `Statistics` of datasets."""
-
-    def open(self, place: TablePlace) -> DatasetGrowth:
-        """Return the statistics of one table; nothing is asked of it yet."""
-        return DatasetGrowth(place)
-
-
-class DatasetGrowth:
+class KartothekStatistics(CommitStatistics):
     """Follows one table of a dataset; see `formats.statistics.TableStatistics`."""
 
-    measured_again_after = frozenset({CLEANUP})
-
     def __init__(self, place: TablePlace) -> None:
+        super().__init__()
         self._place = place
         wanted = None if place.ledger is None else replace(place.ledger, is_read_only=True)
         self._ledger: Ledger = open_ledger(wanted, place.stores)
@@ -43,7 +40,6 @@ class DatasetGrowth:
         self._sizes: dict[str, int] = {}
         self._rows: dict[str, int] | None = {}
         self._first_version = 0
-        self._news: list[CommitFacts] = []
 
     @property
     def _newest(self) -> ObservedState:
@@ -81,7 +77,7 @@ class DatasetGrowth:
             raise NotATableError(f"There is no dataset at {place.url}.")
         await self._take(await self._look())
         begin = first if first is not None else next_up
-        self._first_version = self.version + 1 if begin is None else _commit_of(begin)
+        self._first_version = self.version + 1 if begin is None else first_commit(begin)
 
     async def _look(self) -> ObservedState:
         """Return the newest state that is kept, or what is there now where none is."""
@@ -127,26 +123,15 @@ class DatasetGrowth:
         for commit in found:
             is_last = commit is found[-1]
             columns = _columns_of(after.schema) if after.schema != before.schema else None
-            self._news.append(_facts_of(commit, columns if is_last else None))
+            self._new_commits.append(_facts_of(commit, columns if is_last else None))
         return False
-
-    def take_commits(self) -> list[CommitFacts]:
-        """Return the commits that came since this was asked last, in order."""
-        news, self._news = self._news, []
-        return news
-
-    def expire(self) -> None:
-        """Do nothing: every `advance` looks."""
-
-    def due_in(self, now: float) -> None:
-        """Return None: figures change with commits alone."""
 
     def pending(self, next_up: Offset | None) -> PendingWork | None:
         """Return what is to deliver from an offset on; None where commits are not known."""
         state = self._newest
         if next_up is None:
             return PendingWork(files=0, bytes=0)
-        start = _commit_of(next_up)
+        start = first_commit(next_up)
         commits = [each for each in state.commits if each.number >= start]
         if len(commits) < state.number + 1 - start or start < self._first_version:
             return None
@@ -165,14 +150,9 @@ class DatasetGrowth:
             files=len(self._newest.keys),
             bytes=sum(sizes),
             rows=None if rows is None else sum(rows.values()),
-            deletion_vectors=0,
-            deleted_rows=0,
             size_counts=size_counts(sizes),
             checkpoint_version=self.version,
-            commits_since_checkpoint=0,
-            bytes_since_checkpoint=0,
             log_files=1,
-            retention_seconds=None,
         )
 
 
@@ -185,16 +165,9 @@ def _facts_of(commit: ObservedCommit, columns: Columns | None) -> CommitFacts:
         bytes_added=max(0, commit.bytes_added),
         files_removed=commit.files_removed,
         bytes_removed=max(0, commit.bytes_removed),
-        rows_added=None,
-        rows_removed=None,
         columns=columns,
     )
 
 
 def _columns_of(schema: bytes) -> Columns:
     return tuple((field.name, str(field.type)) for field in decode_schema(schema))
-
-
-def _commit_of(offset: Offset) -> int:
-    """Return the first commit at or after an offset: that after a snapshot is the next."""
-    return offset.version + (offset.phase is Phase.SNAPSHOT)

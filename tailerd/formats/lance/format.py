@@ -39,9 +39,9 @@ class LanceFormat(OptionalParts):
     @property
     def inspector(self) -> Inspector:
         """Shows versions, files and commits."""
-        from tailerd.formats.lance.inspect import LanceInspector
+        from tailerd.formats.lance.inspect import LanceInspection
 
-        return LanceInspector()
+        return LanceInspection
 
     @property
     def maintainer(self) -> Maintainer:
@@ -55,7 +55,7 @@ class LanceFormat(OptionalParts):
         """Measures tables by their manifests."""
         from tailerd.formats.lance.statistics import LanceStatistics
 
-        return LanceStatistics()
+        return LanceStatistics
 
     @property
     def demo(self) -> Demo:

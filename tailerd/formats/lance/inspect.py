@@ -35,14 +35,6 @@ class Totals:
     deleted_rows: int
 
 
-class LanceInspector:
-    """The `Inspector` of Lance tables."""
-
-    def open(self, place: TablePlace) -> LanceInspection:
-        """Return the inspection of one table; nothing is asked of it yet."""
-        return LanceInspection(place)
-
-
 class LanceInspection:
     """Looks at one table; writes nothing."""
 

@@ -13,7 +13,7 @@ import xxhash
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeMode, ChangeSourceKind, ChangeTask, TaskGroup
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
-from tailerd.changefeed.offset import Offset, Phase, Version
+from tailerd.changefeed.offset import Offset, Phase, Version, first_commit
 from tailerd.changefeed.points import StartWord, parse_point, parse_start, show_ms
 from tailerd.errors import MissingVersionError, NotATableError, TableRecreatedError, UsageError
 from tailerd.formats.base import Backlog, OpenRequest, SchemaStep, TableIdentity
@@ -447,7 +447,7 @@ class LanceSource(LanceVersions):
         await self._log.look()
         head = self._log.head
         newest = await self._log.find(head)
-        first = start.version + (start.phase is Phase.SNAPSHOT)
+        first = Version(first_commit(start))
         oldest = await self._log.find(first) if first <= head else None
         return Backlog(
             head_version=head,

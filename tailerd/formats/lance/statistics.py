@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from tailerd.changefeed.offset import Offset, Phase
+from tailerd.changefeed.offset import Offset, Phase, first_commit
 from tailerd.formats.inspection import CommitDescription
 from tailerd.formats.lance.inspect import describe_commit, totals_of
 from tailerd.formats.lance.origin import TableOrigin
@@ -12,35 +12,31 @@ from tailerd.formats.lance.protocol.fragments import Fragment, parse_fragment
 from tailerd.formats.lance.protocol.manifest import Manifest
 from tailerd.formats.lance.version_log import VersionLog
 from tailerd.formats.ledger import open_ledger
-from tailerd.formats.maintenance import CLEANUP
 from tailerd.formats.placement import TablePlace
-from tailerd.formats.statistics import Columns, CommitFacts, PendingWork, TableSize, size_counts
+from tailerd.formats.statistics import (
+    Columns,
+    CommitFacts,
+    CommitStatistics,
+    PendingWork,
+    TableSize,
+    size_counts,
+)
 
 _COMMITS_AT_ONCE = 50
 _MOST_PENDING = 10_000
 
 
-class LanceStatistics:
-    """The `Statistics` of Lance tables."""
-
-    def open(self, place: TablePlace) -> LanceGrowth:
-        """Return the statistics of one table; nothing is asked of it yet."""
-        return LanceGrowth(place)
-
-
-class LanceGrowth:
+class LanceStatistics(CommitStatistics):
     """Follows one table; see `formats.statistics.TableStatistics`."""
 
-    measured_again_after = frozenset({CLEANUP})
-
     def __init__(self, place: TablePlace) -> None:
+        super().__init__()
         self._place = place
         self._log = VersionLog(place.store, place.root, place.url)
         self._table_id = ""
         self._manifest: Manifest | None = None
         self._fragments: dict[bytes, Fragment] = {}
         self._commits: OrderedDict[int, CommitDescription] = OrderedDict()
-        self._news: list[CommitFacts] = []
         self._first = 0
 
     @property
@@ -78,7 +74,7 @@ class LanceGrowth:
         self._table_id = (await TableOrigin.open(self._log, ledger)).table_id
         head = self._log.head
         begin = first if first is not None else next_up
-        wanted = head + 1 if begin is None else _commit_of(begin)
+        wanted = head + 1 if begin is None else first_commit(begin)
         start = max(wanted - 1, 1)
         is_near = head - start <= _MOST_PENDING
         manifest = await self._log.find(start) if is_near and start <= head else None
@@ -102,7 +98,7 @@ class LanceGrowth:
 
     def reaches(self, next_up: Offset) -> bool:
         """Tell whether what is pending from an offset on was followed."""
-        return _commit_of(next_up) >= self._first
+        return first_commit(next_up) >= self._first
 
     async def advance(self, now: float) -> bool:
         """Apply commits that have come; tell whether more may be there.
@@ -121,28 +117,20 @@ class LanceGrowth:
             await self._note(manifest)
             columns = _columns(self._log, manifest)
             changed = columns if columns != self.columns() else None
-            self._news.append(_facts(self._commits[version], changed))
+            self._new_commits.append(_facts(self._commits[version], changed))
             self._take(manifest)
         return until < self._log.head
-
-    def take_commits(self) -> list[CommitFacts]:
-        """Return the commits that came since this was asked last, in order."""
-        news, self._news = self._news, []
-        return news
 
     def expire(self) -> None:
         """Let the next `advance` look at the folder itself."""
         self._log.hear(self.version + 1)
-
-    def due_in(self, now: float) -> None:
-        """Return None: figures change with commits alone."""
 
     def pending(self, next_up: Offset | None) -> PendingWork | None:
         """Return what is to deliver from an offset on; None where that was not followed."""
         if next_up is None:
             self._commits.clear()
             return PendingWork(files=0, bytes=0)
-        start = _commit_of(next_up)
+        start = first_commit(next_up)
         if start < self._first:
             return None
         for version in [each for each in self._commits if each < start]:
@@ -172,10 +160,7 @@ class LanceGrowth:
             deleted_rows=totals.deleted_rows,
             size_counts=size_counts(sizes),
             checkpoint_version=self.version,
-            commits_since_checkpoint=0,
-            bytes_since_checkpoint=0,
             log_files=len(self._log.versions),
-            retention_seconds=None,
         )
 
 
@@ -188,16 +173,9 @@ def _facts(commit: CommitDescription, columns: Columns | None) -> CommitFacts:
         bytes_added=commit.bytes_added or 0,
         files_removed=commit.files_removed,
         bytes_removed=commit.bytes_removed or 0,
-        rows_added=None,
-        rows_removed=None,
         columns=columns,
     )
 
 
 def _columns(log: VersionLog, manifest: Manifest) -> Columns:
     return tuple((each.name, str(each.type or each.reason)) for each in log.columns(manifest))
-
-
-def _commit_of(offset: Offset) -> int:
-    """Return the first commit at or after an offset: that after a snapshot is the next."""
-    return offset.version + (offset.phase is Phase.SNAPSHOT)

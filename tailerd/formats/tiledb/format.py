@@ -55,9 +55,9 @@ class TileDBFormat(OptionalParts):
     @property
     def inspector(self) -> Inspector:
         """Shows versions, fragments and commits."""
-        from tailerd.formats.tiledb.inspect import TileDBInspector
+        from tailerd.formats.tiledb.inspect import TileDBInspection
 
-        return TileDBInspector()
+        return TileDBInspection
 
     @property
     def maintainer(self) -> Maintainer:
@@ -71,7 +71,7 @@ class TileDBFormat(OptionalParts):
         """Measures arrays by their fragments."""
         from tailerd.formats.tiledb.statistics import TileDBStatistics
 
-        return TileDBStatistics()
+        return TileDBStatistics
 
     @property
     def demo(self) -> Demo:

@@ -21,14 +21,6 @@ from tailerd.formats.tiledb.protocol.timeline import NONE_MS, Timeline
 from tailerd.formats.tiledb.task_plan import TaskPlan, open_plan, operation
 
 
-class TileDBInspector:
-    """The `Inspector` of arrays."""
-
-    def open(self, place: TablePlace) -> TileDBInspection:
-        """Return the inspection of one array; nothing is asked of it yet."""
-        return TileDBInspection(place)
-
-
 @dataclass(frozen=True, slots=True)
 class _Opened:
     log: ArrayLog

@@ -6,7 +6,14 @@ from tailerd.changefeed.offset import Offset, Phase
 from tailerd.clock import SystemClock
 from tailerd.formats.maintenance import CLEANUP
 from tailerd.formats.placement import TablePlace
-from tailerd.formats.statistics import Columns, CommitFacts, PendingWork, TableSize, size_counts
+from tailerd.formats.statistics import (
+    Columns,
+    CommitFacts,
+    CommitStatistics,
+    PendingWork,
+    TableSize,
+    size_counts,
+)
 from tailerd.formats.tiledb.array_log import ArrayLog
 from tailerd.formats.tiledb.known_commits import read_mark
 from tailerd.formats.tiledb.maintenance import COMMITS_JOB, FRAGMENTS_JOB
@@ -17,20 +24,13 @@ from tailerd.formats.tiledb.task_plan import TaskPlan, open_plan, operation
 _COMMITS_AT_ONCE = 200
 
 
-class TileDBStatistics:
-    """The `Statistics` of arrays."""
-
-    def open(self, place: TablePlace) -> ArrayGrowth:
-        """Return the statistics of one array; nothing is asked of it yet."""
-        return ArrayGrowth(place)
-
-
-class ArrayGrowth:
+class TileDBStatistics(CommitStatistics):
     """Follows one array; see `formats.statistics.TableStatistics`. A fragment counts as a file."""
 
     measured_again_after = frozenset({CLEANUP, COMMITS_JOB, FRAGMENTS_JOB})
 
     def __init__(self, place: TablePlace) -> None:
+        super().__init__()
         self._place = place
         self._clock = SystemClock()
         self._log = ArrayLog(place.store, place.root, place.url)
@@ -38,7 +38,6 @@ class ArrayGrowth:
         self._version = NONE_MS
         self._columns: Columns = ()
         self._sizes: dict[TimedName, int] = {}
-        self._news: list[CommitFacts] = []
 
     @property
     def _timeline(self) -> Timeline:
@@ -100,7 +99,7 @@ class ArrayGrowth:
         for version in came:
             is_last = version == came[-1]
             is_changed = is_last and self._columns != before
-            self._news.append(self._facts(version, self._columns if is_changed else None))
+            self._new_commits.append(self._facts(version, self._columns if is_changed else None))
         return self._version < timeline.head
 
     def _facts(self, version: int, columns: Columns | None) -> CommitFacts:
@@ -114,24 +113,11 @@ class ArrayGrowth:
             bytes_added=self._bytes_of(writes),
             files_removed=0,
             bytes_removed=0,
-            rows_added=None,
-            rows_removed=None,
             columns=columns,
         )
 
     def _bytes_of(self, fragments: list[TimedName]) -> int:
         return sum(self._sizes.get(each, 0) for each in fragments)
-
-    def take_commits(self) -> list[CommitFacts]:
-        """Return the commits that came since this was asked last, in order."""
-        news, self._news = self._news, []
-        return news
-
-    def expire(self) -> None:
-        """Do nothing: every `advance` looks."""
-
-    def due_in(self, now: float) -> None:
-        """Return None: figures change with commits alone."""
 
     def pending(self, next_up: Offset | None) -> PendingWork | None:
         """Return what is to deliver from an offset on; of a snapshot the shares that are left."""
@@ -161,12 +147,8 @@ class ArrayGrowth:
             files=len(sizes),
             bytes=sum(sizes),
             rows=None,
-            deletion_vectors=0,
-            deleted_rows=0,
             size_counts=size_counts(sizes),
             checkpoint_version=None,
             commits_since_checkpoint=len(fragments) + len(deletes),
-            bytes_since_checkpoint=0,
             log_files=self._log.num_files,
-            retention_seconds=None,
         )

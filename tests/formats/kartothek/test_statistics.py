@@ -21,7 +21,7 @@ def measured(place: Path, ledger: Path | None = None) -> TableStatistics:
     found = table_format("kartothek")
     assert found.statistics is not None
     kept = None if ledger is None else LedgerPlace(str(ledger))
-    return found.statistics.open(
+    return found.statistics(
         place_at(str(place), stores=Stores(), commits=found.folder(str(place)), ledger=kept)
     )
 

@@ -187,7 +187,7 @@ async def test_growth_follows_commits(tmp_path: Path) -> None:
     writer = written(tmp_path / "t", 2)
     source = await opened(tmp_path / "t")
     begin = await source.initial_offset("snapshot")
-    growth = LanceStatistics().open(at(tmp_path / "t"))
+    growth = LanceStatistics(at(tmp_path / "t"))
     await growth.open(0.0, first=begin, next_up=begin)
     assert growth.is_of(source.table_id)
     pending = growth.pending(begin)

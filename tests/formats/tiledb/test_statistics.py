@@ -17,9 +17,7 @@ from tests.formats.tiledb.reading import opened
 def measured(path: Path) -> TableStatistics:
     found = table_format("tiledb")
     assert found.statistics is not None
-    return found.statistics.open(
-        place_at(str(path), stores=Stores(), commits=found.folder(str(path)))
-    )
+    return found.statistics(place_at(str(path), stores=Stores(), commits=found.folder(str(path))))
 
 
 def fragment_bytes(path: Path, *times: int) -> int:

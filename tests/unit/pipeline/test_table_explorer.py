@@ -29,7 +29,7 @@ def explorer(table: Path, *, mask: tuple[str, ...] = (), rows: bool = True) -> T
         notes: list[str] = []
         place = place_at(str(table), stores=Stores(), warn=lambda error: notes.append(str(error)))
         inspector = required(found.inspector, found.name, "inspection")
-        return OpenedLog(inspection=inspector.open(place), notes=notes)
+        return OpenedLog(inspection=inspector(place), notes=notes)
 
     return TableExplorer(open_source=source, open_log=log, mask=mask, is_showing_rows=rows)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from tailerd.changefeed.offset import Offset, Phase
+from tailerd.changefeed.offset import Offset, Phase, first_commit
 from tailerd.errors import MissingVersionError
 from tailerd.formats.delta.log.live_files import count_rows
 from tailerd.formats.delta.log.log_reader import CommitBody, LogReader
@@ -20,24 +20,25 @@ from tailerd.formats.delta.protocol.snapshot import Snapshot
 from tailerd.formats.delta.protocol.table_properties import retention_seconds
 from tailerd.formats.delta.stats.log_tally import LogTally
 from tailerd.formats.placement import TablePlace
-from tailerd.formats.statistics import Columns, CommitFacts, PendingWork, TableSize
+from tailerd.formats.statistics import (
+    Columns,
+    CommitFacts,
+    CommitStatistics,
+    PendingWork,
+    TableSize,
+)
 
 COMMITS_AT_ONCE = 256
 _FILE_KEYS = 1 << 64
 """File keys, in whose order a snapshot is delivered, are unsigned and have 64 bits."""
 
 
-class DeltaStatistics:
-    """The `Statistics` of Delta tables."""
-
-    def open(self, place: TablePlace) -> TableGrowth:
-        """Return the statistics of one table; nothing is asked of it yet."""
-        return TableGrowth(
-            LogReader(place.store, place.root, on_mismatch=place.warn, with_rows=True)
-        )
+def open_growth(place: TablePlace) -> TableGrowth:
+    """Return the statistics of one table; nothing is asked of it yet."""
+    return TableGrowth(LogReader(place.store, place.root, on_mismatch=place.warn, with_rows=True))
 
 
-class TableGrowth:
+class TableGrowth(CommitStatistics):
     """Follows one table. Opened and advanced by one task.
 
     Args:
@@ -50,13 +51,13 @@ class TableGrowth:
     measured_again_after = frozenset({"checkpoint", "cleanup"})
 
     def __init__(self, reader: LogReader) -> None:
+        super().__init__()
         self._reader = reader
         self._cache = SnapshotCache(reader, in_thread=True)
         self._log = LogTally(reader)
         self._stored_rows: int | None = None
         self._first_version = 0
         self._commits: deque[tuple[int, int, int]] = deque()
-        self._news: list[CommitFacts] = []
         self._table_ids: set[str] = set()
 
     @property
@@ -76,11 +77,6 @@ class TableGrowth:
             UnsupportedFeatureError: It is nested too deep.
         """
         return _columns_of(self._cache.snapshot.state.metadata.schema_text)
-
-    def take_commits(self) -> list[CommitFacts]:
-        """Return the commits that were applied since this was asked last."""
-        news, self._news = self._news, []
-        return news
 
     @property
     def version(self) -> int:
@@ -190,7 +186,7 @@ class TableGrowth:
         commit = found.commit
         self._log.advance(found.file)
         self._table_ids.add(self.table_id)
-        self._news.append(_facts_of(found))
+        self._new_commits.append(_facts_of(found))
         self._commits.append((commit.version, *_work_of(commit)))
         # A file that is added again, or removed twice, makes the sums of rows wrong.
         is_plain = (
@@ -234,10 +230,7 @@ def _columns_of(schema_text: str) -> Columns:
 
 
 def _commit_of(offset: Offset | None) -> int | None:
-    """Return the first commit at or after an offset: that after a snapshot is the next version."""
-    if offset is None:
-        return None
-    return offset.version + (offset.phase is Phase.SNAPSHOT)
+    return None if offset is None else first_commit(offset)
 
 
 def _snapshot_share(offset: Offset | None) -> float:
