@@ -193,8 +193,8 @@ class JobResult:
     job: str
     outcome: str
     version: int
-    files: int
-    size_bytes: int
+    files: int = 0
+    size_bytes: int = 0
     summary: str
 
 

@@ -14,6 +14,7 @@ from tailerd.formats.kartothek.dataset import DatasetAddress, addresses, find_da
 from tailerd.formats.kartothek.metadata import SUFFIXES, uuid_of_metadata
 from tailerd.formats.kartothek.partition_files import FORMAT
 from tailerd.formats.maintenance import Maintainer
+from tailerd.formats.one_process import OneProcessMaintainer
 from tailerd.formats.parts import Demo, OptionalParts
 from tailerd.formats.statistics import Statistics
 from tailerd.storage.base import ObjectStore
@@ -56,9 +57,9 @@ class KartothekFormat(OptionalParts):
     @property
     def maintainer(self) -> Maintainer:
         """Deletes files that nothing names any more."""
-        from tailerd.formats.kartothek.maintenance import KartothekMaintainer
+        from tailerd.formats.kartothek.maintenance import DatasetMaintenance
 
-        return KartothekMaintainer()
+        return OneProcessMaintainer(DatasetMaintenance)
 
     @property
     def statistics(self) -> Statistics:

@@ -22,35 +22,13 @@ from tailerd.formats.maintenance import (
     LogAssessment,
     MaintenancePolicies,
     RetentionFloor,
-    RunOnEngine,
-    TaskExecutor,
-    no_readers,
 )
+from tailerd.formats.one_process import PAUSED, SWITCHED_OFF, OneProcessMaintenance, nothing_deleted
 from tailerd.formats.placement import TablePlace
 from tailerd.storage.base import FileMeta, ListsFolders
 from tailerd.storage.deletion import delete_all
 
 _OWN_FOLDER = "_tailerd"
-
-
-class KartothekMaintainer:
-    """The `Maintainer` of datasets."""
-
-    def open(
-        self,
-        place: TablePlace,
-        policies: MaintenancePolicies,
-        *,
-        clock: Clock,
-        floor: AskFloor = no_readers,
-        run_on_engine: RunOnEngine | None = None,
-    ) -> DatasetMaintenance:
-        """Return the maintenance of one dataset; nothing is asked of it yet."""
-        return DatasetMaintenance(place, policies, clock=clock, floor=floor)
-
-    async def run_request(self, place: TablePlace, request: bytes, executor: TaskExecutor) -> bytes:
-        """Raise: no job of a dataset runs on an engine."""
-        raise BugError("A dataset has no job that an engine does.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,18 +40,13 @@ class _Kept:
     table_id: str
 
 
-class DatasetMaintenance:
+class DatasetMaintenance(OneProcessMaintenance):
     """Maintains one dataset; see `formats.maintenance.TableMaintenance`."""
 
-    unleased_jobs: frozenset[str] = frozenset()
-
     def __init__(
-        self, place: TablePlace, policies: MaintenancePolicies, *, clock: Clock, floor: AskFloor
+        self, place: TablePlace, policies: MaintenancePolicies, clock: Clock, floor: AskFloor
     ) -> None:
-        self._place = place
-        self._policies = policies
-        self._clock = clock
-        self._floor = floor
+        super().__init__(place, policies, clock, floor)
         older = policies.cleanup.older_than_seconds or 0.0
         self._grace_seconds = max(GRACE_SECONDS, older)
 
@@ -92,8 +65,8 @@ class DatasetMaintenance:
         if with_cleanup:
             floor = await self._floor(kept.table_id)
             obstacle = floor.obstacle
-            if self._policies.paused_until_ms(self._clock.now_ms()) is not None:
-                obstacle = "The policy pauses at this time of the day."
+            if self._is_paused():
+                obstacle = PAUSED
             garbage = await self._garbage(address, kept)
         is_enabled = self._policies.cleanup.is_enabled
         decision = self._decision(garbage, obstacle, is_enabled=is_enabled)
@@ -114,7 +87,7 @@ class DatasetMaintenance:
             due_ms = garbage.next_ms if is_enabled else None
             return Decision(job=CLEANUP, is_due=False, reason=found, due_ms=due_ms)
         if not is_enabled or obstacle:
-            why = obstacle or "Cleanup is not switched on."
+            why = obstacle or SWITCHED_OFF
             return Decision(job=CLEANUP, is_due=False, reason=f"{found} {why}")
         return Decision(
             job=CLEANUP,
@@ -141,16 +114,16 @@ class DatasetMaintenance:
         agreed = {file.path for file in before.files} if not floor.obstacle else set()
         files = [file for file in now.files if file.path in agreed]
         await delete_all(self._place.store, [file.path for file in files])
+        if not files:
+            return nothing_deleted(assessment, floor.obstacle or "Nothing is garbage any more.")
         size = sum(file.size_bytes for file in files)
         return JobResult(
             job=CLEANUP,
-            outcome="deleted" if files else "nothing_to_say",
+            outcome="deleted",
             version=assessment.version,
             files=len(files),
             size_bytes=size,
-            summary=f"{len(files)} files of {size} bytes were deleted."
-            if files
-            else floor.obstacle or "Nothing is garbage any more.",
+            summary=f"{len(files)} files of {size} bytes were deleted.",
         )
 
     async def check_readable_from(self, version: Version, reader: str) -> None:

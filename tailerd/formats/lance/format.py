@@ -12,6 +12,7 @@ from tailerd.formats.lance.capabilities import CAPABILITIES
 from tailerd.formats.lance.payload import FORMAT
 from tailerd.formats.lance.protocol.version_names import SUFFIX, VERSIONS_FOLDER, version_of
 from tailerd.formats.maintenance import Maintainer
+from tailerd.formats.one_process import OneProcessMaintainer
 from tailerd.formats.parts import Demo, OptionalParts
 from tailerd.formats.statistics import Statistics
 from tailerd.storage.base import ObjectStore
@@ -46,9 +47,9 @@ class LanceFormat(OptionalParts):
     @property
     def maintainer(self) -> Maintainer:
         """Compacts, brings indices up to date, cleans up."""
-        from tailerd.formats.lance.maintenance import LanceMaintainer
+        from tailerd.formats.lance.maintenance import LanceMaintenance
 
-        return LanceMaintainer()
+        return OneProcessMaintainer(LanceMaintenance)
 
     @property
     def statistics(self) -> Statistics:

@@ -15,7 +15,7 @@ import msgspec
 
 from tailerd.changefeed.offset import Version
 from tailerd.clock import Clock
-from tailerd.errors import BugError, ConfigError, LogChangedError, UsageError
+from tailerd.errors import BugError, LogChangedError, UsageError
 from tailerd.formats.lance.inspect import totals_of
 from tailerd.formats.lance.library import OpenTables, load_lance
 from tailerd.formats.lance.origin import TableOrigin
@@ -32,10 +32,8 @@ from tailerd.formats.maintenance import (
     LogAssessment,
     MaintenancePolicies,
     RetentionFloor,
-    RunOnEngine,
-    TaskExecutor,
-    no_readers,
 )
+from tailerd.formats.one_process import PAUSED, SWITCHED_OFF, OneProcessMaintenance, nothing_deleted
 from tailerd.formats.placement import TablePlace
 
 if TYPE_CHECKING:
@@ -79,30 +77,6 @@ class LancePolicies(msgspec.Struct, frozen=True):
     tag: bool = False
 
 
-class LanceMaintainer:
-    """The `Maintainer` of Lance tables."""
-
-    def open(
-        self,
-        place: TablePlace,
-        policies: MaintenancePolicies,
-        *,
-        clock: Clock,
-        floor: AskFloor = no_readers,
-        run_on_engine: RunOnEngine | None = None,
-    ) -> LanceMaintenance:
-        """Return the maintenance of one table; nothing is asked of it yet.
-
-        Raises:
-            ConfigError: The policies are none of this format.
-        """
-        return LanceMaintenance(place, policies, clock=clock, floor=floor)
-
-    async def run_request(self, place: TablePlace, request: bytes, executor: TaskExecutor) -> bytes:
-        """Raise: no job of a Lance table runs on an engine."""
-        raise BugError("A Lance table has no job that an engine does.")
-
-
 @dataclass(frozen=True, slots=True)
 class _Expired:
     """Versions that a cleanup deletes, and why no others."""
@@ -111,25 +85,15 @@ class _Expired:
     reason: str = ""
 
 
-class LanceMaintenance:
+class LanceMaintenance(OneProcessMaintenance):
     """Maintains one table; see `formats.maintenance.TableMaintenance`."""
 
-    unleased_jobs: frozenset[str] = frozenset()
-
     def __init__(
-        self, place: TablePlace, policies: MaintenancePolicies, *, clock: Clock, floor: AskFloor
+        self, place: TablePlace, policies: MaintenancePolicies, clock: Clock, floor: AskFloor
     ) -> None:
-        self._place = place
-        self._policies = policies
-        self._clock = clock
-        self._floor = floor
+        super().__init__(place, policies, clock, floor)
         self._log = VersionLog(place.store, place.root, place.url, clock=clock)
-        try:
-            self._jobs = msgspec.json.decode(policies.jobs or "{}", type=LancePolicies)
-        except msgspec.MsgspecError as error:
-            raise ConfigError(
-                f"The section `maintenance` does not fit a Lance table: {error}."
-            ) from error
+        self._jobs = self._jobs_as(LancePolicies, "a Lance table")
 
     async def assessment(
         self, *, with_cleanup: bool = True, is_asked: bool = False
@@ -150,14 +114,13 @@ class LanceMaintenance:
             floor = await self._floor(table_id)
         if with_cleanup:
             expired = await self._expired(floor)
-        paused = self._policies.paused_until_ms(self._clock.now_ms()) is not None
         decisions = [
             self._compaction(fragments, is_asked=is_asked),
             await self._indices(head, is_asked=is_asked),
             await self._tag(floor),
             await self._cleanup(expired),
         ]
-        if paused:
+        if self._is_paused():
             decisions = [_waiting(each) for each in decisions]
         return LogAssessment(
             table_id=table_id,
@@ -270,7 +233,7 @@ class LanceMaintenance:
     async def _cleanup(self, expired: _Expired) -> Decision:
         is_enabled = self._policies.cleanup.is_enabled
         if not expired.versions or not is_enabled:
-            why = expired.reason if is_enabled else f"{expired.reason} Cleanup is not switched on."
+            why = expired.reason if is_enabled else f"{expired.reason} {SWITCHED_OFF}"
             return Decision(job=CLEANUP, is_due=False, reason=why)
         stats = await self._call(
             lambda table: (
@@ -337,14 +300,7 @@ class LanceMaintenance:
         now = await self._expired(await self._floor(assessment.table_id))
         agreed = sorted(set(planned.versions) & set(now.versions))
         if not agreed:
-            return JobResult(
-                job=CLEANUP,
-                outcome="nothing_to_say",
-                version=assessment.version,
-                files=0,
-                size_bytes=0,
-                summary=now.reason,
-            )
+            return nothing_deleted(assessment, now.reason)
         stats = await self._call(
             lambda table: table.cleanup_old_versions(
                 versions=agreed, error_if_tagged_old_versions=False
@@ -370,7 +326,6 @@ class LanceMaintenance:
             outcome="written",
             version=self._log.head,
             files=files,
-            size_bytes=0,
             summary=summary,
         )
 
@@ -409,7 +364,7 @@ class LanceMaintenance:
 def _waiting(decision: Decision) -> Decision:
     if not decision.is_due:
         return decision
-    reason = f"{decision.reason} The policy pauses at this time of the day."
+    reason = f"{decision.reason} {PAUSED}"
     return Decision(job=decision.job, is_due=False, reason=reason)
 
 

@@ -10,6 +10,7 @@ from tailerd.changefeed.offset import Version
 from tailerd.formats.base import ChangeSource, CommitNames, OpenRequest
 from tailerd.formats.inspection import Inspector
 from tailerd.formats.maintenance import Maintainer
+from tailerd.formats.one_process import OneProcessMaintainer
 from tailerd.formats.parts import Demo, OptionalParts
 from tailerd.formats.statistics import Statistics
 from tailerd.formats.tiledb.array_log import is_array, is_group
@@ -62,9 +63,9 @@ class TileDBFormat(OptionalParts):
     @property
     def maintainer(self) -> Maintainer:
         """Merges commits and fragments, and deletes what was merged."""
-        from tailerd.formats.tiledb.maintenance import TileDBMaintainer
+        from tailerd.formats.tiledb.maintenance import ArrayMaintenance
 
-        return TileDBMaintainer()
+        return OneProcessMaintainer(ArrayMaintenance)
 
     @property
     def statistics(self) -> Statistics:

@@ -17,7 +17,7 @@ import msgspec
 
 from tailerd.changefeed.offset import Version
 from tailerd.clock import Clock
-from tailerd.errors import BugError, ConfigError, MissingVersionError, UsageError
+from tailerd.errors import BugError, MissingVersionError, UsageError
 from tailerd.formats.maintenance import (
     CLEANUP,
     AskFloor,
@@ -26,10 +26,8 @@ from tailerd.formats.maintenance import (
     LogAssessment,
     MaintenancePolicies,
     RetentionFloor,
-    RunOnEngine,
-    TaskExecutor,
-    no_readers,
 )
+from tailerd.formats.one_process import PAUSED, SWITCHED_OFF, OneProcessMaintenance, nothing_deleted
 from tailerd.formats.placement import TablePlace
 from tailerd.formats.tiledb.array_log import ArrayLog
 from tailerd.formats.tiledb.library import changing
@@ -79,49 +77,15 @@ class _Found:
     waiting: str
 
 
-class TileDBMaintainer:
-    """The `Maintainer` of arrays."""
-
-    def open(
-        self,
-        place: TablePlace,
-        policies: MaintenancePolicies,
-        *,
-        clock: Clock,
-        floor: AskFloor = no_readers,
-        run_on_engine: RunOnEngine | None = None,
-    ) -> ArrayMaintenance:
-        """Return the maintenance of one array; nothing is asked of it yet.
-
-        Raises:
-            ConfigError: The policies are none of an array.
-        """
-        return ArrayMaintenance(place, policies, clock=clock, floor=floor)
-
-    async def run_request(self, place: TablePlace, request: bytes, executor: TaskExecutor) -> bytes:
-        """Raise: no job of an array runs on an engine."""
-        raise BugError("An array has no job that an engine does.")
-
-
-class ArrayMaintenance:
+class ArrayMaintenance(OneProcessMaintenance):
     """Maintains one array; see `formats.maintenance.TableMaintenance`."""
 
-    unleased_jobs: frozenset[str] = frozenset()
-
     def __init__(
-        self, place: TablePlace, policies: MaintenancePolicies, *, clock: Clock, floor: AskFloor
+        self, place: TablePlace, policies: MaintenancePolicies, clock: Clock, floor: AskFloor
     ) -> None:
-        self._place = place
-        self._policies = policies
-        self._clock = clock
-        self._floor = floor
+        super().__init__(place, policies, clock, floor)
         self._log = ArrayLog(place.store, place.root, place.url)
-        try:
-            self._jobs = msgspec.json.decode(policies.jobs or "{}", type=_Jobs)
-        except msgspec.MsgspecError as error:
-            raise ConfigError(
-                f"The section `maintenance` of an array is wrong: {error}."
-            ) from error
+        self._jobs = self._jobs_as(_Jobs, "an array")
 
     async def assessment(
         self, *, with_cleanup: bool = True, is_asked: bool = False
@@ -137,8 +101,8 @@ class ArrayMaintenance:
         floor = await self._floor(table_id)
         found = await self._look(timeline, floor)
         obstacle = floor.obstacle
-        if self._policies.paused_until_ms(self._clock.now_ms()) is not None:
-            obstacle = "The policy pauses at this time of the day."
+        if self._is_paused():
+            obstacle = PAUSED
         decisions = [
             self._merge_commits(found, is_asked=is_asked),
             self._merge_meta(found, is_asked=is_asked),
@@ -255,7 +219,7 @@ class ArrayMaintenance:
         if found.waiting:
             why.append(found.waiting)
         if not self._policies.cleanup.is_enabled:
-            why.append("Cleanup is not switched on.")
+            why.append(SWITCHED_OFF)
         elif obstacle:
             why.append(obstacle)
         is_due = bool(count) and self._policies.cleanup.is_enabled and not obstacle
@@ -287,7 +251,7 @@ class ArrayMaintenance:
                 return self._done(assessment, _META_JOB, found.without_meta, "fragments' metadata")
             case "fragments":
                 last = max(each.last_ms for each in found.mergeable)
-                await self._run(_merge("fragments", {"sm.consolidation.timestamp_end": str(last)}))
+                await self._run(_merge("fragments", last))
                 return self._done(assessment, FRAGMENTS_JOB, len(found.mergeable), "fragments")
             case _:
                 return await self._delete_originals(assessment, found)
@@ -298,14 +262,7 @@ class ArrayMaintenance:
         now = await self._look(await self._log.look(self._clock.now_ms()), floor)
         agreed = [each for each in now.removable if each in before.removable]
         if not agreed or floor.obstacle:
-            return JobResult(
-                job=CLEANUP,
-                outcome="nothing_to_say",
-                version=assessment.version,
-                files=0,
-                size_bytes=0,
-                summary=floor.obstacle or "Nothing may go any more.",
-            )
+            return nothing_deleted(assessment, floor.obstacle or "Nothing may go any more.")
         originals = [
             each
             for each in now.timeline.commits.fragments
@@ -313,7 +270,7 @@ class ArrayMaintenance:
         ]
         size = await self._log.fragment_bytes(originals)
         last = max(each.last_ms for each in agreed)
-        await self._run(_delete("fragments", {"sm.vacuum.timestamp_end": str(last)}))
+        await self._run(_delete("fragments", last))
         return JobResult(
             job=CLEANUP,
             outcome="deleted",
@@ -329,7 +286,6 @@ class ArrayMaintenance:
             outcome="written",
             version=assessment.version,
             files=1,
-            size_bytes=0,
             summary=f"{count} {what} were merged.",
         )
 
@@ -367,21 +323,20 @@ def _mergeable(timeline: Timeline, until: int) -> tuple[TimedName, ...]:
     return tuple(each for each in behind if each.text not in merged)
 
 
-def _merge(mode: str, settings: Mapping[str, str] | None = None) -> _Work:
-    return partial(_merged, {"sm.consolidation.mode": mode, **(settings or {})})
+def _merge(mode: str, until_ms: int | None = None) -> _Work:
+    return partial(_called, "consolidate", _settings("consolidation", mode, until_ms))
 
 
-def _merged(settings: Mapping[str, str], library: Any, uri: str, config: Any) -> None:
+def _delete(mode: str, until_ms: int | None = None) -> _Work:
+    return partial(_called, "vacuum", _settings("vacuum", mode, until_ms))
+
+
+def _settings(call: str, mode: str, until_ms: int | None) -> dict[str, str]:
+    until = {} if until_ms is None else {f"sm.{call}.timestamp_end": str(until_ms)}
+    return {f"sm.{call}.mode": mode, **until}
+
+
+def _called(call: str, settings: Mapping[str, str], library: Any, uri: str, config: Any) -> None:
     for name, value in settings.items():
         config[name] = value
-    library.consolidate(uri, ctx=library.Ctx(config), config=config)
-
-
-def _delete(mode: str, settings: Mapping[str, str] | None = None) -> _Work:
-    return partial(_deleted, {"sm.vacuum.mode": mode, **(settings or {})})
-
-
-def _deleted(settings: Mapping[str, str], library: Any, uri: str, config: Any) -> None:
-    for name, value in settings.items():
-        config[name] = value
-    library.vacuum(uri, ctx=library.Ctx(config), config=config)
+    getattr(library, call)(uri, ctx=library.Ctx(config), config=config)

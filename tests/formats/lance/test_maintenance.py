@@ -12,7 +12,7 @@ import pytest
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.clock import SystemClock
 from tailerd.errors import ConfigError, MissingVersionError, UsageError
-from tailerd.formats.lance.maintenance import LanceMaintainer, LanceMaintenance
+from tailerd.formats.lance.maintenance import LanceMaintenance
 from tailerd.formats.lance.statistics import LanceStatistics
 from tailerd.formats.maintenance import (
     CleanupPolicy,
@@ -45,7 +45,7 @@ def maintained(
         return RetentionFloor(from_version=needed, obstacle=obstacle)
 
     policies = MaintenancePolicies(jobs=json.dumps(jobs), cleanup=cleanup)
-    return LanceMaintainer().open(at(place), policies, clock=SystemClock(), floor=floor)
+    return LanceMaintenance(at(place), policies, SystemClock(), floor)
 
 
 def decided(assessment: LogAssessment, job: str) -> Decision:

@@ -20,7 +20,7 @@ from tailerd.formats.maintenance import (
     RetentionFloor,
 )
 from tailerd.formats.placement import place_at
-from tailerd.formats.tiledb.maintenance import ArrayMaintenance, TileDBMaintainer
+from tailerd.formats.tiledb.maintenance import ArrayMaintenance
 from tailerd.storage.stores import Stores
 from tests.formats.tiledb import arrays
 from tests.formats.tiledb.reading import EVERYTHING, applied, changes, opened
@@ -34,11 +34,11 @@ def work(
     async def ask(_: str) -> RetentionFloor:
         return RetentionFloor(from_version=floor)
 
-    return TileDBMaintainer().open(
+    return ArrayMaintenance(
         place_at(str(path), stores=Stores()),
         MaintenancePolicies(jobs=json.dumps(jobs), cleanup=CleanupPolicy(is_enabled=cleans)),
-        clock=SystemClock(),
-        floor=ask,
+        SystemClock(),
+        ask,
     )
 
 
