@@ -279,8 +279,12 @@ class TaskReader(Protocol):
         *,
         stores: Stores | None = None,
     ) -> Iterator[ChangeBatch]:
-        """Yield the rows of several tasks in order, the next under way meanwhile."""
-        ...
+        """Yield the rows of several tasks in order.
+
+        Here one task after the other; a reader may have the next under way meanwhile.
+        """
+        for task in tasks:
+            yield from self.read(task, limit, columns, stores=stores)
 
     def split(self, task: ChangeTask, target_bytes: int) -> Sequence[ChangeTask]:
         """Cut a task into some of about `target_bytes`, which have each of its rows once, in order.
@@ -294,9 +298,9 @@ class TaskReader(Protocol):
         """Tell whether certainly no row of a task passes all filters, without reading it.
 
         Filters on change columns are not asked here. A filter on anything that is not known of a
-        task excludes nothing.
+        task excludes nothing, and here nothing is known.
         """
-        ...
+        return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,17 +56,13 @@ async def open_source(
         store = request.wrap_store(store)
     spool = _spool_of(request, address, located, place)
     history = await DatasetHistory.open(store, address, ledger, place, spool)
-    is_local = located.is_local_folder
     return KartothekSource(
         place,
         address,
         history,
         reader,
-        stores=request.stores,
-        columns=request.columns,
-        places=RealPlaces(address.folder, allowed) if is_local else None,
-        is_exact=request.changes is ChangeMode.AUTO,
-        identity=request.identity,
+        request,
+        places=RealPlaces(address.folder, allowed) if located.is_local_folder else None,
     )
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 
-from tailerd.changefeed.change_batch import ChangeBatch
-from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask, TaskGroup
-from tailerd.changefeed.limits import BatchLimit, ReadLimit
+from tailerd.changefeed.change_task import ChangeMode, ChangeSourceKind, ChangeTask, TaskGroup
+from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import ConsecutiveVersions, Offset, Phase, Version
 from tailerd.changefeed.points import StartWord, parse_point, parse_start, show_ms, to_ms
 from tailerd.errors import (
@@ -20,7 +19,7 @@ from tailerd.errors import (
     TableRecreatedError,
     UsageError,
 )
-from tailerd.formats.base import Backlog, SchemaStep, TableIdentity
+from tailerd.formats.base import Backlog, OpenRequest, SchemaStep, TableIdentity
 from tailerd.formats.kartothek.commit_plan import (
     Comparison,
     FileTask,
@@ -39,28 +38,24 @@ from tailerd.formats.kartothek.reader import KartothekTaskReader, collected
 from tailerd.formats.kartothek.state import ObservedState, origin_of
 from tailerd.formats.kartothek.table_schema import folder_of
 from tailerd.formats.plain_schema import checked, decode_schema
-from tailerd.storage.base import OpensAhead
+from tailerd.formats.task_reading import ReadsTasks, ahead_bytes
 from tailerd.storage.links import RealPlaces
-from tailerd.storage.stores import Stores
 
 _RESET = "Go on with `tailerd offsets reset NAME --to snapshot`, or set on_gap."
 _PLANS_IN_MEMORY = 4
 _BEGUN = "/"
 """In a mark, before the `Comparison` of a commit that is given in part."""
 _SIZES_AT_ONCE = 256
-_REMOTE_RUN_BYTES = 8 * 1024 * 1024
-"""What a bucket sends in some tenths of a second: enough to hide the time until it begins to."""
 
 
-class KartothekSource(ConsecutiveVersions):
+class KartothekSource(ReadsTasks, ConsecutiveVersions):
     """Changes of one table of a dataset; see `formats.base.ChangeSource`.
 
     Args:
         name: The table's place, as the user gave it.
         history: Of the dataset, opened.
+        request: Which changes are asked for, and of which columns.
         places: Where its files may really lie; None in a bucket.
-        is_exact: Whether equal rows of a rewritten partition cancel.
-        identity: Columns whose values make a deleted and an inserted row an update; empty: none.
     """
 
     def __init__(
@@ -69,32 +64,21 @@ class KartothekSource(ConsecutiveVersions):
         address: DatasetAddress,
         history: DatasetHistory,
         reader: KartothekTaskReader,
+        request: OpenRequest,
         *,
-        stores: Stores,
-        columns: Sequence[str] | None,
         places: RealPlaces | None,
-        is_exact: bool,
-        identity: Sequence[str] = (),
     ) -> None:
-        self._name = name
+        super().__init__(name, reader, request)
         self._address = address
         self._history = history
-        self._reader = reader
-        self._stores = stores
-        self._columns = None if columns is None else tuple(columns)
         self._places = places
-        self._identity = tuple(identity)
+        self._identity = tuple(request.identity)
         self._comparison = Comparison.NONE
-        if is_exact:
-            self._comparison = Comparison.ALL if identity else Comparison.PARTITIONS
+        if request.changes is ChangeMode.AUTO:
+            self._comparison = Comparison.ALL if self._identity else Comparison.PARTITIONS
         self._table_id = history.newest.table_id
         self._plans: dict[tuple[int, Phase, Comparison], list[FileTask]] = {}
-        self._store = stores.locate(name)[0]
-
-    @property
-    def name(self) -> str:
-        """The table's place, as the user gave it."""
-        return self._name
+        self._store = request.stores.locate(name)[0]
 
     @property
     def table_id(self) -> str:
@@ -432,18 +416,10 @@ class KartothekSource(ConsecutiveVersions):
                     )
             at = end if is_last else await self._named(at.after_version(self))
 
-    def read(self, task: ChangeTask, limit: BatchLimit) -> Iterator[ChangeBatch]:
-        """Read one task's rows; blocking, for worker threads and executors."""
-        return self._reader.read(task, limit, self._columns, stores=self._stores)
-
     @property
     def run_bytes(self) -> int:
         """How much of small files is best read in a row."""
-        return _REMOTE_RUN_BYTES if isinstance(self._store, OpensAhead) else 0
-
-    def read_run(self, tasks: Sequence[ChangeTask], limit: BatchLimit) -> Iterator[ChangeBatch]:
-        """Read the rows of tasks in order; files of a bucket are asked for some ahead."""
-        return self._reader.read_run(tasks, limit, self._columns, stores=self._stores)
+        return ahead_bytes(self._store)
 
     async def backlog(self, start: Offset) -> Backlog:
         """Say how far the newest state is from `start`, with one look at the metadata file."""
@@ -479,10 +455,6 @@ class KartothekSource(ConsecutiveVersions):
         if state is None:
             raise self._gap(version)
         return checked(decode_schema(state.schema), columns)
-
-    async def widened_floats(self) -> frozenset[str]:
-        """Return nothing: columns keep their types."""
-        return frozenset()
 
 
 def _kind(at: Offset, tasks: Sequence[FileTask]) -> ChangeSourceKind:

@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeTask
-from tailerd.changefeed.column_filter import ColumnFilter
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
 from tailerd.changefeed.row_places import places_of
 from tailerd.errors import BugError
+from tailerd.formats.base import TaskReader
 from tailerd.formats.lance.changed_columns import read_changed_columns
 from tailerd.formats.lance.compared import ComparedLanceRows
 from tailerd.formats.lance.fragment_rows import RowReading, read_rows
@@ -32,7 +32,7 @@ from tailerd.reading.merged_batches import cut
 from tailerd.storage.stores import Stores
 
 
-class LanceTaskReader:
+class LanceTaskReader(TaskReader):
     """Reads fragments, and differences of them; see `base.TaskReader`."""
 
     def schema(self, task: ChangeTask, columns: Sequence[str] | None = None) -> pa.Schema:
@@ -61,18 +61,6 @@ class LanceTaskReader:
                 yield batch.slice(at, part.num_rows)
                 at += part.num_rows
 
-    def read_run(
-        self,
-        tasks: Sequence[ChangeTask],
-        limit: BatchLimit = DEFAULT_BATCH_LIMIT,
-        columns: Sequence[str] | None = None,
-        *,
-        stores: Stores | None = None,
-    ) -> Iterator[ChangeBatch]:
-        """Yield the rows of tasks in order; the library reads ahead within each."""
-        for task in tasks:
-            yield from self.read(task, limit, columns, stores=stores)
-
     def split(self, task: ChangeTask, target_bytes: int) -> Sequence[ChangeTask]:
         """Cut rows of one fragment into shares; what is compared stays whole."""
         payload = payload_of(task)
@@ -89,10 +77,6 @@ class LanceTaskReader:
             )
             for part in parts
         ]
-
-    def excludes(self, task: ChangeTask, filters: Sequence[ColumnFilter]) -> bool:
-        """Return false: manifests say nothing of values."""
-        return False
 
 
 def _batches(

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 import xxhash
 
-from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeMode, ChangeSourceKind, ChangeTask, TaskGroup
-from tailerd.changefeed.limits import BatchLimit, ReadLimit
+from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset, Phase, Version, first_commit
 from tailerd.changefeed.points import StartWord, parse_point, parse_start, show_ms
 from tailerd.errors import MissingVersionError, NotATableError, TableRecreatedError, UsageError
@@ -34,6 +33,7 @@ from tailerd.formats.lance.reader import LanceTaskReader
 from tailerd.formats.lance.version_log import VersionLog, gone
 from tailerd.formats.net_steps import NetStepPlan
 from tailerd.formats.plain_schema import checked, encode_schema
+from tailerd.formats.task_reading import ReadsTasks
 from tailerd.storage.links import RealPlaces
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -43,7 +43,7 @@ _BEGUN = "/"
 _RESET = "Reset the pipeline with `tailerd offsets reset NAME --to snapshot`, or set on_gap."
 
 
-class LanceSource(LanceVersions):
+class LanceSource(ReadsTasks, LanceVersions):
     """Changes of one table; see `formats.base.ChangeSource`.
 
     Args:
@@ -66,12 +66,10 @@ class LanceSource(LanceVersions):
         comparison: Comparison,
         places: RealPlaces | None,
     ) -> None:
-        self._name = name
+        super().__init__(name, reader, request)
         self._log = log
         self._origin = origin
         self._planner = planner
-        self._reader = reader
-        self._stores = request.stores
         self._net = NetStepPlan(
             self,
             self._check_difference,
@@ -79,14 +77,8 @@ class LanceSource(LanceVersions):
             above=request.net_above,
         )
         self._comparison = comparison
-        self._columns = None if request.columns is None else tuple(request.columns)
         self._places = places
         self._plans: dict[tuple[int, Phase, Comparison, int], list[PlannedTask]] = {}
-
-    @property
-    def name(self) -> str:
-        """The table's place, as the user gave it."""
-        return self._name
 
     @property
     def table_id(self) -> str:
@@ -429,19 +421,6 @@ class LanceSource(LanceVersions):
 
     # ------------------------------------------------------------------ rows and the rest
 
-    def read(self, task: ChangeTask, limit: BatchLimit) -> Iterator[ChangeBatch]:
-        """Read one task's rows; blocking, for worker threads and executors."""
-        return self._reader.read(task, limit, self._columns, stores=self._stores)
-
-    @property
-    def run_bytes(self) -> int:
-        """Return 0: the library reads ahead by itself."""
-        return 0
-
-    def read_run(self, tasks: Sequence[ChangeTask], limit: BatchLimit) -> Iterator[ChangeBatch]:
-        """Read the rows of tasks in order."""
-        return self._reader.read_run(tasks, limit, self._columns, stores=self._stores)
-
     async def backlog(self, start: Offset) -> Backlog:
         """Say how far the newest version is from `start`, with one look."""
         await self._log.look()
@@ -477,10 +456,6 @@ class LanceSource(LanceVersions):
         named = columns_schema(found, columns)
         # A name that is not there is an error that lists those that are.
         return checked(named, columns) if columns is not None else named
-
-    async def widened_floats(self) -> frozenset[str]:
-        """Return nothing: a column that is cast is another one."""
-        return frozenset()
 
 
 def _fitting(

@@ -57,9 +57,8 @@ async def open_source(place: str, request: OpenRequest, reader: TileDBTaskReader
         log,
         plan,
         reader,
+        request,
         known=known,
-        stores=request.stores,
-        columns=request.columns,
         clock=clock,
         stops_at_late=stops_at_late,
     )

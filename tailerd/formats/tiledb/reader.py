@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeTask, ChangeType
-from tailerd.changefeed.column_filter import ColumnFilter
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
 from tailerd.changefeed.row_places import RowPlaces, places_of
 from tailerd.errors import LogCleanedUpError
+from tailerd.formats.base import TaskReader
 from tailerd.formats.plain_schema import chosen, decode_schema
 from tailerd.formats.tiledb.array_log import ArrayLog, commits_changed
 from tailerd.formats.tiledb.change_order import in_order
@@ -32,7 +32,7 @@ from tailerd.loop_thread import LoopThread
 from tailerd.storage.stores import Stores
 
 
-class TileDBTaskReader:
+class TileDBTaskReader(TaskReader):
     """Reads differences of states, and shares of snapshots; see `base.TaskReader`."""
 
     def schema(self, task: ChangeTask, columns: Sequence[str] | None = None) -> pa.Schema:
@@ -68,25 +68,9 @@ class TileDBTaskReader:
                 )
             start += rows.num_rows
 
-    def read_run(
-        self,
-        tasks: Sequence[ChangeTask],
-        limit: BatchLimit = DEFAULT_BATCH_LIMIT,
-        columns: Sequence[str] | None = None,
-        *,
-        stores: Stores | None = None,
-    ) -> Iterator[ChangeBatch]:
-        """Yield the rows of tasks in order."""
-        for task in tasks:
-            yield from self.read(task, limit, columns, stores=stores)
-
     def split(self, task: ChangeTask, target_bytes: int) -> Sequence[ChangeTask]:
         """Return the task alone: snapshots are planned in shares, and steps stay whole."""
         return [task]
-
-    def excludes(self, task: ChangeTask, filters: Sequence[ColumnFilter]) -> bool:
-        """Return false: nothing is known of a task's values."""
-        return False
 
 
 def _changes(scan: TileScan, stores: Stores) -> Iterator[ChangedRows]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 
-from tailerd.changefeed.change_batch import ChangeBatch
-from tailerd.changefeed.change_task import ChangeTask, TaskGroup
-from tailerd.changefeed.limits import BatchLimit, ReadLimit
+from tailerd.changefeed.change_task import TaskGroup
+from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.changefeed.points import StartWord, parse_point, parse_start, show_ms, to_ms
 from tailerd.clock import Clock
@@ -20,8 +19,9 @@ from tailerd.errors import (
     TableRecreatedError,
     UsageError,
 )
-from tailerd.formats.base import Backlog, SchemaStep, TableIdentity
+from tailerd.formats.base import Backlog, OpenRequest, SchemaStep, TableIdentity
 from tailerd.formats.plain_schema import checked
+from tailerd.formats.task_reading import ReadsTasks
 from tailerd.formats.tiledb.array_log import ArrayLog, commits_changed
 from tailerd.formats.tiledb.known_commits import KnownCommits, Mark, read_mark
 from tailerd.formats.tiledb.protocol.names import TimedName
@@ -35,12 +35,11 @@ from tailerd.formats.tiledb.protocol.timeline import (
 )
 from tailerd.formats.tiledb.reader import TileDBTaskReader
 from tailerd.formats.tiledb.task_plan import TaskPlan
-from tailerd.storage.stores import Stores
 
 _RESET = "Go on with `tailerd offsets reset NAME --to snapshot`, or set on_gap."
 
 
-class TileDBSource:
+class TileDBSource(ReadsTasks):
     """Changes of one array; see `formats.base.ChangeSource`. Open it with `begin`.
 
     An offset of version v is behind everything before v: the rows that come next lead from the
@@ -48,6 +47,7 @@ class TileDBSource:
 
     Args:
         name: The array's place, as the user gave it.
+        request: Which columns are read, and how files are reached.
         known: Which commits offsets know of; None: late commits are not looked for.
         stops_at_late: Whether a late commit is an error.
     """
@@ -58,29 +58,20 @@ class TileDBSource:
         log: ArrayLog,
         plan: TaskPlan,
         reader: TileDBTaskReader,
+        request: OpenRequest,
         *,
         known: KnownCommits | None,
-        stores: Stores,
-        columns: Sequence[str] | None,
         clock: Clock,
         stops_at_late: bool,
     ) -> None:
-        self._name = name
+        super().__init__(name, reader, request)
         self._log = log
         self._plan = plan
-        self._reader = reader
         self._known = known
-        self._stores = stores
-        self._columns = None if columns is None else tuple(columns)
         self._clock = clock
         self._stops_at_late = stops_at_late
         self._table_id = log.schemas[0].identity
         self._timeline = plan.timeline
-
-    @property
-    def name(self) -> str:
-        """The array's place, as the user gave it."""
-        return self._name
 
     @property
     def table_id(self) -> str:
@@ -405,19 +396,6 @@ class TileDBSource:
                 yield SchemaStep(offset=at, version=Version(found), schema=schema)
             at = Offset(table_id=self._table_id, version=Version(found + 1))
 
-    def read(self, task: ChangeTask, limit: BatchLimit) -> Iterator[ChangeBatch]:
-        """Read one task's rows; blocking, for worker threads and executors."""
-        return self._reader.read(task, limit, self._columns, stores=self._stores)
-
-    @property
-    def run_bytes(self) -> int:
-        """Return 0: tasks are read one by one."""
-        return 0
-
-    def read_run(self, tasks: Sequence[ChangeTask], limit: BatchLimit) -> Iterator[ChangeBatch]:
-        """Read the rows of tasks in order."""
-        return self._reader.read_run(tasks, limit, self._columns, stores=self._stores)
-
     async def backlog(self, start: Offset) -> Backlog:
         """Say how far the newest version is from `start`, with one look."""
         timeline = await self._look()
@@ -451,10 +429,6 @@ class TileDBSource:
                 f"The array {self._name} has no version {version}.", remedy=_RESET
             )
         return checked(await self._plan.schema(int(version)), columns)
-
-    async def widened_floats(self) -> frozenset[str]:
-        """Return nothing: columns keep their types."""
-        return frozenset()
 
 
 def _shares_of(offset: Offset) -> int | None:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 
-from tailerd.changefeed.change_batch import ChangeBatch
-from tailerd.changefeed.change_task import ChangeMode, ChangeTask, TaskGroup
-from tailerd.changefeed.limits import BatchLimit, ReadLimit
+from tailerd.changefeed.change_task import ChangeMode, TaskGroup
+from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import ConsecutiveVersions, Offset, Phase, Version
 from tailerd.changefeed.points import StartWord, parse_point, parse_start, to_ms
 from tailerd.clock import SystemClock
@@ -53,18 +52,14 @@ from tailerd.formats.delta.protocol.snapshot import TableState
 from tailerd.formats.delta.protocol.table_properties import retention_seconds
 from tailerd.formats.delta.protocol.type_widening import widened_floats
 from tailerd.formats.net_steps import NetStepPlan
-from tailerd.storage.base import OpensAhead
-
-REMOTE_RUN_BYTES = 8 * 1024 * 1024
-"""What a bucket sends in some tenths of a second: enough to hide the time until it begins to."""
-
+from tailerd.formats.task_reading import ReadsTasks, ahead_bytes
 
 _READER = DeltaTaskReader()
 _rows_schema = functools.lru_cache(maxsize=256)(rows_schema)
 """Steps of one schema share it, so that it is compared by identity first."""
 
 
-class DeltaChangeSource(ConsecutiveVersions):
+class DeltaChangeSource(ReadsTasks, ConsecutiveVersions):
     """Changes of one Delta table; see `formats.base.ChangeSource`.
 
     Made by `open`.
@@ -81,12 +76,10 @@ class DeltaChangeSource(ConsecutiveVersions):
         spool: Spool | None = None,
         partition_zone: PartitionZone | None = None,
     ) -> None:
-        self._name = name
-        self._stores = request.stores
+        super().__init__(name, _READER, request)
         self._reader = reader
         self._head_state = state
         self._head_version = head_version
-        self._columns = None if request.columns is None else tuple(request.columns)
         places = allowed_places(request.allowed_paths)
         self._paths = DataPaths(reader.url, places)
         self._links = LinkedFiles(reader.url, places)
@@ -153,11 +146,6 @@ class DeltaChangeSource(ConsecutiveVersions):
         for file in segment.ascending_commits[-1:]:
             if file.kind is LogFileKind.COMMIT:
                 self._window.note_newest(file)
-
-    @property
-    def name(self) -> str:
-        """The table's place, as the user gave it."""
-        return self._name
 
     @property
     def url(self) -> str:
@@ -390,19 +378,11 @@ class DeltaChangeSource(ConsecutiveVersions):
         schema = _rows_schema(step.schema, None)
         return SchemaStep(offset=step.offset, version=step.version, schema=schema)
 
-    def read(self, task: ChangeTask, limit: BatchLimit) -> Iterator[ChangeBatch]:
-        """Read one task's rows; blocking, for worker threads and executors."""
-        return _READER.read(task, limit, self._columns, stores=self._stores)
-
     @property
     def run_bytes(self) -> int:
         """How much of small files is best read in a row."""
         # The reader's own store may be wrapped.
-        return REMOTE_RUN_BYTES if isinstance(self._stores.locate(self.url)[0], OpensAhead) else 0
-
-    def read_run(self, tasks: Sequence[ChangeTask], limit: BatchLimit) -> Iterator[ChangeBatch]:
-        """Read the rows of tasks in order; files of a bucket are asked for some ahead."""
-        return _READER.read_run(tasks, limit, self._columns, stores=self._stores)
+        return ahead_bytes(self._stores.locate(self.url)[0])
 
     async def backlog(self, start: Offset) -> Backlog:
         """Say how far the head is from `start`: with one listing, unless it was seen just now."""

@@ -1,0 +1,56 @@
+"""How a change source reads what it planned: by the reader of its format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.changefeed.change_task import ChangeTask
+from tailerd.changefeed.limits import BatchLimit
+from tailerd.formats.base import OpenRequest, TaskReader
+from tailerd.storage.base import ObjectStore, OpensAhead
+
+_REMOTE_RUN_BYTES = 8 * 1024 * 1024
+"""What a bucket sends in some tenths of a second: enough to hide the time until it begins to."""
+
+
+class ReadsTasks:
+    """The half of `ChangeSource` that the format's reader does; sources inherit it.
+
+    Args:
+        name: The table's place, as the user gave it.
+        request: Which columns are read, and how files are reached.
+    """
+
+    def __init__(self, name: str, reader: TaskReader, request: OpenRequest) -> None:
+        self._name = name
+        self._task_reader = reader
+        self._stores = request.stores
+        self._columns = None if request.columns is None else tuple(request.columns)
+
+    @property
+    def name(self) -> str:
+        """The table's place, as the user gave it."""
+        return self._name
+
+    def read(self, task: ChangeTask, limit: BatchLimit) -> Iterator[ChangeBatch]:
+        """Read one task's rows; blocking, for worker threads and executors."""
+        return self._task_reader.read(task, limit, self._columns, stores=self._stores)
+
+    @property
+    def run_bytes(self) -> int:
+        """Return 0: it makes no difference whether small files are read in a row."""
+        return 0
+
+    def read_run(self, tasks: Sequence[ChangeTask], limit: BatchLimit) -> Iterator[ChangeBatch]:
+        """Read the rows of tasks in order, as the reader does where it may look ahead."""
+        return self._task_reader.read_run(tasks, limit, self._columns, stores=self._stores)
+
+    async def widened_floats(self) -> frozenset[str]:
+        """Return nothing: columns keep their types."""
+        return frozenset()
+
+
+def ahead_bytes(store: ObjectStore) -> int:
+    """Return how much of small files is best read in a row, of files that are opened ahead."""
+    return _REMOTE_RUN_BYTES if isinstance(store, OpensAhead) else 0
