@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -12,6 +14,7 @@ from tailerd.formats.statistics import Statistics
 from tailerd.storage.base import ObjectStore
 
 _Part = TypeVar("_Part")
+_SEED = 7
 
 
 class DemoTable(Protocol):
@@ -31,23 +34,18 @@ class DemoTable(Protocol):
         ...
 
 
-class Demo(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demo:
     """What a format offers to show how it works.
 
     Attributes:
+        table: Returns a table that is still to be made in a folder, which must not hold one yet;
+            the same seed makes the same changes again.
         maintenance: The section `maintenance` of a demo table; None for none.
     """
 
-    maintenance: dict[str, object] | None
-
-    def table(self, folder: Path, seed: int = 7) -> DemoTable:
-        """Return a table that is still to be made.
-
-        Args:
-            folder: Where; must not hold a table yet.
-            seed: Makes the same changes again.
-        """
-        ...
+    table: Callable[[Path, int], DemoTable]
+    maintenance: Mapping[str, object] | None = None
 
 
 def make_demo_table(demo: Demo, folder: Path, changes: int = 5) -> None:
@@ -57,7 +55,7 @@ def make_demo_table(demo: Demo, folder: Path, changes: int = 5) -> None:
         folder: Where, which is made.
         changes: Commits after the first.
     """
-    table = demo.table(folder)
+    table = demo.table(folder, _SEED)
     table.create()
     for _ in range(changes):
         table.change()

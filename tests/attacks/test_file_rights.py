@@ -20,7 +20,7 @@ from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.saved_offset import SavedOffset
 from tailerd.errors import UsageError
 from tailerd.formats.delta.changes.snapshot_spool import SnapshotSpool
-from tailerd.formats.delta.demo import DeltaDemo
+from tailerd.formats.delta.demo import DEMO
 from tailerd.formats.parts import make_demo_table
 from tailerd.pipeline.corrupt_commit_log import CorruptCommitRecord, FileCorruptCommitLog
 from tailerd.pipeline.offset_store import FileOffsetStore
@@ -114,7 +114,7 @@ async def test_what_was_open_to_others_is_closed_once_it_is_written_again(tmp_pa
 
 @pytest.mark.full
 def test_the_state_of_a_daemon_is_for_its_user_alone(umask: int, tmp_path: Path) -> None:
-    make_demo_table(DeltaDemo(), tmp_path / "orders")
+    make_demo_table(DEMO, tmp_path / "orders")
     config = write_config(tmp_path, orders=file_table(tmp_path / "orders", tmp_path / "out"))
     with daemon(config) as process:
         eventually(lambda: any((tmp_path / "out").glob("*.jsonl")))
@@ -185,7 +185,7 @@ def test_rights_that_nobody_can_mean_are_refused(wrong: object) -> None:
 def test_on_spark_state_and_files_have_the_same_rights(
     tables_per_query: int, tmp_path: Path
 ) -> None:
-    make_demo_table(DeltaDemo(), tmp_path / "orders")
+    make_demo_table(DEMO, tmp_path / "orders")
     places = {"default": tmp_path / "out/default", "closed": tmp_path / "out/closed"}
     tables: dict[str, Any] = {
         name: file_table(tmp_path / "orders", place) for name, place in places.items()

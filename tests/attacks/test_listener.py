@@ -21,7 +21,7 @@ import pytest
 from pydantic import SecretStr
 
 from tailerd.clock import SystemClock
-from tailerd.formats.delta.demo import DeltaDemo, DemoTable
+from tailerd.formats.delta.demo import DEMO, DemoTable
 from tailerd.formats.parts import make_demo_table
 from tailerd.telemetry import events
 from tailerd.telemetry.history import HistoryBoard
@@ -218,7 +218,7 @@ async def test_a_head_of_a_large_answer_has_its_length_and_no_body() -> None:
 
 @pytest.mark.full
 def test_the_status_after_an_action_is_never_from_before_it(tmp_path: Path) -> None:
-    make_demo_table(DeltaDemo(), tmp_path / "orders")
+    make_demo_table(DEMO, tmp_path / "orders")
     config = write_config(tmp_path, orders=file_table(tmp_path / "orders", tmp_path / "out"))
     with daemon(config):
         eventually(lambda: "running" in page(config, "/status"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tailerd.cli import demo
-from tailerd.formats.delta.demo import DeltaDemo, DemoTable
+from tailerd.formats.delta.demo import DEMO, DemoTable
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.parts import make_demo_table
 from tests.cli.commands import Commands, started
@@ -17,7 +17,7 @@ from tests.corners.feed import changes
 
 
 def test_the_demo_table_is_a_delta_table_whose_feed_and_files_agree(tmp_path: Path) -> None:
-    make_demo_table(DeltaDemo(), tmp_path / "orders", changes=20)
+    make_demo_table(DEMO, tmp_path / "orders", changes=20)
     folder = tmp_path / "orders"
 
     async def keys() -> tuple[Counter[int], Counter[int]]:

@@ -42,7 +42,7 @@ class Line:
 
 def record(folder: Path) -> list[Line]:
     """Run `tailerd tail` on a changing table; return what its terminal showed."""
-    table = find_demo().table(folder / "orders")
+    table = find_demo().table(folder / "orders", 7)
     table.create()
     master, slave = os.openpty()
     environment = {**os.environ, "COLUMNS": str(COLUMNS), "TERM": "xterm-256color"}

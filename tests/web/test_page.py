@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
-from tailerd.formats.delta.demo import DeltaDemo
+from tailerd.formats.delta.demo import DEMO
 from tailerd.formats.parts import make_demo_table
 from tests.web.conftest import OpenPage
 from tests.web.living import TOKEN, Living, living_daemon
@@ -400,7 +400,7 @@ def test_a_broken_table_shows_its_error_and_the_way_out(
     row.get_by_role("link").click()
     expect(page.locator(".alert")).to_contain_text("Check the path")
     expect(page.locator(".alert")).to_contain_text("not_a_table")
-    make_demo_table(DeltaDemo(), living.missing)
+    make_demo_table(DEMO, living.missing)
     act(page, "resume")
     expect(page.locator(".title .pill")).to_have_text("running")
     expect(page.locator(".alert")).to_be_hidden()

@@ -35,6 +35,6 @@ class DeltaParts(OptionalParts):
     @property
     def demo(self) -> Demo:
         """Makes a table of orders."""
-        from tailerd.formats.delta.demo import DeltaDemo
+        from tailerd.formats.delta.demo import DEMO
 
-        return DeltaDemo()
+        return DEMO

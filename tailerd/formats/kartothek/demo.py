@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import random
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,8 +16,10 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tailerd.formats.demo_orders import CUSTOMERS, DemoOrders
 from tailerd.formats.kartothek.metadata import CREATION_TIME, SUPPORTED_VERSION, metadata_name
 from tailerd.formats.kartothek.table_schema import COMMON_METADATA
+from tailerd.formats.parts import Demo
 
 SCHEMA = pa.schema(
     [
@@ -31,14 +32,9 @@ SCHEMA = pa.schema(
 )
 _TABLE = "table"
 _PARTITION = "customer"
-_CUSTOMERS = ("Ada", "Bola", "Chiara", "Dmitri", "Emre", "Fatima", "Gyeong", "Hinemoa")
-_STEPS = {"placed": "paid", "paid": "shipped", "shipped": "delivered"}
-_FIRST_ROWS = 8
-
-Row = dict[str, object]
 
 
-class DemoDataset:
+class DemoDataset(DemoOrders):
     """The dataset and its writer.
 
     Args:
@@ -47,58 +43,27 @@ class DemoDataset:
     """
 
     def __init__(self, folder: Path, seed: int = 7) -> None:
-        self._folder = folder
-        self._random = random.Random(seed)
-        self._rows: dict[int, Row] = {}
-        self._next_id = 1001
+        super().__init__(folder, seed)
         self._keys: dict[str, str] = {}
         self._created = datetime.now(UTC).replace(tzinfo=None).isoformat()
 
-    @property
-    def folder(self) -> Path:
-        """Where it is."""
-        return self._folder
-
     def create(self) -> None:
         """Store the first orders."""
-        for _ in range(_FIRST_ROWS):
-            self._insert()
-        self._store(*_CUSTOMERS)
+        self.place_first()
+        self._store(*CUSTOMERS)
 
     def change(self) -> str:
         """Store one more state: an order is placed, goes on or is deleted; return which."""
-        draw = self._random.random()
-        if draw < 0.45 or len(self._rows) < 3:
-            self._store(self._insert())
-            return "insert"
-        key = self._random.choice(list(self._rows))
-        row = self._rows[key]
-        if draw < 0.85:
-            status = _STEPS.get(str(row["status"]), "placed")
-            self._rows[key] = {**row, "status": status, "updated_at": _now()}
-            self._store(str(row[_PARTITION]))
-            return "update"
-        del self._rows[key]
-        self._store(str(row[_PARTITION]))
-        return "delete"
-
-    def _insert(self) -> str:
-        customer = self._random.choice(_CUSTOMERS)
-        self._rows[self._next_id] = {
-            "amount": self._random.randrange(500, 50_000) / 100,
-            _PARTITION: customer,
-            "order_id": self._next_id,
-            "status": "placed",
-            "updated_at": _now(),
-        }
-        self._next_id += 1
-        return customer
+        change = self.change_order()
+        order = change.after or change.before or {}
+        self._store(str(order[_PARTITION]))
+        return change.kind
 
     def _store(self, *customers: str) -> None:
         """Write the partitions of some customers again, then the metadata."""
-        store, name = self._folder.parent, self._folder.name
+        store, name = self.folder.parent, self.folder.name
         for customer in customers:
-            rows = [row for row in self._rows.values() if row[_PARTITION] == customer]
+            rows = [row for row in self.orders.values() if row[_PARTITION] == customer]
             self._keys.pop(customer, None)
             if rows:
                 folder = f"{name}/{_TABLE}/{_PARTITION}={quote(customer)}"
@@ -123,20 +88,6 @@ class DemoDataset:
         }
 
 
-class KartothekDemo:
-    """What the format offers to show how tailerd works; `formats.parts.Demo`."""
-
-    maintenance: dict[str, object] | None = None
-
-    def table(self, folder: Path, seed: int = 7) -> DemoDataset:
-        """Return a dataset that is still to be made."""
-        return DemoDataset(folder, seed)
-
-
-def _now() -> datetime:
-    return datetime.now(UTC).replace(tzinfo=None)
-
-
 def _parquet(table: pa.Table) -> bytes:
     sink = io.BytesIO()
     pq.write_table(table, sink)
@@ -149,3 +100,6 @@ def _put(path: Path, content: bytes) -> None:
     aside = path.with_name(f".{path.name}.tmp")
     aside.write_bytes(content)
     aside.replace(path)
+
+
+DEMO = Demo(table=DemoDataset)

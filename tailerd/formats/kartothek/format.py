@@ -71,9 +71,9 @@ class KartothekFormat(OptionalParts):
     @property
     def demo(self) -> Demo:
         """Makes a dataset of orders."""
-        from tailerd.formats.kartothek.demo import KartothekDemo
+        from tailerd.formats.kartothek.demo import DEMO
 
-        return KartothekDemo()
+        return DEMO
 
     async def detect(self, store: ObjectStore, root: str) -> bool:
         """Tell whether the metadata file of a dataset lies where one of this name has it."""

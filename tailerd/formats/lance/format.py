@@ -61,9 +61,9 @@ class LanceFormat(OptionalParts):
     @property
     def demo(self) -> Demo:
         """Makes a table of orders."""
-        from tailerd.formats.lance.demo import LanceDemo
+        from tailerd.formats.lance.demo import DEMO
 
-        return LanceDemo()
+        return DEMO
 
     async def detect(self, store: ObjectStore, root: str) -> bool:
         """Tell whether a manifest lies where a table has them."""

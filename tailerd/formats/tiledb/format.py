@@ -77,9 +77,9 @@ class TileDBFormat(OptionalParts):
     @property
     def demo(self) -> Demo:
         """Makes an array of orders."""
-        from tailerd.formats.tiledb.demo import TileDBDemo
+        from tailerd.formats.tiledb.demo import DEMO
 
-        return TileDBDemo()
+        return DEMO
 
     async def detect(self, store: ObjectStore, root: str) -> bool:
         """Tell whether an array, or a group of them, lies at a place."""

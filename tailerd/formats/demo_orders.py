@@ -1,0 +1,90 @@
+"""The orders of demo tables: placed, moved on and deleted at random, alike for the same seed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+CUSTOMERS = ("Ada", "Bola", "Chiara", "Dmitri", "Emre", "Fatima", "Gyeong", "Hinemoa")
+_STEPS = {"placed": "paid", "paid": "shipped", "shipped": "delivered"}
+_FIRST_ORDERS = 8
+
+Order = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderChange:
+    """One order as it was and as it is.
+
+    Attributes:
+        before: None where it is new.
+        after: None where it is deleted.
+    """
+
+    order_id: int
+    before: Order | None = None
+    after: Order | None = None
+
+    @property
+    def kind(self) -> str:
+        """What was done."""
+        if self.before is None:
+            return "insert"
+        return "delete" if self.after is None else "update"
+
+
+class DemoOrders:
+    """The rows of a demo table, and what happens to them; a format's demo table inherits it.
+
+    Args:
+        folder: Where the table is made; must not hold one yet.
+        seed: Makes the same changes again.
+
+    Attributes:
+        orders: Those there are, by number.
+    """
+
+    def __init__(self, folder: Path, seed: int = 7) -> None:
+        self._folder = folder
+        self._random = random.Random(seed)
+        self._next_id = 1001
+        self.orders: dict[int, Order] = {}
+
+    @property
+    def folder(self) -> Path:
+        """Where it is."""
+        return self._folder
+
+    def place_first(self) -> list[Order]:
+        """Place the orders that the table begins with."""
+        for _ in range(_FIRST_ORDERS):
+            self._place()
+        return list(self.orders.values())
+
+    def change_order(self) -> OrderChange:
+        """Place an order, move one on or delete one."""
+        draw = self._random.random()
+        if draw < 0.45 or len(self.orders) < 3:
+            return self._place()
+        number = self._random.choice(list(self.orders))
+        before = self.orders[number]
+        if draw >= 0.85:
+            del self.orders[number]
+            return OrderChange(order_id=number, before=before)
+        status = _STEPS.get(str(before["status"]), "placed")
+        after = {**before, "status": status, "updated_at": datetime.now(UTC)}
+        self.orders[number] = after
+        return OrderChange(order_id=number, before=before, after=after)
+
+    def _place(self) -> OrderChange:
+        number, self._next_id = self._next_id, self._next_id + 1
+        self.orders[number] = {
+            "order_id": number,
+            "customer": self._random.choice(CUSTOMERS),
+            "amount": self._random.randrange(500, 50_000) / 100,
+            "status": "placed",
+            "updated_at": datetime.now(UTC),
+        }
+        return OrderChange(order_id=number, after=self.orders[number])
